@@ -72,8 +72,8 @@ from organs.registry.gguf import (
 )
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.store.codec import (
+    BlobChunk,
     Codec,
-    StoredChunk,
     can_derive,
     codec_for,
     decode_chunk,
@@ -675,7 +675,7 @@ def _speeds(codec: Codec, plain: bytes, values: memoryview | None) -> tuple[floa
         chunk = encode_chunk(codec, plain, values)
     encoding = time.process_time() - begun
     stored = b"".join(chunk.pieces)
-    place = StoredChunk("chunk", 0, 0, len(plain), chunk.entry)
+    place = BlobChunk("chunk", 0, 0, len(plain), chunk.entry)
     out = memoryview(bytearray(len(plain)))
     decode_chunk(codec, place, stored, out, values)
     begun = time.process_time()

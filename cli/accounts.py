@@ -18,11 +18,11 @@ from organs.cli.console import (
     print_hint,
     print_json,
     print_page,
-    print_sentence,
+    print_remark,
     prints_json,
 )
 from organs.cli.main import CommandGroup
-from organs.cli.registries import registry_address, remote_registry
+from organs.cli.registries import local_registry, registry_address, remote_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.catalog.vocabulary import SCOPE_MEANINGS, SCOPES
@@ -43,6 +43,7 @@ from organs.registry.entities.account import (
 )
 from organs.registry.entities.base import Page
 from organs.registry.errors import BadInput, BadSetting, NoSuchToken, NotFound
+from organs.registry.names import LOCAL
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 from organs.registry.tokens import ID_LENGTH, PREFIX, parse_token
 
@@ -98,7 +99,7 @@ def add(name: str, quota: int | None) -> None:
 
     _change(lambda session: add_contributor(session, name, quota_bytes=quota))
     print_hint("create a token next", f"organ token create {name} --scope read --scope upload --scope tokens")
-    print_sentence("leave out the scopes that the token does not need, or add others; each allows one thing:", err=True)
+    print_remark("leave out the scopes that the token does not need, or add others; each allows one thing:")
     print_facts(SCOPE_MEANINGS.items(), err=True)
 
 
@@ -110,13 +111,8 @@ def list_contributors() -> None:
     `local` stands for the users of this machine, who need no account. It is listed after their first ingest.
     """
     from organs.registry.catalog.queries.accounts import contributor_account, contributors_in_order
-    from organs.registry.catalog.register.accounts import LOCAL
-    from organs.registry.local import LocalRegistry
 
     def print_accounts(accounts: Sequence[ContributorAccount]) -> None:
-        if not accounts:
-            print_sentence("No contributors. Try: organ contributor add NAME", err=True)
-            return
         rows = [
             (
                 account.name,
@@ -130,11 +126,12 @@ def list_contributors() -> None:
         columns = ("contributor", "state", "used", "quota", "since")
         print_table(columns, rows, ("used", "quota"), leave_out=("since", "quota"))
 
-    with LocalRegistry.open() as registry, registry.catalog.reading() as session:
+    with local_registry() as registry, registry.catalog.reading() as session:
         default_bytes = registry.settings.quota_bytes
         accounts = [contributor_account(session, row, default_bytes) for row in contributors_in_order(session)]
     page = ContributorAccountPage(items=tuple(accounts), next=None)
-    print_page(page, lambda account: account.name, print_accounts)
+    empty = "No contributors. Try: organ contributor add NAME"
+    print_page(page, lambda account: account.name, print_accounts, empty=empty)
 
 
 @contributor.command()
@@ -170,12 +167,11 @@ def quota(name: str, size: int | None) -> None:
 
 def _change(change: Callable[[Session], Contributor]) -> None:
     from organs.registry.catalog.queries.accounts import contributor_account
-    from organs.registry.local import LocalRegistry
 
-    with LocalRegistry.open() as registry, registry.catalog.writing() as session:
+    with local_registry() as registry, registry.catalog.writing() as session:
         account = contributor_account(session, change(session), registry.settings.quota_bytes)
     used = f"{size_text(account.quota.used_bytes)} of {size_text(account.quota.limit_bytes)} used"
-    print_sentence(f"{plain(account.name)} is {account.state}, {used}", err=True)
+    print_remark(f"{plain(account.name)} is {account.state}, {used}")
     click.echo(plain(account.name))
 
 
@@ -227,7 +223,6 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
     """
     from organs.registry.catalog.queries.accounts import contributor_by_name
     from organs.registry.catalog.register.accounts import create_token
-    from organs.registry.local import LocalRegistry
 
     if forever and days is not None:
         raise click.UsageError("--days and --forever exclude each other")
@@ -240,15 +235,15 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
             created = remote.connection.post(CreatedToken, TOKENS_PATH, request)
         text = created.token
         if created.expires_at is not None:
-            print_sentence(f"expires {created.expires_at:%Y-%m-%d}", err=True)
+            print_remark(f"expires {created.expires_at:%Y-%m-%d}")
     else:
         if contributor is None:
             raise click.UsageError("give the name of a contributor: organ token create CONTRIBUTOR")
-        with LocalRegistry.open() as registry, registry.catalog.writing() as session:
+        with local_registry() as registry, registry.catalog.writing() as session:
             owner = contributor_by_name(session, contributor)
             text = create_token(session, owner.id, scopes, label, lifetime_days).text
     click.echo(plain(text))
-    print_sentence(SHOWN_ONCE, err=True)
+    print_remark(SHOWN_ONCE)
 
 
 @token.command("list")
@@ -257,7 +252,6 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
 def list_tokens(contributor: str | None) -> None:
     """List all tokens, or the tokens of a CONTRIBUTOR, newest first. The texts of tokens are not stored."""
     from organs.registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
-    from organs.registry.local import LocalRegistry
 
     page: Page[Any]
     if registry_address() is not None:
@@ -266,7 +260,7 @@ def list_tokens(contributor: str | None) -> None:
         with remote_registry() as remote:
             page = remote.connection.read(AccountTokenPage, TOKENS_PATH)
     else:
-        with LocalRegistry.open() as registry, registry.catalog.reading() as session:
+        with local_registry() as registry, registry.catalog.reading() as session:
             owners = (
                 contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
             )
@@ -276,13 +270,10 @@ def list_tokens(contributor: str | None) -> None:
                 for row in tokens_of(session, owner.id)
             ]
         page = ListedTokenPage(items=tuple(listed), next=None)
-    print_page(page, lambda token: token.id, _print_tokens)
+    print_page(page, lambda token: token.id, _print_tokens, empty="No tokens.")
 
 
 def _print_tokens(tokens: Sequence[AccountToken]) -> None:
-    if not tokens:
-        print_sentence("No tokens.", err=True)
-        return
     rows = [
         (
             token.id,
@@ -310,7 +301,6 @@ def revoke(token_id: str) -> None:
     revoke itself; with the scope `tokens` it can also revoke tokens that were created with it.
     """
     from organs.registry.catalog.register.accounts import revoke_token
-    from organs.registry.local import LocalRegistry
 
     if registry_address() is not None:
         try:
@@ -319,9 +309,9 @@ def revoke(token_id: str) -> None:
         except NotFound as error:
             raise NoSuchToken(str(error)) from error
     else:
-        with LocalRegistry.open() as registry, registry.catalog.writing() as session:
+        with local_registry() as registry, registry.catalog.writing() as session:
             revoked = revoke_token(session, token_id).public_id
-    print_sentence(f"{plain(revoked)} is revoked, and so are all tokens that were created with it", err=True)
+    print_remark(f"{plain(revoked)} is revoked, and so are all tokens that were created with it")
 
 
 @click.command()
@@ -348,9 +338,7 @@ def login(url: str | None, token_stdin: bool, insecure: bool, lists: bool, forge
         if not forget_token(forgets):
             raise BadSetting(f"no token is stored for {parse_address(forgets)}")
         if not is_quiet():
-            print_sentence(
-                "deleted from this machine; the token itself stays valid until it is revoked or expires", err=True
-            )
+            print_remark("deleted from this machine; the token itself stays valid until it is revoked or expires")
     else:
         address = url or registry_address()
         if address is None:
@@ -381,9 +369,9 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool) -> None:
     elif not is_quiet():
         scopes = f"with the scopes {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
         click.echo(f"{address}: you are {plain(account.contributor)}, {scopes}")
-        print_sentence(f"the token is stored in {plain(tokens_path())}", err=True)
+        print_remark(f"the token is stored in {plain(tokens_path())}")
         if os.environ.get(TOKEN_VARIABLE):
-            print_sentence(f"{TOKEN_VARIABLE} is set, and is used instead of the stored token", "note: ", err=True)
+            print_remark(f"{TOKEN_VARIABLE} is set, and is used instead of the stored token", "note: ")
 
 
 def _print_stored() -> None:
@@ -396,4 +384,4 @@ def _print_stored() -> None:
     for url, entry in sorted(stored.items()):
         click.echo(plain(url) + (" (also without encryption)" if entry.plain_http and not is_quiet() else ""))
     if not stored and not is_quiet():
-        print_sentence("No stored tokens. Try: organ login URL", err=True)
+        print_remark("No stored tokens. Try: organ login URL")

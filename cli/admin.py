@@ -12,6 +12,7 @@ import click
 from msgspec import structs
 
 from organs.cli.console import (
+    first_of,
     organ_command,
     output_options,
     plain,
@@ -21,6 +22,7 @@ from organs.cli.console import (
     print_json,
     print_page,
     print_prose,
+    print_remark,
     print_sentence,
     prints_json,
     status_line,
@@ -33,7 +35,7 @@ from organs.registry.amounts import count_text, plural_text, size_text, theta_te
 from organs.registry.entities.administration import Event, Removal
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
-from organs.registry.names import parse_model_name
+from organs.registry.names import LOCAL, parse_model_name
 from organs.registry.sandbox.protections import kernel, protections
 from organs.registry.settings import Settings
 
@@ -61,7 +63,7 @@ def submissions(limit: int, after: str | None) -> None:
 
     with local_registry() as registry, registry.catalog.reading() as session:
         page = waiting_submissions(session, limit, after)
-    print_page(page, lambda submission: submission.id, _print_waiting)
+    print_page(page, lambda submission: submission.id, _print_waiting, empty="No submissions to review.")
 
 
 @admin.command("show")
@@ -86,11 +88,10 @@ def approve(submission: int) -> None:
     from organs.ingest.contributions.submissions import (
         approve_submission,  # with the relatives of models, which is numpy
     )
-    from organs.registry.catalog.register.accounts import LOCAL
 
     with _known(submission), local_registry() as registry:
         approve_submission(registry, submission, LOCAL)
-    print_sentence(f"submission {submission} is published", err=True)
+    print_remark(f"submission {submission} is published")
 
 
 @admin.command()
@@ -99,11 +100,10 @@ def approve(submission: int) -> None:
 def refuse(submission: int, reason: str) -> None:
     """Refuse a SUBMISSION that is held for review. The next two runs of `organ sweep -y` remove its bytes."""
     from organs.ingest.contributions.submissions import refuse_submission
-    from organs.registry.catalog.register.accounts import LOCAL
 
     with _known(submission), local_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)
-    print_sentence(f"submission {submission} is refused", err=True)
+    print_remark(f"submission {submission} is refused")
 
 
 @admin.command("yank")
@@ -112,7 +112,6 @@ def refuse(submission: int, reason: str) -> None:
 def yank_model(model: str, reason: str) -> None:
     """Yank MODEL: hide it from searches and rankings. It can still be downloaded by exact name or digest."""
     from organs.registry.catalog.queries.administration import model_in_any_state
-    from organs.registry.catalog.register.accounts import LOCAL
     from organs.registry.catalog.register.models import hide_model
 
     with local_registry() as registry, registry.catalog.writing() as session:
@@ -128,7 +127,6 @@ def restore_model(model: str) -> None:
     """Undo a yank: show MODEL in searches and rankings again."""
     from organs.ingest.service import publish_model
     from organs.registry.catalog.queries.administration import model_in_any_state
-    from organs.registry.catalog.register.accounts import LOCAL
 
     with local_registry() as registry, registry.catalog.writing() as session:
         row = model_in_any_state(session, parse_model_name(model))
@@ -136,7 +134,7 @@ def restore_model(model: str) -> None:
             raise Conflict(f"{row.full_name} is held for review: organ admin submissions lists it")
         publish_model(session, row, LOCAL)
         name = row.full_name
-    print_sentence(f"{plain(name)} is visible", err=True)
+    print_remark(f"{plain(name)} is visible")
 
 
 @admin.command("remove")
@@ -151,7 +149,6 @@ def remove(model: str, reason: str, yes: bool) -> None:
     that nothing else needs. Chimeras that have organs of MODEL keep these organs.
     """
     from organs.registry.catalog.queries.administration import model_in_any_state, removal_of
-    from organs.registry.catalog.register.accounts import LOCAL
     from organs.registry.catalog.register.models import remove_model
 
     with local_registry() as registry, status_line("remove"):
@@ -167,7 +164,7 @@ def remove(model: str, reason: str, yes: bool) -> None:
     else:
         _print_removal(removal, done=yes)
     if not yes:
-        print_sentence("nothing was changed; repeat the command with -y to remove it", err=True)
+        print_remark("nothing was changed; repeat the command with -y to remove it")
 
 
 @admin.command()
@@ -184,13 +181,10 @@ def events(limit: int, after: str | None, by: str, action: str) -> None:
         page = newest_events(session, limit, after, by, action)
 
     def print_events(events: Sequence[Event]) -> None:
-        if not events:
-            print_sentence("No such events.", err=True)
-            return
         rows = [(f"{event.at:%Y-%m-%d %H:%M:%S}", event.contributor, event.action, event.text) for event in events]
         print_table(("time (UTC)", "account", "action", "object"), rows, leave_out=("account",))
 
-    print_page(page, lambda event: event.text, print_events)
+    print_page(page, lambda event: event.text, print_events, empty="No such events.")
 
 
 @admin.command()
@@ -246,9 +240,6 @@ def _known(submission: int) -> Iterator[None]:
 
 
 def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
-    if not waiting:
-        print_sentence("No submissions to review.", err=True)
-        return
     rows = []
     for submission in waiting:
         model = submission.model
@@ -263,7 +254,7 @@ def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
         for finding in submission.findings:
             print_sentence(f"{finding.severity}: {finding.sentence}", f"{submission.id}: ")
     hint = "details: organ admin show ID; publish: organ admin approve ID; refuse: organ admin refuse ID --reason TEXT"
-    print_sentence(hint, err=True)
+    print_remark(hint)
 
 
 def _print_submission(submission: SubmissionReview) -> None:
@@ -301,22 +292,16 @@ def _print_removal(removal: Removal, *, done: bool) -> None:
     blobs = plural_text(removal.blobs, "blob", "blobs")
     print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
     if removal.parents:
-        print_sentence(
-            f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)}), because "
-            f"organs of other models are stored by their difference to them: {_some(removal.dependants)}"
-        )
+        blobs = f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)})"
+        models = first_of(removal.dependants, NAMES_SHOWN)
+        print_sentence(f"{blobs}, because organs of other models are stored by their difference to them: {models}")
         if done:
             names = removal.dependants if len(removal.dependants) <= NAMES_SHOWN else ()
             which = "these" if names else "all"
             purpose = f"store {which} models alone, so that sweeps delete these blobs too"
             print_commands([(organ_command("repack", "--alone", *names), purpose)])
-    chimeras = removal.chimeras
-    if chimeras:
-        is_single = len(chimeras) == 1
-        count = "1 chimera has" if is_single else f"{len(chimeras)} chimeras have"
-        print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {_some(chimeras)}")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(plain(name) for name in names[:NAMES_SHOWN]) + more
+    if removal.chimeras:
+        is_single = len(removal.chimeras) == 1
+        count = "1 chimera has" if is_single else f"{len(removal.chimeras)} chimeras have"
+        chimeras = first_of(removal.chimeras, NAMES_SHOWN)
+        print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {chimeras}")

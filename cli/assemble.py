@@ -15,6 +15,7 @@ from organs.cli.console import (
     output_options,
     print_json,
     print_path,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -191,7 +192,7 @@ def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> 
                     notes = file.notes(digest, {} if digest == file.sha256 else file.organ_digests())
                 results.append((WrittenPath(target, file.size_bytes, digest), _proof(file, digest)))
                 for note in notes:
-                    print_sentence(note, "  note: ", err=True)
+                    print_remark(note, "  note: ")
     return results
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import click
 
-from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, progress_bar
+from organs.cli.console import (
+    output_options,
+    plain,
+    print_json,
+    print_remark,
+    print_sentence,
+    prints_json,
+    progress_bar,
+)
 from organs.cli.registries import local_registry
 from organs.cli.verify import print_faults
 from organs.registry.amounts import plural_text, size_text
@@ -53,10 +61,9 @@ def backup(folder: Path, read_back: bool, blobs_only: bool) -> int:
     read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
     print_sentence(f"{report.folder} has {database}{report.blobs} blobs{read}")
     if report.faults:
-        print_sentence(
+        print_remark(
             f"{len(report.faults)} blobs cannot be read, because they or their parents are faulty "
-            "in the registry itself; organ verify lists them",
-            err=True,
+            "in the registry itself; organ verify lists them"
         )
     return status
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
 from msgspec import structs
 
-from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, status_line
+from organs.cli.console import (
+    first_of,
+    output_options,
+    print_json,
+    print_left_out,
+    print_remark,
+    print_sentence,
+    prints_json,
+    status_line,
+)
 from organs.cli.registries import local_registry, selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
+from organs.registry.entities.comparison import ComparedBlock, ComparedOrgan, ComparedType, Comparison
 from organs.registry.errors import BadInput
 from organs.registry.measures import THETA_LEGEND
-
-if TYPE_CHECKING:
-    from organs.registry.entities.comparison import ComparedBlock, ComparedOrgan, ComparedType, Comparison
 
 CHANGED_SHOWN = 10
 EXPERTS_SHOWN = 8
@@ -127,13 +133,12 @@ def _print_types_and_blocks(result: Comparison) -> None:
     columns = ("type", "θ first", "θ second", "difference", "likeness", "change", "compared")
     print_table(columns, types, _NUMBERS, leave_out=("compared", "difference"))
     if any(kind.first_caution or kind.second_caution for kind in result.types):
-        print_sentence(THETA_LEGEND, err=True)
+        print_remark(THETA_LEGEND)
     click.echo()
     print_sentence("By block: the mean over the block's matrices.")
     blocks = [(block.label, *_likeness_and_change(block), block.compared) for block in result.blocks]
     print_table(("block", "likeness", "change", "compared"), blocks[:BLOCKS_SHOWN], _NUMBERS)
-    if len(blocks) > BLOCKS_SHOWN:
-        click.echo(f"… and {len(blocks) - BLOCKS_SHOWN} more blocks, all of them with --json")
+    print_left_out(len(blocks) - BLOCKS_SHOWN, " blocks, all of them with --json")
 
 
 def _likeness_and_change(row: ComparedType | ComparedBlock | ComparedOrgan) -> tuple[str, str]:
@@ -164,12 +169,10 @@ def _print_changed(result: Comparison) -> None:
                 experts.append(f"and {stack.differ - len(experts)} more")
             stacks.append((stack.name, f"{stack.differ} of {stack.experts}", ", ".join(experts)))
         print_table(("stack", "differ", "experts"), stacks)
-        if len(result.stacks) > CHANGED_SHOWN:
-            click.echo(f"… and {len(result.stacks) - CHANGED_SHOWN} more stacks, all of them with --json")
+        print_left_out(len(result.stacks) - CHANGED_SHOWN, " stacks, all of them with --json")
 
 
 def _print_names(label: str, names: Sequence[str]) -> None:
     if names:
-        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
         click.echo()
-        print_sentence(f"{label}: {plain(', '.join(names[:NAMES_SHOWN]))}{more}")
+        print_sentence(f"{label}: {first_of(names, NAMES_SHOWN)}")

@@ -13,6 +13,7 @@ from organs.cli.console import (
     output_options,
     print_hint,
     print_json,
+    print_remark,
     print_sentence,
     prints_json,
     status_line,
@@ -89,7 +90,7 @@ def _compatibility(base: str, donor: str) -> Compatibility:
     from organs.ingest.sources import open_files
     from organs.ingest.transplant import parent_of_files
     from organs.registry.compose.compatibility import check_compatibility
-    from organs.registry.compose.models import RegisteredLibrary
+    from organs.registry.compose.parents import RegisteredLibrary
 
     if registry_address() is not None and not all(are_files):
         raise click.UsageError("a remote registry cannot read your files: give the names of two models, or two files")
@@ -118,7 +119,7 @@ def _print_fitting(base: str, limit: int) -> None:
             if not model.same:
                 click.echo(model.model)
     elif is_empty:
-        print_sentence(f"No registered model fits into {result.base}.", err=True)
+        print_remark(f"No registered model fits into {result.base}.")
         if is_adapter:
             print_hint("It is an adapter: name its base first", f"organ compat BASE {result.base}")
     else:
@@ -136,7 +137,7 @@ def _print_fitting(base: str, limit: int) -> None:
         print_table(columns, rows, columns[1:], leave_out=kinds[:1:-1])
         print_hint("Details", f"organ compat {result.base} MODEL")
     if result.more:
-        print_sentence("there may be more models: give a larger --limit", err=True)
+        print_remark("there may be more models: give a larger --limit")
 
 
 def _fit_text(fit: FitCount | None) -> str:

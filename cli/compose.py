@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
+from msgspec import structs
 
 from organs.cli.console import (
     is_for_people,
@@ -21,6 +22,7 @@ from organs.cli.console import (
     print_hint,
     print_json,
     print_path,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -166,7 +168,7 @@ def _propose(base: str, on: str | None) -> None:
             f"no graft on {base} has a measured gain{where} and parents that are all available; "
             f"see organ leaderboard {base} and organ compat {base}"
         )
-    recipe = msgspec.structs.replace(best.recipe, name=None)
+    recipe = structs.replace(best.recipe, name=None)
     if prints_json():
         print_json(recipe)
         return
@@ -182,7 +184,7 @@ def _write_from_lock(path: Path, output: Path, *, force: bool, dry_run: bool) ->
     from organs.registry.compose.lock import LOCK_MAX_BYTES, parse_lock
 
     try:
-        lock = parse_lock(read_input(path, LOCK_MAX_BYTES).decode("ascii").removesuffix("\n"))
+        lock = parse_lock(_read_input(path, LOCK_MAX_BYTES).decode("ascii").removesuffix("\n"))
     except UnicodeDecodeError as error:
         raise BadLock(f"{path}: this is not a lock: it has bytes that are not ASCII") from error
     except BadLock as error:
@@ -204,7 +206,7 @@ def _write_from_lock(path: Path, output: Path, *, force: bool, dry_run: bool) ->
         click.echo(f"  lock  sha256:{lock.id}")
 
 
-def read_input(path: Path, most_bytes: int) -> bytes:
+def _read_input(path: Path, most_bytes: int) -> bytes:
     """Return the bytes of a file, at most one byte more than is allowed."""
     with FileSource(path) as file:
         return file.read_at(0, min(file.size_bytes, most_bytes + 1))
@@ -238,12 +240,8 @@ def read_composition(
     """
     from organs.registry.compose.recipe_io import RECIPE_LIMITS, read_recipe
 
-    is_stdin = path == STDIN
-    text = (
-        sys.stdin.buffer.read(RECIPE_LIMITS.size_bytes + 1)
-        if is_stdin
-        else read_input(Path(path), RECIPE_LIMITS.size_bytes)
-    )
+    most = RECIPE_LIMITS.size_bytes
+    text = sys.stdin.buffer.read(most + 1) if path == STDIN else _read_input(Path(path), most)
     try:
         composition = compose(read_recipe(text, path)).accept(*accept)
         return composition if name is None else composition.named(name)
@@ -289,7 +287,7 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
         model=made.model,
         created=made.created,
     )
-    return msgspec.structs.replace(result, made=written, computed=registry.chimera(made.lock_id).computed)
+    return structs.replace(result, made=written, computed=registry.chimera(made.lock_id).computed)
 
 
 def _print_verdict_on_same(registry: Registry, plan: PlannedChimera) -> None:
@@ -317,7 +315,7 @@ def take_quick_look(registry: Registry, model: str | None, seconds: float) -> Qu
         with status_line("quick look") as progress:
             return registry.quick_look(model, budget=LookBudget(seconds), progress=progress)
     except OrganError as error:
-        print_sentence(f"Not measured: {error}.", err=True)
+        print_remark(f"Not measured: {error}.")
         return None
 
 
@@ -369,7 +367,7 @@ def print_composed(registry: Registry, result: ComposeResult, options: ComposeOp
 def print_measured(result: ComposeResult, look: QuickLook | None) -> None:
     """Print a quick look at a new chimera; for programs, all of `result` with it."""
     if prints_json():
-        print_json(msgspec.structs.replace(result, quick_look=look))
+        print_json(structs.replace(result, quick_look=look))
     elif look is not None and is_for_people():
         click.echo()
         print_quick_look(look)
@@ -396,6 +394,6 @@ def _print_made(chimera: WrittenFile) -> None:
     print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
     page, address = f"/models/{plain_name}", registry_address()
     where = f"{page} in organ serve" if address is None else f"{address}{page}"
-    print_sentence(f"show it: {organ_command('show', name)}, or {where}", err=True)
+    print_remark(f"show it: {organ_command('show', name)}, or {where}")
     if chimera.file is None:
         print_hint("write the file", organ_command("assemble", name, "-o", f"{plain_name.partition('/')[2]}.gguf"))

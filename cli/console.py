@@ -153,6 +153,18 @@ def beginning(text: str, width: int) -> str:
     return chop_cells(text, width)[0] if text and width > 0 else ""
 
 
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first `most` names, and the number of the others: `a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(plain, names[:most])) + more
+
+
+def print_left_out(count: int, how: str) -> None:
+    """Print below a list how many rows were left out, if there are some, and how to see them."""
+    if count > 0:
+        click.echo(f"… and {count} more{how}")
+
+
 def _print_wrapped(text: str, mark: str, hanging: str, *, err: bool = False) -> None:
     """Print text after `mark`: on a terminal wrapped between words, in a pipe one line, for scripts."""
     printable, width = plain(text), terminal_width(err=err)
@@ -169,9 +181,14 @@ def print_sentence(text: str, mark: str = "", *, err: bool = False) -> None:
     _print_wrapped(text, mark, " " * cell_len(mark) if cell_len(mark) <= HANGING_MAX else INDENT * 2, err=err)
 
 
+def print_remark(text: str, mark: str = "") -> None:
+    """Print text like `print_sentence`, but on stderr: what is no result, such as a warning or what to do next."""
+    print_sentence(text, mark, err=True)
+
+
 def print_failure(text: str) -> None:
     """Print on stderr what failed."""
-    print_sentence(text, FAILURE, err=True)
+    print_remark(text, FAILURE)
 
 
 def print_prose(text: str) -> None:
@@ -224,20 +241,25 @@ def print_page(
     page: Page[Item],
     name: Callable[[Item], object],
     print_items: Callable[[Sequence[Item]], None],
+    *,
+    empty: str = "",
     total: int | None = None,
 ) -> None:
     """Print a page of a list as JSON, with -q the name of each item, otherwise with `print_items`.
 
-    Then print the notes on the page, and how to get the next page, on stderr. `total` is the length of the list.
+    Print on stderr the notes on the page, the sentence `empty` if there are no items, and how to get the next page.
+    `total` is the length of the list.
     """
     for note in page.notes:
-        print_sentence(note, "note: ", err=True)
+        print_remark(note, "note: ")
     if prints_json():
         print_json(page)
         return
     if is_quiet():
         for item in page:
             click.echo(plain(name(item)))
+    elif empty and not page.items:
+        print_remark(empty)
     else:
         print_items(page.items)
     if page.next is not None:

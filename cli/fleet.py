@@ -25,6 +25,7 @@ from organs.cli.console import (
     print_facts,
     print_hint,
     print_json,
+    print_remark,
     print_sentence,
     prints_json,
     status_line,
@@ -180,7 +181,7 @@ def list_runs() -> None:
     if prints_json():
         print_json(runs)
     elif not runs:
-        print_sentence("There are no runs. To begin one: organ fleet run PLAN", err=True)
+        print_remark("There are no runs. To begin one: organ fleet run PLAN")
     else:
         rows = [
             (run.id, run.name, f"{run.created_at:%Y-%m-%d %H:%M}", run.units, run.done, run.failed + run.set_aside)
@@ -199,7 +200,7 @@ def remove(run: str) -> None:
     with local_registry() as registry, registry.catalog.writing() as session:
         run_id = run_id_of(session, run)
         remove_run(session, run_id)
-    print_sentence(f"run {run_id} removed", err=True)
+    print_remark(f"run {run_id} removed")
 
 
 @fleet.command(hidden=True)
@@ -291,11 +292,11 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
         others = [other for other in unfinished_runs(session, before.name) if other != run_id] if is_new else []
     if is_shown:
         for other in others:
-            print_sentence(f"run {other} of the same name is not complete: resume it later, or remove it", err=True)
+            print_remark(f"run {other} of the same name is not complete: resume it later, or remove it")
         open_units = plural_text(before.queued + before.running, "unit", "units")
         how = "begins" if is_new else "is over" if before.is_over else "continues"
         more = f", {again} of them again" if again else ""
-        print_sentence(f"run {run_id} of {plain(before.name)} {how}: {open_units} to do{more}", err=True)
+        print_remark(f"run {run_id} of {plain(before.name)} {how}: {open_units} to do{more}")
 
     def show_progress(run: FleetRun) -> None:
         ended, failed = run.done + run.failed + run.set_aside, run.failed + run.set_aside
@@ -306,7 +307,7 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
 
     def say(message: str) -> None:
         if is_shown:
-            print_sentence(message, err=True)
+            print_remark(message)
 
     stop = threading.Event()
     with ended_by_signals(stop), status_line("fleet") as show:
@@ -352,5 +353,5 @@ def _print_failures(run: FleetRun) -> None:
     print_table(("unit", "work", "source", "state", "reason"), rows, ("unit",), prose="reason")
     left_out = len(run.failures) + run.failures_left_out - len(rows)
     if left_out:
-        print_sentence(f"{left_out:,} more failures: see --json", err=True)
+        print_remark(f"{left_out:,} more failures: see --json")
     print_hint("again", organ_command("fleet", "resume", str(run.id), "--retry"))

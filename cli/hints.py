@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from organs.cli.console import FAILURE, print_failure, print_sentence
+from organs.cli.console import FAILURE, print_failure, print_remark
 from organs.cli.registries import anonymous_hint
 from organs.registry import errors
 from organs.registry.errors import BadHubToken, BadName, BadQuery, BadSource, BadToken, OrganError, SchemaTooNew
@@ -51,7 +51,7 @@ def print_error(error: Exception) -> None:
     """Print an error on stderr, and what the user can do about it."""
     print_failure(str(error))
     if hint := hint_for(error):
-        print_sentence(hint, " " * len(FAILURE), err=True)
+        print_remark(hint, " " * len(FAILURE))
 
 
 def hint_for(error: Exception) -> str | None:

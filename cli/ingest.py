@@ -25,6 +25,7 @@ from organs.cli.console import (
     plain,
     print_failure,
     print_json_line,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -49,7 +50,7 @@ from organs.registry.names import ModelName, parse_new_name
 from organs.registry.settings import DEBUG_VARIABLE
 
 if TYPE_CHECKING:
-    from organs.ingest.service import IngestReport, Outcome, PlannedModel
+    from organs.ingest.service import IngestOutcome, IngestReport, PlannedModel
     from organs.ingest.sources import ModelSource
     from organs.ingest.urls import Hub
 
@@ -144,7 +145,7 @@ def ingest(
     skipped = skipped_files(paths)
     if skipped.files and not is_quiet():
         converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
-        print_sentence(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
+        print_remark(f"skipped {skipped.files} files that are not GGUF{converted}")
     if is_for_people():
         _print_total(reports)
     return exit_status(failures, len(sources)) or int(has_problems)
@@ -152,7 +153,7 @@ def ingest(
 
 def _ingested(
     sources: Sequence[ModelSource], name: ModelName | None, new_version: bool, delete_after: bool
-) -> Iterator[Outcome]:
+) -> Iterator[IngestOutcome]:
     """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
     with fast_imports():
         from organs.ingest.service import always, ingest_all, never, total_bytes
@@ -248,7 +249,7 @@ def _asks_about(source: ModelSource, new_version: bool) -> bool:
 
 def _preview(sources: list[ModelSource], name: ModelName | None, new_version: bool) -> int:
     """Print what an ingest of each source would do."""
-    from organs.ingest.service import Outcome, plan_model
+    from organs.ingest.service import IngestOutcome, plan_model
 
     failures: list[OrganError] = []
     with local_registry() as registry:
@@ -259,7 +260,7 @@ def _preview(sources: list[ModelSource], name: ModelName | None, new_version: bo
                     raise planned.taken
             except OrganError as error:
                 failures.append(error)
-                _print_ingested(Outcome(source, None, error))
+                _print_ingested(IngestOutcome(source, None, error))
             else:
                 _print_planned(source, planned, new_version)
     return exit_status(failures, len(sources))
@@ -284,7 +285,7 @@ def _print_planned(source: ModelSource, planned: PlannedModel, new_version: bool
     print_sentence(f"{source.label}: would be {name}{part}, {tensors} tensors, {size_text(size)}{known}")
     if taken is not None and not new_version:
         sentence = f"the name {taken.name} is taken by {taken.taken_by}: the ingest would ask first"
-        print_sentence(sentence, INDENT, err=True)
+        print_remark(sentence, INDENT)
     if source.remote:
         for file in files:
             known = f", {stored}" if file.is_stored else ""
@@ -292,7 +293,7 @@ def _print_planned(source: ModelSource, planned: PlannedModel, new_version: bool
         click.echo(f"  would fetch {len(missing)} of {len(files)} files, {size_text(sum(missing))}")
 
 
-def _print_ingested(outcome: Outcome) -> None:
+def _print_ingested(outcome: IngestOutcome) -> None:
     report, error = outcome.report, outcome.error
     reason = None if error is None else str(error)
     if isinstance(error, NameTaken):
@@ -328,7 +329,7 @@ def _print_ingested(outcome: Outcome) -> None:
         marked += [("note", note) for note in report.notes]
     marked += [("removed", path) for path in outcome.removed if not is_quiet()]
     for mark, text in marked:
-        print_sentence(str(text), f"  {mark}: ", err=True)
+        print_remark(str(text), f"  {mark}: ")
     for sentence in outcome.kept:
         print_failure(sentence)
 

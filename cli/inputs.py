@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import F, is_for_people, plain, print_sentence, status_line
+from organs.cli.console import F, is_for_people, plain, print_remark, status_line
 from organs.cli.outputs import SUFFIX
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import BadName
@@ -155,4 +155,4 @@ def download_line(
         yield advance
     is_shown = is_for_people() if quiet is None else not quiet
     if is_shown and client.received_bytes > received_bytes:
-        print_sentence(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s", err=True)
+        print_remark(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s")

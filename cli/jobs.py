@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import is_quiet, output_options, plain, print_json, print_page, print_sentence
+from organs.cli.console import is_quiet, output_options, plain, print_json, print_page, print_remark
 from organs.cli.options import ID_MAX, after_option, limit_option
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry, selected_registry
@@ -58,11 +58,11 @@ def work(once: bool, with_parent: int | None) -> None:
             elif not is_silent:
                 seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
                 because = f": {plain(event.sentence)}" if event.sentence else ""
-                print_sentence(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}", err=True)
+                print_remark(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}")
 
         all_left = Runner(registry, stop, on_event=report).run(once=once)
     if once and not done and not is_silent and not writes_json:
-        print_sentence("The queue is empty.", err=True)
+        print_remark("The queue is empty.")
     if not all_left:
         os._exit(EXIT_ABANDONED)  # a thread still runs a job that is back in the queue
 
@@ -97,9 +97,6 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None) ->
         raise click.UsageError("--cancel and --show exclude each other")
 
     def print_jobs(jobs: Sequence[JobSummary]) -> None:
-        if not jobs:
-            print_sentence("No jobs.", err=True)
-            return
         rows = [
             (job.id, job.kind, job.state, f"{job.progress:.0%}", f"{job.created_at:%Y-%m-%d %H:%M}", job.note)
             for job in jobs
@@ -109,10 +106,10 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None) ->
 
     with selected_registry() as registry:
         if cancel is not None:
-            print_sentence(f"job {cancel} is {plain(registry.cancel_job(cancel).state)}", err=True)
+            print_remark(f"job {cancel} is {plain(registry.cancel_job(cancel).state)}")
             return
         if show is not None:
             print_json(registry.job(show))
             return
         page = registry.jobs(limit=limit, after=after)
-    print_page(page, lambda job: job.id, print_jobs)
+    print_page(page, lambda job: job.id, print_jobs, empty="No jobs.")

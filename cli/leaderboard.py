@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from organs.cli.console import output_options, plain, print_hint, print_page, status_line
+from organs.cli.console import output_options, print_page, status_line
 from organs.cli.options import after_option, limit_option, on_option
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
@@ -33,11 +33,6 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None)
     """
 
     def print_grafts(grafts: Sequence[MeasuredGraft]) -> None:
-        if not grafts:
-            where = ("" if base is None else f" over {plain(base)}") + ("" if on is None else f" on {plain(on)}")
-            missing = f"No validated chimera has a settled gain or loss{where}. Validate a chimera"
-            print_hint(missing, "organ validate CHIMERA")
-            return
         bases = ["base"] if base is None else []
         columns = ("gain", "on", "donor", "organs", *bases, "change", "largest loss", "chimera")
         rows = [
@@ -58,4 +53,6 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None)
 
     with selected_registry() as registry, status_line("search"):
         page = registry.leaderboard(base, on=on, limit=limit, after=after)
-    print_page(page, lambda graft: graft.chimera, print_grafts)
+    where = ("" if base is None else f" over {base}") + ("" if on is None else f" on {on}")
+    empty = f"No validated chimera has a settled gain or loss{where}. Validate a chimera: organ validate CHIMERA"
+    print_page(page, lambda graft: graft.chimera, print_grafts, empty=empty)

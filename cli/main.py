@@ -263,7 +263,7 @@ def main() -> None:
 
 def _print_misuse(error: click.ClickException) -> None:
     """Print the usage and the error; on a terminal, the error is wrapped between words."""
-    from organs.cli.console import print_sentence, terminal_width
+    from organs.cli.console import print_remark, terminal_width
 
     context = error.ctx if isinstance(error, click.UsageError) else None
     if isinstance(error, click.NoSuchOption) and context and error.option_name in GLOBAL_OPTIONS:
@@ -275,6 +275,6 @@ def _print_misuse(error: click.ClickException) -> None:
         return
     click.echo(f"{context.get_usage()}\nTry '{context.command_path} --help' for help.\n", err=True)
     first, *others = error.format_message().splitlines() or [""]
-    print_sentence(first, "Error: ", err=True)
+    print_remark(first, "Error: ")
     for line in others:
-        print_sentence(line.strip(), " " * len("Error: "), err=True)
+        print_remark(line.strip(), " " * len("Error: "))

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from organs.cli.console import (
+    first_of,
     is_quiet,
     output_options,
     plain,
     print_failure,
     print_json,
     print_json_line,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -56,8 +58,12 @@ MEASURED_TABLES = ("types", "components", "blocks", "wells")
 """The tables of `organ report` that `organ measure` also has."""
 PLAIN_COMPONENTS = frozenset(
     {
-        *(Component.EMBEDDINGS, Component.ATTENTION, Component.DENSE),
-        *(Component.NORMS, Component.ADAPTERS, Component.OTHER),
+        Component.EMBEDDINGS,
+        Component.ATTENTION,
+        Component.DENSE,
+        Component.NORMS,
+        Component.ADAPTERS,
+        Component.OTHER,
     }
 )
 """Components that are the same as types of tensors."""
@@ -187,11 +193,11 @@ def measure(
             _print_measured(outcome, shown, as_csv=as_csv)
             if not is_quiet():
                 for path in deleted:
-                    print_sentence(f"deleted {plain(path)}", err=True)
+                    print_remark(f"deleted {plain(path)}")
             deleted.clear()
             _print_journal(source, outcome, delete_after)
     if is_table and measured:
-        print_sentence(EXPLAINED, err=True)
+        print_remark(EXPLAINED)
     if not measured and not failures and (patterns or kinds):
         print_failure("no tensor matches --tensor and --type")
         return 1
@@ -237,7 +243,7 @@ def _accepts_cost(source: ModelSource, wanted: Wanted, options: MeasureOptions, 
     from organs.ingest.measuring import plan_reads
 
     plan = plan_reads(source, wanted, options)
-    print_sentence(_plan_text(source, plan), err=True)
+    print_remark(_plan_text(source, plan))
     if yes or (plan.read_bytes <= ASK_FROM_BYTES and plan.reads <= ASK_FROM_REQUESTS):
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -254,15 +260,13 @@ def _print_journal(source: ModelSource, outcome: MeasureOutcome, delete_after: b
         return
     if model.missing_shards:
         measured = f"{len(model.files)} of {model.shard_count} shards were measured; missing: {_missing_text(model)}"
-        print_sentence(f"{plain(_label(outcome))}: incomplete: {measured}", err=True)
+        print_remark(f"{plain(_label(outcome))}: incomplete: {measured}")
     if not is_quiet() and (model.missing_shards or delete_after):
-        print_sentence(f"the measurements are kept in {plain(journal)}; to forget them, delete this file", err=True)
+        print_remark(f"the measurements are kept in {plain(journal)}; to forget them, delete this file")
 
 
 def _missing_text(model: MeasuredModel) -> str:
-    numbers = [f"{number:05d}" for number in model.missing_shards]
-    more = len(numbers) - SHOWN_SHARDS
-    return ", ".join(numbers[:SHOWN_SHARDS]) + (f" and {more} more" if more > 0 else "")
+    return first_of([f"{number:05d}" for number in model.missing_shards], SHOWN_SHARDS)
 
 
 def _print_merged(paths: Sequence[str], tables: Sequence[str], *, as_csv: bool) -> int:
@@ -278,7 +282,7 @@ def _print_merged(paths: Sequence[str], tables: Sequence[str], *, as_csv: bool) 
     _print_measured(MeasureOutcome(source, model, None), tables, as_csv=as_csv)
     if model.missing_shards:
         missing = f"{len(model.missing_shards)} of {model.shard_count} shards missing: {_missing_text(model)}"
-        print_sentence(f"incomplete: {missing}", err=True)
+        print_remark(f"incomplete: {missing}")
     return 0
 
 
@@ -368,7 +372,7 @@ def _measured(
         journal = journal_path(source.locations)
         if journal.is_file() and shows_progress:
             kept = f"an interrupted run has measurements in {plain(journal)}; to forget them, delete it"
-            print_sentence(kept, err=True)
+            print_remark(kept)
         progress = download_line(source, label, "measured", quiet=not shows_progress)
     else:
         progress = progress_bar(label, source_size_bytes(source), quiet=not shows_progress)
@@ -448,10 +452,17 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequenc
                 click.echo(table.before[0])
         click.echo()
     if any(reading.caution for reading in readings):
-        print_sentence(THETA_LEGEND, err=True)
+        print_remark(THETA_LEGEND)
     if model.experts and "tensors" not in tables:
         headings = (
-            *("stack of experts", "experts", "mean θ", "spread", "lowest θ", "of expert", "highest θ", "of expert"),
+            "stack of experts",
+            "experts",
+            "mean θ",
+            "spread",
+            "lowest θ",
+            "of expert",
+            "highest θ",
+            "of expert",
             "spectral",
         )
         rows = [

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import NONFINITE_MARK, is_for_people, output_options, print_page, print_sentence, status_line
+from organs.cli.console import (
+    NONFINITE_MARK,
+    is_for_people,
+    output_options,
+    print_page,
+    print_remark,
+    status_line,
+)
 from organs.cli.options import QueryCommand, after_option, limit_option
 from organs.cli.registries import registry_address, selected_registry
 from organs.cli.search import CHANGE, first_cell, first_columns, print_legends
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog.vocabulary import CHIMERA
+from organs.registry.entities.about import Figures
 from organs.registry.entities.model import ModelSummary
 from organs.registry.errors import OrganError
 from organs.registry.search.language import MODELS, Query, parse_query
-
-if TYPE_CHECKING:
-    from organs.registry.entities.about import Figures
 
 
 @click.command(
@@ -64,7 +68,7 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
             sentence = (
                 "No chimera matches. To find donors for a model: organ compat BASE. To make one: organ compose RECIPE"
             )
-        print_sentence(sentence, err=True)
+        print_remark(sentence)
         return
     firsts = first_columns(parsed)
     columns = (*firsts, "model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
@@ -88,4 +92,4 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     if figures is not None:
         size = size_text(figures.size_bytes)
         models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"
-        print_sentence(f"{models_text} with {figures.organs:,} different organs, {size}", err=True)
+        print_remark(f"{models_text} with {figures.organs:,} different organs, {size}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from organs.cli.console import F, print_sentence
+from organs.cli.console import F, print_remark
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.search.language import ALIASES, MODELS, ORGANS
 
@@ -108,7 +108,7 @@ def check_quoted(words: Sequence[str]) -> None:
         return
     for name in fields:
         sentence = f"{name} is used as a search word; to filter by {name}, write a bound in quotes: '{name}>=35'"
-        print_sentence(sentence, "note: ", err=True)
+        print_remark(sentence, "note: ")
 
 
 def _redirected() -> str | None:

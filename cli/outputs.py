@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from organs.cli.console import is_quiet, print_sentence, progress_bar
+from organs.cli.console import is_quiet, print_remark, progress_bar
 from organs.registry.amounts import parse_size
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, BadSource
 
 if TYPE_CHECKING:
-    from organs.registry.store.files import NamedFile, OutputFiles, SourceModel
+    from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
 
 SUFFIX = ".gguf"
 
@@ -46,7 +46,7 @@ def output_option(metavar: str, help_text: str, *, required: bool = False) -> Ca
             with folder_for_placing(path if is_folder else path.parent) as made:
                 result = command(*arguments, output=path, **options)
             if made and made[0] != path and made[0].is_dir() and not is_quiet():
-                print_sentence(f"created the folder {made[0]}", err=True)
+                print_remark(f"created the folder {made[0]}")
             return result
 
         return click.option("-o", "--output", required=required, type=click.Path(), metavar=metavar, help=help_text)(
@@ -120,9 +120,9 @@ def print_beside_file(model: SourceModel | None) -> None:
     if model is None:
         return
     if model.yanked is not None:
-        print_sentence(f"{model.name} was yanked: {model.yanked}", err=True)
+        print_remark(f"{model.name} was yanked: {model.yanked}")
     for finding in model.findings:
-        print_sentence(finding.sentence, f"{finding.severity.value}: ", err=True)
+        print_remark(finding.sentence, f"{finding.severity.value}: ")
 
 
 def shard_size(text: str | None) -> int | None:

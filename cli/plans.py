@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
-import msgspec
+from msgspec import structs
 from rich.console import Console
 from rich.text import Text
 
@@ -82,7 +82,7 @@ def result_of(planned: PlannedRecipe, target: Path | None) -> ComposeResult:
 
     plan, free_bytes = planned.plan, None
     if plan is not None:
-        plan = msgspec.structs.replace(plan, parts=tuple(part for part in plan.parts if part.acts))
+        plan = structs.replace(plan, parts=tuple(part for part in plan.parts if part.acts))
     if target is not None and target.parent.is_dir():
         free_bytes = Files().free_bytes(target.parent)
     return ComposeResult(
@@ -218,9 +218,7 @@ def print_thetas(result: ComposeResult) -> None:
     computed = {organ.name: organ for organ in result.computed}
     runs = summarize_changes(
         [
-            msgspec.structs.replace(
-                part, theta_before=computed[part.name].theta_before, theta=computed[part.name].theta
-            )
+            structs.replace(part, theta_before=computed[part.name].theta_before, theta=computed[part.name].theta)
             for part in result.plan.parts
             if part.name in computed
         ]

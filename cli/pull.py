@@ -15,6 +15,7 @@ from organs.cli.console import (
     output_options,
     print_json,
     print_path,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from organs.registry.client.ranges import RangeClient
     from organs.registry.compose.recipe import Recipe
     from organs.registry.interface import Registry
-    from organs.registry.store.files import OutputFiles, SourceModel
+    from organs.registry.output_files import OutputFiles, SourceModel
 
 HUB_SCHEME = "hf://"
 _PAGE_ADDRESS = re.compile(r"(?P<origin>https?://[^/@\s]{1,300})/models/(?P<model>[^\s?#]{1,300})")
@@ -132,7 +133,7 @@ def pull(
     if card is not None and not is_quiet():
         print_sentence(f"{card}: the model's card, with facts that its file does not contain")
     if ingested is not None and not is_quiet():
-        print_sentence(f"{ingested} is registered in your local registry", err=True)
+        print_remark(f"{ingested} is registered in your local registry")
 
 
 def _find(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
+from msgspec import structs
 
 from organs.cli.compose import (
     Builder,
@@ -148,7 +148,7 @@ def purify(
         if made is not None:
             if options.folder is not None:
                 _write_directory(temporary, made.model or "", output, force=force)
-            made = msgspec.structs.replace(made, file=str(output), created=None)
+            made = structs.replace(made, file=str(output), created=None)
             if is_quiet() and not prints_json():
                 print_path(output)
             elif is_for_people():
@@ -157,8 +157,8 @@ def purify(
                 print_thetas(result)
             look = take_quick_look(temporary, made.model, options.look_seconds)
             if look is not None:  # without the names in the temporary registry
-                look = msgspec.structs.replace(look, model=str(output), base=model)
-            result = msgspec.structs.replace(result, made=msgspec.structs.replace(made, model=None))
+                look = structs.replace(look, model=str(output), base=model)
+            result = structs.replace(result, made=structs.replace(made, model=None))
         print_measured(result, look)
 
 

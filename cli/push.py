@@ -20,6 +20,7 @@ from organs.cli.console import (
     print_failure,
     print_json,
     print_json_line,
+    print_remark,
     print_sentence,
     prints_json,
     progress_bar,
@@ -39,7 +40,7 @@ from organs.registry.settings import DEBUG_VARIABLE, Settings
 if TYPE_CHECKING:
     from organs.ingest.contributions.cut_files import Memory
     from organs.ingest.contributions.push import PushOptions, PushReport
-    from organs.ingest.hub import Upload
+    from organs.ingest.hub import HubUpload
     from organs.ingest.sources import ModelSource
     from organs.registry.client.remote import RemoteRegistry
     from organs.registry.local import LocalRegistry
@@ -188,9 +189,9 @@ def _push_each(registry: RemoteRegistry, sources: Sequence[ModelSource], options
         if options.license is None and not is_unpublished and is_for_people():
             if report.license is not None:
                 sentence = f"the license is {report.license}, as the header of the file says; --license states another"
-                print_sentence(sentence, "  note: ", err=True)
+                print_remark(sentence, "  note: ")
             elif report.state == DRY_RUN:  # after an upload, the registry itself warns
-                print_sentence(NO_LICENSE, "  warn: ", err=True)
+                print_remark(NO_LICENSE, "  warn: ")
         _print_pushed(source, report)
     return exit_status(failures, len(sources)) or int(unpublished > 0)
 
@@ -282,9 +283,9 @@ def _print_pushed(source: ModelSource, report: PushReport) -> None:
         print_json_line({"file": source.locations[0]} | members | {"error": None})
         return
     for note in report.notes:
-        print_sentence(note, "  note: ", err=True)
+        print_remark(note, "  note: ")
     for finding in report.findings:
-        print_sentence(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ", err=True)
+        print_remark(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ")
     failed, dry, quiet = report.state in NOT_PUBLISHED, report.state in (DRY_RUN, WOULD_COMPOSE), is_quiet()
     message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN, WOULD_COMPOSE):
@@ -356,20 +357,20 @@ def _push_to_hub(models: Sequence[str], address: str, *, private: bool, yes: boo
     return 0
 
 
-def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[Upload], BlobStore | None]:
+def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[HubUpload], BlobStore | None]:
     """Return the files to send, with the card of the first registered model, and the store of their organs."""
-    from organs.ingest.hub import README, Upload
+    from organs.ingest.hub import README, HubUpload
     from organs.registry.assembly import plan_model
     from organs.registry.catalog.queries.models import model_by_text
-    from organs.registry.compose.models import refuse_partial
+    from organs.registry.compose.parents import refuse_partial
 
-    uploads: list[Upload] = []
-    cards: list[Upload] = []
+    uploads: list[HubUpload] = []
+    cards: list[HubUpload] = []
     registry: LocalRegistry | None = None
     for text in models:
         if is_file(text):
             path = Path(text)
-            uploads.append(Upload(path.name, path.stat().st_size, path))
+            uploads.append(HubUpload(path.name, path.stat().st_size, path))
             continue
         registry = registry or opened.enter_context(local_registry())
         with registry.catalog.reading() as session:
@@ -378,9 +379,9 @@ def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[Upload], Bl
             plans = plan_model(session, model)
         if len(plans) == 1:  # clients find a single file by the name of the model
             plans = [replace(plans[0], name=f"{model.name}.gguf")]
-        uploads += [Upload(plan.name, plan.size_bytes, plan) for plan in plans]
+        uploads += [HubUpload(plan.name, plan.size_bytes, plan) for plan in plans]
         card = registry.card(text).encode()
-        cards.append(Upload(README, len(card), card))
+        cards.append(HubUpload(README, len(card), card))
     names = [upload.path for upload in uploads]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:

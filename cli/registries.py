@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli import fast_imports
-from organs.cli.console import print_sentence
+from organs.cli.console import print_remark
 from organs.registry.errors import BadSetting, DatabaseUnreachable, OrganError
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE, Settings
 
@@ -85,7 +85,7 @@ def _await_database() -> None:
                 configure_logs("json")
                 logging.getLogger("organs.database").warning(sentence)
             else:
-                print_sentence(sentence, err=True)
+                print_remark(sentence)
         is_first = False
         time.sleep(DATABASE_PAUSE_SECONDS)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import output_options, print_json, print_sentence, prints_json, status_line
+from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, status_line
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.names import parse_model_name
@@ -83,4 +83,4 @@ def _print_repack(report: RepackReport, models: int, *, alone: bool) -> None:
             f"{size_text(report.unneeded_bytes)} of removed models {needed} any more: organ sweep frees them"
         )
     if report.skipped:
-        print_sentence(f"{plural_text(report.skipped, 'organ', 'organs')} skipped: in use or faulty", err=True)
+        print_remark(f"{plural_text(report.skipped, 'organ', 'organs')} skipped: in use or faulty")

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterable
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 from rich.cells import cell_len
@@ -18,6 +17,7 @@ from organs.cli.console import (
     output_options,
     plain,
     print_json,
+    print_remark,
     print_sentence,
     prints_json,
     shortened,
@@ -28,30 +28,31 @@ from organs.cli.console import (
 from organs.cli.outputs import check_free, output_option, write_text
 from organs.cli.registries import selected_registry
 from organs.cli.tables import PIPED_WIDTH, Table
-from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, ReportTable
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report, ReportSection, ReportTable
 from organs.registry.errors import BadSource
-
-if TYPE_CHECKING:
-    from organs.registry.entities.report import Report, ReportSection
 
 PROSE_HEADINGS = ("meaning", "finding", "why not measured", "other members")
 """Last columns of report tables that have sentences."""
 REPORT_LEAVES_OUT = (
-    *(
-        "parameters",
-        "signal",
-        "25%",
-        "75%",
-        "shape",
-        "stored",
-        "size",
-        "caution",
-        "deviation",
-        "tensors",
-        "type",
-        "kind",
-    ),
-    *("elements", "new", "share", "median", "spectral", "matrix θ", "mean θ"),
+    "parameters",
+    "signal",
+    "25%",
+    "75%",
+    "shape",
+    "stored",
+    "size",
+    "caution",
+    "deviation",
+    "tensors",
+    "type",
+    "kind",
+    "elements",
+    "new",
+    "share",
+    "median",
+    "spectral",
+    "matrix θ",
+    "mean θ",
 )
 """Columns of report tables that a narrow terminal does without, the least important first."""
 FORMS = ("text", "markdown", "json", "csv")
@@ -121,7 +122,7 @@ def report(
     with redirect_stdout(io.StringIO()) as printed:
         _print_report(result, chosen)
     write_text(output, printed.getvalue())
-    print_sentence(f"written to {output}", err=True)
+    print_remark(f"written to {output}")
 
 
 def _print_report(report: Report, form: str) -> None:

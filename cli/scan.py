@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
+from msgspec import structs
 
 from organs.cli import fast_imports
 from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, progress_bar, status_line
@@ -84,7 +84,7 @@ def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
             }
             for part in findings
         ]
-        print_json({"folders": places, **msgspec.structs.asdict(inventory)})
+        print_json({"folders": places, **structs.asdict(inventory)})
     else:
         _print_inventory(inventory)
     print_problems(findings, inventory.problems)

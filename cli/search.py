@@ -15,6 +15,7 @@ from organs.cli.console import (
     print_facts,
     print_hint,
     print_page,
+    print_remark,
     print_sentence,
     prints_json,
     status_line,
@@ -88,12 +89,12 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool) 
             _print_counts(counts, parsed)
 
     total = counts.total if counts is not None and counts.exact and not parsed.unique else None
-    print_page(structs.replace(page, facets=counts), lambda organ: organ.digest, print_organs, total)
+    print_page(structs.replace(page, facets=counts), lambda organ: organ.digest, print_organs, total=total)
 
 
 def _print_organs(organs: Sequence[PlacedOrgan], parsed: Query) -> None:
     if not organs:
-        print_sentence("Nothing matches. organ search --help lists the fields.", err=True)
+        print_remark("Nothing matches. organ search --help lists the fields.")
         return
     # The table begins with the likeness to an organ or the change from a base, the measured gain if the query is about
     # gains, and the measure that the list is sorted by if no table shows it.
@@ -141,10 +142,10 @@ def first_cell(name: str, item: PlacedOrgan | ModelSummary) -> str:
 def print_legends(columns: Sequence[str] | dict[str, str], items: Sequence[PlacedOrgan | ModelSummary]) -> None:
     """Print on stderr what uncertain values of θ and the first columns of a table mean."""
     if any(item.theta_caution for item in items):
-        print_sentence(THETA_LEGEND, err=True)
+        print_remark(THETA_LEGEND)
     for name, legend in LEGENDS.items():
         if name in columns:
-            print_sentence(legend, err=True)
+            print_remark(legend)
 
 
 def _print_counts(counts: FacetCounts, parsed: Query) -> None:

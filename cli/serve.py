@@ -11,7 +11,7 @@ from ipaddress import ip_address, ip_network
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
-from organs.cli.console import print_sentence
+from organs.cli.console import print_remark
 from organs.cli.registries import local_registry
 from organs.registry.errors import BadSetting
 from organs.web.logs import configure_logs
@@ -107,7 +107,7 @@ def serve(
         if not is_running_from_reloader():  # otherwise the first process printed this
             _announce(host, address, allowed, writes_json)
             if not personal and not writes_json:
-                print_sentence("Accounts are made on this machine: organ contributor add NAME", err=True)
+                print_remark("Accounts are made on this machine: organ contributor add NAME")
             if open_browser:
                 webbrowser.open(address)
         if reload:
@@ -126,13 +126,13 @@ def _announce(host: str, address: str, allowed: Sequence[str], writes_json: bool
         server_log.setLevel(logging.INFO)
         server_log.info("The catalog is at %s", address)
     else:
-        print_sentence(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
+        print_remark(f"The catalog is at {address} (Ctrl-C ends it)")
     if host in ALL_INTERFACES and not allowed:
         advice = "To answer other machines, allow a host name: --allow-host NAME, or * for every name"
         if writes_json:
             server_log.warning(advice)
         else:
-            print_sentence(advice, err=True)
+            print_remark(advice)
 
 
 def parse_network(text: str) -> Network:

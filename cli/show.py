@@ -10,6 +10,7 @@ from msgspec import structs
 
 from organs.cli.console import (
     NONFINITE_MARK,
+    first_of,
     merge_command,
     organ_command,
     output_options,
@@ -17,7 +18,9 @@ from organs.cli.console import (
     print_commands,
     print_facts,
     print_json,
+    print_left_out,
     print_prose,
+    print_remark,
     print_sentence,
     prints_json,
     shortened,
@@ -126,7 +129,7 @@ def show(name: str, tensors: bool, lineage: bool, recipe: bool, measures: bool, 
                 print_json(about)
             else:
                 print_sentence(str(error))
-                print_sentence(hint_for(error) or "", err=True)
+                print_remark(hint_for(error) or "")
             return
     if prints_json():
         print_json(result)
@@ -219,9 +222,8 @@ def _model_facts(model: ModelDetails) -> Iterator[tuple[str, str]]:
             yield "", f"{plural_text(parent.organs, 'parent', 'parents')} in {parent.name}"
     yield "license", model.license or "not stated"
     if model.other_names:
-        left_out = len(model.other_names) - OTHER_NAMES_SHOWN
-        more = f" and {left_out} more, with --json" if left_out > 0 else ""
-        yield "also known as", ", ".join(model.other_names[:OTHER_NAMES_SHOWN]) + more
+        how = ", with --json" if len(model.other_names) > OTHER_NAMES_SHOWN else ""
+        yield "also known as", first_of(model.other_names, OTHER_NAMES_SHOWN) + how
     yield from _origins(model)
     yield from _relatives(model)
     if model.chimera is not None:
@@ -285,10 +287,6 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
 def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
     """Yield the nearest models with their change, and the models that were made from this one."""
 
-    def listed(names: Sequence[str]) -> str:
-        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-        return ", ".join(names[:NAMES_SHOWN]) + more
-
     edges = merged_edges(model.lineage)
     alike = [
         f"{_shown_name(edge.model or '')} {weight_change_text(edge.change, edge.likeness)}"
@@ -296,10 +294,10 @@ def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:
         if edge.direction == RELATIVE
     ]
     if alike:
-        yield "nearest", listed(alike)
+        yield "nearest", first_of(alike, NAMES_SHOWN)
     children = [_shown_name(edge.model or edge.text or "") for edge in edges if edge.direction == "child"]
     if children:
-        yield "children", listed(children)
+        yield "children", first_of(children, NAMES_SHOWN)
 
 
 def _shown_name(name: str) -> str:
@@ -404,7 +402,7 @@ def _print_tensors(model: ModelDetails) -> None:
     ]
     print_table(columns, rows, _NUMBERS, digests=("organ",), leave_out=("|Z|", "type", "shape"))
     if any(organ.theta_caution for organ in model.organs):
-        print_sentence(THETA_LEGEND, err=True)
+        print_remark(THETA_LEGEND)
 
 
 def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
@@ -432,8 +430,7 @@ def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
         columns = ("role", "model", "relation", "evidence", "change", "likeness", "matrices")
         print_table(columns, rows, _NUMBERS, leave_out=("matrices", "likeness", "evidence"))
         left_out = max(0, len(edges) - EDGES_SHOWN) + model.lineage_left_out
-        if left_out > 0:
-            click.echo(f"… and {left_out} more, with --json")
+        print_left_out(left_out, ", with --json")
     for finding in (finding for finding in model.findings if finding.sentence not in shown):
         print_sentence(finding.sentence, f"{finding.severity}: ")
 
@@ -452,8 +449,7 @@ def print_chimera(chimera: Chimera) -> None:
         for organ in chimera.computed[:COMPUTED_SHOWN]:
             thetas = f"θ {theta_text(organ.theta_before)} → {theta_text(organ.theta)}"
             print_sentence(f"{organ.name}: {_how_made(organ)}, {thetas}")
-        if len(chimera.computed) > COMPUTED_SHOWN:
-            click.echo(f"… and {len(chimera.computed) - COMPUTED_SHOWN} more, with --json")
+        print_left_out(len(chimera.computed) - COMPUTED_SHOWN, ", with --json")
     click.echo("\nRecipe\n")
     for line in chimera.recipe_yaml.splitlines():
         click.echo(f"  {plain(line)}")
@@ -501,8 +497,7 @@ def print_organ(organ: Organ, *, with_measures: bool) -> None:
     click.echo()
     places = [(place.model, place.label, place.type) for place in organ.places[:PLACES_SHOWN]]
     print_table(("model", "tensor", "type"), places)
-    if len(organ.places) > PLACES_SHOWN:
-        click.echo(f"… and {len(organ.places) - PLACES_SHOWN} more places, with --json")
+    print_left_out(len(organ.places) - PLACES_SHOWN, " places, with --json")
     click.echo()
     commands, digest = [], organ.digest[:12]
     if organ.experts and first is not None:

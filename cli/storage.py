@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from organs.cli.console import (
@@ -12,6 +10,7 @@ from organs.cli.console import (
     print_commands,
     print_facts,
     print_json,
+    print_remark,
     print_sentence,
     prints_json,
     status_line,
@@ -20,10 +19,7 @@ from organs.cli.options import limit_option
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import percent_text, plural_text, size_text
-from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX
-
-if TYPE_CHECKING:
-    from organs.registry.entities.storage import Storage
+from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX, Storage
 
 
 @click.command()
@@ -43,7 +39,7 @@ def storage(limit: int) -> None:
     if prints_json():
         print_json(result)
     elif not result.parts:
-        print_sentence("Nothing is stored yet. To begin: organ ingest FILE.gguf", err=True)
+        print_remark("Nothing is stored yet. To begin: organ ingest FILE.gguf")
     else:
         _print_totals(result)
         _print_tables(result)
@@ -102,9 +98,7 @@ def _print_tables(result: Storage) -> None:
     ]
     print_table(("model", "files", "own", "on disk", "share"), models, numbers)
     _print_left_out(result.models_left_out, "model", "models")
-    print_sentence(
-        "own: bytes on the disk that only this model needs, also those of parents of removed models", err=True
-    )
+    print_remark("own: bytes on the disk that only this model needs, also those of parents of removed models")
     click.echo()
     encodings = [
         (
@@ -124,6 +118,4 @@ def _print_tables(result: Storage) -> None:
 
 def _print_left_out(count: int, singular: str, plural: str) -> None:
     if count:
-        print_sentence(
-            f"{plural_text(count, f'smaller {singular}', f'smaller {plural}')} left out; see --limit", err=True
-        )
+        print_remark(f"{plural_text(count, f'smaller {singular}', f'smaller {plural}')} left out; see --limit")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import click
 
-from organs.cli.console import output_options, print_json, print_sentence, prints_json, status_line
+from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, status_line
 from organs.cli.registries import local_registry
 from organs.registry.amounts import size_text
 from organs.registry.settings import GRACE
@@ -56,4 +56,4 @@ def sweep(yes: bool, older_than: str) -> None:
         uploads_text = f"{uploads.expired_uploads} expired uploads and {uploads.stray_files} stray upload files"
         print_sentence(f"{uploads_text} {would}removed ({size_text(uploads.removed_bytes)})")
     if report.dry_run:
-        print_sentence("nothing was changed; organ sweep -y removes them", err=True)
+        print_remark("nothing was changed; organ sweep -y removes them")

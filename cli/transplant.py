@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 from msgspec import structs
 
 from organs.cli.console import (
@@ -169,7 +168,7 @@ def _transplant(
             if lock is not None:
                 write_text(lock, done.lock.canonical())
             made = WrittenFile(file=str(target), size_bytes=done.file.size_bytes, sha256=digest, lock_id=done.lock.id)
-            result = msgspec.structs.replace(result, made=made)
+            result = structs.replace(result, made=made)
     if prints_json():
         print_json(result)
     elif result.made is not None and is_quiet():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
+from msgspec import structs
 
 from organs.cli.console import (
     again,
@@ -227,7 +227,7 @@ def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | No
                     budget,
                     lambda share, step: progress(f"{share:.0%} {step}"),
                 )
-            return msgspec.structs.replace(look, model=Path(chimera).name, base=base or "")
+            return structs.replace(look, model=Path(chimera).name, base=base or "")
         if base is not None:
             raise click.UsageError("--base is for a FILE.gguf; the registry knows the base of a chimera")
         with selected_registry() as registry:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import output_options, print_json, print_sentence, prints_json, progress_bar
+from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, progress_bar
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import CorruptBlob
@@ -96,10 +96,9 @@ def _print_verify(report: VerifyReport, totals: RegistryTotals, *, repair: bool)
     for name, (total, counted) in report.miscounted.items():
         print_sentence(f"the running total of {name.replace('_', ' ')} is {total:,}, but the count is {counted:,}")
     if report.orphans:
-        print_sentence(
+        print_remark(
             f"{plural_text(report.orphans, 'file belongs', 'files belong')} to no blob; "
-            "organ sweep removes them when they are a day old",
-            err=True,
+            "organ sweep removes them when they are a day old"
         )
         if not report.blobs:
-            print_sentence("if this registry is not new, its database is missing: restore it before a sweep", err=True)
+            print_remark("if this registry is not new, its database is missing: restore it before a sweep")

@@ -13,13 +13,17 @@ files          files from outside, checked for changes while they are read
 directory      organ directories: a model as a folder with one small file for each tensor
 dissect        plan how a file is split: the spans that become blobs
 hashing        read a file once and compute its SHA-256, its header's, and those of its pieces
-tasks          the tasks of an ingest's threads
-pipeline       the coordinator of one model's ingest, in the caller's thread
+writing        write a piece as a blob with several threads, or compare it with a stored blob
+pipeline       the threads of one model's ingest, and their coordinator, which alone uses the catalog
 measuring      measure the tensors of files without a registry
 stored         the stored measurements of registered models, in the same form
 journal        the journal of an interrupted measurement
 records        convert the results of a run to the record that the catalog registers
-add           `add_model`: add one model to a registry, local or remote, from a script
+removal        remove files whose bytes are stored and proved
+spool          copies of files on servers, fetched one at a time
+hub            push to a Hugging Face hub, and pull from it
+merging        merge reports of measurements
+add            `add_model`: add one model to a registry, local or remote, from a script
 service        ingest one model: from its files to its rows, with a report
 transplant     compose without a registry
 jobs           work that takes longer than a request, and the runner that does it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,7 +46,10 @@ def add_model(
     registered model, a GGUF file, or a folder with its `config.json`. Raises BadSource if `path` is not one model,
     BadInput for a file that is refused, StoreError, and for a remote registry NotAllowed, OverQuota and Unreachable.
     """
-    source = path if isinstance(path, ModelSource) else _single_source(find_sources([str(path)], "add"), str(path))
+    sources = [path] if isinstance(path, ModelSource) else find_sources([str(path)], "add")
+    if len(sources) != 1:
+        raise BadSource(f"{path}: it has {len(sources)} models; add one at a time")
+    (source,) = sources
     if base is not None:
         source = replace(source, base=chosen_base(registry, base))
     if isinstance(registry, LocalRegistry):
@@ -56,24 +58,14 @@ def add_model(
         if report.incomplete:
             return AddedModel(report.model, report.created, "incomplete", (report.incomplete,))
         return AddedModel(report.model, report.created, "published")
-    return _push(registry, with_base(registry, source), name)
-
-
-def _push(registry: Registry, source: ModelSource, name: str | None) -> AddedModel:
     from organs.ingest.contributions.cut_files import user_memory
     from organs.ingest.contributions.push import ALREADY_THERE, PushOptions, SilentProgress, push
     from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
 
     assert isinstance(registry, RemoteRegistry)
-    report = push(registry.connection, source, PushOptions(name), user_memory(), SilentProgress())
-    is_known = report.state == ALREADY_THERE
-    reasons = (*([report.reason] if report.reason else []), *(finding.sentence for finding in report.findings))
-    return AddedModel(
-        report.model, report.model is not None and not is_known, "published" if is_known else report.state, reasons
-    )
-
-
-def _single_source(sources: Sequence[ModelSource], path: str) -> ModelSource:
-    if len(sources) != 1:
-        raise BadSource(f"{path}: it has {len(sources)} models; add one at a time")
-    return sources[0]
+    source = with_base(registry, source)
+    pushed = push(registry.connection, source, PushOptions(name), user_memory(), SilentProgress())
+    reasons = (*([pushed.reason] if pushed.reason else []), *(finding.sentence for finding in pushed.findings))
+    if pushed.state == ALREADY_THERE:
+        return AddedModel(pushed.model, False, "published", reasons)
+    return AddedModel(pushed.model, pushed.model is not None, pushed.state, reasons)

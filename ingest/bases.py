@@ -20,12 +20,11 @@ from organs.ingest.safetensors import MODEL_CONFIG_FILE, read_json
 from organs.registry.anatomy import OUTPUT_MATRIX, place_of
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, NotFound, UnknownBase
-from organs.registry.gguf import Header, read_header
+from organs.registry.gguf import read_header
 from organs.registry.names import name_from_text
 
 if TYPE_CHECKING:
     from organs.registry.interface import Registry
-    from organs.registry.models import RegisteredModel
 
 HUB_URL = "https://huggingface.co"
 HUB_CACHE_FOLDER = "models--{}--{}"
@@ -99,12 +98,18 @@ def base_in(path: Path) -> AdaptedBase:
     if path.is_dir():
         return _base_of_config(path / MODEL_CONFIG_FILE)
     with FileSource(path) as file:
-        return _base_of_header(read_header(file), str(path))
+        header = read_header(file)
+    values = {field.key: str(field.value) for field in header.fields if isinstance(field.value, str | int)}
+    return _base_of_metadata(values, {tensor.name: tensor.shape for tensor in header.tensors}, str(path))
 
 
 def registered_base(registry: Registry, name: str) -> AdaptedBase:
     """Return the base that is registered as `name`; raises as `Registry.model` does, UnknownBase for another kind."""
-    return _base_of_model(registry.model(name))
+    model = registry.model(name)
+    values = {entry.key: entry.value for entry in model.metadata}
+    base = _base_of_metadata(values, {organ.name: tuple(organ.shape) for organ in model.organs}, model.name)
+    own_name = model.name.partition("@")[0].rpartition("/")[2]
+    return replace(base, parent=replace(base.parent, name=base.parent.name or own_name))
 
 
 def local_base(stated: str, folder: Path, hub_cache: Path | None = None) -> AdaptedBase | None:
@@ -145,7 +150,7 @@ def _config_folders(stated: str, folder: Path, hub_cache: Path | None) -> Iterat
         yield from sorted(repository.glob("snapshots/*"))
 
 
-class _Config(Struct, frozen=True):
+class _ModelConfig(Struct, frozen=True):
     """The members of a `config.json` that adapters need."""
 
     model_type: str
@@ -159,7 +164,7 @@ class _Config(Struct, frozen=True):
     tie_word_embeddings: bool | None = None
 
 
-class _Described(Struct, frozen=True):
+class _StatedType(Struct, frozen=True):
     """The type of a configuration, with its parts."""
 
     model_type: str
@@ -170,10 +175,10 @@ class _Described(Struct, frozen=True):
 def _base_of_config(path: Path) -> AdaptedBase:
     try:
         values = read_json(path)
-        described = msgspec.convert(values, prepared(_Described))
+        described = msgspec.convert(values, prepared(_StatedType))
         if described.model_type not in ARCHITECTURES:
             return AdaptedBase(str(path), described.model_type, 0, None, None, {}, False, ParentName())
-        config = msgspec.convert(described.text_config or values, prepared(_Config))
+        config = msgspec.convert(described.text_config or values, prepared(_ModelConfig))
     except ValueError as error:
         raise UnknownBase(f"{path}: {error}") from error
     tied = config.tie_word_embeddings if described.tie_word_embeddings is None else described.tie_word_embeddings
@@ -194,19 +199,6 @@ def _base_of_config(path: Path) -> AdaptedBase:
     return AdaptedBase(
         str(path), architecture, config.num_hidden_layers, heads, kv_heads, shapes, is_tied, ParentName()
     )
-
-
-def _base_of_header(header: Header, label: str) -> AdaptedBase:
-    values = {field.key: str(field.value) for field in header.fields if isinstance(field.value, str | int)}
-    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
-    return _base_of_metadata(values, shapes, label)
-
-
-def _base_of_model(model: RegisteredModel) -> AdaptedBase:
-    values = {entry.key: entry.value for entry in model.metadata}
-    base = _base_of_metadata(values, {organ.name: tuple(organ.shape) for organ in model.organs}, model.name)
-    name = model.name.partition("@")[0].rpartition("/")[2]
-    return replace(base, parent=replace(base.parent, name=base.parent.name or name))
 
 
 def _base_of_metadata(values: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], label: str) -> AdaptedBase:

@@ -90,6 +90,10 @@ class OpenGguf:
         """Return the byte range of the tensor in the file."""
         return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
 
+    def read_tensor(self, tensor: TensorInfo, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes from `offset` of the tensor."""
+        return self.source.read_at(self.header.data_offset + tensor.offset + offset, size)
+
 
 @dataclass(frozen=True, slots=True)
 class DissectedFile(OpenGguf):
@@ -159,22 +163,17 @@ def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
     header = front.header
     # `read_front` checked this too, but `front` may come from a process that is not trusted.
     check_tensor_sizes(source.name, (tensor.size_bytes for tensor in header.tensors))
-    paddings = tuple(_read_paddings(source, header))
+    paddings = tuple(_odd_paddings(source, header))
     return DissectedFile(
         source=source,
         header=header,
         arrays=large_values(header),
         paddings=paddings,
         tags=front.tags,
-        flags=front_flags(front, odd_padding=bool(paddings)),
+        flags=tuple(front_flags(front, odd_padding=bool(paddings))),
         unassemblable=front.unassemblable,
         stacks=split_stacks(header.tensors),
     )
-
-
-def front_flags(front: Front, *, odd_padding: bool) -> tuple[str, ...]:
-    """Return sentences on unusual properties of a file; `odd_padding` says whether some of its padding is not zero."""
-    return (*_flags(front.header, odd_padding), *_lock_flags(front))
 
 
 def places(header: Header) -> list[Place]:
@@ -182,7 +181,8 @@ def places(header: Header) -> list[Place]:
     return [place_of(tensor.name) for tensor in header.tensors]
 
 
-def _read_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
+def _odd_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
+    """Yield the offset and the bytes of each padding that is not all zeros; raises BadGguf if they are too many."""
     spans = [Span(header.end, min(header.data_offset, header.file_size_bytes) - header.end)]
     for tensor in header.tensors:
         end = header.data_offset + tensor.offset + tensor.size_bytes
@@ -200,16 +200,40 @@ def _read_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, byte
         yield span.offset, data
 
 
-def _lock_flags(front: Front) -> Iterator[str]:
+KEPT = "kept exactly, but not measured and not used in chimeras"
+
+
+def front_flags(front: Front, *, odd_padding: bool) -> Iterator[str]:
+    """Yield sentences on unusual properties of a file; `odd_padding` says whether some of its padding is not zero."""
+    header = front.header
+    if odd_padding:
+        yield "padding between tensors is not zero; it is kept"
+    if header.tensors and header.last_byte == header.file_size_bytes and header.last_byte % header.alignment:
+        yield "the last tensor has no padding behind it"
+    if has_left_over_keys(header):
+        message = f"{SPLIT_COUNT_KEY} says {header.integer(SPLIT_COUNT_KEY)} files, but this one has all tensors"
+        yield f"{message}: runtimes refuse it; organ assemble MODEL --merge writes it without the keys of shards"
+    # Only the first shard of a set has metadata.
+    is_first = not is_shard(header) or not header.integer(SPLIT_NUMBER_KEY)
+    quantised = any(tensor.dtype.name not in UNQUANTISED and not tensor.dtype.is_foreign for tensor in header.tensors)
+    if is_first and quantised and header.field("general.quantization_version") is None:
+        yield "general.quantization_version is absent although tensors are quantised"
+    if is_first and header.architecture is None and header.kind() == FileKind.MODEL:
+        yield "general.architecture is absent: no runtime can load it"
+    if header.version < 3:
+        yield f"GGUF version {header.version}"
+    yield from _loading_flags(header)
+    for field in header.fields:
+        if field.type is ValueType.STRING and isinstance(field.value, bytes):
+            yield f"{field.key} is not UTF-8"
+        if field.type is ValueType.BOOL and not isinstance(field.value, bool):
+            yield f"{field.key} is a truth value other than 0 and 1"
     if front.lock is not None:
         yield f"it is a chimera, with the lock sha256:{front.lock}"
 
 
-KEPT = "kept exactly, but not measured and not used in chimeras"
-
-
-def _kept_flags(header: Header) -> Iterator[str]:
-    """Yield sentences on what is kept exactly, but not read or not loaded."""
+def _loading_flags(header: Header) -> Iterator[str]:
+    """Yield sentences on what is kept exactly, but not read here, or not loaded by runtimes."""
     if header.is_big_endian:
         yield f"big-endian: {KEPT}; only runtimes on such machines load it"
     foreign = sorted({tensor.dtype.id for tensor in header.tensors if not tensor.dtype.is_sized})
@@ -219,28 +243,3 @@ def _kept_flags(header: Header) -> Iterator[str]:
     long = [tensor.name for tensor in header.tensors if len(tensor.name) > LOADED_NAME_MAX_BYTES]
     if long and header.kind() == FileKind.MODEL:
         yield f"names of more than {LOADED_NAME_MAX_BYTES} bytes, which llama.cpp does not load: {names_text(long)}"
-
-
-def _flags(header: Header, odd_padding: bool) -> Iterator[str]:
-    if odd_padding:
-        yield "padding between tensors is not zero; it is kept"
-    if header.tensors and header.last_byte == header.file_size_bytes and header.last_byte % header.alignment:
-        yield "the last tensor has no padding behind it"
-    # Only the first shard of a set has metadata.
-    first = not is_shard(header) or not header.integer(SPLIT_NUMBER_KEY)
-    if has_left_over_keys(header):
-        message = f"{SPLIT_COUNT_KEY} says {header.integer(SPLIT_COUNT_KEY)} files, but this one has all tensors"
-        yield f"{message}: runtimes refuse it; organ assemble MODEL --merge writes it without the keys of shards"
-    quantised = any(tensor.dtype.name not in UNQUANTISED and not tensor.dtype.is_foreign for tensor in header.tensors)
-    if first and quantised and header.field("general.quantization_version") is None:
-        yield "general.quantization_version is absent although tensors are quantised"
-    if first and header.architecture is None and header.kind() == FileKind.MODEL:
-        yield "general.architecture is absent: no runtime can load it"
-    if header.version < 3:
-        yield f"GGUF version {header.version}"
-    yield from _kept_flags(header)
-    for field in header.fields:
-        if field.type is ValueType.STRING and isinstance(field.value, bytes):
-            yield f"{field.key} is not UTF-8"
-        if field.type is ValueType.BOOL and not isinstance(field.value, bool):
-            yield f"{field.key} is a truth value other than 0 and 1"

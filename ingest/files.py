@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import queue
 import stat
-import threading
 import time
-import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
@@ -19,91 +15,25 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadSource
 
 BUFFER_BYTES = 4 * 1024 * 1024
-WAIT_SECONDS = 0.5
 SETTLED_NS = 50_000_000
 """Systems write times of changes in steps of up to 10 ms, some file systems in steps of more."""
 
-
-class Cancelled(Exception):
-    """The run was cancelled; raised inside its threads to end them."""
-
-
-class SharedBuffer:
-    """Bytes that several threads read. Each holds and releases the buffer once; the last one returns it to its pool."""
-
-    def __init__(self, pool: BufferPool, memory: memoryview) -> None:
-        self._pool = weakref.ref(pool)  # no cycle, so that the memory is free as soon as the pool is
-        self._memory = memory
-        self._lock = threading.Lock()
-        self._holders = 0
-        self.data = memory
-        """The content: the first bytes of the memory."""
-
-    def take(self, size: int) -> None:
-        """Start a new use with one holder and `size` bytes."""
-        assert self._holders == 0
-        self._holders = 1
-        self.data = self._memory[:size]
-
-    def hold(self) -> None:
-        """Add a holder."""
-        with self._lock:
-            assert self._holders > 0
-            self._holders += 1
-
-    def release(self) -> None:
-        """Remove a holder."""
-        with self._lock:
-            self._holders -= 1
-            free = self._holders == 0
-            assert self._holders >= 0
-        pool = self._pool() if free else None
-        if pool is not None:
-            pool.give_back(self)
+Progress = Callable[[int], None]
+"""Called with the number of newly processed bytes."""
 
 
-class BufferPool:
-    """A pool of `count` buffers of `BUFFER_BYTES`, allocated on first use."""
+def no_progress(_size_bytes: int) -> None:
+    """Ignore progress."""
 
-    def __init__(self, count: int, cancelled: threading.Event) -> None:
-        self._free: queue.LifoQueue[SharedBuffer] = queue.LifoQueue()  # the buffer used last is still in the cache
-        self._unallocated = count
-        self._cancelled = cancelled
 
-    def get(self, size: int) -> SharedBuffer:
-        """Wait for a buffer and return it for `size` bytes. Raises Cancelled if the run is cancelled."""
-        assert size <= BUFFER_BYTES
-        buffer = self._take_free_or_new() or self._wait()
-        buffer.take(size)
-        return buffer
+SAMPLES, SAMPLE_BYTES = 16, 4096
 
-    def give_back(self, buffer: SharedBuffer) -> None:
-        """Return a buffer to the pool; the last holder calls this."""
-        self._free.put(buffer)
 
-    def clear(self) -> None:
-        """Free the memory of the buffers that have no holder. No new buffer is allocated after this."""
-        self._unallocated = 0
-        self._free = queue.LifoQueue()
-
-    def _take_free_or_new(self) -> SharedBuffer | None:
-        try:
-            return self._free.get_nowait()
-        except queue.Empty:
-            pass
-        if not self._unallocated:
-            return None
-        self._unallocated -= 1
-        # Memory of its own: the allocator would keep it for the thread of this ingest.
-        return SharedBuffer(self, memoryview(mmap.mmap(-1, BUFFER_BYTES)))
-
-    def _wait(self) -> SharedBuffer:
-        while not self._cancelled.is_set():
-            try:
-                return self._free.get(timeout=WAIT_SECONDS)
-            except queue.Empty:
-                continue
-        raise Cancelled
+def sample_spans(size_bytes: int) -> list[tuple[int, int]]:
+    """Return the ranges (offset and size) by which files are compared without reading all of their bytes."""
+    end = max(0, size_bytes - SAMPLE_BYTES)
+    offsets = sorted({end * index // (SAMPLES - 1) for index in range(SAMPLES)})
+    return [(offset, min(SAMPLE_BYTES, size_bytes - offset)) for offset in offsets]
 
 
 class ReadableFile(Protocol):

@@ -1,11 +1,13 @@
-"""SHA-256 of a file, its header and its pieces, from one read; and the times of the stages."""
+"""SHA-256 of a file, its header and its pieces, from one read into shared buffers; and the times of the stages."""
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,33 +15,32 @@ from dataclasses import dataclass
 import xxhash
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import (
-    BUFFER_BYTES,
-    BufferPool,
-    Cancelled,
-    SharedBuffer,
-)
+from organs.ingest.files import BUFFER_BYTES
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import ByteSource, MemorySource, TensorInfo
 from organs.registry.gguf.header import Span
 from organs.registry.measure import count_nonfinite
 from organs.registry.store.codec import BYTES_CODEC, Codec
 
+WAIT_SECONDS = 0.5
+"""How often a waiting thread looks whether the run was cancelled."""
+HELD_CHUNKS_MAX = 8
+"""Limit of chunks of a piece that stay in memory; larger pieces are read again when they are stored."""
 
-@dataclass(slots=True)
-class StageTotal:
-    """Totals of one stage so far. The seconds are those of threads, which can run in parallel."""
 
-    seconds: float = 0.0
-    size_bytes: int = 0
+class RunCancelled(Exception):
+    """The run was cancelled; raised inside its threads to end them."""
 
 
 class Stages:
-    """Adds up the totals of the stages; safe for several threads."""
+    """Adds up the seconds and the bytes of each stage; safe for several threads.
+
+    The seconds are those of threads, which can run in parallel.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._totals: dict[str, StageTotal] = {}
+        self._totals: dict[str, tuple[float, int]] = {}
         self._begun = time.perf_counter()
 
     @contextmanager
@@ -54,9 +55,8 @@ class Stages:
     def add(self, stage: str, seconds: float, size_bytes: int) -> None:
         """Add `seconds` and `size_bytes` to `stage`."""
         with self._lock:
-            total = self._totals.setdefault(stage, StageTotal())
-            total.seconds += seconds
-            total.size_bytes += size_bytes
+            before_seconds, before_bytes = self._totals.get(stage, (0.0, 0))
+            self._totals[stage] = before_seconds + seconds, before_bytes + size_bytes
 
     @property
     def wall_seconds(self) -> float:
@@ -66,24 +66,81 @@ class Stages:
     def summary(self) -> dict[str, dict[str, float]]:
         """Return for each stage the seconds, the bytes, and MB/s of one thread."""
         rows = {}
-        for stage, total in self._totals.items():
-            rows[stage] = {"seconds": round(total.seconds, 4), "bytes": total.size_bytes}
-            if total.size_bytes and total.seconds:
-                rows[stage]["mb_per_second"] = round(total.size_bytes / total.seconds / 1e6, 1)
+        for stage, (seconds, size_bytes) in self._totals.items():
+            rows[stage] = {"seconds": round(seconds, 4), "bytes": size_bytes}
+            if size_bytes and seconds:
+                rows[stage]["mb_per_second"] = round(size_bytes / seconds / 1e6, 1)
         return rows
 
 
-def merged_stages(summaries: Sequence[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Return the sums of several summaries of `Stages`, in the same form."""
-    total = Stages()
-    for summary in summaries:
-        for stage, values in summary.items():
-            total.add(stage, values["seconds"], int(values["bytes"]))
-    return total.summary()
+class SharedBuffer:
+    """Bytes that several threads read. Each holds and releases the buffer once; the last one returns it to its pool."""
+
+    def __init__(self, pool: BufferPool, memory: memoryview) -> None:
+        self._pool = weakref.ref(pool)  # no cycle, so that the memory is free as soon as the pool is
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._holders = 0
+        self.data = memory
+        """The content: the first bytes of the memory."""
+
+    def take(self, size: int) -> None:
+        """Start a new use with one holder and `size` bytes."""
+        assert self._holders == 0
+        self._holders = 1
+        self.data = self._memory[:size]
+
+    def hold(self) -> None:
+        """Add a holder."""
+        with self._lock:
+            assert self._holders > 0
+            self._holders += 1
+
+    def release(self) -> None:
+        """Remove a holder."""
+        with self._lock:
+            self._holders -= 1
+            free = self._holders == 0
+            assert self._holders >= 0
+        pool = self._pool() if free else None
+        if pool is not None:
+            pool.give_back(self)
 
 
-HELD_CHUNKS_MAX = 8
-"""Limit of chunks of a piece that stay in memory; larger pieces are read again when they are stored."""
+class BufferPool:
+    """A pool of `count` buffers of `BUFFER_BYTES`, allocated on first use."""
+
+    def __init__(self, count: int, cancelled: threading.Event) -> None:
+        self._free: queue.LifoQueue[SharedBuffer] = queue.LifoQueue()  # the buffer used last is still in the cache
+        self._unallocated = count
+        self._cancelled = cancelled
+
+    def get(self, size: int) -> SharedBuffer:
+        """Wait for a buffer and return it for `size` bytes. Raises RunCancelled."""
+        assert size <= BUFFER_BYTES
+        while True:
+            if self._free.empty() and self._unallocated:
+                self._unallocated -= 1
+                # Memory of its own: the allocator would keep it for the thread of this ingest.
+                buffer = SharedBuffer(self, memoryview(mmap.mmap(-1, BUFFER_BYTES)))
+                break
+            try:
+                buffer = self._free.get(timeout=WAIT_SECONDS)
+                break
+            except queue.Empty:
+                if self._cancelled.is_set():
+                    raise RunCancelled from None
+        buffer.take(size)
+        return buffer
+
+    def give_back(self, buffer: SharedBuffer) -> None:
+        """Return a buffer to the pool; the last holder calls this."""
+        self._free.put(buffer)
+
+    def clear(self) -> None:
+        """Free the memory of the buffers that have no holder. No new buffer is allocated after this."""
+        self._unallocated = 0
+        self._free = queue.LifoQueue()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +189,15 @@ class HashedPiece:
         for buffer in self.buffers:
             buffer.release()
 
-
-@dataclass(frozen=True, slots=True)
-class FileDigests:
-    """SHA-256 of a whole file and of its header without padding."""
-
-    file: Digest
-    header: Digest
+    def read(self, offset: int, size: int) -> bytes | memoryview:
+        """Return bytes of the piece, from chunks in memory if possible."""
+        if not self.buffers:
+            return self.piece.source.read_at(self.piece.span.offset + offset, size)
+        index, begin = divmod(offset, self.piece.codec.chunk_bytes)
+        data = self.buffers[index].data[begin : begin + size]
+        if len(data) == size:
+            return data
+        return bytes(data) + bytes(self.read(offset + len(data), size - len(data)))
 
 
 class FilePass:
@@ -157,21 +216,22 @@ class FilePass:
         """Offsets and bytes, and whether they belong to a stack."""
         self._file_digest, self._header_digest = hashlib.sha256(), hashlib.sha256()
         self._stack_digest = hashlib.sha256()
-        self._hasher = threading.Thread(target=self._hash_file, name="file-hash", daemon=True)
         self._hasher_failed: BaseException | None = None
 
-    def run(self, pieces: Sequence[Piece], emit: Callable[[HashedPiece], None]) -> FileDigests:
-        """Hash everything; call `emit` for each of `pieces`, in file order, as soon as its digest is known.
+    def run(self, pieces: Sequence[Piece], emit: Callable[[HashedPiece], None]) -> tuple[Digest, Digest]:
+        """Return the SHA-256 of the file, and that of its header without padding.
 
-        Raises Cancelled if the run is cancelled, BadSource if the file cannot be read.
+        Call `emit` for each of `pieces`, in file order, as soon as its digest is known. Raises RunCancelled if the run
+        is cancelled, BadSource if the file cannot be read.
         """
-        self._hasher.start()
+        hasher = threading.Thread(target=self._hash_file, name="file-hash", daemon=True)
+        hasher.start()
         try:
             position = 0
             experts: list[HashedPiece] = []
             for piece in pieces:
                 if piece.experts:
-                    emit(self._finish_stack(piece, experts))
+                    emit(self._hashed_stack(piece, experts))
                     experts = []
                     continue
                 self._pass_over(position, piece.span.offset)
@@ -183,19 +243,17 @@ class FilePass:
             self._pass_over(position, self._file.header.file_size_bytes)
         finally:
             self._to_hash.put(None)
-            self._hasher.join()
+            hasher.join()
         if self._hasher_failed is not None:
             raise self._hasher_failed
-        return FileDigests(Digest(self._file_digest.hexdigest()), Digest(self._header_digest.hexdigest()))
+        return Digest(self._file_digest.hexdigest()), Digest(self._header_digest.hexdigest())
 
     def _pass_over(self, begin: int, end: int) -> None:
         """Hash bytes outside of pieces: the header's small entries, padding."""
-        while begin < end:
-            size = min(BUFFER_BYTES, end - begin)
-            self._read(begin, size).release()
-            begin += size
+        for offset in range(begin, end, BUFFER_BYTES):
+            self._read(offset, min(BUFFER_BYTES, end - offset)).release()
 
-    def _finish_stack(self, piece: Piece, experts: Sequence[HashedPiece]) -> HashedPiece:
+    def _hashed_stack(self, piece: Piece, experts: Sequence[HashedPiece]) -> HashedPiece:
         assert len(experts) == piece.experts
         self._to_hash.join()
         digest, self._stack_digest = Digest(self._stack_digest.hexdigest()), hashlib.sha256()
@@ -224,7 +282,7 @@ class FilePass:
     def _read(self, offset: int, size: int, *, in_stack: bool = False) -> SharedBuffer:
         """Return the next bytes, and add them to the hashes of the other thread."""
         if self._cancelled.is_set():
-            raise Cancelled
+            raise RunCancelled
         buffer = self._pool.get(size)
         with self._stages.timed("read", size):
             self._file.source.read_into(buffer.data, offset)
@@ -233,24 +291,21 @@ class FilePass:
         return buffer
 
     def _hash_file(self) -> None:
+        header_end = self._file.header.end
         while (item := self._to_hash.get()) is not None:
             offset, buffer, in_stack = item
             try:
-                self._hash(offset, buffer.data, in_stack)
+                with self._stages.timed("hash file", len(buffer.data)):
+                    self._file_digest.update(buffer.data)
+                if in_stack:
+                    with self._stages.timed("hash stacks", len(buffer.data)):
+                        self._stack_digest.update(buffer.data)
+                if offset < header_end:
+                    self._header_digest.update(buffer.data[: header_end - offset])
             except BaseException as error:  # noqa: BLE001  # the reader's thread raises it
                 self._hasher_failed = error
             buffer.release()  # also after an error: the reader may be waiting for the buffer
             self._to_hash.task_done()
-
-    def _hash(self, offset: int, data: memoryview, in_stack: bool) -> None:
-        with self._stages.timed("hash file", len(data)):
-            self._file_digest.update(data)
-        if in_stack:
-            with self._stages.timed("hash stacks", len(data)):
-                self._stack_digest.update(data)
-        header_end = self._file.header.end
-        if offset < header_end:
-            self._header_digest.update(data[: header_end - offset])
 
 
 def hash_literal(file: DissectedFile) -> HashedPiece:

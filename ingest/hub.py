@@ -35,8 +35,6 @@ from organs.registry.store.blobs import BlobStore
 from organs.registry.store.files import PUBLIC_FILE, placing_error
 
 if TYPE_CHECKING:
-    from huggingface_hub import HfApi
-
     from organs.registry.client.ranges import RangedFile
 
 EXTRA = "hub"
@@ -59,7 +57,7 @@ class HubTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class HubUpload:
     """A file to send: on the disk, from the organs of a registry, or in memory."""
 
     path: str
@@ -108,7 +106,16 @@ class HubRepository:
 
     def __init__(self, hub: Hub, target: HubTarget, *, shows_progress: bool = False) -> None:
         """Raises MissingExtra without the client, which shows its own progress bars if `shows_progress` is true."""
-        self._api = _client(hub, shows_progress=shows_progress)
+        try:
+            from huggingface_hub import HfApi
+            from huggingface_hub.utils.tqdm import disable_progress_bars
+        except ImportError as error:
+            message = f"a push to a hub needs its client: pip install 'organ-registry[{EXTRA}]'"
+            raise MissingExtra(message, EXTRA) from error
+        if not shows_progress:
+            disable_progress_bars()
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns that Xet takes no file objects
+        self._api = HfApi(endpoint=hub.endpoint, token=hub.token, library_name="organ-registry")
         self._hub, self.target = hub, target
 
     def content(self) -> HubContent | None:
@@ -127,7 +134,7 @@ class HubRepository:
 
     def push(
         self,
-        uploads: Sequence[Upload],
+        uploads: Sequence[HubUpload],
         store: BlobStore | None,
         *,
         private: bool,
@@ -144,35 +151,22 @@ class HubRepository:
         message = f"Upload {', '.join(upload.path for upload in uploads)}"[:200]
         with ExitStack() as opened, _translated(self._hub):
             self._api.create_repo(name, private=private, exist_ok=True)
-            operations = [CommitOperationAdd(item.path, _content(opened, item, store, advance)) for item in uploads]
+            operations = []
+            for item in uploads:
+                match item.content:
+                    case Path() as file:
+                        content: str | bytes | BinaryIO = str(file)
+                    case FilePlan() as plan:
+                        assert store is not None, "the organs of a plan are in a store"
+                        content = cast(BinaryIO, opened.enter_context(PlanStream(store, plan, advance)))
+                    case data:
+                        content = data
+                operations.append(CommitOperationAdd(item.path, content))
             commit = self._api.create_commit(name, operations, commit_message=message, revision=branch)
         return PushedToHub(str(commit.oid), str(commit.commit_url))
 
 
-def _client(hub: Hub, *, shows_progress: bool) -> HfApi:
-    try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.utils.tqdm import disable_progress_bars
-    except ImportError as error:
-        raise MissingExtra(f"a push to a hub needs its client: pip install 'organ-registry[{EXTRA}]'", EXTRA) from error
-    if not shows_progress:
-        disable_progress_bars()
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it warns that Xet takes no file objects
-    return HfApi(endpoint=hub.endpoint, token=hub.token, library_name="organ-registry")
-
-
-def _content(
-    opened: ExitStack, upload: Upload, store: BlobStore | None, advance: Callable[[int], None]
-) -> str | bytes | BinaryIO:
-    if isinstance(upload.content, Path):
-        return str(upload.content)
-    if isinstance(upload.content, bytes):
-        return upload.content
-    assert store is not None, "the organs of a plan are in a store"
-    return cast(BinaryIO, opened.enter_context(PlannedFile(store, upload.content, advance)))
-
-
-class PlannedFile(io.BufferedIOBase):
+class PlanStream(io.BufferedIOBase):
     """The bytes of a plan as a file that can be read from any position. They are read from the store, and checked."""
 
     def __init__(self, store: BlobStore, plan: FilePlan, advance: Callable[[int], None]) -> None:
@@ -210,7 +204,9 @@ class PlannedFile(io.BufferedIOBase):
         pieces, found = [self._rest], len(self._rest)
         while found < wanted:
             if self._stream is None:
-                self._open()
+                part = clipped(self._plan, self._position + len(self._rest), self._plan.size_bytes)
+                self._stream = FileStream(self._store, part).__enter__()
+                self._views = iter(self._stream)
             pieces.append(bytes(next(self._views)))
             found += len(pieces[-1])
         data = b"".join(pieces)
@@ -222,11 +218,6 @@ class PlannedFile(io.BufferedIOBase):
     def close(self) -> None:
         self._release()
         super().close()
-
-    def _open(self) -> None:
-        part = clipped(self._plan, self._position + len(self._rest), self._plan.size_bytes)
-        self._stream = FileStream(self._store, part).__enter__()
-        self._views = iter(self._stream)
 
     def _release(self) -> None:
         stream, self._stream, self._views, self._rest = self._stream, None, iter(()), b""

@@ -37,7 +37,7 @@ class Key(NamedTuple):
     """The number of an expert in the tensor, from 0; None for the whole tensor."""
 
 
-class Entry(msgspec.Struct, frozen=True, tag="tensor"):
+class JournalEntry(msgspec.Struct, frozen=True, tag="tensor"):
     """A measured tensor, or a measured expert of it."""
 
     file: str
@@ -95,14 +95,14 @@ def file_version(address: str, size_bytes: int, version: str) -> str:
 class Journal:
     """The measurements of a run so far. Each is written at once, so a run that is killed loses at most one."""
 
-    known: dict[Key, Entry]
+    known: dict[Key, JournalEntry]
     """The measurements of earlier runs and of this run."""
     shards: dict[int, ShardEntry]
     """The shards by number; of several versions of one shard, the last."""
     path: Path
     _descriptor: int
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: JournalEntry) -> None:
         """Write a measurement; raises StoreUnwritable. Several threads may call it."""
         self._write(entry)
         self.known[entry.key] = entry
@@ -129,7 +129,7 @@ class Journal:
         with suppress(OSError):
             self.path.unlink()
 
-    def _write(self, entry: Entry | ShardEntry) -> None:
+    def _write(self, entry: JournalEntry | ShardEntry) -> None:
         line = msgspec.json.encode(entry) + b"\n"
         try:
             written = os.write(self._descriptor, line)
@@ -157,39 +157,32 @@ def open_journal(path: Path, *, is_kept: bool = False) -> Iterator[Journal]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Busy("another process measures this source: wait until it is done") from error
-        lines = _read_lines(path)
-        if is_kept and not lines.size_bytes and os.fstat(descriptor).st_size > len(_FORMAT) + 1:
+        known, shards, size_bytes = _read_lines(path)
+        if is_kept and not size_bytes and os.fstat(descriptor).st_size > len(_FORMAT) + 1:
             raise BadSource(f"{path}: this journal is of another version of the program; move it away to start again")
-        file.truncate(lines.size_bytes)
-        if not lines.size_bytes:
+        file.truncate(size_bytes)
+        if not size_bytes:
             file.write(_FORMAT.encode() + b"\n")
-        yield Journal(lines.known, lines.shards, path, descriptor)
+        yield Journal(known, shards, path, descriptor)
 
 
-def read_journal(path: Path) -> Mapping[Key, Entry]:
+def read_journal(path: Path) -> Mapping[Key, JournalEntry]:
     """Return the measurements in the journal at `path`; none if there is no journal."""
     try:
-        return _read_lines(path).known
+        return _read_lines(path)[0]
     except OSError:
         return {}
 
 
-class _Lines(NamedTuple):
-    known: dict[Key, Entry]
-    shards: dict[int, ShardEntry]
-    size_bytes: int
-    """The size of the valid lines at the beginning."""
-
-
-def _read_lines(path: Path) -> _Lines:
-    """Return the valid lines at the beginning of a journal."""
-    known: dict[Key, Entry] = {}
+def _read_lines(path: Path) -> tuple[dict[Key, JournalEntry], dict[int, ShardEntry], int]:
+    """Return the entries in the valid lines at the beginning of a journal, and the size of these lines in bytes."""
+    known: dict[Key, JournalEntry] = {}
     shards: dict[int, ShardEntry] = {}
-    decoder = msgspec.json.Decoder(prepared(Entry | ShardEntry))
+    decoder = msgspec.json.Decoder(prepared(JournalEntry | ShardEntry))
     with path.open("rb") as file:
         first = file.readline(LINE_MAX_BYTES)
         if first != _FORMAT.encode() + b"\n":
-            return _Lines({}, {}, 0)
+            return {}, {}, 0
         size_bytes = len(first)
         while (line := file.readline(LINE_MAX_BYTES)).endswith(b"\n"):
             try:
@@ -201,4 +194,4 @@ def _read_lines(path: Path) -> _Lines:
             else:
                 known[entry.key] = entry
             size_bytes += len(line)
-    return _Lines(known, shards, size_bytes)
+    return known, shards, size_bytes

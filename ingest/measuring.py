@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
 from organs.ingest.dissect import OpenGguf, check_tensor_sizes
-from organs.ingest.files import FileIdentity, FileSource
+from organs.ingest.files import FileIdentity, FileSource, Progress, no_progress
 from organs.ingest.journal import (
-    Entry,
     Journal,
+    JournalEntry,
     Key,
     ShardEntry,
     file_version,
@@ -33,7 +33,6 @@ from organs.ingest.journal import (
     read_journal,
 )
 from organs.ingest.sources import ModelSource, in_order, open_headers
-from organs.ingest.tasks import Progress
 from organs.registry.anatomy import Place, place_of
 from organs.registry.errors import BadSource, BadSplit, OrganError, StoreUnwritable
 from organs.registry.experts import expert_count
@@ -163,7 +162,7 @@ class ReadPlan:
 def measure_all(
     sources: Iterable[ModelSource],
     wanted: Wanted | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     options: MeasureOptions = NO_OPTIONS,
 ) -> Iterator[MeasureOutcome]:
     """Measure `sources` one after another; an error does not stop the next one."""
@@ -177,7 +176,7 @@ def measure_all(
 def measure_model(
     source: ModelSource,
     wanted: Wanted | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     options: MeasureOptions = NO_OPTIONS,
 ) -> MeasuredModel:
     """Measure the tensors of one model, in threads; raises BadInput for invalid files.
@@ -190,21 +189,20 @@ def measure_model(
     If shards are missing on the disk, those that are there are measured, and their measurements are kept. The result
     has all shards that were measured in this and in earlier calls. Raises BadSplit for shards of different models.
     """
-    selection = _Selection(wanted, options.experts)
-    report_progress = progress or _no_progress
+    selection = _TensorSelection(wanted, options.experts)
     with ExitStack() as opened:
         files = open_headers(opened, _present(source))
         if options.delete_after:
             _check_deletable(source, files)
         path = set_journal_path(source)
         if path is not None and (options.delete_after or _lacks_shards(files)):
-            return _measure_set(source, files, path, selection, options, report_progress)
-        return _measure_files(opened, source, in_order(source.name.name, files), selection, report_progress)
+            return _measure_set(source, files, path, selection, options, progress)
+        return _measure_files(opened, source, in_order(source.name.name, files), selection, progress)
 
 
 def plan_reads(source: ModelSource, wanted: Wanted | None = None, options: MeasureOptions = NO_OPTIONS) -> ReadPlan:
     """Return what `measure_model` would read of `source`; only the headers are read. Raises as `measure_model`."""
-    selection = _Selection(wanted, options.experts)
+    selection = _TensorSelection(wanted, options.experts)
     with ExitStack() as opened:
         files = open_headers(opened, _present(source))
         path = set_journal_path(source)
@@ -245,7 +243,7 @@ def _experts_in(tensor: TensorInfo) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Selected:
+class _SelectedTensor:
     """A tensor or an expert to measure, with its file."""
 
     file: OpenGguf
@@ -265,23 +263,21 @@ class _Selected:
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape if self.expert is None else self.tensor.shape[:2]
 
-    def measure(self) -> Measurement:
+    def measure(self) -> JournalEntry:
         """Read its sample, with all reads at once, and measure it."""
+        dtype = self.tensor.dtype
         begin = self.file.tensor_span(self.tensor).offset
-        begin += (self.expert or 0) * self.tensor.dtype.size_bytes(math.prod(self.shape))
-        spans = list(dict.fromkeys(required_reads(self.shape, self.tensor.dtype)))
+        begin += (self.expert or 0) * dtype.size_bytes(math.prod(self.shape))
+        spans = list(dict.fromkeys(required_reads(self.shape, dtype)))
         data = self.file.source.read_ranges([(begin + offset, size) for offset, size in spans])
         sample = dict(zip(spans, data, strict=True))
-        return measure(lambda offset, size: sample[offset, size], self.shape, self.tensor.dtype)
-
-    def entry(self, measurement: Measurement) -> Entry:
-        dtype = self.tensor.dtype
+        measurement = measure(lambda offset, size: sample[offset, size], self.shape, dtype)
         foreign_bytes = self.tensor.size_bytes if dtype.is_foreign else 0
-        return Entry(*self.key, self.position, dtype.name, self.shape, measurement, foreign_bytes)
+        return JournalEntry(*self.key, self.position, dtype.name, self.shape, measurement, foreign_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class _Selection:
+class _TensorSelection:
     """The tensors to measure."""
 
     wanted: Wanted | None
@@ -291,16 +287,16 @@ class _Selection:
         """Return whether the tensor `name` is to be measured."""
         return self.wanted is None or self.wanted(name, place_of(name))
 
-    def items(self, file: OpenGguf) -> list[_Selected]:
+    def items(self, file: OpenGguf) -> list[_SelectedTensor]:
         """Return the selected tensors of a file in order; after each stack, its experts if they are measured."""
         items = []
         for position, tensor in enumerate(file.header.tensors):
             if not self.has(tensor.name):
                 continue
             experts = _experts_in(tensor) if self.experts else 0
-            items.append(_Selected(file, tensor, position, None, 0 if experts else tensor.size_bytes))
+            items.append(_SelectedTensor(file, tensor, position, None, 0 if experts else tensor.size_bytes))
             each = tensor.size_bytes // experts if experts else 0
-            items += [_Selected(file, tensor, position, number, each) for number in range(experts)]
+            items += [_SelectedTensor(file, tensor, position, number, each) for number in range(experts)]
         return items
 
 
@@ -314,28 +310,42 @@ def _measure_files(
     opened: ExitStack,
     source: ModelSource,
     files: Sequence[OpenGguf],
-    selection: _Selection,
-    report_progress: Progress,
+    selection: _TensorSelection,
+    progress: Progress,
 ) -> MeasuredModel:
     """Measure all files of a model."""
     journal = opened.enter_context(open_journal(journal_path(source.locations))) if source.remote else None
     selected = [selection.items(file) for file in files]
     before = set() if journal is None else set(journal.known)
-    entries = iter(list(_measure_in_threads([item for items in selected for item in items], journal, report_progress)))
+    entries = iter(list(_measure_in_threads([item for items in selected for item in items], journal, progress)))
     measured = [list(islice(entries, len(items))) for items in selected]
-    for file in files:
-        file.source.check_unchanged()
+    for file, items in zip(files, selected, strict=True):
+        _end_of_file(file, items, progress)
     if journal is not None and before <= {item.key for items in selected for item in items}:
         journal.delete()  # the journal of a larger selection stays for the run that continues it
     shards = [_shard_entry(file, number) for number, file in enumerate(files, 1)]
-    total = sum(file.header.file_size_bytes for file in files)
-    report_progress(max(total - sum(item.progress_bytes for items in selected for item in items), 0))
     return _model(list(zip(shards, measured, strict=True)))
 
 
-def _model(shards: Sequence[tuple[ShardEntry, Sequence[Entry]]]) -> MeasuredModel:
+def _model(shards: Sequence[tuple[ShardEntry, Sequence[JournalEntry]]]) -> MeasuredModel:
     """Return a model from its files in order, each with its measured tensors and experts in order."""
-    measured = [(shard, [_tensor(entry) for entry in entries]) for shard, entries in shards]
+    measured = []
+    for shard, entries in shards:
+        tensors = []
+        for entry in entries:
+            elements = math.prod(entry.shape)
+            tensor = MeasuredTensor(
+                name=entry.tensor,
+                place=place_of(entry.tensor),
+                dtype=entry.dtype,
+                shape=entry.shape,
+                elements=elements,
+                size_bytes=entry.foreign_bytes or dtype_by_name(entry.dtype).size_bytes(elements),
+                measurement=entry.measurement,
+                expert=entry.expert,
+            )
+            tensors.append(tensor)
+        measured.append((shard, tensors))
     files = tuple(
         MeasuredFile(
             location=shard.location,
@@ -361,49 +371,34 @@ def _model(shards: Sequence[tuple[ShardEntry, Sequence[Entry]]]) -> MeasuredMode
     )
 
 
-def _tensor(entry: Entry) -> MeasuredTensor:
-    elements = math.prod(entry.shape)
-    return MeasuredTensor(
-        name=entry.tensor,
-        place=place_of(entry.tensor),
-        dtype=entry.dtype,
-        shape=entry.shape,
-        elements=elements,
-        size_bytes=entry.foreign_bytes or dtype_by_name(entry.dtype).size_bytes(elements),
-        measurement=entry.measurement,
-        expert=entry.expert,
-    )
-
-
 def _measure_in_threads(
-    selected: Sequence[_Selected], journal: Journal | None, report_progress: Progress
-) -> Iterator[Entry]:
+    selected: Sequence[_SelectedTensor], journal: Journal | None, progress: Progress
+) -> Iterator[JournalEntry]:
     """Yield the measured tensors in order. There is one thread for each processor, and more to wait for a server."""
+
+    def measure_one(item: _SelectedTensor) -> JournalEntry:
+        known = None if journal is None else journal.known.get(item.key)
+        entry = known or item.measure()
+        # Without a version of the file, a later run cannot know whether it is the same.
+        if journal is not None and known is None and item.file.source.version:
+            journal.add(entry)
+        return entry
+
     threads = max(2, os.cpu_count() or 2) + (0 if journal is None else WAITING_THREADS)
     workers = ThreadPoolExecutor(threads, thread_name_prefix="measure")
     try:
         with threadpool_limits(1, "blas"):  # the threads of `workers` already use all processors
-            for item, entry in zip(selected, workers.map(partial(_measure_one, journal), selected), strict=True):
-                report_progress(item.progress_bytes)
+            for item, entry in zip(selected, workers.map(measure_one, selected), strict=True):
+                progress(item.progress_bytes)
                 yield entry
     finally:
         workers.shutdown(cancel_futures=True)  # after Ctrl-C, tasks that have not begun are dropped
 
 
-def _measure_one(journal: Journal | None, item: _Selected) -> Entry:
-    if journal is None:
-        return item.entry(item.measure())
-    known = journal.known.get(item.key)
-    if known is not None:
-        return known
-    entry = item.entry(item.measure())
-    if item.file.source.version:  # without it, a later run cannot know whether the file is the same
-        journal.add(entry)
-    return entry
-
-
-def _no_progress(_size_bytes: int) -> None:
-    """Ignore progress."""
+def _end_of_file(file: OpenGguf, items: Iterable[_SelectedTensor], progress: Progress) -> None:
+    """Check that a file was not changed while its `items` were measured; report its other bytes."""
+    file.source.check_unchanged()
+    progress(max(file.header.file_size_bytes - sum(item.progress_bytes for item in items), 0))
 
 
 def set_journal_path(source: ModelSource) -> Path | None:
@@ -471,9 +466,9 @@ def _measure_set(
     source: ModelSource,
     files: Sequence[OpenGguf],
     path: Path,
-    selection: _Selection,
+    selection: _TensorSelection,
     options: MeasureOptions,
-    report_progress: Progress,
+    progress: Progress,
 ) -> MeasuredModel:
     """Measure the shards that are on the disk, one after another; return all that were measured in any run."""
     name = source.name.name
@@ -483,13 +478,16 @@ def _measure_set(
         earlier = dict(journal.shards)
         new = {number: _shard_entry(file, number) for number, file in present.items()}
         _check_set(name, journal, new)
-        measured: dict[int, list[Entry]] = {}
+        measured: dict[int, list[JournalEntry]] = {}
         for number, file in present.items():
-            measured[number] = _measure_shard(file, selection, journal, report_progress)
+            items = selection.items(file)
+            measured[number] = list(_measure_in_threads(items, journal, progress))
+            _end_of_file(file, items, progress)
             _check_repeated(name, file, measured[number], earlier.get(number), journal)
             if earlier.get(number) != new[number]:
                 journal.add_shard(new[number])
-            if options.delete_after and _is_measured(file, selection, journal):
+            all_items = _TensorSelection(None, selection.experts).items(file)
+            if options.delete_after and all(item.key in journal.known for item in all_items):
                 journal.sync()
                 _delete(file)
                 options.on_delete(Path(file.source.path))
@@ -540,13 +538,13 @@ def _check_set(name: str, journal: Journal, new: Mapping[int, ShardEntry]) -> No
 
 def _difference(shard: ShardEntry, other: ShardEntry) -> str | None:
     """Return the first difference of a shard from another one of its set, as the end of a sentence."""
-    for key, own, value in (
-        (SPLIT_COUNT_KEY, shard.shard_count, other.shard_count),
-        (SPLIT_TENSORS_KEY, shard.set_tensor_count, other.set_tensor_count),
-        ("the architecture", shard.architecture, other.architecture),
-    ):
-        if own != value and (key != "the architecture" or None not in (own, value)):
-            return f"says {own} for {key}, but {other.location} says {value}"
+    other_says = f"but {other.location} says"
+    if shard.shard_count != other.shard_count:
+        return f"says {shard.shard_count} for {SPLIT_COUNT_KEY}, {other_says} {other.shard_count}"
+    if shard.set_tensor_count != other.set_tensor_count:
+        return f"says {shard.set_tensor_count} for {SPLIT_TENSORS_KEY}, {other_says} {other.set_tensor_count}"
+    if None not in (shard.architecture, other.architecture) and shard.architecture != other.architecture:
+        return f"says {shard.architecture} for the architecture, {other_says} {other.architecture}"
     return None
 
 
@@ -556,16 +554,8 @@ def _mixed(name: str, journal: Path, *reasons: str) -> BadSplit:
     )
 
 
-def _measure_shard(file: OpenGguf, selection: _Selection, journal: Journal, report_progress: Progress) -> list[Entry]:
-    items = selection.items(file)
-    entries = list(_measure_in_threads(items, journal, report_progress))
-    file.source.check_unchanged()
-    report_progress(max(file.header.file_size_bytes - sum(item.progress_bytes for item in items), 0))
-    return entries
-
-
 def _check_repeated(
-    name: str, file: OpenGguf, entries: Sequence[Entry], earlier: ShardEntry | None, journal: Journal
+    name: str, file: OpenGguf, entries: Sequence[JournalEntry], earlier: ShardEntry | None, journal: Journal
 ) -> None:
     """Raise BadSplit if another version of a shard was measured before, and its measurements were others."""
     if earlier is None:
@@ -591,12 +581,7 @@ def is_equal(one: Measurement, other: Measurement) -> bool:
     return True
 
 
-def _is_measured(file: OpenGguf, selection: _Selection, journal: Journal) -> bool:
-    """Return whether the journal has all tensors of a file, and all its experts if they are measured."""
-    return all(item.key in journal.known for item in _Selection(None, selection.experts).items(file))
-
-
-def _kept_entries(shard: ShardEntry, selection: _Selection, journal: Journal) -> list[Entry] | None:
+def _kept_entries(shard: ShardEntry, selection: _TensorSelection, journal: Journal) -> list[JournalEntry] | None:
     """Return the selected measurements of a shard that is not on the disk; None if it was not measured completely."""
     entries = [entry for entry in journal.known.values() if entry.file == shard.file]
     experts = sum(entry.expert is not None for entry in entries)

@@ -6,12 +6,12 @@ The reports are of different shards of one model, or of the same files on differ
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import islice
 from math import prod
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -36,7 +36,7 @@ _Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
 _Shard = Annotated[int, Meta(ge=1, le=SHARDS_MAX)]
 
 
-class _File(msgspec.Struct, frozen=True):
+class _ReportedFile(msgspec.Struct, frozen=True):
     file: str
     shard: _Shard
     size_bytes: _Count
@@ -51,7 +51,7 @@ class _Report(msgspec.Struct, frozen=True):
     title: str | None = None
     shards_count: _Shard = 1
     set_tensors_count: _Count | None = None
-    shards: list[_File] = []  # msgspec copies it
+    shards: list[_ReportedFile] = []  # msgspec copies it
     tensors: list[msgspec.Raw] = []
     experts: list[msgspec.Raw] = []
 
@@ -134,6 +134,15 @@ def _tensor(raw: msgspec.Raw) -> MeasuredTensor:
     elements = prod(shape)
     if elements > SIZE_MAX or elements % dtype.block_elements:
         raise ValueError(f"{row.shape} is not a shape of {dtype.name}")
+    values = msgspec.json.decode(raw)
+    members = {
+        member.name: values[name]
+        for member in fields(Measurement)
+        if member.name != "fingerprint" and (name := JSON_NAMES.get(member.name, member.name)) in values
+    }
+    measurement = msgspec.convert(members, prepared(Measurement))
+    if row.fingerprint is not None:
+        measurement = replace(measurement, fingerprint=bytes.fromhex(row.fingerprint))
     return MeasuredTensor(
         name=row.tensor,
         place=place_of(row.tensor),
@@ -141,19 +150,9 @@ def _tensor(raw: msgspec.Raw) -> MeasuredTensor:
         shape=shape,
         elements=elements,
         size_bytes=row.size_bytes if dtype.is_foreign else dtype.size_bytes(elements),
-        measurement=_measurement(msgspec.json.decode(raw), row.fingerprint),
+        measurement=measurement,
         expert=row.expert,
     )
-
-
-def _measurement(values: dict[str, Any], fingerprint: str | None) -> Measurement:
-    members = {
-        member.name: values[name]
-        for member in fields(Measurement)
-        if member.name != "fingerprint" and (name := JSON_NAMES.get(member.name, member.name)) in values
-    }
-    measurement = msgspec.convert(members, prepared(Measurement))
-    return measurement if fingerprint is None else replace(measurement, fingerprint=bytes.fromhex(fingerprint))
 
 
 _Key = tuple[str, int | None]
@@ -192,7 +191,7 @@ def merge_models(reports: Sequence[tuple[str, MeasuredModel]]) -> MeasuredModel:
         tensor_count=total,
         parameters=sum(files[number].parameters for number in numbers),
         tensors=tuple(row for number in numbers for row in whole[number]),
-        experts=tuple(expert for number in numbers for expert in _experts(list(tensors[number].values()))),
+        experts=tuple(expert for number in numbers for expert in _experts(tensors[number].values())),
         files=tuple(replace(files[number], selected_count=len(whole[number])) for number in numbers),
     )
 
@@ -238,8 +237,10 @@ def _add_rows(
             raise BadSource(f"{name}: {row.name} has other measures than in another report")
 
 
-def _experts(rows: Sequence[MeasuredTensor]) -> list[MeasuredTensor]:
+def _experts(rows: Collection[MeasuredTensor]) -> list[MeasuredTensor]:
     """Return the experts among the rows of one file: by the order of their tensors, then by number."""
-    positions = {row.name: position for position, row in enumerate(rows) if row.expert is None}
-    experts = [(positions[row.name], row.expert, row) for row in rows if row.expert is not None]
-    return [row for _, _, row in sorted(experts, key=lambda expert: expert[:2])]
+    positions: dict[str, int] = {}
+    for row in rows:
+        positions.setdefault(row.name, len(positions))
+    experts = (row for row in rows if row.expert is not None)
+    return sorted(experts, key=lambda row: (positions[row.name], row.expert or 0))

@@ -57,7 +57,8 @@ def first_parts(files: Iterable[Path]) -> list[Path]:
 
 def joining_sentence(path: Path, part: PartName) -> str:
     """Return the sentence on a part at `path`: that it is one, and the command that joins it with those beside it."""
-    parts = sorted((other for other in path.parent.iterdir() if _is_of(other, part)), key=_order)
+    parsed = [(other, parse_part_name(other.name)) for other in path.parent.iterdir()]
+    parts = sorted((other for other, name in parsed if name is not None and name.whole == part.whole), key=_order)
     subject = f"{path}: a part of a GGUF file that was cut by bytes"
     if part.count is not None and len(parts) < part.count:
         there = f"{len(parts)} of its {part.count} parts {'is' if len(parts) == 1 else 'are'} here"
@@ -65,11 +66,6 @@ def joining_sentence(path: Path, part: PartName) -> str:
     whole = shlex.quote(str(path.with_name(part.whole)))
     listed = shlex.join(map(str, parts)) if len(parts) <= LISTED_MAX else f"$(ls -v {whole}[-._]*)"
     return f"{subject}. Join all parts first: cat {listed} > {whole}"
-
-
-def _is_of(path: Path, part: PartName) -> bool:
-    other = parse_part_name(path.name)
-    return other is not None and other.whole == part.whole
 
 
 def _order(path: Path) -> list[tuple[int, str]]:

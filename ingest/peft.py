@@ -189,7 +189,16 @@ def open_adapter(opened: ExitStack, folder: Path, base: AdaptedBase | None = Non
     reasons, UnknownBase if the facts are not found, BadSource if a file cannot be read.
     """
     config = read_config(folder)
-    weights = _open_weights(opened, folder)
+    path = folder / WEIGHTS_FILE
+    if not path.exists() and (folder / PICKLE_FILE).exists():
+        raise BadSource(
+            f"{folder / PICKLE_FILE}: a pickle, which can run any program, is not read; save the adapter as "
+            "safetensors: model.save_pretrained(FOLDER, safe_serialization=True)"
+        )
+    try:
+        weights = opened.enter_context(SafetensorsFile(path))
+    except ValueError as error:
+        raise BadAdapter(str(folder), [f"{WEIGHTS_FILE}: {error}"]) from error
     base = base or local_base(config.base_text, folder)
     if base is None:
         named = f"its base is {config.base_text[:200]!r}" if config.base_text else "it names no base"
@@ -210,21 +219,8 @@ def open_adapter(opened: ExitStack, folder: Path, base: AdaptedBase | None = Non
     return _compose(folder, weights, config, base, pairs)
 
 
-def _open_weights(opened: ExitStack, folder: Path) -> SafetensorsFile:
-    path = folder / WEIGHTS_FILE
-    if not path.exists() and (folder / PICKLE_FILE).exists():
-        raise BadSource(
-            f"{folder / PICKLE_FILE}: a pickle, which can run any program, is not read; save the adapter as "
-            "safetensors: model.save_pretrained(FOLDER, safe_serialization=True)"
-        )
-    try:
-        return opened.enter_context(SafetensorsFile(path))
-    except ValueError as error:
-        raise BadAdapter(str(folder), [f"{WEIGHTS_FILE}: {error}"]) from error
-
-
 @dataclass(slots=True)
-class _Pair:
+class _Factors:
     """The two factors for one module. `position` orders the modules of a file."""
 
     module: str
@@ -280,9 +276,9 @@ class _Pair:
         return None
 
 
-def _pairs(entries: Iterable[WeightEntry], base: AdaptedBase) -> tuple[list[_Pair], list[str]]:
+def _pairs(entries: Iterable[WeightEntry], base: AdaptedBase) -> tuple[list[_Factors], list[str]]:
     """Return the factors of `entries` by module, in the order of a file, and reasons against other tensors."""
-    pairs: dict[str, _Pair] = {}
+    pairs: dict[str, _Factors] = {}
     names: set[str] = set()
     unknown: list[str] = []
     for entry in entries:
@@ -310,7 +306,7 @@ def _pairs(entries: Iterable[WeightEntry], base: AdaptedBase) -> tuple[list[_Pai
     return sorted(pairs.values(), key=lambda pair: pair.position), reasons
 
 
-def _pair_of(module: str, base: AdaptedBase) -> _Pair | None:
+def _pair_of(module: str, base: AdaptedBase) -> _Factors | None:
     """Return the empty pair for a module of a transformers model; None if it cannot have an adapter."""
     parts = module.split(".")
     while parts[0] in ("model", "language_model") and len(parts) > 1:
@@ -324,7 +320,7 @@ def _pair_of(module: str, base: AdaptedBase) -> _Pair | None:
     else:
         return None
     name = _tensor_names(base.architecture, base.blocks).get(inner if inner == OUTPUT_MODULE else f"model.{inner}")
-    return None if name is None else _Pair(module, f"{name}.weight", position, inner == EMBEDDING_MODULE)
+    return None if name is None else _Factors(module, f"{name}.weight", position, inner == EMBEDDING_MODULE)
 
 
 @lru_cache(maxsize=4)
@@ -350,7 +346,7 @@ def _is_frozen_copy(entry: WeightEntry, base: AdaptedBase) -> bool:
 
 
 def _compose(
-    folder: Path, weights: SafetensorsFile, config: AdapterConfig, base: AdaptedBase, pairs: Sequence[_Pair]
+    folder: Path, weights: SafetensorsFile, config: AdapterConfig, base: AdaptedBase, pairs: Sequence[_Factors]
 ) -> AdapterFile:
     scales = {pair.tensor: config.scale(pair.module, pair.rank) for pair in pairs}
     alpha = config.lora_alpha * (math.sqrt(config.r) if config.use_rslora else 1.0)
@@ -384,7 +380,10 @@ def _metadata(
 ) -> Iterator[KeyValue]:
     yield KeyValue("general.architecture", ValueType.STRING, base.architecture)
     yield KeyValue("general.type", ValueType.STRING, "adapter")
-    parent = _parent(config, base)
+    parent = base.parent
+    if not parent.name:  # else the name in the hub, or the last part of a path
+        hub_id = None if Path(config.base_text).is_dir() else parent_of_hub_id(config.base_text)
+        parent = hub_id or ParentName(Path(config.base_text).name)
     texts = {
         key: getattr(parent, key) for key in ("name", "version", "organization", "repo_url") if getattr(parent, key)
     }
@@ -396,14 +395,6 @@ def _metadata(
     yield KeyValue("general.file_type", ValueType.UINT32, int(has_halves))
     yield KeyValue("adapter.type", ValueType.STRING, "lora")
     yield KeyValue("adapter.lora.alpha", ValueType.FLOAT32, alpha)
-
-
-def _parent(config: AdapterConfig, base: AdaptedBase) -> ParentName:
-    """Return the name of the base: that of its own header, else the hub's, else the last part of a path."""
-    if base.parent.name:
-        return base.parent
-    hub_id = None if Path(config.base_text).is_dir() else parent_of_hub_id(config.base_text)
-    return hub_id or ParentName(Path(config.base_text).name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

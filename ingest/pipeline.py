@@ -1,41 +1,37 @@
-"""The coordinator of one model's ingest, in the caller's thread: reads the catalog and distributes tasks."""
+"""The ingest of one model's files: threads read, encode, write and measure; the caller's thread reads the catalog."""
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
+from typing import Protocol
 
 from threadpoolctl import threadpool_limits
 
 from organs.ingest.dissect import DissectedFile, TensorCount
-from organs.ingest.hashing import FileDigests, HashedPiece, Stages
-from organs.ingest.tasks import (
-    BUFFERS,
-    Checked,
-    Event,
-    Failed,
-    FileDone,
-    Hashed,
-    LocalMeasurer,
-    Measured,
-    Measurer,
-    PieceWriter,
-    Progress,
-    Stored,
-    Tasks,
+from organs.ingest.files import Progress
+from organs.ingest.hashing import (
+    HELD_CHUNKS_MAX,
+    WAIT_SECONDS,
+    BufferPool,
+    FilePass,
+    HashedPiece,
+    Piece,
+    RunCancelled,
+    Stages,
+    hash_literal,
 )
+from organs.ingest.writing import PieceWriter, is_intact
 from organs.registry.anatomy import Slot, place_of
-from organs.registry.catalog.queries.organs import (
-    BlobRow,
-    blobs_by_digest,
-    measured_organs,
-)
+from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, measured_organs
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.register.organs import (
     lease_blobs,
@@ -47,36 +43,28 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
-from organs.registry.gguf import TensorInfo
+from organs.registry.experts import expert_shape
+from organs.registry.gguf import DType, TensorInfo
 from organs.registry.lineage import ComparableOrgan
 from organs.registry.local import LocalRegistry
-from organs.registry.measure import Measurement, read_fingerprint
+from organs.registry.measure import Measurement, Read, measure, read_fingerprint
 from organs.registry.references import ParentSearch, probe_places, search_parents
 from organs.registry.relatives.resolve import Identity, declared_parents, models_meant
 from organs.registry.store import StoredBlob
+from organs.registry.store.codec import BYTES_CODEC, codec_for
 
-
-@contextmanager
-def notified_of_interrupts(notify: Callable[[], None]) -> Iterator[None]:
-    """Call `notify` at the first Ctrl-C inside the block; it must be safe in a signal handler.
-
-    Do nothing outside of the main thread, or if another handler is installed.
-    """
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    if not is_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-
-    def handle_first(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        notify()
-
-    signal.signal(signal.SIGINT, handle_first)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
+PIECES_AHEAD = 32
+"""Limit of pieces that are hashed and not yet stored."""
+WORKERS = max(2, os.cpu_count() or 2)
+"""Number of threads that encode and measure."""
+SYNCERS = 2
+"""Number of threads that wait for the disk."""
+BUFFERS = min(32, HELD_CHUNKS_MAX + 4 * WORKERS)
+"""Number of buffers of 4 MiB, for reading and for pieces that are hashed and not yet stored."""
+WRITERS_MAX = 2 * WORKERS + 2 * SYNCERS
+"""Limit of pieces that are being encoded or wait for the disk: each has a buffer of 4 MiB, and may have a parent."""
+CHUNKS_MAX = 2 * WORKERS + 2
+"""Limit of chunks that wait for a worker or for the chunks before them."""
 
 BATCH_BYTES = 64 * 1024 * 1024
 """Rows are committed after this many plain bytes. A kill loses at most one batch: half a second of work."""
@@ -90,22 +78,47 @@ PARENTS_MAX = 4
 """Declared parents whose organs may become parents of the new ones."""
 
 
+class Measurer(Protocol):
+    """Measures tensors in another process."""
+
+    threads: int
+    """Number of tensors that can be measured at the same time."""
+
+    def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
+        """Measure a tensor whose bytes `read` returns. Called by several threads."""
+        ...
+
+    def cancel(self) -> None:
+        """Make `measure` raise immediately in all waiting threads."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigests:
+    """The SHA-256 of a file and of its parts."""
+
+    file: Digest
+    header: Digest
+    """Of the header without padding."""
+    literal: Digest
+    """Of the bytes that are stored unchanged (`DissectedFile.literal_bytes`)."""
+    pieces: dict[int, Digest]
+    """Of the tensors and the metadata arrays, by offset."""
+
+
 @dataclass(slots=True)
 class Gathered:
     """The results of a run, for the registration."""
 
     files: dict[int, FileDigests] = field(default_factory=dict)
-    digests: dict[tuple[int, int], Digest] = field(default_factory=dict)
-    """By file (index) and offset: tensors and metadata arrays."""
-    literals: dict[int, Digest] = field(default_factory=dict)
-    """By file: the literal bytes."""
+    """By the index of the file."""
     measurements: dict[OrganKey, Measurement] = field(default_factory=dict)
     stacks: dict[Digest, tuple[Digest, ...]] = field(default_factory=dict)
     """The digests of the experts in each stack, by the digest of the stack."""
     experts: set[OrganKey] = field(default_factory=set)
     """The experts that were measured in this run."""
     nonfinite: dict[OrganKey, int] = field(default_factory=dict)
-    """Number of NaN or infinite values by tensor."""
+    """Number of NaN or infinite values by tensor or expert."""
     new_blobs: int = 0
     new_bytes: int = 0
     stored_bytes: int = 0
@@ -114,8 +127,191 @@ class Gathered:
     """New blobs that replace damaged ones in the store."""
 
 
+class Threads:
+    """The threads of one ingest, which never use the catalog. After `stop` none runs.
+
+    Each result becomes an event: a function with its arguments, which the coordinator takes and calls.
+    """
+
+    def __init__(
+        self, registry: LocalRegistry, stages: Stages, progress: Progress, measurer: Measurer | None, buffers: int
+    ) -> None:
+        self.events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._store = registry.blobs
+        self._stages = stages
+        self._progress = progress
+        self._measurer = measurer
+        self._cancelled = threading.Event()
+        self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="ingest")
+        self._syncers = ThreadPoolExecutor(SYNCERS, thread_name_prefix="sync")
+        # Threads that wait for another process must not occupy the workers.
+        self._measurers = self._workers if measurer is None else ThreadPoolExecutor(measurer.threads, "measure")
+        self._chunk_slots = threading.Semaphore(CHUNKS_MAX)
+        self._writer_slots = threading.Semaphore(WRITERS_MAX)
+        self._piece_slots = threading.Semaphore(PIECES_AHEAD)
+        self._pool = BufferPool(buffers, self._cancelled)
+        self._to_store: queue.SimpleQueue[tuple[PieceWriter, Callable[[StoredBlob], None]] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def start(
+        self,
+        files: Sequence[DissectedFile],
+        hashed: Callable[[HashedPiece], None],
+        was_read: Callable[[int, FileDigests], None],
+    ) -> None:
+        """Read and hash `files` in order: an event `hashed` for each piece, and `was_read` for each file."""
+        self._threads = [
+            threading.Thread(target=self._read, args=(files, hashed, was_read), name="reader", daemon=True),
+            threading.Thread(target=self._feed, name="feeder", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def piece_done(self) -> None:
+        """Note that a piece was processed, so that the reader can continue."""
+        self._piece_slots.release()
+
+    def fail(self, error: BaseException) -> None:
+        """Make the coordinator raise `error`. Safe in a signal handler."""
+        self.events.put(partial(_raise, error))
+
+    def store(self, writer: PieceWriter, stored: Callable[[StoredBlob], None]) -> None:
+        """Encode, write and sync a piece: an event `stored`."""
+        self._to_store.put((writer, stored))
+
+    def check(self, hashed: HashedPiece, row: BlobRow, checked: Callable[[bool], None]) -> None:
+        """Compare a piece with the stored blob of `row`: an event `checked` with whether it is intact."""
+
+        def check() -> None:
+            self.events.put(partial(checked, is_intact(self._store, row, hashed, self._stages)))
+
+        self._submit(self._workers, check)
+
+    def measure(self, hashed: HashedPiece, tensor: TensorInfo, measured: Callable[[Measurement], None]) -> None:
+        """Measure a tensor whose chunks are held: an event `measured`."""
+
+        def measure_held() -> None:
+            with self._stages.timed("measure"):
+                run = measure if self._measurer is None else self._measurer.measure
+                measurement = run(hashed.read, tensor.shape, tensor.dtype)
+            hashed.release()
+            self.events.put(partial(measured, measurement))
+
+        self._submit(self._measurers, measure_held)
+
+    def stop(self, *, cancel: bool) -> None:
+        """Wait for all threads; with `cancel`, cancel them first."""
+        if cancel:
+            self._cancelled.set()
+            if self._measurer is not None:
+                self._measurer.cancel()
+        self._to_store.put(None)
+        for thread in self._threads:
+            if thread.ident is not None:  # the system may have refused to start it
+                thread.join()
+        self._workers.shutdown(cancel_futures=cancel)
+        self._measurers.shutdown(cancel_futures=cancel)
+        self._syncers.shutdown()
+        self._pool.clear()  # these objects refer to each other, and the collection of garbage can be far away
+
+    def _read(
+        self,
+        files: Sequence[DissectedFile],
+        hashed: Callable[[HashedPiece], None],
+        was_read: Callable[[int, FileDigests], None],
+    ) -> None:
+        def emit(digests: dict[int, Digest], piece: HashedPiece) -> None:
+            self._wait_for(self._piece_slots)
+            self.events.put(partial(hashed, piece))
+            if not piece.piece.is_expert:
+                digests[piece.piece.span.offset] = piece.digest
+
+        try:
+            for index, file in enumerate(files):
+                digests: dict[int, Digest] = {}
+                file_pass = FilePass(file, self._pool, self._stages, self._cancelled)
+                whole, header = file_pass.run(_pieces(file), partial(emit, digests))
+                literal = hash_literal(file)
+                emit({}, literal)
+                self.events.put(partial(was_read, index, FileDigests(whole, header, literal.digest, digests)))
+        except RunCancelled:
+            return
+        except BaseException as error:  # noqa: BLE001  # the coordinator raises it
+            self.fail(error)
+
+    def _feed(self) -> None:
+        """Give chunks to the workers when a slot is free, so that the coordinator does not wait."""
+        try:
+            while (item := self._to_store.get()) is not None:
+                writer, stored = item
+                finish = partial(self._finish, writer, stored)
+                self._wait_for(self._writer_slots)
+                if not writer.chunk_count:
+                    self._submit(self._syncers, finish)
+                for index in range(writer.chunk_count):
+                    self._wait_for(self._chunk_slots)
+                    self._submit(self._workers, partial(self._store_chunk, writer, index, finish))
+        except RunCancelled:
+            return
+        except BaseException as error:  # noqa: BLE001  # without a feeder the coordinator would wait forever
+            self.fail(error)
+
+    def _wait_for(self, slots: threading.Semaphore) -> None:
+        while not slots.acquire(timeout=WAIT_SECONDS):
+            if self._cancelled.is_set():
+                raise RunCancelled
+
+    def _store_chunk(self, writer: PieceWriter, index: int, finish: Callable[[], None]) -> None:
+        if self._cancelled.is_set():
+            self._chunk_slots.release()
+            return
+        try:
+            written, is_last = writer.store_chunk(index)
+        except BaseException:
+            # From now on every chunk fails and frees its own slot, so no thread waits forever.
+            self._cancelled.set()
+            self._chunk_slots.release()
+            raise
+        if written:
+            self._chunk_slots.release(written)
+        self._progress(writer.chunk_size_bytes(index))
+        if is_last:
+            self._submit(self._syncers, finish)
+
+    def _finish(self, writer: PieceWriter, stored: Callable[[StoredBlob], None]) -> None:
+        if self._cancelled.is_set():
+            return
+        blob = writer.finish()
+        self._writer_slots.release()
+        self.events.put(partial(stored, blob))
+
+    def _submit(self, pool: ThreadPoolExecutor, task: Callable[[], None]) -> None:
+        def fail_with(done: Future[None]) -> None:
+            if not done.cancelled() and (error := done.exception()) is not None:
+                self.fail(error)
+
+        pool.submit(task).add_done_callback(fail_with)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def _pieces(file: DissectedFile) -> list[Piece]:
+    """Return the metadata arrays and the tensors; before a stack of experts, its experts."""
+    pieces = [Piece(file.source, span, BYTES_CODEC, None) for span in file.arrays]
+    for tensor in file.header.tensors:
+        codec, experts = codec_for(tensor.dtype.name), file.expert_spans(tensor)
+        for number, span in enumerate(experts):
+            offset = span.offset - file.header.data_offset
+            expert = TensorInfo(tensor.name, expert_shape(tensor.shape), tensor.dtype, offset)
+            pieces.append(Piece(file.source, span, codec, expert, number))
+        pieces.append(Piece(file.source, file.tensor_span(tensor), codec, tensor, experts=len(experts)))
+    return pieces
+
+
 class Pipeline:
-    """Stores and measures the pieces of one model's files."""
+    """Stores and measures the pieces of one model's files. It coordinates the threads in that of the caller."""
 
     def __init__(
         self,
@@ -133,7 +329,7 @@ class Pipeline:
         self._files = files
         self._stages = stages
         self._progress = progress
-        self._tasks = Tasks(registry.blobs, stages, progress, measurer or LocalMeasurer(), buffers)
+        self._threads = Threads(registry, stages, progress, measurer, buffers)
         self._is_local = measurer is None
         self._parents: ParentSearch | None = None
         self._writers: dict[Digest, PieceWriter] = {}
@@ -142,36 +338,33 @@ class Pipeline:
         """Damaged blobs in the store, which are replaced when their bytes are stored again."""
         self._tensors = TensorCount(files[0].source.name)
         self._measuring: set[OrganKey] = set()
-        self._hashed: list[Hashed] = []
+        self._hashed: list[HashedPiece] = []
         """Pieces that are looked up in the catalog together."""
         self._batch: list[StoredBlob] = []
         self._batch_bytes = 0
         self._pending = 0
-        """Number of tasks that have not emitted their event."""
+        """Number of tasks whose event was not handled."""
 
     def run(self) -> Gathered:
-        """Run all tasks; raises the error of the first failing thread. All threads have ended on return."""
-        with notified_of_interrupts(self._tasks.interrupt):
-            return self._run()
-
-    def _run(self) -> Gathered:
-        try:
-            # The threads of the ingest use all processors. BLAS is not limited if another process measures.
-            with threadpool_limits(1, "blas") if self._is_local else nullcontext():
-                self._parents = self._search_parents()
-                self._tasks.start(self._files)
-                while len(self.gathered.files) < len(self._files) or self._pending:
-                    self._handle(self._next_event())
-                    self._admit_waiting()
-            self._commit()
-            self._record_stacks()
-        except BaseException as error:
-            self._abandon(keep=isinstance(error, KeyboardInterrupt))
-            raise
-        self._tasks.stop(cancel=False)
-        while not self._tasks.events.empty():  # Ctrl-C during the last commit
-            self._handle(self._tasks.events.get())
-        return self.gathered
+        """Store and measure everything; raises the error of the first failing thread. All threads end before."""
+        with notified_of_interrupts(lambda: self._threads.fail(KeyboardInterrupt())):
+            try:
+                # The threads of the ingest use all processors. BLAS is not limited if another process measures.
+                with threadpool_limits(1, "blas") if self._is_local else nullcontext():
+                    self._parents = self._search_parents()
+                    self._threads.start(self._files, self._hashed.append, self.gathered.files.__setitem__)
+                    while len(self.gathered.files) < len(self._files) or self._pending:
+                        self._handle_event()
+                        self._admit_waiting()
+                self._commit()
+                self._record_stacks()
+            except BaseException as error:
+                self._abandon(keep=isinstance(error, KeyboardInterrupt))
+                raise
+            self._threads.stop(cancel=False)
+            while not self._threads.events.empty():  # Ctrl-C during the last commit
+                self._threads.events.get()()
+            return self.gathered
 
     def _search_parents(self) -> ParentSearch | None:
         """Find organs of similar models, and lease them: new organs may be stored by their difference to them."""
@@ -192,33 +385,16 @@ class Pipeline:
                 lease_blobs(session, self._ingest_id, sorted(parents.blob_ids))
             return parents
 
-    def _next_event(self) -> Event:
+    def _handle_event(self) -> None:
+        """Wait for the next event, and call it. While nothing happens, the rows of stored blobs are committed."""
         while True:
             try:
-                return self._tasks.events.get(timeout=HEARTBEAT_SECONDS)
+                event = self._threads.events.get(timeout=HEARTBEAT_SECONDS)
             except queue.Empty:
                 self._commit()
-
-    def _handle(self, event: Event) -> None:
-        match event:
-            case Failed():
-                raise event.error
-            case FileDone():
-                self.gathered.files[event.file_index] = event.digests
-            case Hashed():
-                self._hashed.append(event)
-            case Checked():
-                self._pending -= 1
-                self._after_check(event)
-            case Stored():
-                self._pending -= 1
-                self._after_store(event.blob)
-            case Measured():
-                self._pending -= 1
-                key = _organ_key(event.hashed)
-                self.gathered.measurements[key] = event.measurement
-                if event.hashed.piece.is_expert:
-                    self.gathered.experts.add(key)
+            else:
+                event()
+                return
 
     def _admit_waiting(self) -> None:
         """Admit the hashed pieces, unless the threads have enough work to wait for more pieces.
@@ -226,49 +402,42 @@ class Pipeline:
         A query of the catalog takes almost the same time for one piece as for many.
         """
         is_read = len(self.gathered.files) == len(self._files)
-        if self._hashed and (self._pending < ADMITTED_MIN or len(self._hashed) >= LOOKUP_MAX or is_read):
-            hashed, self._hashed = self._hashed, []
-            self._admit(hashed)
-
-    def _admit(self, events: Sequence[Hashed]) -> None:
-        for event in events:
-            self._record_digest(event)
-        pieces = [event.hashed for event in events]
+        if not self._hashed or (self._pending >= ADMITTED_MIN and len(self._hashed) < LOOKUP_MAX and not is_read):
+            return
+        pieces = list(self._hashed)
+        self._hashed.clear()
+        keys = [organ_key(hashed.digest, hashed.piece.tensor) for hashed in pieces]
+        for hashed, key in zip(pieces, keys, strict=True):
+            if hashed.piece.tensor is not None:
+                self.gathered.nonfinite[key] = hashed.nonfinite
+                if not hashed.piece.is_expert:
+                    self._tensors.add(key, hashed.piece.span.size_bytes)
         with self._stages.timed("catalog"), self._registry.catalog.reading() as session:
             rows = blobs_by_digest(session, [hashed.digest for hashed in pieces])
             measured = measured_organs(session, rows.values())
         present = self._lease([row for row in rows.values() if row.state != "corrupt"])
         self.gathered.healed_blobs += sum(row.state == "corrupt" for row in rows.values())
-        for hashed in pieces:
-            key = _organ_key(hashed)
-            must_measure = hashed.piece.tensor is not None and key not in measured and key not in self._measuring
-            if must_measure:
+        for hashed, key in zip(pieces, keys, strict=True):
+            unmeasured = None if key in measured or key in self._measuring else hashed.piece.tensor
+            if unmeasured is not None:
                 hashed.hold()
             if hashed.parts:
                 self.gathered.stacks[hashed.digest] = hashed.parts
-                self._tasks.piece_done()
+                self._threads.piece_done()
             elif hashed.digest in self._seen:
                 self._count_known(hashed)
             else:
                 self._seen.add(hashed.digest)
-                self._check_or_store(hashed, present.get(hashed.digest), is_recorded=hashed.digest in rows)
-            if must_measure:
+                row = present.get(hashed.digest)
+                if row is None or (hashed.piece.is_expert and row.codec == STACK_CODEC):
+                    self._store(hashed, None if hashed.digest in rows else self._parents)
+                else:
+                    self._pending += 1
+                    self._threads.check(hashed, row, partial(self._after_check, hashed, row))
+            if unmeasured is not None:
                 self._measuring.add(key)
                 self._pending += 1
-                self._tasks.measure(hashed)
-
-    def _record_digest(self, event: Hashed) -> None:
-        piece, digest = event.hashed.piece, event.hashed.digest
-        if piece.tensor is not None and not piece.is_expert:
-            self._tensors.add(_organ_key(event.hashed), piece.span.size_bytes)
-        if piece.is_expert:
-            self.gathered.nonfinite[_organ_key(event.hashed)] = event.hashed.nonfinite
-        elif piece.source is self._files[event.file_index].source:
-            self.gathered.digests[event.file_index, piece.span.offset] = digest
-            if piece.tensor is not None:
-                self.gathered.nonfinite[_organ_key(event.hashed)] = event.hashed.nonfinite
-        else:
-            self.gathered.literals[event.file_index] = digest
+                self._threads.measure(hashed, unmeasured, partial(self._after_measurement, hashed, key))
 
     def _lease(self, rows: Sequence[BlobRow]) -> dict[Digest, BlobRow]:
         """Lease the blobs that still exist: a sweep may have removed some."""
@@ -280,37 +449,38 @@ class Pipeline:
             lease_blobs(session, self._ingest_id, [row.id for row in leased.values()])
         return leased
 
-    def _check_or_store(self, hashed: HashedPiece, row: BlobRow | None, *, is_recorded: bool) -> None:
-        if row is None or (hashed.piece.is_expert and row.codec == STACK_CODEC):
-            self._store(hashed, None if is_recorded else self._parents)
-        else:
-            self._pending += 1
-            self._tasks.check(hashed, row)
-
-    def _after_check(self, event: Checked) -> None:
-        if event.intact:
-            self._count_known(event.hashed)
+    def _after_check(self, hashed: HashedPiece, row: BlobRow, is_row_intact: bool) -> None:
+        self._pending -= 1
+        if is_row_intact:
+            self._count_known(hashed)
             return
         # The damaged blob is not set aside yet: if the disk fails, this ingest fails too.
-        self._damaged[event.row.digest] = event.row
+        self._damaged[row.digest] = row
         self.gathered.healed_blobs += 1
-        self._store(event.hashed)
+        self._store(hashed)
 
     def _count_known(self, hashed: HashedPiece) -> None:
         hashed.release()
-        self._tasks.piece_done()
+        self._threads.piece_done()
         self.gathered.known_bytes += hashed.piece.span.size_bytes
         self._progress(hashed.piece.span.size_bytes)
+
+    def _after_measurement(self, hashed: HashedPiece, key: OrganKey, measurement: Measurement) -> None:
+        self._pending -= 1
+        self.gathered.measurements[key] = measurement
+        if hashed.piece.is_expert:
+            self.gathered.experts.add(key)
 
     def _store(self, hashed: HashedPiece, parents: ParentSearch | None = None) -> None:
         """Store a piece, alone if it has a row already: the row may have blobs that depend on it."""
         self._pending += 1
         writer = PieceWriter(self._registry.blobs, hashed, self._stages, parents)
         self._writers[hashed.digest] = writer  # before it writes, so that `_abandon` finds it
-        self._tasks.store(writer)
+        self._threads.store(writer, self._after_store)
 
     def _after_store(self, blob: StoredBlob) -> None:
-        self._tasks.piece_done()
+        self._pending -= 1
+        self._threads.piece_done()
         self._writers.pop(blob.digest, None)
         self.gathered.new_blobs += 1
         self.gathered.new_bytes += blob.size_bytes
@@ -338,14 +508,12 @@ class Pipeline:
 
     def _abandon(self, *, keep: bool) -> None:
         """Stop every thread and remove incomplete blobs. With `keep`, durable blobs are recorded for a later run."""
-        self._tasks.stop(cancel=True)
-        while not self._tasks.events.empty():
-            event = self._tasks.events.get()
-            if isinstance(event, Stored):
-                self._writers.pop(event.blob.digest, None)
-                self._batch.append(event.blob)
+        self._threads.stop(cancel=True)
         for writer in self._writers.values():
-            writer.discard()
+            if writer.stored is None:
+                writer.discard()
+            else:
+                self._batch.append(writer.stored)
         with suppress(OrganError):  # the first error matters more; a sweep removes the remaining files
             if keep:
                 self._commit()
@@ -353,9 +521,13 @@ class Pipeline:
                 self._remove([blob.file for blob in self._batch if blob.file is not None])
 
     def _remove(self, files: Sequence[str]) -> None:
-        folder = self._registry.blobs.backend
         for file in files:
-            folder.remove(file)
+            self._registry.blobs.backend.remove(file)
+
+
+def organ_key(digest: Digest, tensor: TensorInfo | None) -> OrganKey:
+    """Return the key of the organ with these bytes; an empty one for bytes that are no tensor."""
+    return ("", "", "") if tensor is None else (digest, tensor.dtype.name, shape_text(tensor.shape))
 
 
 def _probed_organs(files: Sequence[DissectedFile]) -> dict[Slot, ComparableOrgan]:
@@ -368,15 +540,28 @@ def _probed_organs(files: Sequence[DissectedFile]) -> dict[Slot, ComparableOrgan
     probed = {}
     for place in probe_places(known):
         file, tensor = tensors[place]
-        read = partial(_read_tensor, file, tensor)
+        read = partial(file.read_tensor, tensor)
         probed[place] = replace(known[place], fingerprint=read_fingerprint(read, tensor.shape, tensor.dtype))
     return probed
 
 
-def _read_tensor(file: DissectedFile, tensor: TensorInfo, offset: int, size: int) -> bytes:
-    return file.source.read_at(file.tensor_span(tensor).offset + offset, size)
+@contextmanager
+def notified_of_interrupts(notify: Callable[[], None]) -> Iterator[None]:
+    """Call `notify` at the first Ctrl-C inside the block; it must be safe in a signal handler.
 
+    Do nothing outside of the main thread, or if another handler is installed.
+    """
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if not is_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
 
-def _organ_key(hashed: HashedPiece) -> OrganKey:
-    tensor = hashed.piece.tensor
-    return ("", "", "") if tensor is None else (hashed.digest, tensor.dtype.name, shape_text(tensor.shape))
+    def handle_first(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        notify()
+
+    signal.signal(signal.SIGINT, handle_first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypedDict
 
-from organs.ingest.dissect import DissectedFile, Front, front_flags, places
+from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.files import Origin
-from organs.ingest.pipeline import Gathered
-from organs.ingest.sources import by_file
+from organs.ingest.pipeline import FileDigests, Gathered, organ_key
 from organs.registry.amounts import names_text
 from organs.registry.anatomy import OrganType, Place
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
-from organs.registry.catalog.register.organs import shape_text
 from organs.registry.digest import Digest, model_digest
 from organs.registry.gguf import Header
 from organs.registry.gguf.blocks import block_faults, further_blocks, stated_blocks
@@ -24,92 +21,73 @@ from organs.registry.gguf.tokenizer import embedding_faults
 from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName
-from organs.registry.relatives.resolve import (
-    DeclaredParent,
-    declared_parents,
-    folded,
-)
+from organs.registry.relatives.resolve import DeclaredParent, declared_parents, folded
 
 NONFINITE_SHOWN = 5
 """Limit of tensor names in a sentence about NaN or infinite values."""
 
 
-def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
-    """Return the record of the model in `files`, with the metadata of the first; `gathered` covers all pieces."""
-    records = tuple(_file_record(index, file, gathered) for index, file in enumerate(files))
-    header = files[0].header
-    placements = [placement for record in records for placement in record.placements]
-    kind = header.kind(has_tensors=bool(placements))
-    origin = _origin(files, gathered)
-    return ModelRecord(
-        name=name,
-        digest=model_digest([record.sha256 for record in records]),
-        **_header_values(header),
-        kind=kind,
-        files=records,
-        tags=files[0].tags,
-        parents=tuple(_parents(header, kind, origin)),
-        flags=tuple(dict.fromkeys([*_flags(files, origin), *nonfinite_flags(nonfinite_tensors(files, gathered))])),
-        unassemblable=tuple(reason for file in files for reason in file.unassemblable),
-        complete=is_complete(header, [placement.place for placement in placements]),
-        experts={
-            key: replace(gathered.measurements[key], nonfinite=gathered.nonfinite[key]) for key in gathered.experts
-        },
-    )
-
-
 @dataclass(frozen=True, slots=True)
-class StoredFront:
-    """The header of a stored shard, with the metadata that an ingest uses."""
+class StoredShard:
+    """What an ingest uses of the header of a stored shard; the members are those of `DissectedFile`."""
 
-    front: Front
-    odd_padding: bool
-    """Whether some padding of the file is not zero."""
+    header: Header
+    tags: tuple[str, ...]
+    flags: tuple[str, ...]
+    unassemblable: tuple[str, ...]
     sha256: Digest
 
 
-def split_record(name: ModelName, shards: Sequence[StoredFront], nonfinite: Mapping[str, int]) -> ModelRecord:
+def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
+    """Return the record of the model in `files`, with the metadata of the first; `gathered` covers all pieces."""
+    digests = [gathered.files[index] for index in range(len(files))]
+    origin = _origin(files, digests)
+    experts = {key: replace(gathered.measurements[key], nonfinite=gathered.nonfinite[key]) for key in gathered.experts}
+    record = _record(name, files, [found.file for found in digests], nonfinite_tensors(files, gathered), origin)
+    records = (_file_record(file, found, gathered) for file, found in zip(files, digests, strict=True))
+    return replace(record, files=tuple(records), experts=experts)
+
+
+def split_record(name: ModelName, shards: Sequence[StoredShard], nonfinite: Mapping[str, int]) -> ModelRecord:
     """Return the record of the model with these stored `shards`, in order, without its files.
 
     It has the values that `model_record` gives for the files together. `nonfinite` counts values by tensor.
     """
-    first = shards[0].front
-    tensor_places = [place for shard in shards for place in places(shard.front.header)]
-    kind = first.header.kind(has_tensors=bool(tensor_places))
-    flags = [flag for shard in shards for flag in front_flags(shard.front, odd_padding=shard.odd_padding)]
-    flags += set_flags([shard.front.header for shard in shards])
+    return _record(name, shards, [shard.sha256 for shard in shards], nonfinite, None)
+
+
+def _record(
+    name: ModelName,
+    files: Sequence[DissectedFile] | Sequence[StoredShard],
+    digests: Sequence[Digest],
+    nonfinite: Mapping[str, int],
+    origin: Origin | None,
+) -> ModelRecord:
+    headers = [file.header for file in files]
+    header, tensor_places = headers[0], [place for header in headers for place in places(header)]
+    kind = header.kind(has_tensors=bool(tensor_places))
+    flags = [flag for file in files for flag in file.flags]
+    flags += set_flags(headers)
+    if origin is not None:
+        edit = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
+        flags.append(f"made from a folder of {origin.name} {edit}")
     return ModelRecord(
         name=name,
-        digest=model_digest([shard.sha256 for shard in shards]),
-        **_header_values(first.header),
+        digest=model_digest(digests),
+        architecture=header.architecture,
+        title=header.text("general.name"),
+        description=header.text("general.description"),
+        license=header.text("general.license"),
+        size_label=header.text("general.size_label"),
+        metadata=tuple((field.key, field_type_text(field), field_value_text(field)) for field in header.fields),
         kind=kind,
         files=(),
-        tags=first.tags,
-        parents=tuple(_parents(first.header, kind, None)),
+        tags=files[0].tags,
+        parents=tuple(_parents(header, kind, origin)),
         flags=tuple(dict.fromkeys([*flags, *nonfinite_flags(nonfinite)])),
-        unassemblable=tuple(reason for shard in shards for reason in shard.front.unassemblable),
-        complete=is_complete(first.header, tensor_places),
+        unassemblable=tuple(reason for file in files for reason in file.unassemblable),
+        complete=is_complete(header, tensor_places),
     )
-
-
-class _HeaderValues(TypedDict):
-    architecture: str | None
-    title: str | None
-    description: str | None
-    license: str | None
-    size_label: str | None
-    metadata: tuple[tuple[str, str, str], ...]
-
-
-def _header_values(header: Header) -> _HeaderValues:
-    return {
-        "architecture": header.architecture,
-        "title": header.text("general.name"),
-        "description": header.text("general.description"),
-        "license": header.text("general.license"),
-        "size_label": header.text("general.size_label"),
-        "metadata": tuple((field.key, field_type_text(field), field_value_text(field)) for field in header.fields),
-    }
 
 
 def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dict[str, int]:
@@ -117,8 +95,8 @@ def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dic
     counts = {}
     for index, file in enumerate(files):
         for tensor in file.header.tensors:
-            digest = gathered.digests[index, file.tensor_span(tensor).offset]
-            if count := gathered.nonfinite[digest, tensor.dtype.name, shape_text(tensor.shape)]:
+            digest = gathered.files[index].pieces[file.tensor_span(tensor).offset]
+            if count := gathered.nonfinite[organ_key(digest, tensor)]:
                 counts[tensor.name] = count
     return counts
 
@@ -152,72 +130,56 @@ def set_flags(headers: Sequence[Header]) -> Iterator[str]:
         yield from embedding_faults(first, (tensor for header in headers for tensor in header.tensors))
 
 
-def _file_record(index: int, file: DissectedFile, gathered: Gathered) -> FileRecord:
-    digests = gathered.files[index]
+def _file_record(file: DissectedFile, digests: FileDigests, gathered: Gathered) -> FileRecord:
+    parts, position = [], 0
+    for span in file.literals():
+        if span.size_bytes:
+            parts.append(PartRecord(span.offset, span.size_bytes, digests.literal, position))
+        position += span.size_bytes
+    parts += (PartRecord(array.offset, array.size_bytes, digests.pieces[array.offset], 0) for array in file.arrays)
+    for offset, data in file.paddings:
+        parts.append(PartRecord(offset, len(data), digests.literal, position))
+        position += len(data)
+    placements = []
+    for tensor, place in zip(file.header.tensors, places(file.header), strict=True):
+        span = file.tensor_span(tensor)
+        digest = digests.pieces[span.offset]
+        key = organ_key(digest, tensor)
+        placements.append(
+            PlacementRecord(
+                name=tensor.name,
+                place=place,
+                digest=digest,
+                dtype=tensor.dtype.name,
+                shape=tensor.shape,
+                size_bytes=tensor.size_bytes,
+                offset_bytes=span.offset,
+                measurement=gathered.measurements.get(key),
+                nonfinite=gathered.nonfinite[key],
+            )
+        )
     return FileRecord(
         name=file.source.path.name,
         size_bytes=file.header.file_size_bytes,
         sha256=digests.file,
         header_sha256=digests.header,
         header_bytes=file.header.end,
-        parts=tuple(_parts(index, file, gathered)),
-        placements=tuple(_placements(index, file, gathered)),
+        parts=tuple(parts),
+        placements=tuple(placements),
     )
 
 
-def _parts(index: int, file: DissectedFile, gathered: Gathered) -> Iterator[PartRecord]:
-    literal, position = gathered.literals[index], 0
-    for span in file.literals():
-        if span.size_bytes:
-            yield PartRecord(span.offset, span.size_bytes, literal, position)
-        position += span.size_bytes
-    for array in file.arrays:
-        yield PartRecord(array.offset, array.size_bytes, gathered.digests[index, array.offset], 0)
-    for offset, data in file.paddings:
-        yield PartRecord(offset, len(data), literal, position)
-        position += len(data)
-
-
-def _placements(index: int, file: DissectedFile, gathered: Gathered) -> Iterator[PlacementRecord]:
-    for tensor, place in zip(file.header.tensors, places(file.header), strict=True):
-        span = file.tensor_span(tensor)
-        digest = gathered.digests[index, span.offset]
-        key = (digest, tensor.dtype.name, shape_text(tensor.shape))
-        yield PlacementRecord(
-            name=tensor.name,
-            place=place,
-            digest=digest,
-            dtype=tensor.dtype.name,
-            shape=tensor.shape,
-            size_bytes=tensor.size_bytes,
-            offset_bytes=span.offset,
-            measurement=gathered.measurements.get(key),
-            nonfinite=gathered.nonfinite[key],
-        )
-
-
-def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None:
+def _origin(files: Sequence[DissectedFile], digests: Sequence[FileDigests]) -> Origin | None:
     """Return the original of edited `files`: the name of its first file, its digest as a model, and all edited organs.
 
     Return None if the original of a file is unknown, or if nothing was edited.
     """
-    digests = by_file(len(files), gathered.digests)
-    all_origins = [file.source.origin(digests[index]) for index, file in enumerate(files)]
+    all_origins = [file.source.origin(found.pieces) for file, found in zip(files, digests, strict=True)]
     origins = [origin for origin in all_origins if origin is not None]
-    unedited = all(origin.sha256 == gathered.files[index].file for index, origin in enumerate(origins))
-    if len(origins) < len(files) or unedited:
+    if len(origins) < len(files) or [origin.sha256 for origin in origins] == [found.file for found in digests]:
         return None
     edited = tuple(name for origin in origins for name in origin.edited)
     return Origin(origins[0].name, model_digest([origin.sha256 for origin in origins]), edited)
-
-
-def _flags(files: Sequence[DissectedFile], origin: Origin | None) -> Iterator[str]:
-    for file in files:
-        yield from file.flags
-    yield from set_flags([file.header for file in files])
-    if origin is not None:
-        edit = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
-        yield f"made from a folder of {origin.name} {edit}"
 
 
 def _parents(header: Header, kind: str, origin: Origin | None) -> Iterator[ParentRecord]:

@@ -33,19 +33,22 @@ def check_removable(source: ModelSource) -> None:
             raise BadSource(f"{path}: an organ directory or a PEFT folder; --delete-after removes only GGUF files")
 
 
-class Removal:
-    """Removes files whose stored bytes rebuild them."""
+class SourceFiles:
+    """Notes the files of a source that are stored, and removes them if their stored bytes rebuild them."""
 
-    def __init__(self, registry: LocalRegistry, *, is_named: bool) -> None:
-        """`is_named` says whether the person named the model."""
+    def __init__(self, registry: LocalRegistry, *, is_named: bool, removes: bool) -> None:
+        """`is_named` says whether the person named the model, `removes` whether files are removed."""
+        self.stored: list[str] = []
+        """The names of the stored files."""
         self.removed: list[Path] = []
         self.kept: list[str] = []
         """Why files are still there, in sentences."""
         self._registry = registry
         self._is_named = is_named
+        self._removes = removes
 
-    def remove(self, file: DissectedFile, model_id: int, sha256: Digest) -> None:
-        """Read the stored bytes of `file` back, compare their SHA-256, and remove the file.
+    def add(self, file: DissectedFile, model_id: int, sha256: Digest) -> None:
+        """Note a file of the model with that id; read its stored bytes back, compare their SHA-256, and remove it.
 
         The file is kept, with a sentence in `kept`, if its stored bytes are damaged, if it was changed or replaced
         after it was read, if the system does not allow to remove it, and if it is a shard without the file name of one
@@ -53,7 +56,8 @@ class Removal:
         owner.
         """
         source = file.source
-        if not isinstance(source, FileSource) or source.path != source.location:
+        self.stored.append(source.name)
+        if not self._removes or not isinstance(source, FileSource) or source.path != source.location:
             return
         if is_shard(file.header) and parse_shard_name(source.path.name) is None and not self._is_named:
             self.kept.append(
@@ -61,7 +65,12 @@ class Removal:
             )
             return
         try:
-            self._prove(model_id, sha256)
+            with self._registry.catalog.reading() as session:
+                row = next((row for row in files_of(session, model_id) if row.sha256 == sha256), None)
+                if row is None:
+                    raise MissingBlob(f"the model has no file with the SHA-256 {sha256}")
+                plan = plan_file(session, row)
+            prove_file(self._registry.blobs, plan)
             if FileIdentity.of(os.lstat(source.location)) != source.identity:
                 self.kept.append(f"{source.name}: kept, because it was changed after it was stored")
                 return
@@ -72,12 +81,3 @@ class Removal:
             self.kept.append(f"{source.name}: it is stored, but cannot be removed: {error.strerror}")
         else:
             self.removed.append(source.location)
-
-    def _prove(self, model_id: int, sha256: Digest) -> None:
-        """Raise StoreError unless the stored bytes of the file with that digest have it."""
-        with self._registry.catalog.reading() as session:
-            row = next((row for row in files_of(session, model_id) if row.sha256 == sha256), None)
-            if row is None:
-                raise MissingBlob(f"the model has no file with the SHA-256 {sha256}")
-            plan = plan_file(session, row)
-        prove_file(self._registry.blobs, plan)

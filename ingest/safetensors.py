@@ -135,7 +135,7 @@ class _Quantisation(Struct, frozen=True):
     group_size: int | None = None
 
 
-class _Config(Struct, frozen=True):
+class _QuantisationConfig(Struct, frozen=True):
     """The members of a `config.json` about quantisation; MLX writes `quantization`, transformers the other."""
 
     quantization: _Quantisation | None = None
@@ -148,7 +148,7 @@ def quantised_by(folder: Path) -> str | None:
     The weights decide: a configuration can also state the quantisation of weights that were written out again.
     """
     try:
-        config = msgspec.convert(read_json(folder / MODEL_CONFIG_FILE), prepared(_Config))
+        config = msgspec.convert(read_json(folder / MODEL_CONFIG_FILE), prepared(_QuantisationConfig))
     except (BadSource, ValueError):
         return None
     stated = config.quantization or config.quantization_config
@@ -156,11 +156,8 @@ def quantised_by(folder: Path) -> str | None:
         return None
     is_mlx = stated.quant_method is None and stated.bits is not None and stated.group_size is not None
     method = MLX if is_mlx else (stated.quant_method or "").lower()
-    return UNCONVERTIBLE.get(method) if any(map(_has_packed_weights, _weights_files(folder))) else None
-
-
-def _weights_files(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.suffix.lower() == SAFETENSORS_SUFFIX]
+    weights = (path for path in folder.iterdir() if path.suffix.lower() == SAFETENSORS_SUFFIX)
+    return UNCONVERTIBLE.get(method) if any(map(_has_packed_weights, weights)) else None
 
 
 def _has_packed_weights(path: Path) -> bool:
@@ -194,21 +191,15 @@ def _read_entries(file: FileSource) -> Iterator[WeightEntry]:
     position = _LENGTH_BYTES + size
     for name, item in sorted(stated.items(), key=lambda pair: pair[1].data_offsets):
         begin, end = (_LENGTH_BYTES + size + offset for offset in item.data_offsets)
-        _check_entry(name, item, position - begin)
+        shown = repr(name[:80])
+        if item.dtype not in _VALUE_BYTES:
+            raise ValueError(f"{shown} has the unknown type {item.dtype[:20]!r}")
+        needed_bytes = math.prod(item.shape) * _VALUE_BYTES[item.dtype]
+        if end - begin != needed_bytes:
+            raise ValueError(f"{shown} has {end - begin} bytes, but its shape and type need {needed_bytes}")
+        if begin != position:
+            raise ValueError(f"{shown} does not begin where the tensor before it ends")
         yield WeightEntry(name, item.dtype, item.shape, begin)
         position = end
     if position != file.size_bytes:
         raise ValueError(f"its tensors end at byte {position}, but the file has {file.size_bytes}")
-
-
-def _check_entry(name: str, item: _StatedEntry, gap: int) -> None:
-    """Raise ValueError for an unknown type, a size that is not that of the shape, and bytes between two tensors."""
-    shown = repr(name[:80])
-    if item.dtype not in _VALUE_BYTES:
-        raise ValueError(f"{shown} has the unknown type {item.dtype[:20]!r}")
-    begin, end = item.data_offsets
-    size = math.prod(item.shape) * _VALUE_BYTES[item.dtype]
-    if end - begin != size:
-        raise ValueError(f"{shown} has {end - begin} bytes, but its shape and type need {size}")
-    if gap:
-        raise ValueError(f"{shown} does not begin where the tensor before it ends")

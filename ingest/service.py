@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,24 +15,30 @@ from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
 from organs.ingest.bases import base_by_name, local_base
-from organs.ingest.dissect import DissectedFile, OpenGguf, TensorCount, check_tensor_sizes, dissect, read_front
-from organs.ingest.files import FileSource
-from organs.ingest.hashing import Stages, merged_stages
+from organs.ingest.dissect import (
+    DissectedFile,
+    OpenGguf,
+    TensorCount,
+    check_tensor_sizes,
+    dissect,
+    front_flags,
+    read_front,
+)
+from organs.ingest.files import FileSource, Progress, no_progress, sample_spans
+from organs.ingest.hashing import Stages
 from organs.ingest.peft import read_config
-from organs.ingest.pipeline import Gathered, Pipeline
-from organs.ingest.records import StoredFront, model_record, nonfinite_flags, nonfinite_tensors, set_flags, split_record
-from organs.ingest.removal import Removal, check_removable
+from organs.ingest.pipeline import BUFFERS, Gathered, Measurer, Pipeline
+from organs.ingest.records import StoredShard, model_record, nonfinite_flags, nonfinite_tensors, set_flags, split_record
+from organs.ingest.removal import SourceFiles, check_removable
 from organs.ingest.sources import (
     GGUF_SUFFIX,
     ModelSource,
     in_order,
-    notes_of,
     open_headers,
     open_unordered,
     source_size_bytes,
 )
 from organs.ingest.spool import spooled, stated_digest
-from organs.ingest.tasks import BUFFERS, Measurer, Progress
 from organs.ingest.tools.facts import add_facts, check_stated, known_model, leads_to
 from organs.ingest.tools.places import hub_cache, this_machine
 from organs.registry.assembly import FileStream, plan_file, stored_header
@@ -44,7 +50,6 @@ from organs.registry.catalog.queries.models import (
     incomplete_model,
     incompleteness,
     ingest_reports,
-    model_by_name,
     model_of_other_name,
     newest_reachable,
     next_version,
@@ -109,15 +114,15 @@ class IngestReport:
     digest: Digest
     created: bool
     organs: int
-    new_blobs: int
-    size_bytes: int
-    new_bytes: int
-    known_bytes: int
-    stored_bytes: int
-    healed_blobs: int
-    seconds: float
-    stages: dict[str, dict[str, float]]
-    flags: tuple[str, ...]
+    new_blobs: int = 0
+    size_bytes: int = 0
+    new_bytes: int = 0
+    known_bytes: int = 0
+    stored_bytes: int = 0
+    healed_blobs: int = 0
+    seconds: float = 0.0
+    stages: dict[str, dict[str, float]] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes on the source, not the model: an organ directory whose organs were edited."""
     nonfinite: dict[str, int] = field(default_factory=dict)
@@ -147,15 +152,7 @@ def always(_taken: NameTaken) -> bool:
     return True
 
 
-def _keep_record(record: ModelRecord) -> ModelRecord:
-    return record
-
-
-def _ignore_model(_model: Model) -> None:
-    """Do nothing with the model."""
-
-
-Stored = Callable[[DissectedFile, int, Digest], None]
+OnStored = Callable[[DissectedFile, int, Digest], None]
 """Called with a file, the id of its model and its SHA-256, after the transaction that registers it."""
 
 
@@ -174,20 +171,20 @@ class Intake:
     """Whether the same bytes under another name become another model."""
     new_version: NewVersion = never
     """Decides about the next version of a name that is taken."""
-    settle: Callable[[ModelRecord], ModelRecord] = _keep_record
+    settle: Callable[[ModelRecord], ModelRecord] = lambda record: record
     """Checks and completes the record before it is registered."""
-    registered: Callable[[Model], None] = _ignore_model
+    registered: Callable[[Model], object] = lambda _model: None
     """Called with the model, in the transaction that registers it or finds an existing one."""
     measurer: Measurer | None = None
     """Measures the tensors; None: this process."""
     buffers: int = BUFFERS
     """Number of buffers of 4 MiB that the ingest can use."""
-    stored: Stored = keep_file
+    stored: OnStored = keep_file
     """Called for each file when it is stored. Shards are stored one at a time, unless it is `keep_file`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class IngestOutcome:
     """The result for one source: a report, or the error."""
 
     source: ModelSource
@@ -205,11 +202,11 @@ def ingest_all(
     registry: LocalRegistry,
     sources: Iterable[ModelSource],
     name: ModelName | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     new_version: NewVersion = never,
     *,
     delete_after: bool = False,
-) -> Iterator[Outcome]:
+) -> Iterator[IngestOutcome]:
     """Ingest `sources` one after another; an error does not stop the next one. `name` is for a single source.
 
     `new_version` decides about a model whose name is taken by another file: see `ingest_model`. With `delete_after`,
@@ -217,46 +214,27 @@ def ingest_all(
     Raises DiskFull and StoreUnwritable, which would stop the other sources as well.
     """
     for source in sources:
-        yield _outcome(registry, source, name, progress, new_version, delete_after=delete_after)
-
-
-def _outcome(
-    registry: LocalRegistry,
-    source: ModelSource,
-    name: ModelName | None,
-    progress: Progress | None,
-    new_version: NewVersion,
-    *,
-    delete_after: bool,
-) -> Outcome:
-    removal = Removal(registry, is_named=name is not None)
-    stored: list[str] = []
-
-    def finish(file: DissectedFile, model_id: int, sha256: Digest) -> None:
-        stored.append(file.source.name)
-        if delete_after:
-            removal.remove(file, model_id, sha256)
-
-    report, failure = None, None
-    try:
-        if delete_after:
-            check_removable(source)
-        report = ingest_model(registry, source, name, progress, new_version, stored=finish)
-    except (DiskFull, StoreUnwritable):
-        raise
-    except OrganError as error:
-        failure = error
-    return Outcome(source, report, failure, tuple(removal.removed), tuple(removal.kept), tuple(stored))
+        files = SourceFiles(registry, is_named=name is not None, removes=delete_after)
+        report, failure = None, None
+        try:
+            if delete_after:
+                check_removable(source)
+            report = ingest_model(registry, source, name, progress, new_version, stored=files.add)
+        except (DiskFull, StoreUnwritable):
+            raise
+        except OrganError as error:
+            failure = error
+        yield IngestOutcome(source, report, failure, tuple(files.removed), tuple(files.kept), tuple(files.stored))
 
 
 def ingest_model(
     registry: LocalRegistry,
     source: ModelSource,
     name: ModelName | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     new_version: NewVersion = never,
     *,
-    stored: Stored = keep_file,
+    stored: OnStored = keep_file,
 ) -> IngestReport:
     """Split one model into organs, store and measure them, and register the model.
 
@@ -271,7 +249,6 @@ def ingest_model(
     except shards that were stored before. After an interruption, the next run continues.
     """
     source = with_base(registry, source)
-    progress = progress or _no_progress
     intake = Intake(
         source.label,
         name or source.name,
@@ -282,14 +259,14 @@ def ingest_model(
     )
     with registry.catalog.reading() as session:
         check_model_name(session, intake.name)
+        known = known_model(session, source) if source.tool and name is None else None
+        report = None if known is None else _unread_report(known, known.tensors, known.size_bytes)
     if source.remote:
         return _ingest_remote(registry, source, intake, progress)
-    known = known_model(registry, source) if source.tool and name is None else None
-    if known is not None:
-        report = _unread_report(registry, known)
-        progress(report.size_bytes)
-    else:
+    if report is None:
         report = _ingest_local(registry, source, intake, progress)
+    else:
+        progress(report.size_bytes)
     if name is not None or report.incomplete:
         return report
     renamed = add_facts(registry, source, report.model)
@@ -300,18 +277,32 @@ def ingest_model(
 
 
 def _ingest_local(registry: LocalRegistry, source: ModelSource, intake: Intake, progress: Progress) -> IngestReport:
-    """Read the files of `source`, which are on this machine, and ingest them."""
+    """Read the files of `source`, which are on this machine, and ingest them: together, or shards one at a time.
+
+    Shards come one at a time if some are missing, if others are stored, or if each is reported as soon as it is stored.
+    """
     stages = Stages()
     with ExitStack() as opened:
         with stages.timed("open"):
             files = open_unordered(opened, source)
-        if not _comes_by_shards(registry, source, files, intake):
+        by_shards = _are_shards(source, files)
+        if by_shards:
+            order = check_shards(source.name.name, [(file.source.path.name, file.header) for file in files])
+            with registry.catalog.reading() as session:
+                is_begun = incomplete_model(session, intake.name) is not None
+            by_shards = is_begun or len(order.shards) < order.count or intake.stored is not keep_file
+        if not by_shards:
             return ingest_files(registry, in_order(source.name.name, files), intake, progress, stages)
     shards = _ShardIngest(registry, intake, progress)
     for path in source.paths:
         with FileSource(path) as file:  # one at a time, so that a file that is removed frees its disk
             shards.add(dissect(file))
     return shards.report()
+
+
+def _are_shards(source: ModelSource, files: Sequence[OpenGguf]) -> bool:
+    """Return whether `files` are shards in files of their own, not those of an organ directory."""
+    return any(is_shard(file.header) for file in files) and not any(path.is_dir() for path in source.paths)
 
 
 def with_base(registry: Registry | None, source: ModelSource) -> ModelSource:
@@ -332,31 +323,124 @@ def ingest_files(
     registry: LocalRegistry,
     files: Sequence[DissectedFile],
     intake: Intake,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     stages: Stages | None = None,
+    names: _NameCheck | None = None,
 ) -> IngestReport:
     """Ingest the open files of one model, in order; raises the errors of `ingest_model` and of `settle`."""
-    names = _NameCheck(registry, intake)
-    return _ingest_whole(registry, files, intake, progress or _no_progress, stages or Stages(), names)
+    names = names or _NameCheck(registry, intake)
+    run = _IngestRun(registry, files, intake, progress, stages or Stages())
+    size_bytes = sum(file.header.file_size_bytes for file in files)
+    # Ask before anything is stored, unless a file of the same size is registered: then only the digest decides.
+    names.ask(lambda session: has_visible_model_of_size(session, size_bytes))
+    with run.stored(intake.label) as record:
 
+        def is_registered(session: Session) -> bool:
+            return existing_model(session, record, intake.keep_name) is not None
 
-def _ingest_whole(
-    registry: LocalRegistry,
-    files: Sequence[DissectedFile],
-    intake: Intake,
-    progress: Progress,
-    stages: Stages,
-    names: _NameCheck,
-) -> IngestReport:
-    names.check_size(sum(file.header.file_size_bytes for file in files))
-    with recorded_ingest(registry.catalog, intake.label) as ingest_id:
-        report, model_id, gathered = _ingest(registry, files, ingest_id, intake, stages, progress, names)
+        names.ask(is_registered)
+        with registry.catalog.writing() as session:
+            if not is_registered(session):
+                names.refuse_taken(session)
+            with run.stages.timed("register"):
+                registered = register_model(session, record, keep_name=intake.keep_name)
+            if registered.created and registered.model.state == "visible":
+                run.link_relatives(session, registered.model)
+            intake.registered(registered.model)
+            report = run.report(registered)
+            run.end(session, report, registered.model)
+            model_id = registered.model.id
     if report.created:
         with suppress(OrganError):  # the model is registered; the next repack tries again
             settle_sources(registry.catalog, registry.blobs, [model_id])
-    for index, file in enumerate(files):
-        intake.stored(file, model_id, gathered.files[index].file)
+    run.tell_stored(model_id)
     return report
+
+
+class _IngestRun:
+    """One ingest of open files: its row in the catalog, and what it stores and measures."""
+
+    def __init__(
+        self,
+        registry: LocalRegistry,
+        files: Sequence[DissectedFile],
+        intake: Intake,
+        progress: Progress,
+        stages: Stages,
+    ) -> None:
+        self.stages = stages
+        self._registry, self._files, self._intake, self._progress = registry, files, intake, progress
+        self._gathered = Gathered()
+        self._ingest_id = 0
+
+    @contextmanager
+    def stored(self, label: str) -> Iterator[ModelRecord]:
+        """Add the row, store and measure everything, and give the block the record of the model.
+
+        The block registers the model and calls `end`. An error, also of the block, is recorded in the row.
+        """
+        with recorded_ingest(self._registry.catalog, label) as self._ingest_id:
+            intake = self._intake
+            pipeline = Pipeline(
+                self._registry,
+                self._ingest_id,
+                self._files,
+                self.stages,
+                self._progress,
+                intake.measurer,
+                intake.buffers,
+            )
+            self._gathered = pipeline.run()
+            for file in self._files:
+                file.source.check_unchanged()
+            yield intake.settle(model_record(intake.name, self._files, self._gathered))
+
+    def link_relatives(self, session: Session, model: Model) -> None:
+        """Find the relatives of a new model, in its transaction: of two concurrent ones, the second finds the first."""
+        with self.stages.timed("relatives"):
+            record_relatives(session, model)
+            resolve_declared(session, model)
+
+    def report(self, registered: Registered) -> IngestReport:
+        """Return the report on the files."""
+        model, files, gathered = registered.model, self._files, self._gathered
+        flags = [flag for file in files for flag in (*file.flags, *file.unassemblable)]
+        return IngestReport(
+            model=model.full_name,
+            digest=Digest(model.digest),
+            created=registered.created,
+            organs=sum(len(file.header.tensors) for file in files),
+            new_blobs=gathered.new_blobs,
+            size_bytes=sum(file.header.file_size_bytes for file in files),
+            new_bytes=gathered.new_bytes,
+            known_bytes=gathered.known_bytes,
+            stored_bytes=gathered.stored_bytes,
+            healed_blobs=gathered.healed_blobs,
+            seconds=round(self.stages.wall_seconds, 4),
+            stages=self.stages.summary(),
+            flags=(*dict.fromkeys(flags), *set_flags([file.header for file in files])),
+            notes=tuple(
+                note
+                for index, file in enumerate(files)
+                for note in file.source.notes(gathered.files[index].file, gathered.files[index].pieces)
+            ),
+            nonfinite=nonfinite_tensors(files, gathered),
+        )
+
+    def end(self, session: Session, report: IngestReport, model: Model) -> None:
+        """Record the end of the ingest, and the digests of files, so that those of a tool need not be read again."""
+        digests = {
+            stamp: self._gathered.files[index].file
+            for index, file in enumerate(self._files)
+            if isinstance(file.source, FileSource) and (stamp := file.source.stamp) is not None
+        }
+        record_known_files(session, digests)
+        end_ingest(session, self._ingest_id, "finished", json.dumps(asdict(report)), model.id)
+
+    def tell_stored(self, model_id: int) -> None:
+        """Call `Intake.stored` for each file, after the transaction."""
+        for index, file in enumerate(self._files):
+            self._intake.stored(file, model_id, self._gathered.files[index].file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,12 +476,12 @@ def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | N
     """
     source = with_base(registry, source)
     intake = Intake(source.label, name or source.name, keep_name=name is not None)
-    names, shards = _NameCheck(registry, intake), _ShardIngest(registry, intake, _no_progress)
+    shards = _ShardIngest(registry, intake, no_progress)
     with registry.catalog.reading() as session:
         check_model_name(session, intake.name)
     with ExitStack() as opened:
         files: Sequence[OpenGguf] = open_headers(opened, source) if source.remote else open_unordered(opened, source)
-        by_shards = any(is_shard(file.header) for file in files) and not any(path.is_dir() for path in source.paths)
+        by_shards = _are_shards(source, files)
         if by_shards:
             check_shards(intake.name.name, [(file.source.path.name, file.header) for file in files])
         else:
@@ -409,107 +493,26 @@ def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | N
                 if report is None and by_shards:
                     shards.check(file, is_new=True)
                 elif report is None:
-                    names.check()
+                    shards.names.ask()
         except NameTaken as error:
             taken = error
         stored = None if None in reports else reports[0]
-        planned = tuple(_planned(file, report is not None) for file, report in zip(files, reports, strict=True))
+        planned = tuple(
+            PlannedFile(
+                file.source.path.name,
+                file.header.file_size_bytes,
+                len(file.header.tensors),
+                _count(file),
+                report is not None,
+            )
+            for file, report in zip(files, reports, strict=True)
+        )
         return PlannedModel(str(intake.name) if stored is None else stored.model, planned, taken)
-
-
-def _planned(file: OpenGguf, is_stored: bool) -> PlannedFile:
-    header = file.header
-    return PlannedFile(file.source.path.name, header.file_size_bytes, len(header.tensors), _count(file), is_stored)
 
 
 def total_bytes(sources: Sequence[ModelSource]) -> int:
     """Return the bytes to read, for progress; unreadable files count as 0."""
     return sum(source_size_bytes(source) for source in sources)
-
-
-def _ingest(
-    registry: LocalRegistry,
-    files: Sequence[DissectedFile],
-    ingest_id: int,
-    intake: Intake,
-    stages: Stages,
-    progress: Progress,
-    names: _NameCheck,
-) -> tuple[IngestReport, int, Gathered]:
-    """Return the report, the id of the model, and the digests of its files."""
-    pipeline = Pipeline(registry, ingest_id, files, stages, progress, intake.measurer, intake.buffers)
-    gathered = pipeline.run()
-    for file in files:
-        file.source.check_unchanged()
-    record = intake.settle(model_record(intake.name, files, gathered))
-    names.check_digest(record)
-    with registry.catalog.writing() as session:
-        names.check_again(session, record)
-        with stages.timed("register"):
-            registered = register_model(session, record, keep_name=intake.keep_name)
-        if registered.created and registered.model.state == "visible":
-            with stages.timed("relatives"):  # in this transaction: of two concurrent models, the second finds the first
-                record_relatives(session, registered.model)
-                resolve_declared(session, registered.model)
-        intake.registered(registered.model)
-        _record_read(session, files, gathered)
-        report = _report(registered, len(record.placements), files, gathered, stages)
-        model_id = registered.model.id
-        end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), model_id)
-    return report, model_id, gathered
-
-
-def _report(
-    registered: Registered, organs: int, files: Sequence[DissectedFile], gathered: Gathered, stages: Stages
-) -> IngestReport:
-    model = registered.model
-    return IngestReport(
-        model=model.full_name,
-        digest=Digest(model.digest),
-        created=registered.created,
-        organs=organs,
-        new_blobs=gathered.new_blobs,
-        size_bytes=sum(file.header.file_size_bytes for file in files),
-        new_bytes=gathered.new_bytes,
-        known_bytes=gathered.known_bytes,
-        stored_bytes=gathered.stored_bytes,
-        healed_blobs=gathered.healed_blobs,
-        seconds=round(stages.wall_seconds, 4),
-        stages=stages.summary(),
-        flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable)))
-        + tuple(set_flags([file.header for file in files])),
-        notes=notes_of(
-            files, {index: gathered_file.file for index, gathered_file in gathered.files.items()}, gathered.digests
-        ),
-        nonfinite=nonfinite_tensors(files, gathered),
-    )
-
-
-def _no_progress(_size_bytes: int) -> None:
-    """Ignore progress."""
-
-
-def _comes_by_shards(
-    registry: LocalRegistry, source: ModelSource, files: Sequence[DissectedFile], intake: Intake
-) -> bool:
-    """Return whether `files` are shards that are stored one at a time. Raises BadSplit if they do not fit together."""
-    if not any(is_shard(file.header) for file in files) or any(path.is_dir() for path in source.paths):
-        return False
-    order = check_shards(source.name.name, [(file.source.path.name, file.header) for file in files])
-    with registry.catalog.reading() as session:
-        is_begun = incomplete_model(session, intake.name) is not None
-    return is_begun or len(order.shards) < order.count or intake.stored is not keep_file
-
-
-SAMPLES, SAMPLE_BYTES = 16, 4096
-"""The ranges by which a file on a server is compared with a stored one if the server does not state its SHA-256."""
-
-
-def _shard_file_name(name: str, model: ModelName, number: int, count: int) -> str:
-    """Return the file name of shard `number`, from 0: `name` if it says so, else a name by convention."""
-    parsed = parse_shard_name(name)
-    is_usual = parsed is not None and (parsed.number, parsed.count) == (number + 1, count)
-    return name if is_usual else f"{model.name}-{number + 1:05d}-of-{count:05d}{GGUF_SUFFIX}"
 
 
 class _ShardIngest:
@@ -519,8 +522,8 @@ class _ShardIngest:
     """
 
     def __init__(self, registry: LocalRegistry, intake: Intake, progress: Progress) -> None:
+        self.names = _NameCheck(registry, intake)
         self._registry, self._intake, self._progress = registry, intake, progress
-        self._names = _NameCheck(registry, intake)
         self._reports: list[IngestReport] = []
 
     def check(self, file: OpenGguf, *, is_new: bool = False) -> None:
@@ -537,7 +540,7 @@ class _ShardIngest:
             is_known = self._visible(session, file, *matches) is not None
         check_shards(self._intake.name.name, [(file.source.path.name, file.header)])
         if not is_known:
-            self._names.check()
+            self.names.ask()
 
     def stored_model(self, file: OpenGguf, sha256: Digest | None) -> IngestReport | None:
         """Return a report without new bytes if the shard is stored, else None.
@@ -551,14 +554,13 @@ class _ShardIngest:
                 return None
             if sha256 is None and not self._has_same_samples(session, model, file):
                 return None
-            return _known_report(session, model, file)
+            report = _unread_report(model, len(file.header.tensors), file.header.file_size_bytes)
+            return _with_missing(session, model, report) if model.state == "incomplete" else report
 
     def _has_same_samples(self, session: Session, model: Model, file: OpenGguf) -> bool:
-        """Return whether SAMPLES ranges of bytes, spread over `file`, are equal to the stored ones."""
+        """Return whether some ranges of bytes, spread over `file`, are equal to the stored ones."""
         row = next(row for row in files_of(session, model.id) if row.position == _number(file))
-        end = max(0, row.size_bytes - SAMPLE_BYTES)
-        offsets = sorted({end * index // (SAMPLES - 1) for index in range(SAMPLES)})
-        spans = [(offset, min(SAMPLE_BYTES, row.size_bytes - offset)) for offset in offsets]
+        spans = sample_spans(row.size_bytes)
         for (offset, size), found in zip(spans, file.source.read_ranges(spans), strict=True):
             with FileStream(self._registry.blobs, plan_file(session, row, offset, offset + size), workers=1) as stream:
                 if b"".join(map(bytes, stream)) != found:
@@ -572,30 +574,21 @@ class _ShardIngest:
 
     def add(self, file: DissectedFile) -> None:
         """Store, measure and register a shard; raises BadInput, NameTaken, StoreError."""
-        stages = Stages()
         self.check(file)
-        with recorded_ingest(self._registry.catalog, file.source.name) as ingest_id:
-            intake = self._intake
-            pipeline = Pipeline(
-                self._registry, ingest_id, [file], stages, self._progress, intake.measurer, intake.buffers
-            )
-            gathered = pipeline.run()
-            file.source.check_unchanged()
-            record = intake.settle(model_record(intake.name, [file], gathered))
-            with self._registry.catalog.writing() as session:
-                registered = self._register(session, file, record, stages)
-                report = own = _report(registered, len(record.placements), [file], gathered, stages)
-                if registered.model.state == "incomplete":
-                    report = own = _with_missing(session, registered.model, own)
-                elif registered.created:
-                    report = _whole_report(session, registered.model, own)
-                    own = replace(own, flags=report.flags, nonfinite=report.nonfinite)
-                    detach_ingests(session, registered.model.id)
-                model_id = registered.model.id
-                _record_read(session, [file], gathered)
-                end_ingest(session, ingest_id, "finished", json.dumps(asdict(own)), model_id)
+        run = _IngestRun(self._registry, [file], self._intake, self._progress, Stages())
+        with run.stored(file.source.name) as record, self._registry.catalog.writing() as session:
+            registered = self._register(session, file, record, run)
+            report = own = run.report(registered)
+            if registered.model.state == "incomplete":
+                report = own = _with_missing(session, registered.model, own)
+            elif registered.created:
+                report = _whole_report(session, registered.model, own)
+                own = replace(own, flags=report.flags, nonfinite=report.nonfinite)
+                detach_ingests(session, registered.model.id)
+            run.end(session, own, registered.model)
+            model_id = registered.model.id
         self._reports.append(report)
-        intake.stored(file, model_id, gathered.files[0].file)
+        run.tell_stored(model_id)
 
     def report(self) -> IngestReport:
         """Return the report on the model after the last shard: on all of its shards if this run completed it."""
@@ -606,7 +599,7 @@ class _ShardIngest:
             return completed[-1]
         return replace(merged_report(added or self._reports), incomplete=last.incomplete, missing=last.missing)
 
-    def _register(self, session: Session, file: DissectedFile, record: ModelRecord, stages: Stages) -> Registered:
+    def _register(self, session: Session, file: DissectedFile, record: ModelRecord, run: _IngestRun) -> Registered:
         """Add the shard to its model, and complete the model with its last shard."""
         (shard,) = record.files
         number, count = _number(file), _count(file)
@@ -615,30 +608,41 @@ class _ShardIngest:
             known = self._visible(session, file, ModelFile.sha256 == shard.sha256)
             if known is not None:
                 return Registered(known, created=False)
-            self._names.refuse_taken(session)
+            self.names.refuse_taken(session)
         else:
             same = (ModelFile.sha256 == shard.sha256,)
             if has_file(session, model.id, number, *same):
                 return Registered(model, created=False)
             self._check_fits(session, model, file, same)
-        named = replace(shard, name=_shard_file_name(shard.name, record.name, number, count))
-        with stages.timed("register"):
-            model = add_shard(session, replace(record, files=(named,)), number, count)
-        _check_organs(session, model)
+        parsed = parse_shard_name(shard.name)
+        if parsed is None or (parsed.number, parsed.count) != (number + 1, count):
+            shard = replace(shard, name=f"{record.name.name}-{number + 1:05d}-of-{count:05d}{GGUF_SUFFIX}")
+        with run.stages.timed("register"):
+            model = add_shard(session, replace(record, files=(shard,)), number, count)
+        tensors = TensorCount(model.full_name)
+        for organ_id, size_bytes in organ_sizes_of(session, model.id):
+            tensors.add(organ_id, size_bytes)
         rows = files_of(session, model.id)
-        if len(rows) < count:
-            return Registered(model, created=True)
-        with stages.timed("register"):
-            whole = split_record(record.name, self._stored_fronts(session, rows), nonfinite_organs(session, model.id))
+        return Registered(model, created=True) if len(rows) < count else self._complete(session, model, rows, run)
+
+    def _complete(self, session: Session, model: Model, rows: Sequence[ModelFile], run: _IngestRun) -> Registered:
+        """Make a model visible whose shards are all stored, unless it was ingested as a whole meanwhile."""
+        shards = []
+        for row in rows:
+            front = read_front(stored_header(session, self._registry.blobs, row).source)
+            odd_padding = any(part.offset_bytes >= row.header_bytes for part in parts_of(session, row.id))
+            flags = tuple(front_flags(front, odd_padding=odd_padding))
+            shards.append(StoredShard(front.header, front.tags, flags, front.unassemblable, Digest(row.sha256)))
+        with run.stages.timed("register"):
+            name = ModelName(model.namespace, model.name)
+            whole = split_record(name, shards, nonfinite_organs(session, model.id))
             existing = existing_model(session, whole, self._intake.keep_name)
-            if existing is not None:  # it was ingested as a whole meanwhile
+            if existing is not None:
                 reason = f"all shards arrived, and they are the same files as {existing.full_name}"
                 remove_model(session, model, reason, LOCAL)
                 return Registered(existing, created=False)
             complete_model(session, model, whole)
-        with stages.timed("relatives"):
-            record_relatives(session, model)
-            resolve_declared(session, model)
+        run.link_relatives(session, model)
         return Registered(model, created=True)
 
     def _visible(self, session: Session, file: OpenGguf, *matches: ColumnElement[bool]) -> Model | None:
@@ -657,14 +661,6 @@ class _ShardIngest:
         check_shards(model.full_name, shards)
         check_tensor_sizes(model.full_name, (tensor.size_bytes for _, header in shards for tensor in header.tensors))
 
-    def _stored_fronts(self, session: Session, rows: Sequence[ModelFile]) -> list[StoredFront]:
-        fronts = []
-        for row in rows:
-            front = read_front(stored_header(session, self._registry.blobs, row).source)
-            odd_padding = any(part.offset_bytes >= row.header_bytes for part in parts_of(session, row.id))
-            fronts.append(StoredFront(front, odd_padding, Digest(row.sha256)))
-        return fronts
-
 
 def _number(file: OpenGguf) -> int:
     """Return the number of a file in its model, from 0."""
@@ -682,37 +678,15 @@ def same_header(file: OpenGguf) -> tuple[ColumnElement[bool], ...]:
     return ModelFile.header_sha256 == digest, ModelFile.size_bytes == file.header.file_size_bytes
 
 
-def _check_organs(session: Session, model: Model) -> None:
-    """Check the number of repeated organs in all shards of a model; raises TooManyTensors."""
-    count = TensorCount(model.full_name)
-    for organ_id, size_bytes in organ_sizes_of(session, model.id):
-        count.add(organ_id, size_bytes)
-
-
 def _with_missing(session: Session, model: Model, report: IngestReport) -> IngestReport:
     error = incompleteness(session, model)
     return replace(report, incomplete=str(error), missing=error.missing)
 
 
-def _known_report(session: Session, model: Model, file: OpenGguf) -> IngestReport:
-    """Return the report on a file that is stored already and was not read."""
-    size_bytes = file.header.file_size_bytes
-    report = IngestReport(
-        model=model.full_name,
-        digest=Digest(model.digest),
-        created=False,
-        organs=len(file.header.tensors),
-        new_blobs=0,
-        size_bytes=size_bytes,
-        new_bytes=0,
-        known_bytes=size_bytes,
-        stored_bytes=0,
-        healed_blobs=0,
-        seconds=0.0,
-        stages={},
-        flags=(),
-    )
-    return _with_missing(session, model, report) if model.state == "incomplete" else report
+def _unread_report(model: Model, organs: int, size_bytes: int) -> IngestReport:
+    """Return the report on a model or a shard that is stored already and was not read."""
+    digest = Digest(model.digest)
+    return IngestReport(model.full_name, digest, False, organs, size_bytes=size_bytes, known_bytes=size_bytes)
 
 
 def _whole_report(session: Session, model: Model, last: IngestReport) -> IngestReport:
@@ -740,11 +714,15 @@ _SUMS = ("organs", "new_blobs", "size_bytes", "new_bytes", "known_bytes", "store
 def merged_report(reports: Sequence[IngestReport]) -> IngestReport:
     """Return the report on several shards of one model: the last one, with the sums of all."""
     sums: dict[str, Any] = {name: sum(getattr(report, name) for report in reports) for name in _SUMS}
+    stages = Stages()
+    for report in reports:
+        for stage, values in report.stages.items():
+            stages.add(stage, values["seconds"], int(values["bytes"]))
     return replace(
         reports[-1],
         created=any(report.created for report in reports),
         seconds=round(sum(report.seconds for report in reports), 4),
-        stages=merged_stages([report.stages for report in reports]),
+        stages=stages.summary(),
         flags=tuple(dict.fromkeys(flag for report in reports for flag in report.flags)),
         notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         nonfinite={name: count for report in reports for name, count in report.nonfinite.items()},
@@ -752,40 +730,9 @@ def merged_report(reports: Sequence[IngestReport]) -> IngestReport:
     )
 
 
-def _unread_report(registry: LocalRegistry, name: ModelName) -> IngestReport:
-    """Return the report on a registered model whose files were not read again."""
-    with registry.catalog.reading() as session:
-        model = model_by_name(session, name)
-        return IngestReport(
-            model=model.full_name,
-            digest=Digest(model.digest),
-            created=False,
-            organs=model.tensors,
-            new_blobs=0,
-            size_bytes=model.size_bytes,
-            new_bytes=0,
-            known_bytes=model.size_bytes,
-            stored_bytes=0,
-            healed_blobs=0,
-            seconds=0.0,
-            stages={},
-            flags=(),
-        )
-
-
-def _record_read(session: Session, files: Sequence[DissectedFile], gathered: Gathered) -> None:
-    """Record the SHA-256 of files on this machine, so that the same files of a tool need not be read again."""
-    digests = {
-        stamp: gathered.files[index].file
-        for index, file in enumerate(files)
-        if isinstance(file.source, FileSource) and (stamp := file.source.stamp) is not None
-    }
-    record_known_files(session, digests)
-
-
 def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake, progress: Progress) -> IngestReport:
     """Fetch the files of `source` one at a time, ingest each, and remove it before the next one is fetched."""
-    names, shards = _NameCheck(registry, intake), _ShardIngest(registry, intake, progress)
+    shards = _ShardIngest(registry, intake, progress)
     for remote in source.remote:
         served = OpenGguf(file := remote.open(), read_header(file))
         stated_sha256 = stated_digest(file)
@@ -795,13 +742,13 @@ def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake,
             continue
         is_whole = len(source.remote) == 1 and not is_shard(served.header)
         if is_whole:
-            names.check()
+            shards.names.ask()
         else:
             shards.check(served, is_new=True)
         with spooled(registry.settings.spool, remote, file, stated_sha256, progress) as copy:
             dissected = dissect(copy)
             if is_whole:
-                return _ingest_whole(registry, [dissected], intake, progress, Stages(), names)
+                return ingest_files(registry, [dissected], intake, progress, names=shards.names)
             shards.add(dissected)
     return shards.report()
 
@@ -814,31 +761,18 @@ class _NameCheck:
         self._allowed_over: int | None = None
         """The id of the newest version that was allowed."""
 
-    def check_size(self, size_bytes: int) -> None:
-        """Ask before anything is stored, unless a file of the same size is registered: then only the digest decides."""
+    def ask(self, is_exempt: Callable[[Session], bool] = lambda _session: False) -> None:
+        """Ask before something is stored or registered under a name that is taken, unless it is exempt."""
         with self._registry.catalog.reading() as session:
-            taken = None if has_visible_model_of_size(session, size_bytes) else self._find_taken(session)
-        self._ask(taken)
-
-    def check_digest(self, record: ModelRecord) -> None:
-        """Ask before the model is registered, unless it already is."""
-        with self._registry.catalog.reading() as session:
-            taken = None if existing_model(session, record, self._intake.keep_name) else self._find_taken(session)
-        self._ask(taken)
-
-    def check_again(self, session: Session, record: ModelRecord) -> None:
-        """Refuse a model whose name was taken meanwhile: the transaction that registers it cannot ask."""
-        if existing_model(session, record, self._intake.keep_name) is None:
-            self.refuse_taken(session)
-
-    def check(self) -> None:
-        """Ask before the first shard of a model, or a file on a server, is stored."""
-        with self._registry.catalog.reading() as session:
-            taken = self._find_taken(session)
-        self._ask(taken)
+            taken = None if is_exempt(session) else self._find_taken(session)
+        if taken is None or taken[0] == self._allowed_over:
+            return
+        if not self._intake.new_version(taken[1]):
+            raise taken[1]
+        self._allowed_over = taken[0]
 
     def refuse_taken(self, session: Session) -> None:
-        """Refuse a name that was taken after the question."""
+        """Refuse a name that was taken after the question: the transaction that registers the model cannot ask."""
         if taken := self._find_taken(session):
             newest, error = taken
             if newest != self._allowed_over and self._intake.new_version is not always:
@@ -850,10 +784,3 @@ class _NameCheck:
             return None
         name, version = self._intake.name, next_version(session, self._intake.name)
         return newest.id, NameTaken(f"{name.namespace}/{name.name}", newest.full_name, version)
-
-    def _ask(self, taken: tuple[int, NameTaken] | None) -> None:
-        if taken is None or taken[0] == self._allowed_over:
-            return
-        if not self._intake.new_version(taken[1]):
-            raise taken[1]
-        self._allowed_over = taken[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from organs.ingest.directory.layout import MANIFEST_FILE
 from organs.ingest.directory.opening import directory_size_bytes, open_directory
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
 from organs.ingest.files import FileSource, OpenFile, ReadableFile
-from organs.ingest.parts import PartName, first_parts, joining_sentence, parse_part_name
+from organs.ingest.parts import first_parts, joining_sentence, parse_part_name
 from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
 from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder, quantised_by
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
@@ -110,15 +110,20 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | N
                     f"{argument}: a model in safetensors files. Convert it first: {convert_command(argument)}"
                 )
             hint = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
-            raise BadSource(f"{argument}: nothing to {purpose}: {_reason_for_nothing(argument)}{hint}")
+            if Path(argument).is_dir():
+                reason = "the folder has no GGUF files and no organs"
+            else:
+                reason = "no file matches the pattern" if glob.has_magic(argument) else "no such file or folder"
+            raise BadSource(f"{argument}: nothing to {purpose}: {reason}{hint}")
         paths.update(dict.fromkeys(matches))
-    return [*group_models(paths, LOCAL_NAMESPACE), *(_remote_source(address, purpose, hub) for address in remote)]
-
-
-def _reason_for_nothing(argument: str) -> str:
-    if Path(argument).is_dir():
-        return "the folder has no GGUF files and no organs"
-    return "no file matches the pattern" if glob.has_magic(argument) else "no such file or folder"
+    sources = group_models(paths, LOCAL_NAMESPACE)
+    for address in remote:
+        if hub is None:
+            raise BadSource(f"{address[:200]}: an address; to {purpose} the model, download it first")
+        model = find_remote(address, hub)
+        namespace = LOCAL_NAMESPACE if model.namespace is None else namespace_from_text(model.namespace)
+        sources.append(ModelSource((), ModelName(namespace, name_from_text(model.stem)), model.files))
+    return sources
 
 
 def convert_command(folder: str) -> str:
@@ -135,14 +140,6 @@ def refuse_unconvertible(folder: Path) -> None:
             f"{folder}: its weights are quantised by {quantisation}, which convert_hf_to_gguf.py cannot read. Take the "
             "original model without quantisation, and convert that"
         )
-
-
-def _remote_source(address: str, purpose: str, hub: Hub | None) -> ModelSource:
-    if hub is None:
-        raise BadSource(f"{address[:200]}: an address; to {purpose} the model, download it first")
-    model = find_remote(address, hub)
-    namespace = LOCAL_NAMESPACE if model.namespace is None else namespace_from_text(model.namespace)
-    return ModelSource((), ModelName(namespace, name_from_text(model.stem)), model.files)
 
 
 def skipped_files(arguments: Iterable[str]) -> Skipped:
@@ -225,19 +222,12 @@ def group_models(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
             stem = path.name.removesuffix(GGUF_SUFFIX)
         else:
             key = ShardName(shard.stem, 0, shard.count)
-            files = _find_siblings(path, shard)
+            beside = path.parent.glob(f"{glob.escape(shard.stem)}-*-of-{shard.count:05d}{GGUF_SUFFIX}")
+            shards = ((other, parse_shard_name(other.name)) for other in sorted(beside))
+            files = tuple(other for other, name in shards if name is not None and name.stem == shard.stem) or (path,)
             stem = shard.stem
         sources.setdefault((path.parent, key), ModelSource(files, ModelName(namespace, name_from_text(stem))))
     return list(sources.values())
-
-
-def _find_siblings(path: Path, shard: ShardName) -> tuple[Path, ...]:
-    siblings = []
-    for other in sorted(path.parent.glob(f"{glob.escape(shard.stem)}-*-of-{shard.count:05d}{GGUF_SUFFIX}")):
-        name = parse_shard_name(other.name)
-        if name is not None and name.stem == shard.stem:
-            siblings.append(other)
-    return tuple(siblings) or (path,)
 
 
 def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
@@ -276,31 +266,15 @@ def in_order(name: str, files: Sequence[G]) -> list[G]:
 
 def source_size_bytes(source: ModelSource) -> int:
     """Return the bytes to read, for progress; unreadable files count as 0."""
-    return sum(_size_bytes(path) for path in source.paths)
-
-
-def _size_bytes(path: Path) -> int:
-    if is_adapter_folder(path):
-        return adapter_size_bytes(path)
-    return directory_size_bytes(path) if path.is_dir() else path.stat().st_size if path.is_file() else 0
-
-
-def notes_of(
-    files: Sequence[DissectedFile], digests: Mapping[int, Digest], pieces: Mapping[tuple[int, int], Digest]
-) -> tuple[str, ...]:
-    """Return notes on `files`, from the digests of the files by index and of their pieces by offset."""
-    by_offset = by_file(len(files), pieces)
-    return tuple(
-        note for index, file in enumerate(files) for note in file.source.notes(digests[index], by_offset[index])
-    )
-
-
-def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[int, Digest]]:
-    """Return the digests of pieces by offset, for each of `count` files."""
-    by_offset: list[dict[int, Digest]] = [{} for _ in range(count)]
-    for (index, offset), digest in pieces.items():
-        by_offset[index][offset] = digest
-    return by_offset
+    total = 0
+    for path in source.paths:
+        if is_adapter_folder(path):
+            total += adapter_size_bytes(path)
+        elif path.is_dir():
+            total += directory_size_bytes(path)
+        elif path.is_file():
+            total += path.stat().st_size
+    return total
 
 
 def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[OpenFile]:
@@ -312,14 +286,9 @@ def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[O
     if is_adapter_folder(path):
         return [open_adapter(opened, path, base)]
     file = opened.enter_context(FileSource(path))
-    if part := parse_part_name(path.name):
-        _refuse_part(file, part)
+    if part := parse_part_name(path.name):  # refuse it, unless it is a whole file of that name
+        try:
+            read_header(file)
+        except BadGguf as error:
+            raise BadSource(joining_sentence(file.path, part)) from error
     return [file]
-
-
-def _refuse_part(file: FileSource, part: PartName) -> None:
-    """Raise BadSource unless `file`, which is called a part of a GGUF file, is a whole one."""
-    try:
-        read_header(file)
-    except BadGguf as error:
-        raise BadSource(joining_sentence(file.path, part)) from error

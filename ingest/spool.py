@@ -20,8 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from organs.ingest.files import FileSource, ReadableFile
-from organs.ingest.tasks import Progress
+from organs.ingest.files import FileSource, Progress, ReadableFile
 from organs.ingest.urls import RemoteFile
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, BadSource, Busy
@@ -86,13 +85,17 @@ def spooled(
         raise translated(error, path) from error
     try:
         lock_file(descriptor, path, Busy(f"{remote}: another process fetches this file: wait until it is done"))
-        _remove_older(folder, address, path)
-        if is_continued:
-            _fetch(descriptor, path, file, progress)
-        else:
-            _fetch_at_once(descriptor, path, file, progress)
+        oldest = time.time() - KEPT_SECONDS
+        for other in folder.iterdir():  # copies of earlier versions of the file, and those that nothing has continued
+            with suppress(OSError):  # another process removes it
+                if other != path and (other.name.startswith(address[:32]) or other.stat().st_mtime < oldest):
+                    other.unlink()
+        _fetch(descriptor, path, file, progress, is_continued=is_continued)
         if sha256 is not None:
-            _check_digest(path, remote, sha256)
+            with path.open("rb") as written:
+                found = hashlib.file_digest(written, "sha256").hexdigest()
+            if found != sha256:
+                raise BadSource(f"{remote}: the fetched bytes have the SHA-256 {found}, but the server states {sha256}")
         with FileSource(path, (Path(remote.name), str(remote))) as copy:
             yield copy
         _remove(path)
@@ -104,66 +107,35 @@ def spooled(
         os.close(descriptor)
 
 
-def _remove_older(folder: Path, address: Digest, path: Path) -> None:
-    """Remove copies of earlier versions of the file at the same address, and copies that nothing has continued."""
-    oldest = time.time() - KEPT_SECONDS
-    for other in folder.iterdir():
-        with suppress(OSError):  # another process removes it
-            if other != path and (other.name.startswith(address[:32]) or other.stat().st_mtime < oldest):
-                other.unlink()
+def _fetch(descriptor: int, path: Path, file: RangedFile, progress: Progress, *, is_continued: bool) -> None:
+    """Fetch the bytes that are missing in the copy; all bytes with one request unless it is continued."""
+    # All windows before the last one are certainly right.
+    copied_bytes = min(os.fstat(descriptor).st_size, file.size_bytes) if is_continued else 0
+    begin = max(0, (copied_bytes - 1) // WINDOW_BYTES * WINDOW_BYTES)
 
+    def write(offset: int, *pieces: bytes) -> None:
+        try:
+            Files().write_at(descriptor, pieces, offset)
+            if is_continued:
+                os.fsync(descriptor)
+        except OSError as error:
+            raise translated(error, path) from error
+        progress(0)
 
-def _fetch(descriptor: int, path: Path, file: RangedFile, progress: Progress) -> None:
-    """Fetch the bytes that are missing in the copy."""
-    begin = _trusted_bytes(os.fstat(descriptor).st_size, file.size_bytes)
-    _keep(descriptor, path, begin, file.size_bytes)
+    try:
+        os.ftruncate(descriptor, begin)
+        check_room(path.parent, file.size_bytes - begin, Files())
+    except OSError as error:
+        raise translated(error, path) from error
+    if not is_continued:
+        file.read_all(write)
+        return
     with ThreadPoolExecutor(REQUESTS, thread_name_prefix="fetch") as threads:
         for window in range(begin, file.size_bytes, WINDOW_BYTES):
             end = min(window + WINDOW_BYTES, file.size_bytes)
             offsets = range(window, end, PIECE_BYTES)
             pieces = [threads.submit(file.read_at, at, min(PIECE_BYTES, end - at)) for at in offsets]
-            data = [piece.result() for piece in pieces]
-            try:
-                Files().write_at(descriptor, data, window)
-                os.fsync(descriptor)
-            except OSError as error:
-                raise translated(error, path) from error
-            progress(0)
-
-
-def _fetch_at_once(descriptor: int, path: Path, file: RangedFile, progress: Progress) -> None:
-    """Fetch all bytes with one request."""
-    _keep(descriptor, path, 0, file.size_bytes)
-
-    def write(offset: int, data: bytes) -> None:
-        try:
-            Files().write_at(descriptor, [data], offset)
-        except OSError as error:
-            raise translated(error, path) from error
-        progress(0)
-
-    file.read_all(write)
-
-
-def _keep(descriptor: int, path: Path, kept_bytes: int, size_bytes: int) -> None:
-    """Delete the bytes of a copy after the first `kept_bytes`, and check that all `size_bytes` fit on the disk."""
-    try:
-        os.ftruncate(descriptor, kept_bytes)
-        check_room(path.parent, size_bytes - kept_bytes, Files())
-    except OSError as error:
-        raise translated(error, path) from error
-
-
-def _trusted_bytes(copied_bytes: int, size_bytes: int) -> int:
-    """Return how many bytes of a copy are certainly right: all windows before the last one."""
-    return max(0, (min(copied_bytes, size_bytes) - 1) // WINDOW_BYTES * WINDOW_BYTES)
-
-
-def _check_digest(path: Path, remote: RemoteFile, sha256: Digest) -> None:
-    with path.open("rb") as copy:
-        found = hashlib.file_digest(copy, "sha256").hexdigest()
-    if found != sha256:
-        raise BadSource(f"{remote}: the fetched bytes have the SHA-256 {found}, but the server states {sha256}")
+            write(window, *(piece.result() for piece in pieces))
 
 
 def _remove(path: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, Wanted
 from organs.registry.anatomy import OrganType, Place, Tower
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.organs import measurements_in, shape_of
 from organs.registry.catalog.tables import Measurement as MeasurementRow
-from organs.registry.catalog.tables import Organ, Placement
+from organs.registry.catalog.tables import Organ
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement
 from organs.registry.measure.sample import spectral_patches
@@ -37,7 +36,17 @@ def stored_model(
             place = Place(OrganType(placement.type), Tower(placement.tower), placement.block, placement.slot)
             if wanted is None or wanted(placement.name, place):
                 results = [row for row in (first, *(other[2] for other in others)) if row is not None]
-                tensors.append(_measured(placement, place, organ, _measurement(results, organ, fingerprint)))
+                tensors.append(
+                    MeasuredTensor(
+                        name=placement.name,
+                        place=place,
+                        dtype=organ.dtype,
+                        shape=shape_of(organ.shape),
+                        elements=organ.elements,
+                        size_bytes=placement.size_bytes,
+                        measurement=_measurement(results, organ, fingerprint),
+                    )
+                )
         whole = MeasuredFile(model.full_name, model.size_bytes, model.tensors, len(tensors), model.parameters)
         return ModelName(model.namespace, model.name, model.version), MeasuredModel(
             architecture=model.architecture,
@@ -50,45 +59,23 @@ def stored_model(
         )
 
 
-def _measured(placement: Placement, place: Place, organ: Organ, measurement: Measurement) -> MeasuredTensor:
-    return MeasuredTensor(
-        name=placement.name,
-        place=place,
-        dtype=organ.dtype,
-        shape=shape_of(organ.shape),
-        elements=organ.elements,
-        size_bytes=placement.size_bytes,
-        measurement=measurement,
-    )
+_SAMPLE_COLUMNS = (
+    *("sample_size", "entropy", "kurtosis", "coherence", "mean", "standard_deviation", "minimum", "maximum"),
+    *("nan_count", "infinite_count", "constant", "reason"),
+)
 
 
 def _measurement(results: Iterable[MeasurementRow], organ: Organ, fingerprint: bytes | None) -> Measurement:
     """Return the measurement whose numbers are in the `results` of the methods."""
     measurement = Measurement(reason="it was not measured", fingerprint=fingerprint, nonfinite=organ.nonfinite)
     for row in results:
-        own = {name: getattr(row, name) for name, measure in MEASURES.items() if measure.method == row.method}
-        values = _spectral_values(organ) if row.method == SPECTRAL_METHOD else _sample_values(row)
-        measurement = replace(measurement, **own, **values)
+        values = {name: getattr(row, name) for name, measure in MEASURES.items() if measure.method == row.method}
+        if row.method != SPECTRAL_METHOD:
+            values |= {"method": row.method} | {name: getattr(row, name) for name in _SAMPLE_COLUMNS}
+        else:
+            values["spectral_method"] = SPECTRAL_METHOD
+            patches = spectral_patches(shape_of(organ.shape))
+            if patches is not None:  # the matrix that the method reads of a tensor of this shape
+                values |= {"spectral_rows": len(patches.rows), "spectral_columns": patches.columns}
+        measurement = replace(measurement, **values)
     return measurement
-
-
-def _sample_values(row: MeasurementRow) -> dict[str, Any]:
-    return {"method": row.method} | {name: getattr(row, name) for name in _SAMPLE_COLUMNS}
-
-
-def _spectral_values(organ: Organ) -> dict[str, Any]:
-    """Return the method of the spectral reading, and the size of the matrix that it reads of a tensor of this shape."""
-    patches = spectral_patches(shape_of(organ.shape))
-    if patches is None:
-        return {"spectral_method": SPECTRAL_METHOD}
-    return {
-        "spectral_method": SPECTRAL_METHOD,
-        "spectral_rows": len(patches.rows),
-        "spectral_columns": patches.columns,
-    }
-
-
-_SAMPLE_COLUMNS = (
-    *("sample_size", "entropy", "kurtosis", "coherence", "mean", "standard_deviation", "minimum", "maximum"),
-    *("nan_count", "infinite_count", "constant", "reason"),
-)

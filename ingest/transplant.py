@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
@@ -19,12 +18,14 @@ from organs.ingest.files import (
     BytesInMemory,
     ComposedFile,
     OpenFile,
+    Progress,
     Section,
+    no_progress,
 )
 from organs.ingest.sources import ModelSource, open_files
 from organs.registry.anatomy import Place, Slot, expert_name
 from organs.registry.compose.lock import Lock
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Parent,
     Part,
 )
@@ -37,41 +38,30 @@ from organs.registry.entities.plan import GRAFTED
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import HeaderSource, TensorInfo, read_header
-from organs.registry.gguf.header import Span
-from organs.registry.gguf.types import DType
 from organs.registry.measure import count_nonfinite_in, measure
 from organs.registry.search.gains import DonorGain
 from organs.registry.store.files import (
     Files,
-    UnplacedFile,
     placed,
 )
 
-Progress = Callable[[int], None]
 
-
-def place_virtual(file: OpenFile, path: Path, progress: Progress | None = None, files: Files | None = None) -> Digest:
+def place_virtual(file: OpenFile, path: Path, progress: Progress = no_progress, files: Files | None = None) -> Digest:
     """Write `file` to `path`, replacing an existing file, and return its SHA-256.
 
     Raises BadSource if a source changes meanwhile, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
     with placed(path, file.size_bytes, files) as target:
-        digest = _write(file, target, progress)
-        file.check_unchanged()
-        return digest
-
-
-def _write(file: OpenFile, target: UnplacedFile, progress: Progress | None) -> Digest:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(min(BUFFER_BYTES, file.size_bytes)))
-    for begin in range(0, file.size_bytes, BUFFER_BYTES):
-        view = buffer[: min(BUFFER_BYTES, file.size_bytes - begin)]
-        file.read_into(view, begin)
-        digest.update(view)
-        target.write_at(view, begin)
-        if progress is not None:
+        digest = hashlib.sha256()
+        buffer = memoryview(bytearray(min(BUFFER_BYTES, file.size_bytes)))
+        for begin in range(0, file.size_bytes, BUFFER_BYTES):
+            view = buffer[: min(BUFFER_BYTES, file.size_bytes - begin)]
+            file.read_into(view, begin)
+            digest.update(view)
+            target.write_at(view, begin)
             progress(len(view))
-    return Digest(digest.hexdigest())
+        file.check_unchanged()
+        return Digest(digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +135,23 @@ def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
     plan.check()
     only_grafts = all(item.acts == (GRAFTED,) for item in plan.computations.values())
     assert only_grafts, "files are grafted; adapters and purification are the registry's"
-    stacks = [part for part in plan.parts if part.computation is not None]
-    lock = plan.lock({part.before.name: _stack_digest(part, plan.base, library) for part in stacks})
-    return Transplant(plan, lock, _compose_file(plan, lock, library, path))
+    digests = {}
+    for part in plan.parts:
+        if part.computation is not None:
+            stack = list(_expert_sections(part, plan.base, 0, library))
+            digests[part.before.name] = _digest(ComposedFile(Path(part.before.name), part.source.size_bytes, stack))
+    lock = plan.lock(digests)
+    data = plan.header(lock)
+    header = read_header(HeaderSource(data, plan.size_bytes, str(path)))
+    sections = [Section(0, len(data), BytesInMemory(data))]
+    for part, tensor in zip(plan.parts, header.tensors, strict=True):
+        offset = header.data_offset + tensor.offset
+        if part.computation is None:
+            file, source = library.place_of(part.donor or plan.base, part.source.name)
+            sections.append(Section(offset, tensor.size_bytes, file.source, file.tensor_span(source).offset))
+        else:
+            sections += _expert_sections(part, plan.base, offset, library)
+    return Transplant(plan, lock, ComposedFile(path, plan.size_bytes, sections))
 
 
 def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
@@ -182,14 +186,24 @@ def _part(file: DissectedFile, tensor: TensorInfo, place: Place, expert: int | N
     name, shape, span = tensor.name, tensor.shape, file.tensor_span(tensor)
     if expert is not None:
         name, shape, span = expert_name(name, expert), expert_shape(shape), file.expert_span(tensor, expert)
-    measurement = measure(partial(_read, file, span.offset), shape, tensor.dtype)
-    digest, nonfinite = _digest_and_count(file, span, tensor.dtype)
+    digest = hashlib.sha256()
+
+    def read(offset: int, size: int) -> bytes:
+        return file.source.read_at(span.offset + offset, size)
+
+    def hash_pieces() -> Iterator[memoryview]:
+        for piece in file.pieces(span):
+            digest.update(piece)
+            yield piece
+
+    measurement = measure(read, shape, tensor.dtype)
+    nonfinite = count_nonfinite_in(hash_pieces(), tensor.dtype)
     return Part(
         name=name,
         place=place,
         dtype=tensor.dtype,
         shape=shape,
-        digest=digest,
+        digest=Digest(digest.hexdigest()),
         theta=measurement.theta,
         spectral_signal=measurement.spectral_signal,
         fingerprint=measurement.fingerprint,
@@ -197,41 +211,6 @@ def _part(file: DissectedFile, tensor: TensorInfo, place: Place, expert: int | N
         standard_deviation=measurement.standard_deviation,
         nonfinite=nonfinite,
     )
-
-
-def _read(file: DissectedFile, begin: int, offset: int, size: int) -> bytes:
-    return file.source.read_at(begin + offset, size)
-
-
-def _digest_and_count(file: DissectedFile, span: Span, dtype: DType) -> tuple[Digest, int]:
-    """Return the SHA-256 of a tensor's bytes and the number of NaN or infinite values, from one read."""
-    digest = hashlib.sha256()
-
-    def hash_pieces() -> Iterator[memoryview]:
-        for piece in file.pieces(span):
-            digest.update(piece)
-            yield piece
-
-    nonfinite = count_nonfinite_in(hash_pieces(), dtype)
-    return Digest(digest.hexdigest()), nonfinite
-
-
-def _compose_file(plan: Plan, lock: Lock, library: FileLibrary, path: Path) -> ComposedFile:
-    data = plan.header(lock)
-    size = plan.size_bytes
-    header = read_header(HeaderSource(data, size, str(path)))
-    header_section = Section(0, len(data), BytesInMemory(data))
-    return ComposedFile(path, size, [header_section, *_sections(plan, header.data_offset, header.tensors, library)])
-
-
-def _sections(plan: Plan, data_offset: int, tensors: Iterable[TensorInfo], library: FileLibrary) -> Iterator[Section]:
-    for part, tensor in zip(plan.parts, tensors, strict=True):
-        offset = data_offset + tensor.offset
-        if part.computation is None:
-            file, source = library.place_of(part.donor or plan.base, part.source.name)
-            yield Section(offset, tensor.size_bytes, file.source, file.tensor_span(source).offset)
-        else:
-            yield from _expert_sections(part, plan.base, offset, library)
 
 
 def _expert_sections(part: PlannedPart, base: Parent, offset: int, library: FileLibrary) -> Iterator[Section]:
@@ -247,10 +226,8 @@ def _expert_sections(part: PlannedPart, base: Parent, offset: int, library: File
         yield Section(offset + expert * size, size, file.source, file.tensor_span(source).offset + expert * size)
 
 
-def _stack_digest(part: PlannedPart, base: Parent, library: FileLibrary) -> Digest:
-    size = part.source.size_bytes
-    stack = ComposedFile(Path(part.before.name), size, list(_expert_sections(part, base, 0, library)))
+def _digest(file: ComposedFile) -> Digest:
     digest = hashlib.sha256()
-    for begin in range(0, size, BUFFER_BYTES):
-        digest.update(stack.read_at(begin, min(BUFFER_BYTES, size - begin)))
+    for begin in range(0, file.size_bytes, BUFFER_BYTES):
+        digest.update(file.read_at(begin, min(BUFFER_BYTES, file.size_bytes - begin)))
     return Digest(digest.hexdigest())

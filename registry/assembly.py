@@ -29,14 +29,17 @@ from organs.registry.catalog.queries.models import Segment, files_of, parts_of, 
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.digest import Digest
-from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, StoreError, UnsupportedDType
+from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, UnsupportedDType
 from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode_header, padded, read_header
 from organs.registry.gguf.quants import can_dequantize, dequantize
 from organs.registry.gguf.split import cut, has_left_over_keys, whole_metadata
+from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.blobs import blaming_parent
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
-from organs.registry.store.files import DirectWriter, Files, NamedFile, OutputFiles, SourceModel, placed_in_order
+from organs.registry.store.files import Files, placed_in_order
+
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def plan_file(session: Session, file: ModelFile, begin_bytes: int = 0, end_bytes
     needed = [
         part for part in segments if part.offset_bytes < end and part.offset_bytes + part.size_bytes > begin_bytes
     ]
-    slices = resolve(session, sorted(needed, key=_offset))
+    slices = resolve(session, sorted(needed, key=lambda segment: segment.offset_bytes))
     return clipped(FilePlan(file.name, file.size_bytes, Digest(file.sha256), b"", slices), begin_bytes, end)
 
 
@@ -173,10 +176,6 @@ def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
                     store.open(row).close()
 
 
-def _offset(segment: Segment) -> int:
-    return segment.offset_bytes
-
-
 @dataclass(frozen=True, slots=True)
 class ReadHeader:
     """The header of one file of a model, and its source."""
@@ -224,7 +223,12 @@ def first_header(session: Session, store: BlobStore, model: Model) -> ReadHeader
 
 def stored_header(session: Session, store: BlobStore, file: ModelFile) -> ReadHeader:
     """Return the header of a stored file, rebuilt from its parts. Raises CorruptBlob, MissingBlob."""
-    return _read_header(store, plan_file(session, file, 0, file.header_bytes), file)
+    with FileStream(store, plan_file(session, file, 0, file.header_bytes)) as stream:
+        source = HeaderSource(b"".join(map(bytes, stream)), file.size_bytes, file.name)
+    header = read_header(source)
+    if header.end != file.header_bytes:
+        raise CorruptBlob(file.name, f"its header ends at byte {header.end}, but {file.header_bytes} is recorded")
+    return ReadHeader(file, source, header)
 
 
 def prove_file(store: BlobStore, plan: FilePlan, progress: Progress | None = None) -> None:
@@ -257,10 +261,7 @@ def plan_new_file(
 def _first_header_and_tensors(session: Session, store: BlobStore, model: Model) -> tuple[ReadHeader, list[TensorSpec]]:
     """Return the first file's header, and the tensors of all files in order."""
     check_assemblable(model)
-    headers = [
-        _read_header(store, plan, file)
-        for plan, file in zip(plan_model(session, model), files_of(session, model.id), strict=True)
-    ]
+    headers = [stored_header(session, store, file) for file in files_of(session, model.id)]
     if headers[0].header.is_big_endian:
         reason = "its numbers are big-endian, so only its original files can be written"
         raise NotAssemblable(f"{model.namespace}/{model.name}", [reason])
@@ -268,24 +269,6 @@ def _first_header_and_tensors(session: Session, store: BlobStore, model: Model) 
         TensorSpec(tensor.name, tensor.shape, tensor.dtype) for read in headers for tensor in read.header.tensors
     ]
     return headers[0], tensors
-
-
-def _read_header(store: BlobStore, plan: FilePlan, file: ModelFile) -> ReadHeader:
-    header_bytes = file.header_bytes
-    collected = bytearray()
-    head = FilePlan(plan.name, header_bytes, None, b"", tuple(_slices_before(plan.slices, header_bytes)))
-    with FileStream(store, head) as stream:
-        for view in stream:
-            collected += view
-    source = HeaderSource(bytes(collected), file.size_bytes, plan.name)
-    header = read_header(source)
-    if header.end != header_bytes:
-        raise CorruptBlob(plan.name, f"its header ends at byte {header.end}, but {header_bytes} is recorded")
-    return ReadHeader(file, source, header)
-
-
-def _slices_before(slices: Sequence[PlannedSlice], end: int) -> list[PlannedSlice]:
-    return [piece for piece in slices if piece.offset_bytes < end]
 
 
 def _blobs_by_tensor(session: Session, model: Model) -> dict[str, BlobRow]:
@@ -570,7 +553,19 @@ class FileStream:
             with self._naming(piece):
                 reader = self._store.open(piece.blob)
             self._open.add(reader)
-            yield from _tasks_of(piece, reader)
+            first, end = piece.blob_offset_bytes, piece.blob_offset_bytes + piece.size_bytes
+            needed = [
+                (number, chunk)
+                for number, chunk in enumerate(reader.chunks)
+                if chunk.plain_offset_bytes < end and chunk.plain_offset_bytes + chunk.plain_size_bytes > first
+            ]
+            for _, group in groupby(needed, key=lambda numbered: numbered[0] // reader.chunks_together):
+                chunks = [chunk for _, chunk in group]
+                place, last = chunks[0].plain_offset_bytes, chunks[-1]
+                begin = max(0, first - place)
+                size = min(last.plain_offset_bytes + last.plain_size_bytes, end) - place
+                offset = piece.offset_bytes + place + begin - first
+                yield _Task(offset, piece, reader, chunks, begin, size, last is needed[-1][1])
 
     def _decode(self, task: _Task, room: memoryview) -> memoryview:
         begin, began = 0, thread_time()
@@ -590,44 +585,15 @@ class FileStream:
             try:
                 yield
             except (CorruptBlob, MissingBlob) as error:
-                self.faults.append(_faulty_blob(piece.blob, error))
+                faulty = error.parent if isinstance(error, FaultyParent) else piece.blob.digest
+                self.faults.append(next((row for row in piece.blob.lineage if row.digest == faulty), piece.blob))
                 raise
-
-
-def _faulty_blob(blob: BlobRow, error: StoreError) -> BlobRow:
-    """Return the blob with the wrong or missing bytes: `blob`, or the parent that the error names."""
-    if not isinstance(error, FaultyParent):
-        return blob
-    return next((row for row in blob.lineage if row.digest == error.parent), blob)
-
-
-def _tasks_of(piece: PlannedSlice, reader: PlainReader) -> Iterator[_Task]:
-    first, end = piece.blob_offset_bytes, piece.blob_offset_bytes + piece.size_bytes
-    needed = [
-        (number, chunk)
-        for number, chunk in enumerate(reader.chunks)
-        if chunk.plain_offset_bytes < end and chunk.plain_offset_bytes + chunk.plain_size_bytes > first
-    ]
-    together = reader.chunks_together
-    groups = [
-        [chunk for _, chunk in group] for _, group in groupby(needed, key=lambda numbered: numbered[0] // together)
-    ]
-    for chunks in groups:
-        place, last = chunks[0].plain_offset_bytes, chunks[-1]
-        begin = max(0, first - place)
-        size = min(last.plain_offset_bytes + last.plain_size_bytes, end) - place
-        yield _Task(
-            piece.offset_bytes + place + begin - first, piece, reader, chunks, begin, size, last is needed[-1][1]
-        )
 
 
 def _zeros(size: int) -> Iterator[memoryview]:
     while size > 0:
         yield _ZEROS[: min(size, len(_ZEROS))]
         size -= len(_ZEROS)
-
-
-Progress = Callable[[int], None]
 
 
 def place_file(
@@ -637,8 +603,21 @@ def place_file(
 
     Raises CorruptBlob or MissingBlob for a bad blob, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
+    digest = hashlib.sha256()
     with placed_in_order(path, plan.size_bytes, files) as file:
-        return _write(store, plan, file, progress)
+        # Another thread writes the bytes that this one hashes.
+        with FileStream(store, plan) as stream, ThreadPoolExecutor(1, thread_name_prefix="write") as writing:
+            for view in stream:
+                written = writing.submit(file.append, [view])
+                digest.update(view)
+                written.result()  # the stream reuses the memory
+                if progress is not None:
+                    progress(len(view))
+        sha256 = Digest(digest.hexdigest())
+        if plan.sha256 is not None and sha256 != plan.sha256:
+            raise CorruptBlob(plan.name, f"its SHA-256 would be {sha256}, not {plan.sha256}; nothing was written")
+        file.finish(b"")
+    return sha256
 
 
 class AssembledFiles(OutputFiles):
@@ -662,20 +641,3 @@ def plan_organ(blob: BlobRow) -> FilePlan:
     digest = Digest(blob.digest)
     slices = tuple(slices_of(blob, 0, f"organ {digest[:12]}")) if blob.size_bytes else ()
     return FilePlan(f"{digest}.raw", blob.size_bytes, digest, b"", slices)
-
-
-def _write(store: BlobStore, plan: FilePlan, file: DirectWriter, progress: Progress | None) -> Digest:
-    """Write the file; another thread writes the bytes that this one hashes."""
-    digest = hashlib.sha256()
-    with FileStream(store, plan) as stream, ThreadPoolExecutor(1, thread_name_prefix="write") as writing:
-        for view in stream:
-            written = writing.submit(file.append, [view])
-            digest.update(view)
-            written.result()  # the stream reuses the memory
-            if progress is not None:
-                progress(len(view))
-    sha256 = Digest(digest.hexdigest())
-    if plan.sha256 is not None and sha256 != plan.sha256:
-        raise CorruptBlob(plan.name, f"its SHA-256 would be {sha256}, not {plan.sha256}; nothing was written")
-    file.finish(b"")
-    return sha256

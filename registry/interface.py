@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
-    from organs.registry.store.files import OutputFiles
+    from organs.registry.output_files import OutputFiles
     from organs.registry.validation.comparison import ValidationBudget
     from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime

@@ -291,7 +291,7 @@ class LocalRegistry:
     def compatibility(self, base: str, donor: str) -> Compatibility:
         """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
         from organs.registry.compose.compatibility import check_compatibility
-        from organs.registry.compose.models import RegisteredLibrary
+        from organs.registry.compose.parents import RegisteredLibrary
 
         with self.catalog.reading() as session:
             library = RegisteredLibrary(session, self.blobs)
@@ -324,7 +324,7 @@ class LocalRegistry:
     def partial_recipe(self, name: str) -> Recipe | None:
         """Return the recipe that grafts a model with only some organs into its base; None for any other model."""
         from organs.registry.catalog.queries.models import model_by_text
-        from organs.registry.compose.models import is_partial, partial_recipe
+        from organs.registry.compose.parents import is_partial, partial_recipe
 
         with self.catalog.reading() as session:
             model = model_by_text(session, name)
@@ -393,7 +393,7 @@ class LocalRegistry:
         from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.chimeras import findings_beside_file, stored_license
         from organs.registry.compose.licenses import is_license_in_file
-        from organs.registry.store.files import SourceModel
+        from organs.registry.output_files import SourceModel
 
         with self.catalog.reading() as session:
             model = model_by_text(session, name)

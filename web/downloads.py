@@ -33,12 +33,12 @@ from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id, organs_
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
-from organs.registry.compose.models import refuse_partial
+from organs.registry.compose.parents import refuse_partial
 from organs.registry.digest import Digest, digest_of, parse_prefix
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
-from organs.registry.store.backend import StoredFile
+from organs.registry.store.backend import OpenBlob
 from organs.web.file_responses import (
     STREAMS_KEY,
     THREADS,
@@ -326,7 +326,7 @@ class _FileRange:
         self.faults: list[BlobRow] = []
         self._file = file
         self._begin, self._end = begin, end
-        self._opened: StoredFile | None = None
+        self._opened: OpenBlob | None = None
 
     def wasted_seconds(self, sent_bytes: int) -> float:
         return 0.0

@@ -29,7 +29,7 @@ from organs.registry.catalog.queries.models import (
 )
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
-from organs.registry.compose.models import partial_base
+from organs.registry.compose.parents import partial_base
 from organs.registry.digest import Digest, digest_of, parse_digest
 from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText

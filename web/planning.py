@@ -21,7 +21,7 @@ from organs.ingest.jobs.compose import PLAN_COST_MAX
 from organs.registry.catalog.queries.models import model_by_text
 from organs.registry.compose.compatibility import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
-from organs.registry.compose.models import Parent, RegisteredLibrary
+from organs.registry.compose.parents import Parent, RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe

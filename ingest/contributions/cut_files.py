@@ -15,8 +15,8 @@ from pathlib import Path
 import platformdirs
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import BufferPool, FileIdentity, FileSource
-from organs.ingest.hashing import FilePass, HashedPiece, Piece, Stages
+from organs.ingest.files import FileIdentity, FileSource
+from organs.ingest.hashing import BufferPool, FilePass, HashedPiece, Piece, Stages
 from organs.registry.entities.base import Count, Digest, E, Entity, decode, encode
 from organs.registry.entities.submission import FilePiece
 from organs.registry.gguf.header import Span
@@ -180,6 +180,6 @@ def _hash(file: DissectedFile, spans: Sequence[Span], advance: Callable[[int], N
         position = span.end
 
     to_hash = [Piece(file.source, span, BYTES_CODEC, None) for span in spans]
-    digests = FilePass(file, BufferPool(BUFFERS, cancelled), Stages(), cancelled).run(to_hash, emit)
+    sha256, _ = FilePass(file, BufferPool(BUFFERS, cancelled), Stages(), cancelled).run(to_hash, emit)
     advance(file.header.file_size_bytes - position)
-    return CutFile(file, digests.file, tuple(pieces))
+    return CutFile(file, sha256, tuple(pieces))

@@ -27,10 +27,10 @@ from organs.ingest.contributions.messages import (
     FrontAnswer,
     FrontReader,
     Inspect,
-    Measured,
+    InspectorRefusal,
+    MeasuredTensor,
     MeasureTensor,
     ReadBytes,
-    Refusal,
     Tensors,
     read_measurement,
 )
@@ -90,7 +90,7 @@ class RefusedByInspection(BadInput, code="inspection-refused"):
 
 
 class Inspection:
-    """A conversation with an inspector (`ingest.tasks.Measurer`).
+    """A conversation with an inspector (`ingest.pipeline.Measurer`).
 
     `how_it_ended` is called if the inspector closes its pipes too early, and returns the error with the reason; `kill`
     ends it immediately.
@@ -143,7 +143,7 @@ class Inspection:
                     reader.add_fields(answer)
                 elif isinstance(answer, Tensors):
                     reader.add_tensors(answer)
-                elif isinstance(answer, Refusal):
+                elif isinstance(answer, InspectorRefusal):
                     raise RefusedByInspection(answer.code, answer.printable)
                 else:
                     return reader.finish(answer)
@@ -219,7 +219,7 @@ class Inspection:
         """
         try:
             while True:
-                self._deliver(self._received(Measured))
+                self._deliver(self._received(MeasuredTensor))
         except BadMessage as error:
             self._fail(_bad_answer(error))
         except BrokenPipeError:
@@ -228,7 +228,7 @@ class Inspection:
         except BaseException as error:  # noqa: BLE001  # the waiting threads raise it
             self._fail(error)
 
-    def _deliver(self, message: Measured) -> None:
+    def _deliver(self, message: MeasuredTensor) -> None:
         with self._lock:
             answer = self._waiting.pop(message.number, None)
         if answer is None:

@@ -24,10 +24,10 @@ from organs.ingest.contributions.messages import (
     BytesRead,
     Channel,
     Inspect,
-    Measured,
+    InspectorRefusal,
+    MeasuredTensor,
     MeasureTensor,
     ReadBytes,
-    Refusal,
     front_messages,
     measurement_values,
 )
@@ -38,7 +38,7 @@ from organs.registry.measure import measure, required_reads
 
 THREADS = min(4, max(2, os.cpu_count() or 2))
 """Number of tensors that are measured at the same time. A sample has at most 33 MiB; decoding it makes copies."""
-NO_MEMORY = Refusal("limit", "The inspection was stopped: it takes more memory than a submission may use.")
+NO_MEMORY = InspectorRefusal("limit", "The inspection was stopped: it takes more memory than a submission may use.")
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def _inspect(channel: Channel, request: Inspect) -> None:
             channel.send(message)
     except BadInput as error:
         finding = finding_of(error)
-        channel.send(Refusal(finding.code, finding.sentence))
+        channel.send(InspectorRefusal(finding.code, finding.sentence))
     except MemoryError:
         channel.send(NO_MEMORY)
 
@@ -102,9 +102,9 @@ def _measure(channel: Channel, sending: threading.Lock, request: MeasureTensor, 
         raise BadMessage(f"{len(data)} bytes came with a tensor; expected {position}")
     try:
         measurement = measure(lambda offset, size: parts[offset, size], request.shape, dtype)
-        answer = Measured(request.number, measurement=measurement_values(measurement))
+        answer = MeasuredTensor(request.number, measurement=measurement_values(measurement))
     except MemoryError:
-        answer = Measured(request.number, refusal=NO_MEMORY)
+        answer = MeasuredTensor(request.number, refusal=NO_MEMORY)
     with sending:
         channel.send(answer)
 

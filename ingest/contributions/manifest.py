@@ -75,7 +75,7 @@ def parse_accepted(values: object) -> tuple[str, ...]:
 def parse_manifest(values: Mapping[str, object]) -> SubmissionRequest:
     """Return the request in `values`; raises BadManifest with every reason."""
     try:
-        return convert(values, _Request)
+        return convert(values, _SubmittedModel)
     except BadDocument as error:
         raise BadManifest(list(error.reasons)) from error
 
@@ -176,7 +176,7 @@ def _read_file_name(name: str) -> str:
     return name
 
 
-class _File(SubmissionFile, frozen=True, kw_only=True):
+class _SubmittedFile(SubmissionFile, frozen=True, kw_only=True):
     name: Annotated[str, Parse(_read_file_name)]
     upload: UploadId | None = None
 
@@ -197,8 +197,8 @@ class _File(SubmissionFile, frozen=True, kw_only=True):
                 position = piece.offset + piece.size_bytes
 
 
-class _Request(SubmissionRequest, frozen=True, kw_only=True):
-    files: Annotated[tuple[_File, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]
+class _SubmittedModel(SubmissionRequest, frozen=True, kw_only=True):
+    files: Annotated[tuple[_SubmittedFile, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]
     metadata: Annotated[SubmissionMetadata, Parse(_read_metadata, source=object)] = SubmissionMetadata()
     accept: Annotated[tuple[str, ...], Parse(_read_accepted, source=object)] = ()
 

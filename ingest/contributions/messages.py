@@ -4,8 +4,8 @@ A message has two lengths, a JSON object, and bytes. The registry requests `Insp
 `MeasureTensor`, with the bytes that `registry.measure.required_reads` names.
 
 The inspector has no file. To `Inspect` it answers with requests for bytes, `ReadBytes`, and gets `BytesRead` with the
-bytes; then with any number of `Fields` and `Tensors`, and `FrontEnd`; or with `Refusal`. To `MeasureTensor` it answers
-with `Measured`.
+bytes; then with any number of `Fields` and `Tensors`, and `FrontEnd`; or with `InspectorRefusal`. To `MeasureTensor` it
+answers with `MeasuredTensor`.
 
 The inspector parses untrusted files, so their author may control it. The registry treats every value from it as
 hostile: msgspec checks types, ranges and lengths while it decodes a message of limited size, and `FrontReader` checks
@@ -124,7 +124,7 @@ class ReadBytes(_Answer, frozen=True, tag="read"):
     size_bytes: Annotated[int, Meta(ge=0, le=READ_MAX_BYTES)]
 
 
-class FieldEntry(_Answer, frozen=True, array_like=True):
+class HeaderField(_Answer, frozen=True, array_like=True):
     """A metadata entry, whose value the registry reads itself."""
 
     key: Annotated[str, Meta(max_length=KEY_MAX_BYTES, pattern=_PRINTABLE)]
@@ -140,10 +140,10 @@ class FieldEntry(_Answer, frozen=True, array_like=True):
 class Fields(_Answer, frozen=True, tag="fields"):
     """The next metadata entries."""
 
-    entries: Annotated[tuple[FieldEntry, ...], Meta(min_length=1, max_length=BATCH_ENTRIES)]
+    entries: Annotated[tuple[HeaderField, ...], Meta(min_length=1, max_length=BATCH_ENTRIES)]
 
 
-class TensorEntry(_Answer, frozen=True, array_like=True):
+class HeaderTensor(_Answer, frozen=True, array_like=True):
     """A tensor of the header."""
 
     name: Annotated[str, Meta(max_length=NAME_MAX_BYTES, pattern=_PRINTABLE)]
@@ -155,7 +155,7 @@ class TensorEntry(_Answer, frozen=True, array_like=True):
 class Tensors(_Answer, frozen=True, tag="tensors"):
     """The next tensors."""
 
-    entries: Annotated[tuple[TensorEntry, ...], Meta(min_length=1, max_length=BATCH_ENTRIES)]
+    entries: Annotated[tuple[HeaderTensor, ...], Meta(min_length=1, max_length=BATCH_ENTRIES)]
 
 
 class FrontEnd(_Answer, frozen=True, tag="front"):
@@ -170,7 +170,7 @@ class FrontEnd(_Answer, frozen=True, tag="front"):
     lock: Digest | None
 
 
-class Refusal(_Answer, frozen=True, tag="refused"):
+class InspectorRefusal(_Answer, frozen=True, tag="refused"):
     """The inspector refuses the file: the code and the sentence of a finding."""
 
     code: Annotated[str, Meta(max_length=32, pattern=r"\A[a-z][a-z-]*\Z")]
@@ -182,15 +182,15 @@ class Refusal(_Answer, frozen=True, tag="refused"):
         return _printable(self.sentence)
 
 
-class Measured(_Answer, frozen=True, tag="measured"):
+class MeasuredTensor(_Answer, frozen=True, tag="measured"):
     """The answer to `MeasureTensor` with that number: a measurement (`read_measurement`) or a refusal."""
 
     number: Whole
     measurement: Raw = Raw()
-    refusal: Refusal | None = None
+    refusal: InspectorRefusal | None = None
 
 
-FrontAnswer = ReadBytes | Fields | Tensors | FrontEnd | Refusal
+FrontAnswer = ReadBytes | Fields | Tensors | FrontEnd | InspectorRefusal
 
 
 class BadMessage(OrganError, code="bad-message"):
@@ -301,7 +301,7 @@ def front_messages(front: Front) -> Iterator[Fields | Tensors | FrontEnd]:
     """Yield the messages that describe `front`."""
     header = front.header
     field_entries = [
-        FieldEntry(
+        HeaderField(
             field.key,
             field.type,
             field.element_type,
@@ -314,7 +314,7 @@ def front_messages(front: Front) -> Iterator[Fields | Tensors | FrontEnd]:
     ]
     for begin, end in _batches([len(entry.key) for entry in field_entries]):
         yield Fields(tuple(field_entries[begin:end]))
-    tensor_entries = [TensorEntry(item.name, item.shape, item.dtype.id, item.offset) for item in header.tensors]
+    tensor_entries = [HeaderTensor(item.name, item.shape, item.dtype.id, item.offset) for item in header.tensors]
     for begin, end in _batches([len(entry.name) for entry in tensor_entries]):
         yield Tensors(tuple(tensor_entries[begin:end]))
     yield FrontEnd(
@@ -352,7 +352,7 @@ class FrontReader:
         self._position = _LENGTHS.size * 3
         """The first possible offset of the next value; at first, the end of magic, version and counts."""
         self._eager_bytes = 0
-        self._tensors: dict[str, TensorEntry] = {}
+        self._tensors: dict[str, HeaderTensor] = {}
         self._is_big_endian = is_big_endian(source)
 
     def add_fields(self, message: Fields) -> None:
@@ -389,7 +389,7 @@ class FrontReader:
             lock=message.lock,
         )
 
-    def _field(self, entry: FieldEntry) -> MetadataField:
+    def _field(self, entry: HeaderField) -> MetadataField:
         kind, element, size = entry.type, entry.element_type, entry.size_bytes
         if entry.offset < self._position + len(entry.key) or entry.offset + size > self._source.size_bytes:
             raise BadMessage("a metadata value lies outside its place in the file")

@@ -21,8 +21,8 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.manifest import BadManifest
-from organs.ingest.contributions.spool import BytesLost, UploadReader, spool_of
-from organs.ingest.files import ComposedFile, Section
+from organs.ingest.contributions.spool import BytesLost, ChunkedUpload, spool_of
+from organs.ingest.files import ComposedFile, FileSource, Section
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.organs import blob_sizes, blobs_by_digest
 from organs.registry.catalog.queries.submissions import StoredPiece, finished_upload, known_digests, pieces_of
@@ -106,7 +106,7 @@ class Sources:
         self._registry = registry
         self._lock = threading.Lock()
         self._spool = spool_of(registry)
-        self._uploads: OrderedDict[str, UploadReader] = OrderedDict()
+        self._uploads: OrderedDict[str, FileSource | ChunkedUpload] = OrderedDict()
         self._blobs: OrderedDict[str, PlainReader] = OrderedDict()
         self._buffer = bytearray()
         self._decoded_chunk: tuple[Digest, PlainChunk] | None = None
@@ -117,8 +117,7 @@ class Sources:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            opened: list[UploadReader | PlainReader] = [*self._uploads.values(), *self._blobs.values()]
-            for reader in opened:
+            for reader in (*self._uploads.values(), *self._blobs.values()):
                 reader.close()
             self._uploads.clear()
             self._blobs.clear()
@@ -181,7 +180,7 @@ class Sources:
         return reader
 
 
-R = TypeVar("R", UploadReader, PlainReader)
+R = TypeVar("R", FileSource | ChunkedUpload, PlainReader)
 
 
 def _keep_latest(opened: OrderedDict[str, R], key: str, reader: R) -> None:

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.findings import NONFINITE, NOTE, REFUSE, WARN
 from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.files import Progress
 from organs.ingest.records import is_complete, nonfinite_flags, set_flags
-from organs.ingest.tasks import Progress
 from organs.registry.amounts import names_text
 from organs.registry.catalog.queries.models import (
     model_by_name,
@@ -25,7 +25,7 @@ from organs.registry.catalog.queries.submissions import refused_with_digest
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.licenses import NO_LICENSE, differing_license, unknown_license
 from organs.registry.compose.lock import LOCK_KEY
-from organs.registry.compose.models import misfit_sentence, parts_of
+from organs.registry.compose.parents import misfit_sentence, parts_of
 from organs.registry.digest import Digest
 from organs.registry.entities.submission import ProposedModel, SubmissionFinding, SubmissionMetadata
 from organs.registry.errors import BadName, NotFound

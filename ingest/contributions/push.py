@@ -32,7 +32,7 @@ from organs.ingest.contributions.sending import (
 )
 from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.records import is_complete
-from organs.ingest.sources import ModelSource, notes_of, open_files
+from organs.ingest.sources import ModelSource, open_files
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.register.accounts import LOCAL
@@ -482,11 +482,13 @@ class _Push:
         )
 
     def _notes(self) -> tuple[str, ...]:
-        digests = {index: file.sha256 for index, file in enumerate(self._files)}
-        pieces = {
-            (index, piece.offset): piece.digest for index, file in enumerate(self._files) for piece in file.pieces
-        }
-        return notes_of([file.file for file in self._files], digests, pieces)
+        return tuple(
+            note
+            for cut_file in self._files
+            for note in cut_file.file.source.notes(
+                cut_file.sha256, {piece.offset: piece.digest for piece in cut_file.pieces}
+            )
+        )
 
 
 def _has_upload(load: Load, uploads: Sequence[Upload]) -> bool:

@@ -15,9 +15,9 @@ import secrets
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from organs.ingest.files import FileSource
 from organs.registry.catalog.engine import Catalog, batches
@@ -25,7 +25,7 @@ from organs.registry.catalog.queries.submissions import StoredChunk, chunks_of_u
 from organs.registry.digest import Digest
 from organs.registry.errors import Conflict, DiskFull, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
-from organs.registry.store.backend import PendingFile, StoredFile, StrayFile
+from organs.registry.store.backend import OpenBlob, PendingBlob, StrayFile
 from organs.registry.store.files import Files, lock_file, make_durable_folder, translated
 
 if TYPE_CHECKING:
@@ -50,78 +50,7 @@ class BytesLost(Conflict, code="bytes-lost"):
         super().__init__("the bytes of this upload are lost: remove it and start again")
 
 
-class UploadReader(Protocol):
-    """The bytes of an upload, for reading."""
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource, BytesLost, StoreError."""
-        ...
-
-    def close(self) -> None:
-        """Free what is kept for reading."""
-        ...
-
-
-class UploadWriter(Protocol):
-    """An upload that receives bytes."""
-
-    def write(self, data: bytes, offset_bytes: int) -> None:
-        """Write `data` at an offset; raises DiskFull, StoreError. It is durable only after `sync`."""
-        ...
-
-    def sync(self) -> str | None:
-        """Make all data durable; return the name of a new object that has it, or None. Raises DiskFull, StoreError."""
-        ...
-
-    def discard(self) -> None:
-        """Remove the data that was written and is not counted as received. Safe to call after any error."""
-        ...
-
-    def read(self, offset_bytes: int, size_bytes: int) -> Iterator[bytes]:
-        """Yield received bytes of a range in order, at most READ_BYTES at a time; fewer at the end.
-
-        Raises BytesLost, StoreError.
-        """
-        ...
-
-
-class Spool(Protocol):
-    """The place for the bytes of uploads. The name of an upload is its public id."""
-
-    def make(self, expected_bytes: int) -> str:
-        """Return a new name for an upload of `expected_bytes`; raises DiskFull, StoreUnwritable."""
-        ...
-
-    def locked(self, name: str) -> AbstractContextManager[UploadWriter]:
-        """Open an upload until the end of the block.
-
-        Raises Conflict while another process uses it, BytesLost if it does not exist, NotFound for a name that cannot
-        exist, StoreError.
-        """
-        ...
-
-    def open(self, name: str) -> UploadReader:
-        """Open an upload for reading; raises BadSource, BytesLost, StoreError."""
-        ...
-
-    def has(self, name: str, size_bytes: int) -> bool:
-        """Return whether at least `size_bytes` bytes of the upload are stored."""
-        ...
-
-    def remove(self, name: str, chunks: Sequence[StoredChunk] = ()) -> None:
-        """Remove the bytes of an upload, which had these chunks."""
-        ...
-
-    def strays(self, modified_before: float) -> Iterator[StrayFile]:
-        """Yield the files that no upload needs, last written before that time in seconds since the epoch."""
-        ...
-
-    def remove_stray(self, name: str) -> None:
-        """Remove a file of `strays`."""
-        ...
-
-
-def spool_of(registry: LocalRegistry) -> Spool:
+def spool_of(registry: LocalRegistry) -> FolderSpool | BucketSpool:
     """Return the spool of the registry. It is in the bucket if the blobs are, so that all machines can use it."""
     bucket = registry.object_folder(OBJECTS)
     if bucket is None:
@@ -130,7 +59,7 @@ def spool_of(registry: LocalRegistry) -> Spool:
 
 
 class FolderSpool:
-    """A folder with a file for each upload."""
+    """A folder with a file for each upload. The name of an upload is its public id."""
 
     def __init__(self, root: Path, catalog: Catalog, files: Files | None = None) -> None:
         self.root = root
@@ -162,7 +91,8 @@ class FolderSpool:
     def locked(self, name: str) -> Iterator[SpoolFile]:
         """Lock the file of that name until the end of the block.
 
-        Raises Conflict if it is locked, BytesLost if it does not exist, StoreError.
+        Raises Conflict if it is locked, BytesLost if it does not exist, NotFound for a name that cannot exist,
+        StoreError.
         """
         path = self.path(name)
         with _translating(path):
@@ -188,7 +118,7 @@ class FolderSpool:
             return False
 
     def remove(self, name: str, chunks: Sequence[StoredChunk] = ()) -> None:
-        """Remove the file if it exists. It has no chunks."""
+        """Remove the file if it exists. It has no `chunks`."""
         path = self.path(name)
         with _translating(path), suppress(FileNotFoundError):
             self._files.unlink(path)
@@ -236,7 +166,7 @@ class SpoolFile:
             self._files.write_at(self._descriptor, [data], offset_bytes)
 
     def sync(self) -> None:
-        """Write all data to the disk; raises DiskFull, StoreError."""
+        """Write all data to the disk; raises DiskFull, StoreError. There is no new object whose name is needed."""
         with _translating(self._path):
             self._files.sync(self._descriptor)
 
@@ -321,8 +251,8 @@ class ChunkedUpload:
     def __init__(self, bucket: BlobBucket, chunks: list[StoredChunk]) -> None:
         self._bucket = bucket
         self._chunks = chunks
-        self._open: OrderedDict[int, StoredFile] = OrderedDict()
-        self._pending: PendingFile | None = None
+        self._open: OrderedDict[int, OpenBlob] = OrderedDict()
+        self._pending: PendingBlob | None = None
         self._end_bytes = 0
         """The end of the bytes that were written."""
 
@@ -372,7 +302,7 @@ class ChunkedUpload:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _opened(self, index: int) -> StoredFile:
+    def _opened(self, index: int) -> OpenBlob:
         if index not in self._open:
             self._open[index] = self._bucket.open(self._chunks[index].file)
             if len(self._open) > OPEN_CHUNKS_MAX:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.spool import BytesLost, UploadWriter, spool_of
+from organs.ingest.contributions.spool import BytesLost, ChunkedUpload, SpoolFile, spool_of
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.submissions import (
     chunks_of_upload,
@@ -225,7 +225,9 @@ def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Uplo
 
 
 @contextmanager
-def _locked(registry: LocalRegistry, contributor_id: int, public_id: str) -> Iterator[tuple[Upload, UploadWriter]]:
+def _locked(
+    registry: LocalRegistry, contributor_id: int, public_id: str
+) -> Iterator[tuple[Upload, SpoolFile | ChunkedUpload]]:
     look_up(registry, contributor_id, public_id)  # raises NotFound before a lock is taken
     with spool_of(registry).locked(public_id) as file:
         yield look_up(registry, contributor_id, public_id), file
@@ -243,7 +245,9 @@ def _within(chunk: Chunk, pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]
         raise BadInput(f"the chunk ends after {offset - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
 
 
-def _checked_digest(registry: LocalRegistry, upload: Upload, file: UploadWriter, expected: str | None) -> Digest:
+def _checked_digest(
+    registry: LocalRegistry, upload: Upload, file: SpoolFile | ChunkedUpload, expected: str | None
+) -> Digest:
     """Return the digest of all bytes, read in small portions; raises BadInput if it or that of a piece is wrong."""
     spans: list[tuple[int, int, Digest | None]] = [(0, upload.size_bytes, None)]
     if upload.kind == "pack":

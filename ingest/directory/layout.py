@@ -15,7 +15,7 @@ from organs.registry.anatomy import OrganType, place_of
 from organs.registry.digest import digest_of
 from organs.registry.errors import UnsupportedDType
 from organs.registry.gguf import TensorSpec
-from organs.registry.gguf.types import ALIGNMENT_MAX, DIMENSIONS_MAX, NAME_MAX_BYTES, SIZE_MAX, DType, dtype_at
+from organs.registry.gguf.types import ALIGNMENT_MAX, DIMENSIONS_MAX, NAME_MAX_BYTES, SIZE_MAX, dtype_at
 
 FORMAT = "organ-directory"
 FORMAT_VERSION = 1
@@ -159,34 +159,25 @@ def parse_head(data: bytes, file_size_bytes: int) -> tuple[TensorSpec, int]:
     position += 8 * count
     dtype_id = _number(data, position, "type")
     position += 4
-    check_elements(shape)
-    spec = TensorSpec(raw.decode("ascii"), shape, _dtype(dtype_id, shape, file_size_bytes - position))
-    check_rows(shape, spec.dtype)
-    if file_size_bytes != position + spec.size_bytes:
-        actual = file_size_bytes - position
-        raise ValueError(f"{spec.dtype.name} of {list(shape)} takes {spec.size_bytes} bytes, but the file has {actual}")
-    return spec, position
-
-
-def check_elements(shape: tuple[int, ...]) -> None:
-    """Raise ValueError for a shape without elements, or with more than any file can hold."""
-    elements = 1
-    for length in shape:
-        if length < 1:
-            raise ValueError("a dimension is 0")
-        elements *= length
-        if elements > SIZE_MAX:
-            raise ValueError("the shape has more elements than any file can hold")
-
-
-def check_rows(shape: tuple[int, ...], dtype: DType) -> None:
-    """Raise ValueError if the rows of `shape` are not whole blocks of `dtype`, or too large in it."""
+    if min(shape) < 1:
+        raise ValueError("a dimension is 0")
+    if prod(shape) > SIZE_MAX:
+        raise ValueError("the shape has more elements than any file can hold")
+    try:
+        dtype = dtype_at(dtype_id, prod(shape), file_size_bytes - position, ALIGNMENT_MAX)
+    except UnsupportedDType as error:
+        raise ValueError(str(error)) from error
     if shape[0] % dtype.block_elements and not dtype.is_foreign:
         raise ValueError(
             f"the row length {shape[0]} is not a multiple of {dtype.name}'s block of {dtype.block_elements}"
         )
-    if dtype.size_bytes(prod(shape)) > SIZE_MAX:
+    spec = TensorSpec(raw.decode("ascii"), shape, dtype)
+    if spec.size_bytes > SIZE_MAX:
         raise ValueError("the shape is larger than any file")
+    if file_size_bytes != position + spec.size_bytes:
+        actual = file_size_bytes - position
+        raise ValueError(f"{dtype.name} of {list(shape)} takes {spec.size_bytes} bytes, but the file has {actual}")
+    return spec, position
 
 
 def _number(data: bytes, offset: int, name: str) -> int:
@@ -194,10 +185,3 @@ def _number(data: bytes, offset: int, name: str) -> int:
         raise ValueError(f"it ends before its {name}")
     value: int = _U32.unpack_from(data, offset)[0]
     return value
-
-
-def _dtype(dtype_id: int, shape: tuple[int, ...], room_bytes: int) -> DType:
-    try:
-        return dtype_at(dtype_id, prod(shape), room_bytes, ALIGNMENT_MAX)
-    except UnsupportedDType as error:
-        raise ValueError(str(error)) from error

@@ -380,7 +380,7 @@ class _ManifestReader:
             return
         for where, values, folder in lines:
             entry = self._foreign_tensor(where, values, folder) if self.is_foreign else self._tensor(where, values)
-            if entry is not None and entry.gguf >= file_count:
+            if entry is not None and 0 < file_count <= entry.gguf:
                 self.reasons.add(f"{where}.gguf is {entry.gguf}; there are {file_count} files")
             elif entry is not None:
                 yield entry

@@ -11,11 +11,10 @@ import base64
 import math
 import re
 import struct
-from typing import Any, NoReturn
+from typing import Any
 
 from organs.registry.gguf import ByteSource, Field, Header, KeyValue, ValueType, read_array
 from organs.registry.gguf.header import field_type_text
-from organs.registry.gguf.quants import FLOAT32_MAX
 from organs.registry.gguf.types import KEY_MAX_BYTES, SCALAR_FORMATS, VALUE_MAX
 
 Entry = dict[str, object]
@@ -60,12 +59,14 @@ def same_metadata(entries: list[Entry], of_header: list[Entry]) -> bool:
 def key_value(key: str, type_text: str, value: Any) -> KeyValue:
     """Return the entry to write; raises ValueError with the problem."""
     check_key(key)
-    if not type_text.startswith(_ARRAY_OF):
-        kind = _kind(type_text)
+    element = type_text.removeprefix(_ARRAY_OF)
+    kind = _SCALARS.get(element)
+    if kind is None:
+        raise ValueError(f"{element[:40]!r} is not a type of a value")
+    if element == type_text:
         return KeyValue(key, kind, _from_readable(kind, value))
-    kind = _kind(type_text.removeprefix(_ARRAY_OF))
     if not isinstance(value, list):
-        _refuse(f"the value of an {type_text} must be a list")
+        raise ValueError(f"the value of an {type_text} must be a list")  # noqa: TRY004  # the input is wrong
     return KeyValue(key, ValueType.ARRAY, [_from_readable(kind, item) for item in value], kind)
 
 
@@ -77,22 +78,18 @@ def check_key(key: str) -> None:
 
 def _readable(source: ByteSource, field: Field) -> Any:
     if field.element_type is not None:
-        return _readable_array(source, field, field.element_type)
+        array = read_array(source, field)
+        if isinstance(array, list):
+            return [_text(item) for item in array]
+        values: list[Any] = array.tolist()
+        if field.element_type is ValueType.BOOL:
+            return [bool(value) if value in (0, 1) else value for value in values]
+        return [_number(value) for value in values] if field.element_type in _FLOATS else values
     if field.type is ValueType.STRING and field.value is None:
         return _text(source.read_at(field.offset, field.size_bytes))
     if isinstance(field.value, bytes):
         return _text(field.value)
     return _number(field.value) if isinstance(field.value, float) else field.value
-
-
-def _readable_array(source: ByteSource, field: Field, kind: ValueType) -> list[Any]:
-    array = read_array(source, field)
-    if isinstance(array, list):
-        return [_text(item) for item in array]
-    values: list[Any] = array.tolist()
-    if kind is ValueType.BOOL:
-        return [bool(value) if value in (0, 1) else value for value in values]
-    return [_number(value) for value in values] if kind in _FLOATS else values
 
 
 def _text(raw: bytes) -> Any:
@@ -110,53 +107,28 @@ def _number(value: float) -> float | str:
     return value
 
 
-def _kind(text: str) -> ValueType:
-    if text not in _SCALARS:
-        raise ValueError(f"{text[:40]!r} is not a type of a value")
-    return _SCALARS[text]
-
-
 def _from_readable(kind: ValueType, value: Any) -> Any:
     if kind is ValueType.STRING:
-        return _string(value)
-    if kind in _FLOATS:
-        return _float(kind, value)
+        if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
+            raw = base64.b64decode(value["base64"], validate=True)
+        elif isinstance(value, str):
+            raw = value.encode("utf-8")
+        else:
+            raise ValueError('a string must be a text, or {"base64": ...} if it is not UTF-8')
+        if len(raw) > VALUE_MAX:
+            raise ValueError(f"a string may have at most {VALUE_MAX} bytes")
+        return raw
+    if kind in _FLOATS and isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
     if kind is ValueType.BOOL and isinstance(value, bool):
         return value
-    if isinstance(value, bool) or not isinstance(value, int):
-        _refuse(f"{str(value)[:40]!r} is not a valid {kind.name.lower()}")
+    if isinstance(value, bool) or not isinstance(value, int | float if kind in _FLOATS else int):
+        raise ValueError(f"{str(value)[:40]!r} is not a valid {kind.name.lower()}")  # noqa: TRY004  # the input is wrong
     try:
-        struct.pack(SCALAR_FORMATS[kind], value)
-    except struct.error:
-        raise ValueError(f"{str(value)[:40]} is out of the range of {kind.name.lower()}") from None
-    return value
-
-
-def _string(value: Any) -> bytes:
-    if isinstance(value, str):
-        raw = value.encode("utf-8")
-    elif isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
-        raw = base64.b64decode(value["base64"], validate=True)
-    else:
-        raise ValueError('a string must be a text, or {"base64": ...} if it is not UTF-8')
-    if len(raw) > VALUE_MAX:
-        raise ValueError(f"a string may have at most {VALUE_MAX} bytes")
-    return raw
-
-
-def _float(kind: ValueType, value: Any) -> float:
-    if isinstance(value, str) and value in _WORDS:
-        return _WORDS[value]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        _refuse(f"{str(value)[:40]!r} is not a valid {kind.name.lower()}")
-    try:
-        number = float(value)
-    except OverflowError:
+        number = float(value) if kind in _FLOATS else value
+        struct.pack(SCALAR_FORMATS[kind], number)
+    except (struct.error, OverflowError):
         number = math.inf
-    if math.isinf(number) or (kind is ValueType.FLOAT32 and abs(number) > FLOAT32_MAX):
+    if math.isinf(number):
         raise ValueError(f"{str(value)[:40]} is out of the range of {kind.name.lower()}")
     return number
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)

@@ -363,8 +363,27 @@ def _encode_fresh_header(
     entry: GgufEntry, organs: Sequence[OrganFile], header: _StoredHeader | None
 ) -> tuple[bytes, int]:
     """Return a new header with its padding, and the alignment; raises ValueError for invalid metadata."""
-    metadata = _merge_metadata(entry, header)
-    alignment = header.header.alignment if header is not None else ALIGNMENT_DEFAULT
+    metadata: list[Metadata] = []
+    alignment = ALIGNMENT_DEFAULT
+    if header is None:
+        absent = [pair for pair in entry.pairs if isinstance(pair, str)]
+        if absent:
+            raise ValueError(f"metadata without a value, and no usable header to take it from: {names_text(absent)}")
+        metadata += [pair for pair in entry.pairs if isinstance(pair, KeyValue)]
+    else:
+        alignment = header.header.alignment
+        raw = {field.key: carry_over(header.source, field) for field in header.header.fields}
+        if entry.readable is None:
+            metadata += raw.values()
+        entries_by_key = {item["key"]: item for item in readable_metadata(header.source, header.header)}
+        for pair, shown in zip(entry.pairs, entry.readable or (), strict=entry.readable is not None):
+            key = pair if isinstance(pair, str) else pair.key
+            if key in entries_by_key and same_metadata([shown], [entries_by_key[key]]):
+                metadata.append(raw[key])
+            elif isinstance(pair, str):
+                raise ValueError(f"metadata without a value in the manifest or the header: {key[:80]!r}")
+            else:
+                metadata.append(pair)
     for item in metadata:
         if isinstance(item, KeyValue) and item.key == ALIGNMENT_KEY:
             value = item.value
@@ -374,28 +393,6 @@ def _encode_fresh_header(
                 raise ValueError(f"{ALIGNMENT_KEY} is {str(value)[:40]}, not a power of two up to {ALIGNMENT_MAX}")
             alignment = value
     return encode_header(metadata, [organ.spec for organ in organs], alignment), alignment
-
-
-def _merge_metadata(entry: GgufEntry, header: _StoredHeader | None) -> list[Metadata]:
-    if header is None:
-        absent = [pair for pair in entry.pairs if isinstance(pair, str)]
-        if absent:
-            raise ValueError(f"metadata without a value, and no usable header to take it from: {names_text(absent)}")
-        return [pair for pair in entry.pairs if isinstance(pair, KeyValue)]
-    raw = {field.key: carry_over(header.source, field) for field in header.header.fields}
-    if entry.readable is None:
-        return list(raw.values())
-    entries_by_key = {item["key"]: item for item in readable_metadata(header.source, header.header)}
-    metadata: list[Metadata] = []
-    for pair, value in zip(entry.pairs, entry.readable, strict=True):
-        key = pair if isinstance(pair, str) else pair.key
-        if key in entries_by_key and same_metadata([value], [entries_by_key[key]]):
-            metadata.append(raw[key])
-        elif isinstance(pair, str):
-            raise ValueError(f"metadata without a value in the manifest or the header: {key[:80]!r}")
-        else:
-            metadata.append(pair)
-    return metadata
 
 
 def directory_size_bytes(path: Path) -> int:

@@ -133,7 +133,14 @@ def _units(registry: LocalRegistry, work: PlannedWork, folder: Path, hub: Hub | 
     if work.do == "ingest":
         yield from _files(work.sources or (), folder, hub)
     elif work.do == "validate":
-        yield from (NewUnit("validate", _chimera(registry, name)) for name in work.chimeras or ())
+        with registry.catalog.reading() as session:
+            for text in work.chimeras or ():
+                model = model_by_text(session, text)
+                if chimera_of(session, model.id) is None:
+                    raise NotComposedHere(
+                        f"{model.full_name} was not composed in this registry, so it cannot be validated"
+                    )
+                yield NewUnit("validate", model.full_name)
     else:
         with registry.catalog.reading() as session:
             known = model_names(session, UNITS_MAX + 1)
@@ -168,15 +175,6 @@ def _stamp(path: Path) -> str:
             status = file.stat()
             rows.append([str(file.relative_to(path)), status.st_size, status.st_mtime_ns])
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def _chimera(registry: LocalRegistry, text: str) -> str:
-    """Return the full name of a chimera; raises NotFound."""
-    with registry.catalog.reading() as session:
-        model = model_by_text(session, text)
-        if chimera_of(session, model.id) is None:
-            raise NotComposedHere(f"{model.full_name} was not composed in this registry, so it cannot be validated")
-        return model.full_name
 
 
 def _matching(known: Mapping[str, int], patterns: Sequence[str]) -> list[str]:

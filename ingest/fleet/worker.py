@@ -154,9 +154,10 @@ def program_version() -> str:
 
 def _ingest(registry: LocalRegistry, source: str, report: Report, hub: Hub | None) -> Result:
     model = source_of(source, hub)
-    known = known_model(registry, model) if model.paths else None
-    if known is not None:
-        return {"model": str(known), "created": False}, None
+    if model.paths:
+        with registry.catalog.reading() as session:
+            if (known := known_model(session, model)) is not None:
+                return {"model": known.full_name, "created": False}, None
     sizes: list[int] = []
 
     def record_size(file: DissectedFile, _model_id: int, _sha256: Digest) -> None:

@@ -19,7 +19,7 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.compose.build import check_own, make
 from organs.registry.compose.cost import Budget, check_recipe
-from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_file

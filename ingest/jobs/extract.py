@@ -23,7 +23,7 @@ from organs.registry.entities.job import ExtractionJobResult, ModelRequest
 from organs.registry.errors import MissingBlob
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.store.backend import StoredFile
+from organs.registry.store.backend import OpenBlob
 from organs.registry.store.files import PRIVATE_FOLDER, placed, placing_error
 from organs.registry.store.folder import open_stored
 
@@ -72,7 +72,7 @@ def pack_file(home: Path, key: object, name: object) -> Path | None:
     return path if path.is_file() and not path.is_symlink() else None
 
 
-def open_pack(registry: LocalRegistry, file: JobFile) -> StoredFile | None:
+def open_pack(registry: LocalRegistry, file: JobFile) -> OpenBlob | None:
     """Open the file of a job, which can be in the bucket of the registry; None if it was removed.
 
     Raises StoreUnreachable.

@@ -51,14 +51,14 @@ _LICENSES = {
 
 def license_of(texts: Iterable[RuntimeText]) -> str | None:
     """Return the license that one of `texts` is; None if none is known, or if they are several licenses."""
-    found = {name for text in texts if text.kind == "license" and (name := _license(text.text)) is not None}
+    found = set()
+    for text in texts:
+        if text.kind == "license":
+            begin = " ".join(text.text[:LICENSE_BEGIN].lower().split())
+            name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
+            if name is not None and (name != "mit" or len(text.text) <= SHORT_LICENSE_MAX):
+                found.add(name)
     return found.pop() if len(found) == 1 else None
-
-
-def _license(text: str) -> str | None:
-    begin = " ".join(text[:LICENSE_BEGIN].lower().split())
-    name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
-    return None if name == "mit" and len(text) > SHORT_LICENSE_MAX else name
 
 
 def stamp_of(path: Path) -> str | None:
@@ -69,23 +69,17 @@ def stamp_of(path: Path) -> str | None:
         return None
 
 
-def known_model(registry: LocalRegistry, source: ModelSource) -> ModelName | None:
-    """Return the name of the registered model of `source`, whose files were read before and are unchanged; else None.
+def known_model(session: Session, source: ModelSource) -> Model | None:
+    """Return the registered model of `source`, whose files were read before and are unchanged; else None.
 
     A model with damaged blobs is read again, which repairs it.
     """
-    stamps = [stamp_of(path) for path in source.paths]
-    if None in stamps:
+    stamps = [stamp for path in source.paths if (stamp := stamp_of(path)) is not None]
+    digests = known_digests(session, stamps)
+    if len(stamps) < len(source.paths) or any(stamp not in digests for stamp in stamps):
         return None
-    with registry.catalog.reading() as session:
-        digests = known_digests(session, [stamp for stamp in stamps if stamp is not None])
-        if any(stamp not in digests for stamp in stamps):
-            return None
-        digest = model_digest([digests[stamp] for stamp in stamps if stamp is not None])
-        model = visible_model_with_digest(session, digest, None)
-        if model is None or has_damaged_blobs(session, model.id):
-            return None
-        return parse_model_name(model.full_name)
+    model = visible_model_with_digest(session, model_digest([digests[stamp] for stamp in stamps]), None)
+    return None if model is None or has_damaged_blobs(session, model.id) else model
 
 
 def check_stated(source: ModelSource, record: ModelRecord) -> ModelRecord:

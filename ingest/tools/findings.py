@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,8 +90,10 @@ def walk_files(
             return
         folders = []
         for entry in entries:
-            path = Path(entry.path)
-            if _is_folder(entry):
+            path, is_subfolder = Path(entry.path), False
+            with suppress(OSError):
+                is_subfolder = entry.is_dir()
+            if is_subfolder:
                 folders += [(path, depth + 1)] if depth < depth_max else []
             elif wanted(entry.name):
                 if reason := unreadable(path):
@@ -106,13 +109,6 @@ def is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:
         return True
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False
 
 
 def unreadable(path: Path) -> str:

@@ -219,11 +219,8 @@ def _sources(places: Iterable[_Place]) -> tuple[ModelSource, ...]:
             if stem is not None:
                 (renamed,) = group_models([Path(f"{stem}.gguf")], namespace)
                 source = replace(source, name=renamed.name)
-            sources.append(replace(source, name=_name(repository, source.name)))
+            if repository:
+                name = name_from_text(name_in_repository(repository, source.name.name))
+                source = replace(source, name=ModelName(source.name.namespace, name))
+            sources.append(source)
     return tuple(sources)
-
-
-def _name(repository: str, name: ModelName) -> ModelName:
-    if not repository:
-        return name
-    return ModelName(name.namespace, name_from_text(name_in_repository(repository, name.name)))

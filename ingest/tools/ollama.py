@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -125,19 +125,13 @@ def _findings(folder: Path) -> Findings:
     problems, notes, blobs = Remarks(), Remarks(), dict[Digest, _Blob]()
     files = walk_files(manifests, lambda name: not name.startswith("."), problems)
     for path in islice(files, MANIFESTS_MAX):
-        name = _name_of(path.relative_to(manifests).parts)
-        if name is None:
+        parts = path.relative_to(manifests).parts
+        if len(parts) != 4 or not all(map(_PART.fullmatch, parts)):
             problems.add(f"{shown(str(path))}: not the name of a model; a manifest is HOST/NAMESPACE/MODEL/TAG")
             continue
-        _add_manifest(folder, name, path, blobs, problems, notes)
+        _add_manifest(folder, OllamaName(*parts), path, blobs, problems, notes)
     sources = tuple(_source(blob) for blob in blobs.values())
     return Findings(folder, is_there=True, sources=sources, problems=problems.sentences, notes=notes.sentences)
-
-
-def _name_of(parts: Sequence[str]) -> OllamaName | None:
-    if len(parts) != 4 or not all(map(_PART.fullmatch, parts)):
-        return None
-    return OllamaName(*parts)
 
 
 def _add_manifest(

@@ -23,7 +23,7 @@ _ID_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class PageEnd:
     """The last row of a page: its sort value, None if it is missing, and its id."""
 
     value: float | None
@@ -36,21 +36,25 @@ def check_limit(limit: int, largest: int = PAGE_MAX) -> None:
         raise BadQuery(f"limit {limit}", f"a page has 1 to {largest} results")
 
 
-def cursor_text(query: str, cursor: Cursor) -> str:
+def cursor_text(query: str, cursor: PageEnd) -> str:
     """Return `cursor`, the end of a page of `query`, as text for a URL."""
     packed = json.dumps([_digest(query), cursor.value, cursor.id], separators=(",", ":")).encode()
     return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
 
 
-def next_cursor(query: str, ids: Sequence[int], limit: int) -> str | None:
-    """Return the cursor after a page of `limit` rows sorted by id alone; None if it is the last page.
+def next_cursor(query: str, rows: Sequence[int | tuple[float | None, int]], limit: int) -> str | None:
+    """Return the cursor after a page of `limit` rows; None if it is the last page.
 
-    `ids` are the ids of the rows that were read. If there is a next page, one row more than `limit` was read.
+    `rows` are the ids of the rows that were read, or their sort values and ids. If there is a next page, one row more
+    than `limit` was read.
     """
-    return cursor_text(query, Cursor(None, ids[limit - 1])) if len(ids) > limit else None
+    if len(rows) <= limit:
+        return None
+    last = rows[limit - 1]
+    return cursor_text(query, PageEnd(*last) if isinstance(last, tuple) else PageEnd(None, last))
 
 
-def parse_cursor(query: str, text: str, *, missing: bool = True) -> Cursor:
+def parse_cursor(query: str, text: str, *, missing: bool = True) -> PageEnd:
     """Return the cursor in `text`; raises BadQuery for another text, and for the cursor of another query.
 
     `missing` says whether the sort column can be null.
@@ -66,7 +70,7 @@ def parse_cursor(query: str, text: str, *, missing: bool = True) -> Cursor:
         raise BadQuery("after", "this cursor belongs to another query: use the cursor of the previous page")
     if type(row_id) is not int or not 0 <= row_id <= _ID_MAX or not _is_value(value, missing):
         raise BadQuery("after", "this is not a cursor: use the cursor of the previous page")
-    return Cursor(value, row_id)
+    return PageEnd(value, row_id)
 
 
 def _digest(query: str) -> str:

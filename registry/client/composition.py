@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -16,7 +17,7 @@ from organs.registry.client.address import (
 )
 from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, fetch
-from organs.registry.client.files import ModelFiles, file_of_lock
+from organs.registry.client.files import file_of_lock
 from organs.registry.compose.api import NO_LOCK_YET, RecipeBuilder, RecipePlan
 from organs.registry.compose.build import Progress
 from organs.registry.compose.lock import Lock, parse_lock
@@ -27,12 +28,11 @@ from organs.registry.entities.job import Job
 from organs.registry.entities.plan import MadeChimera, PlannedRecipe
 from organs.registry.entities.problem import INTERNAL, error_of_document
 from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound, Unreachable
-from organs.registry.store.files import (
-    Files,
-    OutputFiles,
-    check_room,
-    placing_error,
-)
+from organs.registry.output_files import OutputFiles
+from organs.registry.store.files import Files, check_room, placing_error
+
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
 
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
 """The first and the longest wait between two requests for a job, and the factor by which the wait grows."""
@@ -78,7 +78,7 @@ def job_result(
 class RemoteComposition(RecipeBuilder):
     """A recipe on the models of a remote registry."""
 
-    registry: ModelFiles
+    registry: RemoteRegistry
 
     def plan(self) -> RemotePlan:
         """Return the plan, which the server makes; it makes nothing else. Raises NotFound for an unknown base."""
@@ -93,7 +93,7 @@ class RemoteComposition(RecipeBuilder):
 class RemotePlan(RecipePlan):
     """The plan of a recipe on the models of a remote registry."""
 
-    def __init__(self, recipe: Recipe, planned: PlannedRecipe, registry: ModelFiles) -> None:
+    def __init__(self, recipe: Recipe, planned: PlannedRecipe, registry: RemoteRegistry) -> None:
         super().__init__(recipe, planned)
         self._registry, self._connection = registry, registry.connection
 
@@ -149,16 +149,11 @@ class RemotePlan(RecipePlan):
         """
         target = Path(path)
         self.check()
-        _check_place(target, self.size_bytes)
+        try:  # before the chimera is made
+            check_room(target.parent, self.size_bytes, Files())
+        except OSError as error:
+            raise placing_error(error, target) from error
         made = self.register(progress)
         file = FileToFetch(gguf_path(made.model), made.size_bytes, made.sha256)
         fetch(self._connection, file, target, lambda size: progress("fetch", size) if progress is not None else None)
         return made
-
-
-def _check_place(target: Path, size_bytes: int) -> None:
-    """Raise StoreError or DiskFull if the file does not fit, before the chimera is made."""
-    try:
-        check_room(target.parent, size_bytes, Files())
-    except OSError as error:
-        raise placing_error(error, target) from error

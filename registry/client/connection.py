@@ -64,7 +64,7 @@ class Reply:
 
     status: int
     headers: Mapping[str, str]
-    _response: BaseHTTPResponse | None = field(default=None, repr=False)
+    _response: BaseHTTPResponse = field(repr=False)
     _read_seconds: float = READ_SECONDS
 
     def stream(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
@@ -72,7 +72,6 @@ class Reply:
 
         Raises Unreachable if they end too early, stop, or are slower than LOWEST_BYTES_A_SECOND.
         """
-        assert self._response is not None, "only a download is streamed"
         pieces = self._response.stream(chunk_bytes, decode_content=False)
         seconds = self._read_seconds + chunk_bytes / LOWEST_BYTES_A_SECOND
         while True:
@@ -86,13 +85,14 @@ class Reply:
             yield piece
 
 
-class TooSlow(HTTPError):
+class AnswerTooSlow(HTTPError):
     """An answer did not arrive in time. It is not requested again, because that would only take the same time."""
 
 
 @contextmanager
 def deadline(seconds: float, cut: Callable[[], None]) -> Iterator[None]:
-    """Call `cut`, which shuts a socket down, if the block takes longer than `seconds`; the block then raises TooSlow.
+    """Call `cut`, which shuts a socket down, if the block takes longer than `seconds`; the block then raises
+    AnswerTooSlow.
 
     The timeout of a socket is for one read: a server that sends one byte a second never reaches it.
     """
@@ -110,12 +110,12 @@ def deadline(seconds: float, cut: Callable[[], None]) -> Iterator[None]:
         yield
     except (HTTPError, HTTPException, OSError, ValueError) as error:  # from a socket that was shut down during a read
         if is_over.is_set():
-            raise TooSlow(f"it took more than {seconds:g} seconds") from error
+            raise AnswerTooSlow(f"it took more than {seconds:g} seconds") from error
         raise
     finally:
         timer.cancel()
     if is_over.is_set():
-        raise TooSlow(f"it took more than {seconds:g} seconds")
+        raise AnswerTooSlow(f"it took more than {seconds:g} seconds")
 
 
 class _HeaderInTime:
@@ -229,8 +229,11 @@ class Connection:
             return self._entity(response, kind)
 
     def _entity(self, response: BaseHTTPResponse, kind: type[E]) -> E:
+        data = self._body(response, ANSWER_MAX_BYTES)
+        if data is None:
+            raise BadReply(f"{self.address}: its answer has more than {ANSWER_MAX_BYTES} bytes; it is not read")
         try:
-            return decode(self._read_body(response), kind)
+            return decode(data, kind)
         except ValueError as error:
             raise NoRegistry(f"{self.address} does not answer as a registry does: {str(error)[:300]}") from error
 
@@ -248,7 +251,8 @@ class Connection:
     def download(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:
         """Open the answer at `path`; its bytes are streamed in the block. The statuses 304 and 416 are not errors."""
         with self._request("GET", path, None, headers or {}, as_data=True) as response:
-            yield Reply(response.status, _headers(response), response, self._read_seconds)
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            yield Reply(response.status, headers, response, self._read_seconds)
 
     @contextmanager
     def _request(
@@ -304,12 +308,13 @@ class Connection:
         self, method: str, url: str, data: bytes | memoryview | None, headers: Mapping[str, str]
     ) -> BaseHTTPResponse:
         all_headers = {**self._pool.headers, **headers}
-        body = None
+        blocks = None
         if data is not None:
             all_headers["Content-Length"] = str(len(data))
-            body = _blocks(data)
+            view = memoryview(data)
+            blocks = (bytes(view[begin : begin + BLOCK_BYTES]) for begin in range(0, len(view), BLOCK_BYTES))
         return self._pool.request(
-            method, url, body=body, headers=all_headers, redirect=False, preload_content=False, decode_content=False
+            method, url, body=blocks, headers=all_headers, redirect=False, preload_content=False, decode_content=False
         )
 
     def _redirected(self, method: str, current_url: str, response: BaseHTTPResponse, redirects: int) -> str:
@@ -324,13 +329,6 @@ class Connection:
         if redirects > REDIRECTS_MAX or method not in ("GET", "HEAD"):
             raise BadReply(f"{self.address} redirects to {location[:200]!r}, which is not followed")
         return target
-
-    def _read_body(self, response: BaseHTTPResponse) -> bytes:
-        """Return the body of an answer; raises BadReply if it is too large, Unreachable if it is interrupted."""
-        data = self._body(response, ANSWER_MAX_BYTES)
-        if data is None:
-            raise BadReply(f"{self.address}: its answer has more than {ANSWER_MAX_BYTES} bytes; it is not read")
-        return data
 
     def _body(self, response: BaseHTTPResponse, most_bytes: int) -> bytes | None:
         """Return the body of an answer; None if it has more than `most_bytes`. Raises Unreachable."""
@@ -365,19 +363,9 @@ def _query(query: Mapping[str, Any]) -> str:
     return f"?{urlencode(pairs)}" if pairs else ""
 
 
-def _blocks(data: bytes | memoryview) -> Iterator[bytes]:
-    view = memoryview(data)
-    for begin in range(0, len(view), BLOCK_BYTES):
-        yield bytes(view[begin : begin + BLOCK_BYTES])
-
-
-def _headers(response: BaseHTTPResponse) -> dict[str, str]:
-    return {name.lower(): value for name, value in response.headers.items()}
-
-
 def may_repeat(method: str, error: Exception) -> bool:
     """Return whether a repeated request is safe and may succeed."""
-    if isinstance(error, NameResolutionError | SSLError | TooSlow):
+    if isinstance(error, NameResolutionError | SSLError | AnswerTooSlow):
         return False
     return method in _REPEATABLE or isinstance(error, NewConnectionError | ConnectTimeoutError)
 

@@ -26,6 +26,13 @@ from organs.registry.store.files import (
 
 READ_BYTES = 1024 * 1024
 
+Progress = Callable[[int], None]
+"""Called with the number of new bytes, also of an earlier attempt; negative for bytes that are downloaded again."""
+
+
+def no_progress(_size_bytes: int) -> None:
+    """Ignore progress."""
+
 
 class PartialFile:
     """The first bytes of a file that is being downloaded, with their hash."""
@@ -168,17 +175,20 @@ def fetch_head(
     The header is not checked against a digest. Raises BadReply for an invalid header, Unreachable if each of several
     attempts is interrupted.
     """
-    for attempt in range(1, TRIES):
+    attempt = 1
+    while True:
         try:
-            return _fetched(connection, file)
+            return _fetched_head(connection, file)
         except BadReply:
             raise
         except Unreachable:
+            if attempt == TRIES:
+                raise
             sleep(backoff_seconds(attempt))
-    return _fetched(connection, file)
+        attempt += 1
 
 
-def _fetched(connection: Connection, file: FileToFetch) -> tuple[Header, HeaderSource]:
+def _fetched_head(connection: Connection, file: FileToFetch) -> tuple[Header, HeaderSource]:
     with (
         connection.download(file.path) as reply,
         closing(reply.stream(HEADER_CHUNK_BYTES)) as chunks,  # type: ignore[type-var]  # a generator has `close`
@@ -193,9 +203,6 @@ def _fetched(connection: Connection, file: FileToFetch) -> tuple[Header, HeaderS
             raise BadReply(f"the downloaded file is damaged: {error}") from error
     return header, HeaderSource(head, file.size_bytes, beginning.name)
 
-
-Progress = Callable[[int], None]
-"""Called with the number of new bytes, also of an earlier attempt; negative for bytes that are downloaded again."""
 
 TRIES = 5
 """Attempts in a row without a new byte; after these, the download fails."""
@@ -256,7 +263,7 @@ def fetch(
     StoreUnwritable; then `target` is unchanged.
     """
     with partial_file(target, file.key(connection.url), file.size_bytes) as partial:
-        _Fetching(connection, file, partial, progress or _no_progress, sleep).complete()
+        _Fetching(connection, file, partial, progress or no_progress, sleep).complete()
         partial.place(target)
         return partial.sha256
 
@@ -275,7 +282,7 @@ def fetched(
     file is kept for the next call. Raises as `fetch` does.
     """
     with partial_file(place, file.key(connection.url), file.size_bytes) as partial:
-        _Fetching(connection, file, partial, progress or _no_progress, sleep).complete()
+        _Fetching(connection, file, partial, progress or no_progress, sleep).complete()
         partial.is_kept = file.sha256 is not None
         yield partial.path
         partial.remove()
@@ -292,6 +299,25 @@ def check_all_fits(url: str, files: Sequence[FileToFetch], place: Path, room_byt
         check_room(place.parent, room_bytes - kept_bytes, Files())
     except OSError as error:
         raise placing_error(error, place) from error
+
+
+@dataclass(slots=True)
+class Interruptions:
+    """Counts the interruptions of the requests for one file, and waits after each."""
+
+    sleep: Callable[[float], None]
+    cuts: int = 0
+    failures: int = 0
+    """Those in a row without a new byte."""
+
+    def add(self, error: Exception, *, has_new_bytes: bool) -> None:
+        """Count an interruption; raise `error` after TRIES in a row without a new byte, and after CUTS_MAX in all."""
+        self.cuts += 1
+        self.failures = 0 if has_new_bytes else self.failures + 1
+        if self.failures >= TRIES or self.cuts >= CUTS_MAX:
+            raise error
+        if self.failures:
+            self.sleep(backoff_seconds(self.failures))
 
 
 @dataclass(slots=True)
@@ -330,8 +356,9 @@ class _Fetching:
 
     def _fill(self) -> None:
         """Send requests until the file has all bytes."""
-        failures = cuts = 0
-        while self.partial.size_bytes < self.file.size_bytes or (self.file.size_bytes == 0 and not cuts):
+        interruptions = Interruptions(self.sleep)
+        is_requested = False  # an empty file is requested once
+        while self.partial.size_bytes < self.file.size_bytes or (self.file.size_bytes == 0 and not is_requested):
             before = self.partial.size_bytes
             try:
                 self._request()
@@ -346,13 +373,9 @@ class _Fetching:
                 if not isinstance(cut, Unreachable):
                     raise
                 error = cut
-            cuts += 1
-            failures = 0 if self.partial.size_bytes > before else failures + 1
+            is_requested = True
             if self.partial.size_bytes < self.file.size_bytes:
-                if failures >= TRIES or cuts >= CUTS_MAX:
-                    raise error
-                if failures:
-                    self.sleep(backoff_seconds(failures))
+                interruptions.add(error, has_new_bytes=self.partial.size_bytes > before)
 
     def _request(self) -> None:
         """Send one request for the missing bytes."""
@@ -360,41 +383,40 @@ class _Fetching:
         headers = {"Range": f"bytes={begin}-", "If-Range": self.tag} if begin and self.tag else {}
         with self.connection.download(self.file.path, headers) as reply:
             if reply.status == 206 and headers:
-                self._check_range(reply, begin)
+                expected = f"bytes {begin}-{self.file.size_bytes - 1}/{self.file.size_bytes}"
+                sent = reply.headers.get("content-range", "")
+                if sent != expected:
+                    raise BadReply(f"{self.connection.url} sends {sent[:80]!r} of the file, not {expected!r}")
                 if self.file.sha256 is None and _strong_tag(reply) != self.tag:
                     self._begin_again()  # the server does not honour If-Range: these bytes may be of another version
                     return
             elif reply.status == 200:
                 self._begin_again()
-                self._check_length(reply)
+                length = reply.headers.get("content-length")
+                if length is not None and length != str(self.file.size_bytes):
+                    raise BadReply(f"{self.connection.url} sends {length[:40]} bytes instead of {self.file.size_bytes}")
             else:
                 raise BadReply(f"{self.connection.url} answers with the status {reply.status} instead of a file")
             if self.file.sha256 is None:
                 self.tag = _strong_tag(reply)
-            with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
-                for chunk in chunks:
-                    if self.partial.size_bytes + len(chunk) > self.file.size_bytes:
-                        raise BadReply(
-                            f"{self.connection.url} sends more than the {self.file.size_bytes} bytes that are expected"
-                        )
-                    self.partial.append(chunk)
-                    self.progress(len(chunk))
+            for chunk in chunks_of(reply):
+                if self.partial.size_bytes + len(chunk) > self.file.size_bytes:
+                    raise BadReply(
+                        f"{self.connection.url} sends more than the {self.file.size_bytes} bytes that are expected"
+                    )
+                self.partial.append(chunk)
+                self.progress(len(chunk))
 
     def _begin_again(self) -> None:
         if self.partial.size_bytes:
             self.progress(-self.partial.size_bytes)
             self.partial.begin_again()
 
-    def _check_range(self, reply: Reply, begin: int) -> None:
-        expected = f"bytes {begin}-{self.file.size_bytes - 1}/{self.file.size_bytes}"
-        sent = reply.headers.get("content-range", "")
-        if sent != expected:
-            raise BadReply(f"{self.connection.url} sends {sent[:80]!r} of the file, not {expected!r}")
 
-    def _check_length(self, reply: Reply) -> None:
-        sent = reply.headers.get("content-length")
-        if sent is not None and sent != str(self.file.size_bytes):
-            raise BadReply(f"{self.connection.url} sends {sent[:40]} bytes instead of {self.file.size_bytes}")
+def chunks_of(reply: Reply) -> Iterator[bytes]:
+    """Yield the bytes of a download, and close it."""
+    with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
+        yield from chunks
 
 
 def _strong_tag(reply: Reply) -> str | None:
@@ -402,7 +424,3 @@ def _strong_tag(reply: Reply) -> str | None:
     tag = reply.headers.get("etag", "")
     is_strong = tag.startswith('"') and tag.endswith('"') and 2 < len(tag) <= TAG_MAX_LENGTH
     return tag if is_strong and tag.isascii() and tag.isprintable() else None
-
-
-def _no_progress(_size_bytes: int) -> None:
-    """Ignore progress."""

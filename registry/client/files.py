@@ -6,25 +6,24 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from organs.registry.client.address import API, parse_full_name
-from organs.registry.client.connection import Connection, Reply, backoff_seconds
+from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import (
-    CUTS_MAX,
-    FILE_CHUNK_BYTES,
-    TRIES,
     FileToFetch,
-    OwnFiles,
+    Interruptions,
     PartialFile,
     Progress,
     check_all_fits,
+    chunks_of,
     fetch,
     fetch_head,
     fetched,
+    no_progress,
     partial_file,
 )
 from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
@@ -37,13 +36,11 @@ from organs.registry.gguf.split import (
     Shard,
     cut,
 )
-from organs.registry.store.files import (
-    NamedFile,
-    OutputFiles,
-    SourceModel,
-    UnplacedFile,
-    placed,
-)
+from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
+from organs.registry.store.files import placed
+
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
 
 READ_BYTES = 1024 * 1024
 
@@ -109,17 +106,12 @@ def _check_digests(path: Path, organs_of: Callable[[Header, ByteSource], Mapping
         if {info.name for info in header.tensors} != expected.keys():
             raise BadReply("the downloaded file has other organs than the registry promised; nothing was written")
         for info in header.tensors:
-            if _digest(source, header.data_offset + info.offset, info.size_bytes) != expected[info.name]:
+            digest = hashlib.sha256()
+            begin = header.data_offset + info.offset
+            for offset in range(begin, begin + info.size_bytes, READ_BYTES):
+                digest.update(source.read_at(offset, min(READ_BYTES, begin + info.size_bytes - offset)))
+            if digest.hexdigest() != expected[info.name]:
                 raise BadReply(f"the organ {info.name!r} has other bytes than were promised; nothing was written")
-
-
-def _digest(source: ByteSource, offset: int, size_bytes: int) -> Digest:
-    digest = hashlib.sha256()
-    end = offset + size_bytes
-    while offset < end:
-        digest.update(data := source.read_at(offset, min(READ_BYTES, end - offset)))
-        offset += len(data)
-    return Digest(digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +163,12 @@ def fetch_in_shards(
             raise BadReply("the downloaded file has another header than the registry promised; nothing was written")
         header = read_header(file)
         return [
-            _write_shard(file, header, shard, target, progress)
+            _write_shard(file, header, shard, target, progress or no_progress)
             for shard, target in zip(source.shards, targets, strict=True)
         ]
 
 
-def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path, progress: Progress | None) -> Digest:
+def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path, progress: Progress) -> Digest:
     """Write one shard with tensors of `source`, whose header is `header`, and return its SHA-256."""
     offsets = {info.name: header.data_offset + info.offset for info in header.tensors}
     digest = hashlib.sha256(shard.header)
@@ -185,22 +177,15 @@ def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path,
         file.write_at(shard.header, 0)
         end = len(shard.header)
         for tensor in shard.tensors:
-            _copy(source, offsets[tensor.name], tensor.size_bytes, file, end, digest)
+            for begin in range(0, tensor.size_bytes, READ_BYTES):
+                data = source.read_at(offsets[tensor.name] + begin, min(READ_BYTES, tensor.size_bytes - begin))
+                digest.update(data)
+                file.write_at(data, end + begin)
             padded_bytes = padded(tensor.size_bytes, header.alignment)
             digest.update(b"\0" * (padded_bytes - tensor.size_bytes))
             end += padded_bytes
-            if progress is not None:
-                progress(padded_bytes)
+            progress(padded_bytes)
     return Digest(digest.hexdigest())
-
-
-def _copy(
-    source: ByteSource, offset: int, size_bytes: int, file: UnplacedFile, target_offset: int, digest: hashlib._Hash
-) -> None:
-    for begin in range(0, size_bytes, READ_BYTES):
-        data = source.read_at(offset + begin, min(READ_BYTES, size_bytes - begin))
-        digest.update(data)
-        file.write_at(data, target_offset + begin)
 
 
 class FetchedFiles(OutputFiles):
@@ -246,7 +231,7 @@ MISSING_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class LockedFile:
+class FileOfLock:
     """The file of a lock, to be assembled; the registry has all of its parts."""
 
     lock: Lock
@@ -259,7 +244,7 @@ class LockedFile:
 class FetchedLock(OutputFiles):
     """The file of a lock, which is downloaded as one file or assembled on this machine."""
 
-    def __init__(self, connection: Connection, lock: Lock, source: FileToFetch | LockedFile) -> None:
+    def __init__(self, connection: Connection, lock: Lock, source: FileToFetch | FileOfLock) -> None:
         sha256 = source.sha256 if isinstance(source, FileToFetch) else None
         super().__init__([NamedFile(f"{lock.id}.gguf", source.size_bytes, sha256)])
         self._connection, self._source = connection, source
@@ -269,26 +254,12 @@ class FetchedLock(OutputFiles):
         return (None if target is None else fetch_locked(self._connection, self._source, target, progress),)
 
 
-class ModelFiles(Protocol):
-    """The part of a remote registry that locks use: the connection, and the files of models."""
-
-    @property
-    def connection(self) -> Connection:
-        """The connection to the server."""
-
-    def whole_file(self, name: str) -> FileToFetch:
-        """Return the model as one file; raises NotFound, NotAssemblable."""
-
-    def own_files(self, name: str) -> OwnFiles:
-        """Return the original files of a model; raises NotFound, NotAssemblable."""
-
-
-def file_of_lock(remote: ModelFiles, lock: Lock) -> OutputFiles:
+def file_of_lock(remote: RemoteRegistry, lock: Lock) -> OutputFiles:
     """Return the file of a lock, ready to be downloaded; raises as `locked_file` does."""
     return FetchedLock(remote.connection, lock, locked_file(remote, lock))
 
 
-def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | LockedFile:
+def locked_file(remote: RemoteRegistry, lock: Lock) -> FileToFetch | FileOfLock:
     """Return the file of `lock`: that of the registered chimera, or one to assemble. Only headers are downloaded.
 
     Raises NotAssemblable with all parts that the registry lacks, BadLock for a lock that describes no valid file,
@@ -300,7 +271,7 @@ def locked_file(remote: ModelFiles, lock: Lock) -> FileToFetch | LockedFile:
         return file_of_parts(remote, lock)
 
 
-def file_of_parts(remote: ModelFiles, lock: Lock) -> LockedFile:
+def file_of_parts(remote: RemoteRegistry, lock: Lock) -> FileOfLock:
     """Return the file of `lock` to assemble from the base's header and the organs; raises as `locked_file` does."""
     missing = []
     try:
@@ -316,12 +287,12 @@ def file_of_parts(remote: ModelFiles, lock: Lock) -> LockedFile:
     if digest_of(source.header) != lock.header:
         raise BadReply(f"{remote.connection.url} sent another header than {lock.header}")
     data, size_bytes = checked_header(header, source, lock)
-    return LockedFile(lock, data, header.alignment, size_bytes)
+    return FileOfLock(lock, data, header.alignment, size_bytes)
 
 
 def fetch_locked(
     connection: Connection,
-    source: FileToFetch | LockedFile,
+    source: FileToFetch | FileOfLock,
     target: Path,
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
@@ -335,7 +306,7 @@ def fetch_locked(
         return fetch(connection, source, target, progress, sleep)
     key = f"{connection.url} lock {source.lock.id}"
     with partial_file(target, key, source.size_bytes) as partial:
-        assembly = _RemoteAssembly(connection, source, partial, progress or _ignore_progress, sleep)
+        assembly = _RemoteAssembly(connection, source, partial, progress or no_progress, Interruptions(sleep))
         partial.take_up(source.size_bytes, assembly.progress)
         is_resumed = partial.size_bytes > 0
         assembly.fill()
@@ -357,12 +328,11 @@ class _RemoteAssembly:
     """One file that is assembled from downloaded organs."""
 
     connection: Connection
-    source: LockedFile
+    source: FileOfLock
     partial: PartialFile
     progress: Progress
-    sleep: Callable[[float], None]
-    cuts: int = 0
-    """The number of interrupted requests, of all organs."""
+    interruptions: Interruptions
+    """Of the requests for all organs."""
 
     def fill(self) -> None:
         """Download until the file has all bytes."""
@@ -398,7 +368,7 @@ class _RemoteAssembly:
             self.progress(len(missing))
 
     def _download_organ(self, tensor: LockedTensor, offset: int) -> None:
-        failures = 0
+        self.interruptions.failures = 0
         end = offset + tensor.spec.size_bytes
         while (before := self.partial.size_bytes) < end:
             try:
@@ -412,12 +382,7 @@ class _RemoteAssembly:
                 error = cut
             if self.partial.size_bytes == end:
                 return
-            failures = 0 if self.partial.size_bytes > before else failures + 1
-            self.cuts += 1
-            if failures >= TRIES or self.cuts >= CUTS_MAX:
-                raise error
-            if failures:
-                self.sleep(backoff_seconds(failures))
+            self.interruptions.add(error, has_new_bytes=self.partial.size_bytes > before)
 
     def _request(self, tensor: LockedTensor, begin: int, end: int) -> None:
         """Send one request for the bytes of an organ from `begin` to its end."""
@@ -426,16 +391,11 @@ class _RemoteAssembly:
             expected = f"bytes {begin}-{tensor.spec.size_bytes - 1}/{tensor.spec.size_bytes}"
             if reply.status != (206 if begin else 200) or (begin and reply.headers.get("content-range") != expected):
                 raise BadReply(f"{self.connection.url} sends something other than the organ {tensor.digest[:12]}")
-            for chunk in _chunks(reply):
+            for chunk in chunks_of(reply):
                 if self.partial.size_bytes + len(chunk) > end:
                     raise BadReply(f"{self.connection.url} sends more bytes than the organ {tensor.digest[:12]} has")
                 self.partial.append(chunk)
                 self.progress(len(chunk))
-
-
-def _chunks(reply: Reply) -> Iterator[bytes]:
-    with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
-        yield from chunks
 
 
 def _missing(connection: Connection, lock: Lock) -> list[str]:
@@ -452,7 +412,3 @@ def _missing(connection: Connection, lock: Lock) -> list[str]:
     ]
     more = len(reasons) - MISSING_SHOWN
     return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-
-
-def _ignore_progress(_size_bytes: int) -> None:
-    """Ignore progress."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,18 +16,16 @@ from organs.registry.client.address import Address, url_origin, without_secrets
 from organs.registry.client.ranges import (
     FIRST_BYTES,
     TAG_MAX_LENGTH,
-    Limits,
     RangeClient,
     RangedFile,
     version_of,
 )
-from organs.registry.errors import BadSource, MissingExtra, NoSuchFile, NotAllowed, Unreachable
-from organs.registry.store.bucket import short_reason
+from organs.registry.errors import BadSetting, BadSource, NoSuchFile, NotAllowed, Unreachable
+from organs.registry.store.bucket import open_bucket, short_reason
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
-EXTRA = "s3"
 LISTED_MAX = 10_000
 """The most objects of one listing."""
 _ADDRESS = re.compile(r"(?P<bucket>(s3|gs|az)://[a-z0-9][a-z0-9._-]{1,254})/(?P<key>.*)", re.IGNORECASE | re.ASCII)
@@ -120,33 +117,20 @@ def list_objects(client: RangeClient, bucket: str, folder: str, *, allows_http: 
 def _open_bucket(client: RangeClient, bucket: str, *, allows_http: bool) -> ObjectStore:
     """Return the connections to a bucket, which all its objects share."""
     if bucket not in client.stores:
-        client.stores[bucket] = _new_store(bucket, client.limits, allows_http=allows_http)
+        limits = client.limits
+        try:
+            client.stores[bucket] = open_bucket(
+                bucket,
+                allows_http=allows_http,
+                connect_seconds=limits.silence_seconds,
+                request_seconds=limits.total_seconds,
+                retries=limits.tries - 1,
+                retry_seconds=limits.total_seconds,
+                purpose="read object stores",
+            )
+        except BadSetting as error:  # a person named the address
+            raise BadSource(str(error)) from error
     return client.stores[bucket]
-
-
-def _new_store(bucket: str, limits: Limits, *, allows_http: bool) -> ObjectStore:
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-    except ImportError as error:
-        raise MissingExtra(
-            f"{bucket}: to read object stores, install this program with the extra {EXTRA!r}", EXTRA
-        ) from error
-    try:
-        return from_url(
-            bucket,
-            client_options={
-                "connect_timeout": timedelta(seconds=limits.silence_seconds),
-                "timeout": timedelta(seconds=limits.total_seconds),
-                "allow_http": allows_http,
-            },
-            retry_config={
-                "max_retries": limits.tries - 1,
-                "retry_timeout": timedelta(seconds=limits.total_seconds),
-            },
-        )
-    except (BaseError, ValueError) as error:
-        raise BadSource(f"{bucket}: {short_reason(str(error))}") from error
 
 
 def _translated(name: str, request: Callable[[], T]) -> T:

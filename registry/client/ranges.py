@@ -59,7 +59,7 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ReadLimits:
     """The limits of one read."""
 
     tries: int = 5
@@ -81,10 +81,10 @@ class RangeClient:
         self,
         *,
         connections: int = CONNECTIONS,
-        limits: Limits | None = None,
+        limits: ReadLimits | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = limits or ReadLimits()
         self.sleep = sleep
         self.connections = connections
         self.requests = 0
@@ -156,13 +156,6 @@ def version_of(tag: str, changed: str) -> str:
     return f"{tag} {changed}".strip()[:TAG_MAX_LENGTH] if changed else ""
 
 
-def _cut(span: Span, begins: Sequence[int], data: Sequence[bytes]) -> bytes:
-    """Return the bytes of `span` from the reads `data`, which begin at `begins`."""
-    index = bisect_right(begins, span[0]) - 1
-    begin = span[0] - begins[index]
-    return data[index][begin : begin + span[1]]
-
-
 class _Retry(Exception):
     """The request failed in a way that may pass."""
 
@@ -203,21 +196,18 @@ class _Resource:
         end = time.monotonic() + seconds
         for attempt in range(1, limits.tries + 1):
             try:
-                return self._translated(request, end)
+                try:
+                    return request(end)
+                except (HTTPError, HTTPException, OSError, ValueError) as error:
+                    if not may_repeat("GET", error):
+                        raise self._unreachable(reason_text(error)) from error
+                    raise _Retry(reason_text(error)) from error
             except _Retry as error:
                 wait = backoff_seconds(attempt) if error.seconds is None else error.seconds
                 if attempt == limits.tries or time.monotonic() + wait > end:
                     raise self._unreachable(f"{error}; tried {attempt} times") from error
                 self._client.sleep(wait)
         raise AssertionError("the last try returns or raises")
-
-    def _translated(self, request: Callable[[float], bytes], end: float) -> bytes:
-        try:
-            return request(end)
-        except (HTTPError, HTTPException, OSError, ValueError) as error:
-            if not may_repeat("GET", error):
-                raise self._unreachable(reason_text(error)) from error
-            raise _Retry(reason_text(error)) from error
 
     def _follow(self, url: str, headers: Mapping[str, str]) -> tuple[BaseHTTPResponse, str]:
         """Return the answer after all redirects, with its address."""
@@ -357,7 +347,11 @@ class RangedFile(ABC):
         runs = merged(spans)
         data = self._client.in_parallel(self.read_at, runs)
         begins = [offset for offset, _ in runs]
-        return [_cut(span, begins, data) for span in spans]
+        pieces = []
+        for offset, size in spans:
+            index = bisect_right(begins, offset) - 1
+            pieces.append(data[index][offset - begins[index] : offset - begins[index] + size])
+        return pieces
 
     def check_unchanged(self) -> None:
         """Raise BadSource if the file has changed since it was opened."""

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.verdict import VerdictReport
     from organs.registry.models import RegisteredModel
-    from organs.registry.store.files import OutputFiles
+    from organs.registry.output_files import OutputFiles
     from organs.registry.validation.comparison import ValidationBudget
     from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
@@ -321,7 +321,7 @@ class RemoteRegistry:
         room for twice the model.
         """
         from organs.registry.client.files import FetchedFiles, FetchedShards, file_in_shards
-        from organs.registry.store.files import SourceModel
+        from organs.registry.output_files import SourceModel
 
         own = self.own_files(name)
         stem = own.model.name if stem is None else stem

@@ -12,7 +12,7 @@
     fitting        whether organs and low-rank adapters (LoRA) fit a base
     licenses       SPDX expressions, and combinations of licenses that deserve a warning
     metadata       the header entries of a chimera that differ from its base's
-    models         parents: models for composing, from the registry or from files
+    parents        the models of a composition, from the registry or from files, with the facts in their headers
     planner        plan a recipe
     recipe_io      read and write recipes as text: YAML, or JSON if the text begins with `{`
     chimeras       registered chimeras: lists, a complete description of one, and the card of a model

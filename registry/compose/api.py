@@ -16,7 +16,7 @@ from organs.registry.amounts import plural_text, size_text, theta_text
 from organs.registry.catalog.engine import Catalog
 from organs.registry.compose.build import Progress, make
 from organs.registry.compose.lock import Lock
-from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
@@ -32,8 +32,8 @@ from organs.registry.entities.plan import (
     Screen,
 )
 from organs.registry.errors import BadRecipe, NotComposable
+from organs.registry.output_files import NamedFile, OutputFiles
 from organs.registry.store import BlobStore
-from organs.registry.store.files import NamedFile, OutputFiles
 
 Words = str | Iterable[str] | None
 """One word, several separated by commas, or a list of words; None selects all."""
@@ -280,7 +280,8 @@ class RecipePlan(ABC):
         )
 
     def _headline(self) -> str:
-        plan, refusals, unaccepted = self._plan, len(self.planned.refusals), self._warnings_to_accept()
+        plan, refusals = self._plan, len(self.planned.refusals)
+        unaccepted = sum(finding.severity is Severity.WARN and not finding.accepted for finding in self.findings)
         return ", ".join(
             [
                 f"{plan.changed} of {plural_text(plan.organs, 'tensor', 'tensors')} of {plan.base}",
@@ -290,9 +291,6 @@ class RecipePlan(ABC):
                 *(["can be made"] if self.can_be_made else []),
             ]
         )
-
-    def _warnings_to_accept(self) -> int:
-        return sum(finding.severity is Severity.WARN and not finding.accepted for finding in self.findings)
 
 
 class ChimeraPlan(RecipePlan):

@@ -54,11 +54,10 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.compose.lock import Lock, checked_header, lock_of
-from organs.registry.compose.models import parts_of
+from organs.registry.compose.parents import Part, parts_of
 from organs.registry.compose.plan import (
-    Computation,
-    Ingredient,
     Plan,
+    PlannedComputation,
     chimera_name,
 )
 from organs.registry.compose.planner import screened
@@ -89,8 +88,7 @@ from organs.registry.store.files import (
     check_room,
     placing_error,
 )
-from organs.registry.transform import Adapter, Plain, Purification, PurifyMethod, computed
-from organs.registry.transform import Computation as Transformation
+from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed
 from organs.registry.transform.values import Read
 
 SPOOLED_MAX_BYTES = 64 * 1024 * 1024
@@ -103,7 +101,7 @@ Rows = Mapping[Digest, BlobRow]
 
 
 @dataclass(frozen=True, slots=True)
-class ComputedOrgan:
+class MadeOrgan:
     """A computed organ; its bytes are durable, its rows are not written yet."""
 
     digest: Digest
@@ -118,15 +116,23 @@ class ComputedOrgan:
 
 
 def compute_organ(
-    store: BlobStore, computation: Computation, rows: Rows, stored: Callable[[Collection[Digest]], Collection[Digest]]
-) -> ComputedOrgan:
+    store: BlobStore,
+    computation: PlannedComputation,
+    rows: Rows,
+    stored: Callable[[Collection[Digest]], Collection[Digest]],
+) -> MadeOrgan:
     """Compute an organ from the blobs `rows` of its ingredients, and store it; a stack is stored as its experts.
 
     `stored` returns which of the given digests need not be stored. No rows are written. Raises BadOrgan with the
     tensor's name, StoreError; experts that were stored before an error have files without rows, which a sweep removes.
     """
     with ExitStack() as opened, threadpool_limits(1, "blas"):
-        pieces = _computed_pieces(store, computation, rows, opened)
+        transformation = _transformation(store, computation, rows, opened)
+        is_of_experts = computation.grafted or computation.purified_experts
+        if is_of_experts and computation.changes_single_experts:
+            pieces = _expert_pieces(transformation, computation.purified_experts)
+        else:
+            pieces = computed(transformation)
         spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
         digest, size_bytes = _write_spool(spool, pieces, computation.source.name)
         measurement = _measure(_Slice(spool, 0, size_bytes), computation.source.shape, computation.dtype)
@@ -137,7 +143,7 @@ def compute_organ(
             return _store_stack(store, computation, experts, digest, measurement, stored)
         spool.seek(0)
         blob = store.put_organ(digest, size_bytes, codec_for(computation.dtype.name), spool.read)
-    return ComputedOrgan(digest, size_bytes, (blob,), measurement)
+    return MadeOrgan(digest, size_bytes, (blob,), measurement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +164,13 @@ class _Slice:
         for offset in range(0, self.size_bytes, PIECE_BYTES):
             yield self.read(offset, min(PIECE_BYTES, self.size_bytes - offset))
 
+    def digest(self) -> Digest:
+        """Return the SHA-256 of all bytes."""
+        digest = hashlib.sha256()
+        for piece in self.pieces():
+            digest.update(piece)
+        return Digest(digest.hexdigest())
+
 
 def _measure(organ: _Slice, shape: tuple[int, ...], dtype: DType) -> Measurement:
     nonfinite = count_nonfinite_in(organ.pieces(), dtype)
@@ -166,15 +179,15 @@ def _measure(organ: _Slice, shape: tuple[int, ...], dtype: DType) -> Measurement
 
 def _store_stack(
     store: BlobStore,
-    computation: Computation,
+    computation: PlannedComputation,
     experts: Sequence[_Slice],
     digest: Digest,
     measurement: Measurement,
     stored: Callable[[Collection[Digest]], Collection[Digest]],
-) -> ComputedOrgan:
+) -> MadeOrgan:
     """Store the experts of a stack that are not stored yet."""
     dtype, shape = computation.dtype, expert_shape(computation.source.shape)
-    parts = tuple(_digest_of(expert) for expert in experts)
+    parts = tuple(expert.digest() for expert in experts)
     known = set(stored(set(parts)))
     blobs: list[StoredBlob] = []
     measured: dict[OrganKey, Measurement] = {}
@@ -185,24 +198,10 @@ def _store_stack(
             blobs.append(store.put_organ(part, expert.size_bytes, codec_for(dtype.name), expert.spool.read))
             measured[part, dtype.name, shape_text(shape)] = _measure(expert, shape, dtype)
     size_bytes = sum(expert.size_bytes for expert in experts)
-    return ComputedOrgan(digest, size_bytes, tuple(blobs), measurement, parts, measured)
+    return MadeOrgan(digest, size_bytes, tuple(blobs), measurement, parts, measured)
 
 
-def _digest_of(organ: _Slice) -> Digest:
-    digest = hashlib.sha256()
-    for piece in organ.pieces():
-        digest.update(piece)
-    return Digest(digest.hexdigest())
-
-
-def _computed_pieces(store: BlobStore, computation: Computation, rows: Rows, opened: ExitStack) -> Iterator[bytes]:
-    transformation = _transformation(store, computation, rows, opened)
-    if not computation.changes_single_experts or not (computation.grafted or computation.purified_experts):
-        return computed(transformation)
-    return _expert_pieces(transformation, computation.purified_experts)
-
-
-def _expert_pieces(transformation: Transformation, purified: Collection[int]) -> Iterator[bytes]:
+def _expert_pieces(transformation: Computation, purified: Collection[int]) -> Iterator[bytes]:
     """Yield the experts of the source in order: those of `purified` purified, the bytes of the others as they are."""
     source = transformation.source
     size_bytes = source.size_bytes // source.shape[-1]
@@ -242,8 +241,8 @@ def _with_experts(stack: Plain, grafts: Sequence[tuple[Plain, Collection[int]]])
     return Plain(read, stack.dtype, stack.shape)
 
 
-def _transformation(store: BlobStore, computation: Computation, rows: Rows, opened: ExitStack) -> Transformation:
-    def plain(ingredient: Ingredient) -> Plain:
+def _transformation(store: BlobStore, computation: PlannedComputation, rows: Rows, opened: ExitStack) -> Computation:
+    def plain(ingredient: Part) -> Plain:
         row = rows.get(ingredient.digest)
         if row is None:
             raise MissingBlob(f"{ingredient.name} ({ingredient.digest[:12]}) is missing from the store")
@@ -259,12 +258,12 @@ def _transformation(store: BlobStore, computation: Computation, rows: Rows, open
     if computation.method is not None:
         method = PurifyMethod(computation.method)
         purification = Purification(method) if computation.keep is None else Purification(method, computation.keep)
-    grafts = [(plain(graft.stack), graft.experts) for graft in computation.grafted]
+    grafts = [(plain(graft.after), graft.experts) for graft in computation.grafted]
     source = _with_experts(plain(computation.source), grafts)
-    return Transformation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
+    return Computation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
 
 
-def _buffered(reader: PlainReader, ingredient: Ingredient) -> Callable[[int, int], bytes]:
+def _buffered(reader: PlainReader, ingredient: Part) -> Callable[[int, int], bytes]:
     """Return a function that reads a blob. It caches the chunk that was decoded last, because reads are in order."""
     cached: list[tuple[int, bytes]] = []
 
@@ -299,7 +298,7 @@ def _write_spool(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[
 
 
 @dataclass(frozen=True, slots=True)
-class LockedFile:
+class LockedGguf:
     """The file of a chimera, from its lock."""
 
     plan: Plan
@@ -309,7 +308,7 @@ class LockedFile:
     header: Header
 
     @classmethod
-    def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> LockedFile:
+    def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> LockedGguf:
         """Return the file of `plan`; `digests` has those of the computed organs."""
         lock = plan.lock(digests)
         header = plan.header(lock)
@@ -329,10 +328,10 @@ class LockedFile:
 
 def record_chimera(
     session: Session,
-    file: LockedFile,
+    file: LockedGguf,
     name: ModelName,
     sha256: Digest,
-    computed: Mapping[str, ComputedOrgan],
+    computed: Mapping[str, MadeOrgan],
     contributor: str,
 ) -> Registered:
     """Register the chimera of `contributor` whose file has the digest `sha256`; all its blobs must have rows.
@@ -351,7 +350,17 @@ def record_chimera(
         license=header.text("general.license"),
         size_label=header.text("general.size_label"),
         metadata=tuple((item.key, field_type_text(item), field_value_text(item)) for item in header.fields),
-        files=(_file_record(file, sha256, measured),),
+        files=(
+            FileRecord(
+                name=plan.file_name,
+                size_bytes=header.file_size_bytes,
+                sha256=sha256,
+                header_sha256=digest_of(file.header_bytes[: header.end]),
+                header_bytes=header.end,
+                parts=tuple(_parts(file)),
+                placements=tuple(_placements(file, measured)),
+            ),
+        ),
         tags=tuple(tags_of(HeaderSource(file.header_bytes, header.file_size_bytes), header)),
         complete=plan.base.complete,
         action=Action.COMPOSE,
@@ -360,26 +369,17 @@ def record_chimera(
     )
     registered = register_model(session, record, keep_name=True)
     if chimera_of(session, registered.model.id) is None:
-        register_chimera(session, registered.model, _chimera_record(file, _screen(session, registered.model, file)))
+        # Measurements of computed organs complete the plan's screen.
+        computations = plan.computations
+        results = {part.name: part for part in parts_of(session, registered.model.id) if part.name in computations}
+        screen = screened(plan.parts, results) if computations else plan.screen
+        register_chimera(session, registered.model, _chimera_record(file, screen))
     if registered.created:
         record_relatives(session, registered.model)
     return registered
 
 
-def _file_record(file: LockedFile, sha256: Digest, measured: Mapping[str, Measurement]) -> FileRecord:
-    header = file.header
-    return FileRecord(
-        name=file.plan.file_name,
-        size_bytes=header.file_size_bytes,
-        sha256=sha256,
-        header_sha256=digest_of(file.header_bytes[: header.end]),
-        header_bytes=header.end,
-        parts=tuple(_parts(file)),
-        placements=tuple(_placements(file, measured)),
-    )
-
-
-def _parts(file: LockedFile) -> Iterator[PartRecord]:
+def _parts(file: LockedGguf) -> Iterator[PartRecord]:
     literal, position = digest_of(file.literal), 0
     values = large_values(file.header)
     for span in around(values, file.header.end):
@@ -390,7 +390,7 @@ def _parts(file: LockedFile) -> Iterator[PartRecord]:
         yield PartRecord(span.offset, span.size_bytes, digest_of(data), 0)
 
 
-def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
+def _placements(file: LockedGguf, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
     header = file.header
     for tensor, locked, planned in zip(header.tensors, file.lock.tensors, file.plan.parts, strict=True):
         measurement = measured.get(tensor.name)
@@ -407,17 +407,7 @@ def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterat
         )
 
 
-def _screen(session: Session, model: Model, file: LockedFile) -> Screen:
-    """Return the plan's screen, completed by the measurements of computed organs."""
-    computations = file.plan.computations
-    if not computations:
-        return file.plan.screen
-    return screened(
-        file.plan.parts, {part.name: part for part in parts_of(session, model.id) if part.name in computations}
-    )
-
-
-def _chimera_record(file: LockedFile, screen: Screen) -> ChimeraRecord:
+def _chimera_record(file: LockedGguf, screen: Screen) -> ChimeraRecord:
     plan = file.plan
     assert plan.base.model_id is not None
     return ChimeraRecord(
@@ -426,7 +416,7 @@ def _chimera_record(file: LockedFile, screen: Screen) -> ChimeraRecord:
         recipe=recipe_to_json(plan.recipe),
         findings=encode([finding for finding in plan.findings if finding.code not in PLAN_CODES]).decode(),
         screen=encode(screen).decode(),
-        origins=_json(_origins(plan)),
+        origins=json.dumps(_origins(plan), ensure_ascii=False, separators=(",", ":"), allow_nan=False),
         parents=tuple(_acts(plan)),
         computations=tuple(_computations(file)),
     )
@@ -480,7 +470,7 @@ def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
                 yield adapter.model_id, "adapter"
 
 
-def _computations(file: LockedFile) -> Iterator[ComputationRecord]:
+def _computations(file: LockedGguf) -> Iterator[ComputationRecord]:
     for planned, locked in zip(file.plan.parts, file.lock.tensors, strict=True):
         computation = planned.computation
         if computation is not None:
@@ -488,21 +478,17 @@ def _computations(file: LockedFile) -> Iterator[ComputationRecord]:
             yield ComputationRecord(computation.key, computation.document(), organ, tuple(_sources(computation)))
 
 
-def _sources(computation: Computation) -> Iterator[tuple[OrganKey, str]]:
+def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:
     yield _key(computation.source), computation.acts[-1]
     for graft in computation.grafted:
-        yield _key(graft.stack), "grafted"
+        yield _key(graft.after), "grafted"
     for addition in computation.additions:
         yield _key(addition.a), "adapter"
         yield _key(addition.b), "adapter"
 
 
-def _key(ingredient: Ingredient) -> OrganKey:
+def _key(ingredient: Part) -> OrganKey:
     return ingredient.digest, ingredient.dtype.name, shape_text(ingredient.shape)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 Progress = Callable[[str, int], None]
@@ -534,7 +520,9 @@ def make(
     if path is not None:
         _check_place(path, plan.size_bytes)
     with recorded_ingest(catalog, f"composed as {name}") as ingest_id:
-        return _Build(catalog, store, plan, ingest_id, progress or _no_progress, contributor).make(name, path)
+        return _Build(
+            catalog, store, plan, ingest_id, progress or (lambda _action, _size_bytes: None), contributor
+        ).make(name, path)
 
 
 def check_own(name: ModelName, contributor: str) -> None:
@@ -565,14 +553,14 @@ class _Build:
     ingest_id: int
     progress: Progress
     contributor: str
-    computed: dict[str, ComputedOrgan] = field(default_factory=dict)
+    computed: dict[str, MadeOrgan] = field(default_factory=dict)
     """Organs that were computed in this run, by the names of their tensors."""
     known: dict[str, Digest] = field(default_factory=dict)
     """Digests of organs that an earlier run computed."""
 
     def make(self, name: ModelName, path: Path | None) -> MadeChimera:
         self._compute()
-        file = LockedFile.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
+        file = LockedGguf.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
         rows = self._store_header([file.literal, *file.values], file.lock)
         tensors = [tensor.spec for tensor in file.lock.tensors]
         blobs = [rows[tensor.digest] for tensor in file.lock.tensors]
@@ -604,7 +592,9 @@ class _Build:
             rows = blobs_by_digest(
                 session, {ingredient.digest for item in computations.values() for ingredient in item.ingredients}
             )
-        self._lease([row.id for row in rows.values()])
+        if rows:
+            with self.catalog.writing() as session:
+                lease_blobs(session, self.ingest_id, [row.id for row in rows.values()])
         for tensor, computation in computations.items():
             if computation.key in known:
                 self.known[tensor] = known[computation.key]
@@ -647,11 +637,6 @@ class _Build:
                 self.progress("hash", len(view))
         return Digest(digest.hexdigest())
 
-    def _lease(self, blob_ids: Sequence[int]) -> None:
-        if blob_ids:
-            with self.catalog.writing() as session:
-                lease_blobs(session, self.ingest_id, blob_ids)
-
     def _record(self, blobs: Sequence[StoredBlob], stacks: Mapping[Digest, Sequence[Digest]] | None = None) -> None:
         with self.catalog.writing() as session:
             unused = record_blobs(session, self.ingest_id, blobs)
@@ -670,10 +655,6 @@ def _unused_name(session: Session, name: ModelName, lock_id: str) -> ModelName:
     if str(name) in same or next_version(session, name) == 1:
         return name
     return replace(name, name=name_from_text(f"{name.name[:STEM_MAX_LENGTH]}-{lock_id[:LOCK_DIGITS]}"))
-
-
-def _no_progress(_action: str, _size_bytes: int) -> None:
-    """Ignore progress."""
 
 
 MISSING_SHOWN = 20

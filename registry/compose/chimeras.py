@@ -126,7 +126,14 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
     (file,) = files_of(session, model.id)
     recipe = recipe_from_json(row.recipe)
     parents, parts = _parents(session, model, row), _parts(session, model, row)
-    usage = _usage(session, model, file)
+    # The findings about yanked and removed models are those of now.
+    planned = [finding for finding in stored_findings(row.findings) if finding.code not in WITHDRAWN_CODES]
+    context_key = f"{model.architecture}.context_length"
+    context = next((item.value for item in metadata_of(session, model.id) if item.key == context_key), "")
+    usage = Usage(model.full_name, file.name, model.title or "", int(context) if context.isdecimal() else None)
+    made_into: dict[str, list[str]] = {}
+    for child, act in recorded_children(session, model.id):
+        made_into.setdefault(child.full_name, []).append(act)
     chimera = Chimera(
         model=model.full_name,
         also=tuple(name for name in chimera_rows.names_of_lock(session, row.lock_id) if name != model.full_name),
@@ -142,14 +149,14 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         recipe_yaml=recipe_yaml(recipe),
         parents=parents,
         license=combined_license({parent.model: parent.license for parent in parents}).text,
-        findings=in_order(_findings(session, model, row), recipe.accept),
-        screen=_screen(row),
+        findings=in_order([*findings_beside_file(session, model), *planned], recipe.accept),
+        screen=None if row.screen is None else msgspec.json.decode(row.screen, type=prepared(Screen)),
         quick_look=chimera_rows.parsed_quick_look(row.quick_look),
         changes=summarize_changes(parts),
         parts=parts,
         computed=_computed(session, model, parts),
         verdicts=tuple(_verdict(verdict) for verdict in chimera_rows.verdicts_of(session, model.id)),
-        made_into=_made_into(session, model),
+        made_into=tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in made_into.items()),
         modelfile=usage.modelfile(),
         llama_cli=usage.llama_cli(),
         assemble=usage.assemble(),
@@ -200,10 +207,6 @@ def _origins(row: ChimeraRow) -> _Origins:
     return msgspec.structs.replace(origins, adapters=dict.fromkeys(merged, adapters))
 
 
-def _screen(row: ChimeraRow) -> Screen | None:
-    return None if row.screen is None else msgspec.json.decode(row.screen, type=prepared(Screen))
-
-
 def _summary(
     model: Model, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
 ) -> ChimeraSummary:
@@ -243,12 +246,6 @@ def _grafted_parts(origins: _Origins) -> tuple[GraftedPart, ...]:
         )
         for (parent, kind), numbers in sorted(blocks.items())
     )
-
-
-def _findings(session: Session, model: Model, row: ChimeraRow) -> list[Finding]:
-    """Return the findings of the plan, with those about yanked and removed models as they are now."""
-    planned = (finding for finding in stored_findings(row.findings) if finding.code not in WITHDRAWN_CODES)
-    return [*findings_beside_file(session, model), *planned]
 
 
 def findings_beside_file(session: Session, model: Model) -> list[Finding]:
@@ -363,20 +360,6 @@ def _verdict(row: VerdictRow) -> Verdict:
     )
 
 
-def _made_into(session: Session, model: Model) -> tuple[DerivedModel, ...]:
-    """Return the models that were composed from `model`, each with its acts."""
-    acts_by_model: dict[str, list[str]] = {}
-    for child, act in recorded_children(session, model.id):
-        acts_by_model.setdefault(child.full_name, []).append(act)
-    return tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in acts_by_model.items())
-
-
-def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
-    key = f"{model.architecture}.context_length"
-    stated = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
-    return Usage(model.full_name, file.name, model.title or "", int(stated) if stated.isdecimal() else None)
-
-
 CARD_VERSION = 8
 """Increased when the text of cards changes, because the text of a published revision must not change."""
 
@@ -435,7 +418,13 @@ def _card(
     *,
     with_verdicts: bool = True,
 ) -> str:
-    lines = [*_front_matter(model), f"# {_text(model.name)}", ""]
+    # Programs read the front matter, so it has only values of one plain word.
+    lines = ["---", "library_name: gguf"]
+    if model.license and _PLAIN.fullmatch(model.license):
+        lines.append(f'license: "{model.license.lower()}"')
+    if model.architecture and _PLAIN.fullmatch(model.architecture):
+        lines += ["tags:", f'- "{model.architecture.lower()}"']
+    lines += ["---", "", f"# {_text(model.name)}", ""]
     for about in (model.title if model.title != model.name else None, model.description):
         lines += [_text(about), ""] if about else []
     facts = _facts(model, stored_license(session, model))
@@ -448,16 +437,6 @@ def _card(
     lines += ["", "Written by the organ registry from the registered data. θ is the shape of a weight distribution,"]
     lines += ["from uniform (0°) to heavy tails (90°); it does not grade a model.", ""]
     return "\n".join(lines)
-
-
-def _front_matter(model: Model) -> list[str]:
-    """Return the front matter. Programs read it, so it has only values of one plain word."""
-    lines = ["---", "library_name: gguf"]
-    if model.license and _PLAIN.fullmatch(model.license):
-        lines.append(f'license: "{model.license.lower()}"')
-    if model.architecture and _PLAIN.fullmatch(model.architecture):
-        lines += ["tags:", f'- "{model.architecture.lower()}"']
-    return [*lines, "---", ""]
 
 
 def _finding_line(finding: Finding) -> str:
@@ -485,7 +464,10 @@ def _facts(model: Model, in_header: str | None) -> list[tuple[str, str]]:
 def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     """Return the sections on parents with licenses, findings, θ, verdict, screen, recipe and use."""
     lines = ["## Parents", "", "| model | license | contribution |", "|---|---|---|"]
-    lines += [_row(parent.model, parent.license or "not stated", _acts(parent.acts)) for parent in chimera.parents]
+    lines += [
+        _row(parent.model, parent.license or "not stated", ", ".join(parent.acts) or "its own organs")
+        for parent in chimera.parents
+    ]
     lines += ["", f"Licenses: {_text(chimera.license)}", ""]
     lines += ["| from | type | blocks | organs | done | θ before | θ after |", "|---|---|---|---|---|---|---|"]
     lines += [_change_row(change) for change in chimera.changes]
@@ -513,10 +495,6 @@ def _measurement(chimera: Chimera) -> str:
 
 def _row(*cells: str) -> str:
     return f"| {' | '.join(map(_text, cells))} |"
-
-
-def _acts(acts: Sequence[str]) -> str:
-    return ", ".join(acts) or "its own organs"
 
 
 def _change_row(change: PlanChange) -> str:

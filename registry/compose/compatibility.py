@@ -26,8 +26,8 @@ from organs.registry.compose.fitting import (
     misplaced,
     odd_weights,
 )
-from organs.registry.compose.models import (
-    Facts,
+from organs.registry.compose.parents import (
+    HeaderFacts,
     Library,
     Parent,
     Part,
@@ -95,41 +95,38 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _DifferenceRule:
     """One kind of difference, and the types that it affects."""
 
     severity: Severity
     code: str
     types: frozenset[OrganType]
     """The rule applies if an organ of these types is taken; empty for all types."""
-    values: Callable[[Facts], Values]
+    values: Callable[[HeaderFacts], Values]
     """Return the values to compare, by key. None, a value that a model does not state, never counts as a difference."""
     sentence: str
     """A template for the finding, with {donor}, {base} and {figures}."""
 
 
-def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> list[Finding]:
+def differences(base: HeaderFacts, donor: HeaderFacts, taken: Taken, labels: tuple[str, str]) -> list[Finding]:
     """Return one finding for each kind of difference that affects `taken`; `labels` are the base's and the donor's.
 
     If the architectures differ, nothing else is compared.
     """
     if base.architecture is None or base.architecture != donor.architecture:
-        return [_of_architectures(base, donor, labels)]
+        ours, theirs = (facts.architecture or "not stated" for facts in (base, donor))
+        sentence = f"{theirs} and {ours} are different architectures: no organ of {labels[1]} fits {labels[0]}."
+        if base.architecture is None or donor.architecture is None:
+            names = f"{labels[1]}: {theirs}; {labels[0]}: {ours}"
+            sentence = f"The architectures are not known ({names}); organs fit only within one architecture."
+        return [Finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, "general.architecture", labels)]
     rules = [rule for rule in _RULES if not rule.types or rule.types & taken.types]
     return [finding for rule in rules if (finding := _apply(rule, base, donor, taken, labels)) is not None]
 
 
-def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Finding:
-    ours, theirs = (facts.architecture or "not stated" for facts in (base, donor))
-    if base.architecture is None or donor.architecture is None:
-        names = f"{labels[1]}: {theirs}; {labels[0]}: {ours}"
-        sentence = f"The architectures are not known ({names}); organs fit only within one architecture."
-    else:
-        sentence = f"{theirs} and {ours} are different architectures: no organ of {labels[1]} fits {labels[0]}."
-    return Finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, "general.architecture", labels)
-
-
-def _apply(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> Finding | None:
+def _apply(
+    rule: _DifferenceRule, base: HeaderFacts, donor: HeaderFacts, taken: Taken, labels: tuple[str, str]
+) -> Finding | None:
     ours, theirs = rule.values(base), rule.values(donor)
     figures = []
     for key in sorted(ours.keys() & theirs.keys()):
@@ -144,7 +141,7 @@ def _apply(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[s
     return Finding(rule.severity, rule.code, sentence, _field(figures[0][0], base), labels)
 
 
-def _field(key: str, facts: Facts) -> str:
+def _field(key: str, facts: HeaderFacts) -> str:
     """Return the complete metadata key of `key`; empty if `key` is not one."""
     if key.startswith(("general.", "tokenizer.")):
         return key
@@ -178,7 +175,7 @@ def _value_text(value: Value) -> str:
     return str(value)[:TEXT_SHOWN]
 
 
-def _heads(facts: Facts) -> Values:
+def _heads(facts: HeaderFacts) -> Values:
     return {
         **dict(facts.mixing),
         "attention.head_count": facts.head_count,
@@ -188,25 +185,25 @@ def _heads(facts: Facts) -> Values:
     }
 
 
-def _rope(facts: Facts) -> Values:
+def _rope(facts: HeaderFacts) -> Values:
     return {"rope.dimension_count": facts.rope_dimensions, "rope.dimension_sections": facts.rope_sections}
 
 
-def _windows(facts: Facts) -> Values:
+def _windows(facts: HeaderFacts) -> Values:
     pattern: PerBlock | None = facts.window_pattern
     return {"attention.sliding_window": facts.window or 0, "attention.sliding_window_pattern": pattern}
 
 
-def _rope_scaling(facts: Facts) -> Values:
+def _rope_scaling(facts: HeaderFacts) -> Values:
     usual: dict[str, Value] = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
     return {**usual, **dict(facts.rope_settings), "factors in a tensor": facts.rope_factors or "none"}
 
 
-def _tied(facts: Facts) -> Values:
+def _tied(facts: HeaderFacts) -> Values:
     return {"output matrix": None if facts.tied_embeddings is None else ("its own", "tied")[facts.tied_embeddings]}
 
 
-def _tokenizer(facts: Facts) -> Values:
+def _tokenizer(facts: HeaderFacts) -> Values:
     return {
         "digest of tokens": facts.vocabulary[:12] if facts.vocabulary else "none",
         "number of tokens": facts.vocabulary_size,
@@ -215,7 +212,7 @@ def _tokenizer(facts: Facts) -> Values:
     }
 
 
-def _scale(facts: Facts) -> Values:
+def _scale(facts: HeaderFacts) -> Values:
     known = {"block_count": facts.block_count, "embedding_length": facts.embedding_length}
     is_stated = all(value is not None for value in known.values())
     return known if is_stated else {**known, "general.size_label": facts.size_label}
@@ -225,52 +222,52 @@ _ANY: frozenset[OrganType] = frozenset()
 _SKELETON, _ORGAN, _EMBED = (frozenset({kind}) for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED))
 
 _RULES = (
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "heads-differ", _SKELETON, _heads),
         "The attention heads of {donor} and {base} differ, so the result would load but produce garbage: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "rope-differs", _SKELETON, _rope),
         "RoPE applies to other dimensions in {donor} than in {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "window-differs", _SKELETON, _windows),
         "The attention windows of {donor} and {base} differ (0: no window): {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "experts-differ", _ORGAN, lambda facts: dict(facts.experts)),
         "The experts of {donor} and {base} are arranged or selected differently: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.REFUSE, "tied-embeddings", _EMBED, _tied),
         "Only one of {donor} and {base} has an output matrix of its own, so their embeddings cannot be exchanged: "
         "{figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "tokenizer-differs", _EMBED, _tokenizer),
         "{donor} numbers tokens differently from {base}, so its embeddings belong to other tokens: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "other-scale", _ANY, _scale),
         "{donor} is of the same family as {base}, but of another size: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "rope-base-differs", _ANY, lambda facts: {"rope.freq_base": facts.rope_base}),
         "{donor} was trained with another RoPE base frequency than {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "rope-scaling-differs", _ANY, _rope_scaling),
         "{donor} was trained with another RoPE scaling than {base}; the chimera keeps that of {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "epsilon-differs", _ANY, lambda facts: {"norm epsilon": facts.epsilon}),
         "{donor} was trained with another norm epsilon than {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "context-differs", _ANY, lambda facts: {"context_length": facts.context_length}),
         "{donor} was trained for another context length than {base}; the chimera keeps that of {base}: {figures}.",
     ),
-    _Rule(
+    _DifferenceRule(
         *(Severity.WARN, "activation-differs", _ORGAN, lambda facts: dict(facts.activations)),
         "The feed-forward of {donor} uses another activation than that of {base}: {figures}.",
     ),
@@ -289,19 +286,41 @@ def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Findi
     changed = [organ for replacement in replacements for organ in replacement.organs if organ.changes]
     if not replacements:
         return
-    yield _share(base, changed)
-    before, after = (sum(part.size_bytes for part in parts) for parts in _both(changed))
-    if before != after:
+
+    def info(code: str, sentence: str, organs: Iterable[str] = (), field: str = "") -> Finding:
+        return Finding(Severity.INFO, code, sentence, field, (base.label,), tuple(organs))
+
+    elements = math.fsum(part.spec.elements for part in base.parts)
+    share = math.fsum(change.before.spec.elements for change in changed) / elements if elements else 0.0
+    experts = [change for change in changed if change.experts]
+    whole = len(changed) - len(experts)
+    parts = [f"{whole} of {len(base.parts)} organs"] if whole or not experts else []
+    if experts:
+        stacks = len({change.before.slot for change in experts})
+        parts.append(f"{plural_text(len(experts), *_EXPERTS)} in {plural_text(stacks, 'stack', 'stacks')}")
+    sentence = f"{' and '.join(parts)} of {base.label} will be replaced, {share:.1%} of its parameters."
+    yield info("changed-share", sentence, [change.before.name for change in changed])
+    growth = sum(change.after.size_bytes - change.before.size_bytes for change in changed)
+    if growth:
         total = sum(part.size_bytes for part in base.parts)
-        sentence = f"The tensors will take {total - before + after:,} bytes; those of {base.label} take {total:,}."
-        yield _info("size-changes", sentence, base, ())
+        sentence = f"The tensors will take {total + growth:,} bytes; those of {base.label} take {total:,}."
+        yield info("size-changes", sentence)
     dtypes = Counter((change.before.dtype.name, change.after.dtype.name) for change in changed)
     converted = {pair: count for pair, count in dtypes.items() if pair[0] != pair[1]}
     if converted:
         listed = ", ".join(f"{count} from {ours} to {theirs}" for (ours, theirs), count in sorted(converted.items()))
         names = [change.before.name for change in changed if change.before.dtype != change.after.dtype]
-        yield _info("dtype-differs", f"{plural_text(len(names), *_ORGANS)} will change dtype: {listed}.", base, names)
-    yield from _thetas(base, changed)
+        yield info("dtype-differs", f"{plural_text(len(names), *_ORGANS)} will change dtype: {listed}.", names)
+    after = {change.before.name: change.after for change in changed if not change.experts}
+    for kind in OrganType:
+        names = [change.before.name for change in changed if change.before.place.type is kind]
+        own = [part for part in base.parts if part.place.type is kind] if names else []
+        ours, theirs = (
+            mean_of(part.theta for part in parts) for parts in (own, [after.get(part.name, part) for part in own])
+        )
+        if ours is not None and theirs is not None and f"{ours:.1f}" != f"{theirs:.1f}":
+            sentence = f"The mean θ of {type_name(kind)} will be {theirs:.1f}°; in {base.label} it is {ours:.1f}°."
+            yield info("theta-changes", sentence, names, kind.value)
 
 
 def already_equal(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
@@ -323,47 +342,6 @@ def same_model(base: Parent, donor: Parent) -> Iterator[Finding]:
         yield Finding(Severity.INFO, "same-model", sentence, models=(base.label, donor.label))
 
 
-def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
-    elements = math.fsum(part.spec.elements for part in base.parts)
-    share = math.fsum(change.before.spec.elements for change in changed) / elements if elements else 0.0
-    experts = [change for change in changed if change.experts]
-    whole = len(changed) - len(experts)
-    parts = [f"{whole} of {len(base.parts)} organs"] if whole or not experts else []
-    if experts:
-        stacks = len({change.before.slot for change in experts})
-        parts.append(f"{plural_text(len(experts), *_EXPERTS)} in {plural_text(stacks, 'stack', 'stacks')}")
-    sentence = f"{' and '.join(parts)} of {base.label} will be replaced, {share:.1%} of its parameters."
-    return _info("changed-share", sentence, base, [change.before.name for change in changed])
-
-
-def _thetas(base: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
-    """Yield the mean θ of each type that changes, before and after, if the two figures differ."""
-    after = {change.before.name: change.after for change in changed if not change.experts}
-    for kind in OrganType:
-        if all(change.before.place.type is not kind for change in changed):
-            continue
-        parts = [part for part in base.parts if part.place.type is kind]
-        ours, theirs = _mean_theta(parts), _mean_theta(after.get(part.name, part) for part in parts)
-        if ours is not None and theirs is not None and f"{ours:.1f}" != f"{theirs:.1f}":
-            names = [change.before.name for change in changed if change.before.place.type is kind]
-            sentence = f"The mean θ of {type_name(kind)} will be {theirs:.1f}°; in {base.label} it is {ours:.1f}°."
-            yield Finding(Severity.INFO, "theta-changes", sentence, kind.value, (base.label,), tuple(names))
-
-
-def _mean_theta(parts: Iterable[Part]) -> float | None:
-    thetas = [part.theta for part in parts if part.theta is not None]
-    return math.fsum(thetas) / len(thetas) if thetas else None
-
-
-def _both(changed: Sequence[Replacement]) -> tuple[list[Part], list[Part]]:
-    return [change.before for change in changed], [change.after for change in changed]
-
-
-def _info(code: str, sentence: str, base: Parent, organs: Sequence[str]) -> Finding:
-    return Finding(Severity.INFO, code, sentence, models=(base.label,), organs=tuple(organs))
-
-
-Compared = Mapping[Slot, ComparableOrgan]
 _MATRICES = ("matrix", "matrices")
 
 
@@ -380,14 +358,6 @@ class _BlockSimilarity:
         mean, count = self.similarity.mean, self.similarity.organ_count
         return mean is not None and mean >= chance(count, NOISE_LIMIT_OF_KIN)
 
-    @property
-    def kind(self) -> str:
-        return self.replacements[0].before.place.type.value
-
-    @property
-    def names(self) -> list[str]:
-        return [replacement.before.name for replacement in self.replacements]
-
 
 def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
     """Yield findings on the lineage of the organs of one donor; nothing if no organ changes or fits.
@@ -398,9 +368,18 @@ def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]
     models. Vectors give no information about lineage: if only vectors are taken, the complete models are compared too.
     """
     changed = [replacement for replacement in replacements if replacement.fits and replacement.changes]
+    labels = (base.label, donor.label)
+    pair = f"{donor.label} and {base.label}"
     judged = _compare_by_block(changed)
     if changed and not judged:
-        yield from _compare_models(base, donor, changed)
+        likeness = similarity(_organs(base), _organs(donor))
+        if likeness.kinship is Kinship.UNRELATED:
+            sentence = (
+                f"{pair} are unrelated: {likeness.organ_count} matrices have a mean correlation of "
+                f"{likeness.mean or 0.0:.2f}. Unrelated models have 0.00, fine-tunes {CLOSE} and more."
+            )
+            names = tuple(change.before.name for change in changed)
+            yield Finding(Severity.WARN, "unrelated-lineage", sentence, models=labels, organs=names)
         return
     unknown = [item for item in judged if item.similarity.kinship is Kinship.INCOMPARABLE]
     unrelated = [item for item in judged if item.similarity.kinship is Kinship.UNRELATED]
@@ -408,48 +387,41 @@ def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]
         unrelated = [item for item in unrelated if not item.is_like_kin]
     related = [item for item in judged if item not in unrelated and item not in unknown]
     if unrelated:
-        yield _of_unrelated(base, donor, unrelated)
-    if unknown:
-        yield _of_unknown(base, donor, unknown)
-    if related:
-        yield _of_related(base, donor, related)
-
-
-def _of_unrelated(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
-    mean, count = _mean(judged)
-    sentence = (
-        f"{donor.label} and {base.label} are unrelated: {plural_text(count, *_MATRICES)} and those that they would "
-        f"replace have a mean correlation of {mean:.2f}. Unrelated models have 0.00, fine-tunes {CLOSE} and more; "
-        "grafts between unrelated models gave garbage."
-    )
-    return _finding(Severity.WARN, "unrelated-lineage", sentence, base, donor, _names(judged))
-
-
-def _of_unknown(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
-    names = _names(judged)
-    experts = sum(bool(replacement.experts) for item in judged for replacement in item.replacements)
-    matrices = plural_text(len(names) - experts, *_MATRICES) if experts < len(names) else ""
-    reasons = [f"{matrices} that would be replaced have no fingerprints"] if matrices else []
-    if experts:
-        reasons.append(
-            f"{plural_text(experts, *_EXPERTS)} that would be replaced are not known one by one, because an older "
-            "version registered their model (ingest its file again), or because they are too small or too many"
+        values = [value for item in unrelated for value in item.similarity.by_organ.values()]
+        sentence = (
+            f"{pair} are unrelated: {plural_text(len(values), *_MATRICES)} and those that they would replace have a "
+            f"mean correlation of {sum(values) / len(values):.2f}. Unrelated models have 0.00, fine-tunes {CLOSE} and "
+            "more; grafts between unrelated models gave garbage."
         )
-    sentence = f"{donor.label} and {base.label} cannot be compared: {'; '.join(reasons)}."
-    return _finding(Severity.WARN, "lineage-unknown", sentence, base, donor, names)
+        yield Finding(Severity.WARN, "unrelated-lineage", sentence, models=labels, organs=_names(unrelated))
+    if unknown:
+        names = _names(unknown)
+        experts = sum(bool(replacement.experts) for item in unknown for replacement in item.replacements)
+        reasons = []
+        if experts < len(names):
+            matrices = plural_text(len(names) - experts, *_MATRICES)
+            reasons.append(f"{matrices} that would be replaced have no fingerprints")
+        if experts:
+            reasons.append(
+                f"{plural_text(experts, *_EXPERTS)} that would be replaced are not known one by one, because an older "
+                "version registered their model (ingest its file again), or because they are too small or too many"
+            )
+        sentence = f"{pair} cannot be compared: {'; '.join(reasons)}."
+        yield Finding(Severity.WARN, "lineage-unknown", sentence, models=labels, organs=names)
+    if related:
+        count = sum(item.similarity.organ_count for item in related)
+        largest = max(related, key=lambda item: item.similarity.distance).similarity
+        where = ", in the block that differs most" if len(related) > 1 else ""
+        change = weight_change_text(largest.change.mean, largest.mean)
+        sentence = (
+            f"{pair} are related: the change of {plural_text(count, *_MATRICES)} is {change}{where} (2: unrelated)."
+        )
+        kinds = ", ".join(dict.fromkeys(item.replacements[0].before.place.type.value for item in related))
+        yield Finding(Severity.INFO, "related-lineage", sentence, kinds, labels, _names(related))
 
 
-def _of_related(base: Parent, donor: Parent, judged: Sequence[_BlockSimilarity]) -> Finding:
-    count = sum(item.similarity.organ_count for item in judged)
-    largest = max(judged, key=lambda item: item.similarity.distance).similarity
-    where = ", in the block that differs most" if len(judged) > 1 else ""
-    sentence = (
-        f"{donor.label} and {base.label} are related: the change of {plural_text(count, *_MATRICES)} is "
-        f"{weight_change_text(largest.change.mean, largest.mean)}{where} (2: unrelated)."
-    )
-    kinds = ", ".join(dict.fromkeys(item.kind for item in judged))
-    finding = _finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged))
-    return msgspec.structs.replace(finding, field=kinds)
+def _names(judged: Sequence[_BlockSimilarity]) -> tuple[str, ...]:
+    return tuple(replacement.before.name for item in judged for replacement in item.replacements)
 
 
 def _compare_by_block(changed: Sequence[Replacement]) -> list[_BlockSimilarity]:
@@ -459,45 +431,17 @@ def _compare_by_block(changed: Sequence[Replacement]) -> list[_BlockSimilarity]:
         if change.before.organ.is_matrix:
             place = change.before.place
             groups.setdefault((place.type.value, place.tower.value, place.block), []).append(change)
-    return [_BlockSimilarity(group, _compared(group)) for group in groups.values()]
+    judged = []
+    for group in groups.values():
+        keys = [(*item.before.slot[:2], item.before.name) for item in group]  # experts of one stack have one slot
+        before = {key: item.before.organ for key, item in zip(keys, group, strict=True)}
+        after = {key: item.after.organ for key, item in zip(keys, group, strict=True)}
+        judged.append(_BlockSimilarity(group, similarity(before, after)))
+    return judged
 
 
-def _compared(group: Sequence[Replacement]) -> Similarity:
-    keys = [(*item.before.slot[:2], item.before.name) for item in group]  # experts of one stack have one slot
-    before = {key: item.before.organ for key, item in zip(keys, group, strict=True)}
-    return similarity(before, {key: item.after.organ for key, item in zip(keys, group, strict=True)})
-
-
-def _compare_models(base: Parent, donor: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
-    likeness = similarity(_organs(base), _organs(donor))
-    if likeness.kinship is not Kinship.UNRELATED:
-        return
-    sentence = (
-        f"{donor.label} and {base.label} are unrelated: {likeness.organ_count} matrices have a mean correlation of "
-        f"{likeness.mean or 0.0:.2f}. Unrelated models have 0.00, fine-tunes {CLOSE} and more."
-    )
-    names = [change.before.name for change in changed]
-    yield _finding(Severity.WARN, "unrelated-lineage", sentence, base, donor, names)
-
-
-def _organs(parent: Parent) -> Compared:
+def _organs(parent: Parent) -> dict[Slot, ComparableOrgan]:
     return {part.slot: part.organ for part in parent.parts}
-
-
-def _mean(judged: Sequence[_BlockSimilarity]) -> tuple[float, int]:
-    """Return the mean correlation over all compared organs, and their number."""
-    values = [value for item in judged for value in item.similarity.by_organ.values()]
-    return sum(values) / len(values), len(values)
-
-
-def _names(judged: Sequence[_BlockSimilarity]) -> list[str]:
-    return [name for item in judged for name in item.names]
-
-
-def _finding(
-    severity: Severity, code: str, sentence: str, base: Parent, donor: Parent, organs: Sequence[str]
-) -> Finding:
-    return Finding(severity, code, sentence, models=(base.label, donor.label), organs=tuple(organs))
 
 
 __all__ = [
@@ -558,7 +502,9 @@ def check_withdrawn(parents: Sequence[Parent]) -> list[Finding]:
     return list(dict.fromkeys(finding for parent in parents for finding in parent.withdrawn))
 
 
-def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeCompatibility]:
+def fit_by_type(
+    base: Parent, donor: Parent, facts: tuple[HeaderFacts, HeaderFacts] | None = None
+) -> list[TypeCompatibility]:
     """Return for each type of the base how many organs `donor` can replace, with the reasons why others do not fit.
 
     The types are those of the base, in the order skeleton, organ, embed, norm. `facts` has the facts of the base and of
@@ -616,7 +562,7 @@ def _of_base(base: Parent) -> Iterator[Finding]:
 
 
 def _of_donor(
-    base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[Facts, Facts]
+    base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[HeaderFacts, HeaderFacts]
 ) -> Iterator[Finding]:
     """Yield the findings on the replacements from one donor."""
     findings = differences(*facts, Taken.of(replacements), (base.label, donor.label))
@@ -630,7 +576,7 @@ def _of_donor(
     yield from already_equal(base, donor, organs)
 
 
-def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[Facts, Facts]) -> TypeCompatibility:
+def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[HeaderFacts, HeaderFacts]) -> TypeCompatibility:
     places = [part for part in base.parts if part.place.type is kind]
     pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
     taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]
@@ -722,7 +668,9 @@ def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Ca
     own = {part.place.slot: part for part in base.parts if Cell.of(part) == cell}
     block = "none" if cell.block is None else cell.block
     query = f"fits:{base.label} type:{cell.type} block:{block} tower:{cell.tower}"
-    names, more = _models_with_organs(session, base, query, order)
+    page = search_organs(session, parse_query(f"{query} sort:{THETA if order == ALIKE else order}"), EXAMINED_MAX)
+    alike = _relatives(session, base, query) if order == ALIKE else []
+    names = list(dict.fromkeys([*alike, *(organ.model for organ in page.items)]))
     examined = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
     ids = [model_by_name(session, parse_model_name(name)).id for name in examined]
     offered: dict[str, list[CellOrganRow]] = {name: [] for name in examined}
@@ -743,7 +691,7 @@ def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Ca
         slots=tuple(own),
         query=query,
         items=tuple(_candidate(own, name, offered[name], fitting) for name in selected),
-        more=more or len(names) > len(selected),
+        more=page.next is not None or len(names) > len(selected),
     )
 
 
@@ -797,16 +745,6 @@ def _totals(parts: Sequence[PlannedPart]) -> dict[str, Any]:
     }
 
 
-def _models_with_organs(session: Session, base: Parent, query: str, order: str) -> tuple[list[str], bool]:
-    """Return the models whose organs the query finds, in the order `order`, and whether there are more."""
-    sort = THETA if order == ALIKE else order
-    page = search_organs(session, parse_query(f"{query} sort:{sort}"), EXAMINED_MAX)
-    names = [organ.model for organ in page.items]
-    if order == ALIKE:
-        names = [*_relatives(session, base, query), *names]
-    return list(dict.fromkeys(names)), page.next is not None
-
-
 def _relatives(session: Session, base: Parent, query: str) -> list[str]:
     """Return the known relatives of the base whose organs the query finds, the most similar first."""
     alike = likenesses(session, base.model_id or 0)
@@ -823,7 +761,11 @@ def _candidate(
 ) -> Candidate:
     """Return the organs of one model for the places `own` of the base, by slot."""
     placed = {organ.slot: organ for organ in organs if organ.slot in own}
-    equal = {slot for slot, organ in placed.items() if _is_equal(own[slot], organ)}
+    equal = {
+        slot
+        for slot, organ in placed.items()
+        if (own[slot].digest, own[slot].dtype.name, own[slot].shape) == (organ.digest, organ.dtype, organ.shape)
+    }
     fits = {slot for slot in placed if (model, slot) in fitting}
     likeness = _likeness(own, organs)
     return Candidate(
@@ -847,17 +789,11 @@ def _candidate(
 
 def _likeness(own: dict[str, Part], organs: Sequence[CellOrganRow]) -> Similarity:
     """Return the similarity of the organs of a model to the base's `own` organs at the same places."""
-    slots = {organ.slot: organ for organ in organs if organ.slot in own}
-    places: dict[str, Slot] = {slot: ("text", None, slot) for slot in slots}
+    theirs: dict[Slot, CellOrganRow] = {("text", None, organ.slot): organ for organ in organs if organ.slot in own}
     return similarity(
-        {place: own[slot].organ for slot, place in places.items()},
-        {place: _with_similarity(slots[slot]) for slot, place in places.items()},
+        {slot: own[slot[2]].organ for slot in theirs},
+        {
+            slot: ComparableOrgan("", organ.shape, organ.dtype, organ.fingerprint, organ.digest)
+            for slot, organ in theirs.items()
+        },
     )
-
-
-def _is_equal(part: Part, organ: CellOrganRow) -> bool:
-    return (part.digest, part.dtype.name, part.shape) == (organ.digest, organ.dtype, organ.shape)
-
-
-def _with_similarity(organ: CellOrganRow) -> ComparableOrgan:
-    return ComparableOrgan("", organ.shape, organ.dtype, organ.fingerprint, organ.digest)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.models import find_model_by_text, header_bytes_of, model_by_text
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.recipe import Recipe, Selection
+from organs.registry.compose.recipe import Recipe
 from organs.registry.errors import TooCostly
 
 MODEL_COST = 5_000
@@ -97,16 +97,13 @@ def read_cost(session: Session, model: Model) -> int:
 
 def steps_cost(recipe: Recipe, tensors: int) -> int:
     """Return the cost of a plan; `tensors` is the number of tensors of its base."""
-    selections = (*recipe.grafts, *recipe.purify)
-    visits = sum(map(_visits, selections))
+    # The comparisons of each step with a tensor.
+    visits = sum(
+        1 + len(step.slots) + len(step.blocks) + len(step.experts) for step in (*recipe.grafts, *recipe.purify)
+    )
     return tensors * (PLACE_COST + DONOR_PLACE_COST * len(_donors(recipe)) + VISIT_COST * visits)
 
 
 def _donors(recipe: Recipe) -> set[str]:
     """Return the names of donors and adapters."""
     return {*(graft.donor for graft in recipe.grafts if graft.donor), *(merge.adapter for merge in recipe.adapters)}
-
-
-def _visits(selection: Selection) -> int:
-    """Return the number of comparisons of a step with each tensor."""
-    return 1 + len(selection.slots) + len(selection.blocks) + len(selection.experts)

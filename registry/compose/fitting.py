@@ -27,17 +27,14 @@ from organs.registry.anatomy import (
     weight_slot,
 )
 from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Parent,
     Part,
     Replacement,
     effective_shape,
     shape_text,
 )
-from organs.registry.compose.plan import (
-    Addition,
-    Ingredient,
-)
+from organs.registry.compose.plan import Addition
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ValueType
@@ -95,7 +92,13 @@ def misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) ->
         yield _refusal("experts-refused", sentence, base, donor, names)
     yield from _of_groups(base, donor, replacements)
     yield from _of_companions(base, donor, replacements)
-    surplus = _surplus(base, donor, replacements)
+    # Organs that belong to a graft and have no place in the base, except an output matrix.
+    touched = {_cell_of(replacement.before.place) for replacement in replacements if not replacement.by_slot}
+    surplus = [
+        part
+        for part in donor.parts
+        if part.place != OUTPUT_MATRIX and _cell_of(part.place) in touched and part.slot not in base.by_slot
+    ]
     if surplus:
         slots = sorted({part.place.slot for part in surplus})
         places = plural_text(len(surplus), *_PLACES)
@@ -211,16 +214,6 @@ def _differs(base: Parent, donor: Parent, slot: Slot) -> bool:
     return ours is None or ours.digest != theirs.digest
 
 
-def _surplus(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> list[Part]:
-    """Return the donor's organs that belong to a graft and have no place in the base, except an output matrix."""
-    touched = {_cell_of(replacement.before.place) for replacement in replacements if not replacement.by_slot}
-    return [
-        part
-        for part in donor.parts
-        if part.place != OUTPUT_MATRIX and _cell_of(part.place) in touched and part.slot not in base.by_slot
-    ]
-
-
 def _cell_of(place: Place) -> tuple[OrganType, Tower, int | None]:
     return place.type, place.tower, place.block
 
@@ -229,8 +222,10 @@ def _slot(place: Place) -> tuple[str, int | None, str]:
     return place.tower.value, place.block, place.slot
 
 
-def _refusal(code: str, sentence: str, base: Parent, donor: Parent | None, organs: Iterable[str]) -> Finding:
-    return Finding(Severity.REFUSE, code, sentence, models=_labels(base, donor), organs=tuple(organs))
+def _refusal(
+    code: str, sentence: str, base: Parent, other: Parent | None, organs: Iterable[str] = (), field: str = ""
+) -> Finding:
+    return Finding(Severity.REFUSE, code, sentence, field, _labels(base, other), tuple(organs))
 
 
 def _labels(base: Parent, donor: Parent | None) -> tuple[str, ...]:
@@ -265,17 +260,18 @@ def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
         return [_not_an_adapter(base, adapter)]
     findings = [*_of_header(base, adapter), *_of_pairs(base, adapter, pairs)]
     findings += [*_of_dtypes(base, adapter, pairs), *_of_base_name(base, adapter)]
+    # The sum of such weights with an organ has no meaning.
     odd = odd_weights(adapter, adapter.parts, base=base, donor=adapter)
-    findings += [
-        msgspec.structs.replace(item, severity=Severity.REFUSE) for item in odd
-    ]  # their sum with an organ has no meaning
+    findings += [msgspec.structs.replace(item, severity=Severity.REFUSE) for item in odd]
     ranks = sorted({pair.b.shape[0] for pair in pairs if pair.b is not None})
     if ranks:
         alpha = alpha_of(adapter)
         listed_ranks = names_text([str(rank) for rank in ranks])
         sentence = f"{adapter.label} changes {len(pairs)} tensors at rank {listed_ranks}, with an alpha of {alpha:g}."
         targets = [pair.target for pair in pairs]
-        findings.append(_finding(Severity.INFO, "adapter-rank", sentence, base, adapter, targets, ALPHA_KEY))
+        findings.append(
+            Finding(Severity.INFO, "adapter-rank", sentence, ALPHA_KEY, _labels(base, adapter), tuple(targets))
+        )
     return findings
 
 
@@ -301,7 +297,7 @@ def alpha_of(adapter: Parent) -> float:
 
 def _not_an_adapter(base: Parent, adapter: Parent) -> Finding:
     sentence = f"{adapter.label} is not an adapter: its general.type is {_quoted(adapter.header.text('general.type'))}."
-    return _finding(Severity.REFUSE, "not-an-adapter", sentence, base, adapter, (), "general.type")
+    return _refusal("not-an-adapter", sentence, base, adapter, (), "general.type")
 
 
 def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
@@ -312,22 +308,22 @@ def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
         sentence = (
             f"{adapter.label} is registered but cannot be merged: its {TYPE_KEY} is {_quoted(method)}, not 'lora'."
         )
-        yield _finding(Severity.REFUSE, "adapter-not-lora", sentence, base, adapter, (), TYPE_KEY)
+        yield _refusal("adapter-not-lora", sentence, base, adapter, (), TYPE_KEY)
     invocation = adapter.header.field(INVOCATION_KEY)
     if invocation is not None and invocation.is_array and invocation.count:
         sentence = (
             f"{adapter.label} is an activated LoRA ({INVOCATION_KEY}): it works only after these tokens, and a merged "
             "one would always work. Load it in the runtime, as an adapter of its base."
         )
-        yield _finding(Severity.REFUSE, "adapter-not-lora", sentence, base, adapter, (), INVOCATION_KEY)
+        yield _refusal("adapter-not-lora", sentence, base, adapter, (), INVOCATION_KEY)
     ours, theirs = base.header.architecture, adapter.header.architecture
     if ours is None or ours != theirs:
         sentence = f"{adapter.label} is for the architecture {_quoted(theirs)}; {base.label} has {_quoted(ours)}."
-        yield _finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, base, adapter, (), "general.architecture")
+        yield _refusal(ARCHITECTURE_DIFFERS, sentence, base, adapter, (), "general.architecture")
     field = adapter.header.field(ALPHA_KEY)
     if field is not None and isinstance(field.value, float) and not math.isfinite(field.value):
         sentence = f"{adapter.label} has an alpha of {field.value}: it must be a finite number."
-        yield _finding(Severity.REFUSE, "adapter-misfit", sentence, base, adapter, (), ALPHA_KEY)
+        yield _refusal("adapter-misfit", sentence, base, adapter, (), ALPHA_KEY)
 
 
 def _of_pairs(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Iterator[Finding]:
@@ -335,26 +331,32 @@ def _of_pairs(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Ite
     if unpaired or not pairs:
         problem = f"has {names_text(unpaired)}, which cannot be merged" if unpaired else "has no factors"
         sentence = f"{adapter.label} {problem}: an adapter consists of pairs of {' and '.join(LORA_SUFFIXES)}."
-        yield _misfit(sentence, base, adapter, unpaired)
+        yield _refusal("adapter-misfit", sentence, base, adapter, unpaired)
     halves = [pair.target for pair in pairs if pair.a is None or pair.b is None]
     if halves:
-        yield _misfit(f"{adapter.label} has only one of two factors for {names_text(halves)}.", base, adapter, halves)
+        yield _refusal(
+            "adapter-misfit",
+            f"{adapter.label} has only one of two factors for {names_text(halves)}.",
+            base,
+            adapter,
+            halves,
+        )
     if not any(part.place == OUTPUT_MATRIX for part in base.parts):
         tied = [pair.target for pair in pairs if place_of(pair.target) in (TOKEN_EMBEDDING, OUTPUT_MATRIX)]
         if tied:
             sentence = f"{adapter.label} changes {names_text(tied)}, but {base.label} uses one matrix for both."
-            yield _misfit(sentence, base, adapter, tied)
+            yield _refusal("adapter-misfit", sentence, base, adapter, tied)
     yield from _of_scaled_weights(base, adapter, pairs)
     absent = [pair.target for pair in pairs if pair.target not in base.by_name]
     if absent:
         sentence = f"{adapter.label} changes {names_text(absent)}, but {base.label} has no such tensor."
-        yield _misfit(sentence, base, adapter, absent)
+        yield _refusal("adapter-misfit", sentence, base, adapter, absent)
     reasons = {pair.target: reason for pair in pairs if (reason := _shape_reason(base, pair)) is not None}
     if reasons:
         first = next(iter(reasons))
         others = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
         sentence = f"{adapter.label} does not fit {base.label} at {first}{others}: {reasons[first]}."
-        yield _misfit(sentence, base, adapter, list(reasons))
+        yield _refusal("adapter-misfit", sentence, base, adapter, list(reasons))
 
 
 def _of_scaled_weights(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Iterator[Finding]:
@@ -367,7 +369,7 @@ def _of_scaled_weights(base: Parent, adapter: Parent, pairs: Sequence[FactorPair
                 f"{base.label} stores {names_text(scaled)} divided by a scale ({companion.suffix}): no adapter can be "
                 "merged there. Merge it into the model from which this one was quantised."
             )
-            yield _misfit(sentence, base, adapter, scaled)
+            yield _refusal("adapter-misfit", sentence, base, adapter, scaled)
 
 
 def _shape_reason(base: Parent, pair: FactorPair) -> str | None:
@@ -385,7 +387,7 @@ def _of_dtypes(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> It
         dtypes = " and ".join(sorted({part.dtype.name for part in undecodable}))
         names = [part.name for part in undecodable]
         sentence = f"{names_text(names)} cannot be merged: values of {dtypes} cannot be decoded here."
-        yield _finding(Severity.REFUSE, "dtype-refused", sentence, base, adapter, names)
+        yield _refusal("dtype-refused", sentence, base, adapter, names)
 
 
 def _of_base_name(base: Parent, adapter: Parent) -> Iterator[Finding]:
@@ -398,7 +400,7 @@ def _of_base_name(base: Parent, adapter: Parent) -> Iterator[Finding]:
             f"{base.header.text('general.name') or 'not stated'}, and it declares no such parent."
         )
         field = "general.base_model.0.name"
-        yield _finding(Severity.WARN, "adapter-base-differs", sentence, base, adapter, (), field)
+        yield Finding(Severity.WARN, "adapter-base-differs", sentence, field, _labels(base, adapter))
 
 
 def _declared(parent: Parent) -> list[str]:
@@ -408,32 +410,13 @@ def _declared(parent: Parent) -> list[str]:
 
 def _is_same(first: str, second: str) -> bool:
     """Return whether two names mean the same model: the letters and digits of one contain those of the other."""
-    short, long = sorted((_letters(name) for name in (first, second)), key=len)
+    letters = ("".join(filter(str.isalnum, name.casefold())) for name in (first, second))
+    short, long = sorted(letters, key=len)
     return bool(short) and short in long
-
-
-def _letters(name: str) -> str:
-    return "".join(char for char in name.casefold() if char.isalnum())
 
 
 def _quoted(value: str | None) -> str:
     return "not stated" if value is None else repr(value[:80])
-
-
-def _misfit(sentence: str, base: Parent, adapter: Parent, organs: Sequence[str]) -> Finding:
-    return _finding(Severity.REFUSE, "adapter-misfit", sentence, base, adapter, organs)
-
-
-def _finding(
-    severity: Severity,
-    code: str,
-    sentence: str,
-    base: Parent,
-    adapter: Parent,
-    organs: Sequence[str] = (),
-    field: str = "",
-) -> Finding:
-    return Finding(severity, code, sentence, field, (base.label, adapter.label), tuple(organs))
 
 
 def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
@@ -443,16 +426,7 @@ def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
     """
     alpha = alpha_of(adapter)
     return {
-        pair.target: Addition(_ingredient(pair.a), _ingredient(pair.b), alpha, scale)
+        pair.target: Addition(adapter, pair.a, pair.b, alpha, scale)
         for pair in factor_pairs(adapter)
         if pair.a is not None and pair.b is not None
     }
-
-
-def is_token_embedding(name: str) -> bool:
-    """Return whether `name` is the token embedding, whose adapters are stored transposed."""
-    return place_of(name) == TOKEN_EMBEDDING
-
-
-def _ingredient(part: Part) -> Ingredient:
-    return Ingredient(part.digest, part.dtype, part.shape, part.name)

@@ -290,29 +290,20 @@ def _single(holders: Mapping[str, list[_Holder]]) -> list[_Statement]:
 
 def _conflict(first: str, second: str) -> str | None:
     """Return why two licenses may conflict, or None."""
-    names = _folded(first), _folded(second)
+    name, other = _folded(first), _folded(second)
     terms, others = terms_of(first), terms_of(second)
-    if terms is None or others is None or _is_agreed(*names):
+    if terms is None or others is None or other in _AGREED.get(name, ()) or name in _AGREED.get(other, ()):
         return None
-    if frozenset(names) in _DISPUTED:
+    if frozenset((name, other)) in _DISPUTED:
         return "they are commonly considered incompatible"
     if Terms.COPYLEFT in terms and Terms.COPYLEFT in others:
         return "each requires the whole to be under itself"
-    if Terms.COPYLEFT in terms | others and not _copyleft_covers(terms, others):
+    copyleft, restrictions = (terms, others) if Terms.COPYLEFT in terms else (others, terms)
+    if Terms.COPYLEFT in copyleft and restrictions & ~copyleft:
         return "one requires the whole to be under itself, the other adds restrictions"
     if Terms.OWN in terms and Terms.OWN in others:
         return "each sets its own terms for the whole"
     return None
-
-
-def _is_agreed(first: str, second: str) -> bool:
-    return second in _AGREED.get(first, ()) or first in _AGREED.get(second, ())
-
-
-def _copyleft_covers(first: Terms, second: Terms) -> bool:
-    """Return whether the copyleft license has all restrictions of the other one."""
-    with_copyleft, other = (first, second) if Terms.COPYLEFT in first else (second, first)
-    return other & ~with_copyleft == Terms.PERMISSIVE
 
 
 def _spelled(license: str) -> str:
@@ -376,7 +367,8 @@ def _read_part(left: list[str]) -> str | None:
         return None if left and left.pop() == ")" else "A bracket is not closed."
     if word in ("", ")", "AND", "OR", "WITH"):
         return f"A license is missing{f' before {word!r}' if word else ' at the end'}."
-    if not _is_known(word):
+    is_named = _REFERENCE.fullmatch(word) or word == NO_ASSERTION or word.lower() == OTHER
+    if not is_named and terms_of(word) is None:
         close = nearest(word, known_licenses())
         hint = f"; did you mean {close}?" if close else "."
         return (
@@ -388,9 +380,3 @@ def _read_part(left: list[str]) -> str | None:
         if not left or not _EXCEPTION.fullmatch(left.pop()):
             return "The exception after WITH is missing."
     return None
-
-
-def _is_known(word: str) -> bool:
-    if _REFERENCE.fullmatch(word) or word == NO_ASSERTION or word.lower() == OTHER:
-        return True
-    return terms_of(word) is not None

@@ -6,10 +6,14 @@ import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
 
 from organs.registry.digest import Digest, digest_of, parse_digest
 from organs.registry.documents import Limits, parse_json
+from organs.registry.entities.base import prepared
 from organs.registry.errors import BadDigest, BadGguf, BadLock, NotAssemblable, UnsupportedDType
 from organs.registry.gguf import (
     ByteSource,
@@ -30,11 +34,10 @@ from organs.registry.gguf.write import Metadata
 
 LOCK_KEY = "organ_registry.lock"
 """The key of the lock in the header of the file that it describes."""
-FORMAT = "organ-registry lock 1"
+FORMAT: Literal["organ-registry lock 1"] = "organ-registry lock 1"
 LOCK_MAX_BYTES = 16 * 1024 * 1024
 """The largest lock; enough for a hundred thousand tensors."""
 LIMITS = Limits(LOCK_MAX_BYTES, depth=8, values=1_300_000)
-_MEMBERS = frozenset({"drop", "format", "header", "set", "tensors"})
 _TYPES = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
 _TEXTS = "texts"
 """The type of a list of texts, the only kind of array that a lock can set."""
@@ -45,11 +48,21 @@ _VALUES = {
     ValueType.FLOAT64: float,
 }
 """The Python type of each value type in JSON; all others are integers."""
-_NO_LOCK = (
-    *(ValueError, TypeError, KeyError, OverflowError, RecursionError, struct.error),
-    *(BadDigest, UnsupportedDType),
-)
-"""The exceptions that are raised when a text that is not a lock is read."""
+_Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX_BYTES, pattern=r"^[ -~]*$(?!\n)")]
+_Key = Annotated[str, Meta(min_length=1, max_length=KEY_MAX_BYTES, pattern=r"^[ -~]*$(?!\n)")]
+_Shape = Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=DIMENSIONS_MAX)]
+
+
+class _LockDocument(Struct, frozen=True, forbid_unknown_fields=True):
+    """The members of a lock's JSON."""
+
+    drop: tuple[_Key, ...]
+    format: Literal["organ-registry lock 1"]
+    header: str
+    set: tuple[tuple[_Key, str, Any], ...]
+    """The key, type and value of each entry."""
+    tensors: tuple[tuple[_Name, str, _Shape, str], ...]
+    """The name, dtype, shape and digest of each tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +108,10 @@ class Lock:
 def parse_lock(text: str) -> Lock:
     """Return the lock in `text`; raises BadLock if `text` is not the canonical form of a lock."""
     try:
-        lock = _lock_of(parse_json(text.encode("ascii"), LIMITS))
+        document = msgspec.convert(parse_json(text.encode("ascii"), LIMITS), prepared(_LockDocument))
+        lock = _lock_of(document)
         is_canonical = lock.canonical() == text
-    except _NO_LOCK as error:
+    except (ValueError, OverflowError, struct.error, BadDigest, UnsupportedDType) as error:
         raise BadLock(f"it is not a lock of this format: {error}") from error
     if not is_canonical:
         raise BadLock("it is not in canonical form, so its digest is not the lock's id")
@@ -140,30 +154,23 @@ def _typed(entry: KeyValue) -> list[Any]:
     return [entry.type.name.lower(), entry.value]
 
 
-def _lock_of(document: Any) -> Lock:
-    if set(document) != _MEMBERS or document["format"] != FORMAT:
-        raise ValueError(f"a lock has {', '.join(sorted(_MEMBERS))} and the format {FORMAT!r}")
-    tensors = [
-        LockedTensor(_spec(name, dtype, shape), _digest(hash_)) for name, dtype, shape, hash_ in document["tensors"]
-    ]
-    sets = [_entry(key, kind, value) for key, kind, value in document["set"]]
-    drops = [_key(key) for key in document["drop"]]
-    changed = [*drops, *(entry.key for entry in sets)]
-    if len(set(changed)) != len(changed) or drops != sorted(drops):
+def _lock_of(document: _LockDocument) -> Lock:
+    tensors = tuple(
+        LockedTensor(_spec(name, dtype, shape), parse_digest(digest)) for name, dtype, shape, digest in document.tensors
+    )
+    sets = tuple(_entry(key, kind, value) for key, kind, value in document.set)
+    changed = [*document.drop, *(entry.key for entry in sets)]
+    if len(set(changed)) != len(changed) or list(document.drop) != sorted(document.drop):
         raise ValueError("each key is set or dropped once, and the dropped keys are sorted")
     if any(entry.key == LOCK_KEY for entry in sets):
         raise ValueError(f"{LOCK_KEY} cannot be set: it is the lock itself")
     if len({tensor.spec.name for tensor in tensors}) != len(tensors):
         raise ValueError("two tensors have the same name")
-    return Lock(_digest(document["header"]), tuple(tensors), tuple(sets), tuple(drops))
+    return Lock(parse_digest(document.header), tensors, sets, document.drop)
 
 
-def _spec(name: Any, dtype: Any, shape: Any) -> TensorSpec:
-    if not (isinstance(name, str) and name.isascii() and name.isprintable() and 0 < len(name) <= NAME_MAX_BYTES):
-        raise ValueError(f"a tensor's name has 1 to {NAME_MAX_BYTES} characters of printable ASCII")
-    if not (0 < len(shape) <= DIMENSIONS_MAX and all(type(item) is int and item > 0 for item in shape)):
-        raise ValueError(f"{name} has no valid shape")
-    spec = TensorSpec(name, tuple(shape), dtype_by_name(str(dtype)))
+def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    spec = TensorSpec(name, shape, dtype_by_name(dtype))
     if spec.dtype.is_foreign:
         raise ValueError(f"{name} has the type {spec.dtype.name}, whose bytes are only kept")
     if spec.shape[0] % spec.dtype.block_elements:
@@ -173,29 +180,19 @@ def _spec(name: Any, dtype: Any, shape: Any) -> TensorSpec:
     return spec
 
 
-def _entry(key: Any, kind: Any, value: Any) -> KeyValue:
+def _entry(key: str, kind: str, value: Any) -> KeyValue:
     if kind == _TEXTS:
-        entry = KeyValue(_key(key), ValueType.ARRAY, value, element_type=ValueType.STRING)
+        entry = KeyValue(key, ValueType.ARRAY, value, element_type=ValueType.STRING)
         fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
-    else:
-        entry = KeyValue(_key(key), _TYPES[kind], value)
+    elif kind in _TYPES:
+        entry = KeyValue(key, _TYPES[kind], value)
         fits = type(value) is _VALUES.get(entry.type, int)
+    else:
+        raise ValueError(f"{key} has an unknown type")
     if not fits:
         raise ValueError(f"{key} has a value of another type")
     entry.encode()
     return entry
-
-
-def _digest(text: Any) -> Digest:
-    if not isinstance(text, str):
-        raise TypeError("a digest is text")
-    return parse_digest(text)
-
-
-def _key(key: Any) -> str:
-    if not (isinstance(key, str) and key.isascii() and key.isprintable() and 0 < len(key) <= KEY_MAX_BYTES):
-        raise ValueError(f"a key has 1 to {KEY_MAX_BYTES} characters of printable ASCII")
-    return key
 
 
 def checked_header(base: Header, source: ByteSource, lock: Lock) -> tuple[bytes, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.lock import LOCK_KEY
-from organs.registry.compose.models import Parent
+from organs.registry.compose.parents import Parent
 from organs.registry.compose.recipe import MetadataValue
 from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
 from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, file_type_of, main_dtype
@@ -58,14 +58,14 @@ _DROPPED = (
 )
 _DROPPED_GROUPS = ("general.source.", "general.base_model.", "quantize.imatrix.")
 _WHOLE_TYPES = {
-    ValueType.UINT8: (0, 2**8),
-    ValueType.INT8: (-(2**7), 2**7),
-    ValueType.UINT16: (0, 2**16),
-    ValueType.INT16: (-(2**15), 2**15),
-    ValueType.UINT32: (0, 2**32),
-    ValueType.INT32: (-(2**31), 2**31),
-    ValueType.UINT64: (0, 2**64),
-    ValueType.INT64: (-(2**63), 2**63),
+    ValueType.UINT8: range(2**8),
+    ValueType.INT8: range(-(2**7), 2**7),
+    ValueType.UINT16: range(2**16),
+    ValueType.INT16: range(-(2**15), 2**15),
+    ValueType.UINT32: range(2**32),
+    ValueType.INT32: range(-(2**31), 2**31),
+    ValueType.UINT64: range(2**64),
+    ValueType.INT64: range(-(2**63), 2**63),
 }
 _USUAL_WHOLE_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)
 _FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
@@ -90,11 +90,13 @@ def set_entries(
 
     Only a parent's own metadata describes it. If two entries have the same key, the last one is used.
     """
+    # Without all licenses, a chimera of this chimera would inherit only the license of the base.
+    licenses = license_expression({parent.label: parent.license for parent in parents}) or parents[0].stated_license
     entries = [
         KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
         *_parent_entries(parents),
         *_type_entries(base, tensors),
-        *_license_entries(parents),
+        *([] if licenses is None else [KeyValue(LICENSE_KEY, ValueType.STRING, licenses)]),
         *(_changed_entry(base.header, key, value) for key, value in changes.items()),
     ]
     return tuple({entry.key: entry for entry in entries}.values())
@@ -115,17 +117,6 @@ def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
             value = parent.header.text(f"general.{part}")
             if value:
                 yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, value)
-
-
-def _license_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
-    """Yield the entry with all licenses if those of the parents differ, else the stated license of the base.
-
-    Without all licenses, a chimera of this chimera would inherit only the license of the base.
-    """
-    base = parents[0]
-    expression = license_expression({parent.label: parent.license for parent in parents}) or base.stated_license
-    if expression is not None:
-        yield KeyValue(LICENSE_KEY, ValueType.STRING, expression)
 
 
 def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:
@@ -150,24 +141,11 @@ def _changed_entry(base: Header, key: str, value: MetadataValue) -> KeyValue:
     if isinstance(value, str):
         return KeyValue(key, ValueType.STRING, value)
     field = base.field(key)
-    base_type = None if field is None else field.type
-    if isinstance(value, float) or base_type in _FLOAT_TYPES:
-        return KeyValue(key, _float_type(base_type, float(value)), float(value))
-    return KeyValue(key, _whole_type(base_type, value), value)
-
-
-def _float_type(base_type: ValueType | None, value: float) -> ValueType:
-    """Return the 64-bit type if the base has it under this key, or if the value exceeds 32 bits."""
-    is_large = abs(value) > FLOAT32_MAX
-    return ValueType.FLOAT64 if is_large or base_type is ValueType.FLOAT64 else ValueType.FLOAT32
-
-
-def _whole_type(base_type: ValueType | None, value: int) -> ValueType:
-    """Return the base's type under this key if the number fits, else the first usual type that fits."""
-    kinds = (*([] if base_type is None else [base_type]), *_USUAL_WHOLE_TYPES)
-    return next(kind for kind in kinds if _fits(kind, value))  # one fits: numbers in recipes have at most 64 bits
-
-
-def _fits(kind: ValueType, value: int) -> bool:
-    low, high = _WHOLE_TYPES.get(kind, (0, 0))
-    return low <= value < high
+    own = None if field is None else field.type
+    if isinstance(value, float) or own in _FLOAT_TYPES:
+        # 64 bits if the base has them under this key, or if the value exceeds 32 bits.
+        is_large = own is ValueType.FLOAT64 or abs(float(value)) > FLOAT32_MAX
+        return KeyValue(key, ValueType.FLOAT64 if is_large else ValueType.FLOAT32, float(value))
+    # The base's type if the number fits, else the first usual type: one fits, as numbers in recipes have 64 bits.
+    kinds = _USUAL_WHOLE_TYPES if own is None else (own, *_USUAL_WHOLE_TYPES)
+    return KeyValue(key, next(kind for kind in kinds if value in _WHOLE_TYPES.get(kind, ())), value)

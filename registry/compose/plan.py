@@ -10,7 +10,7 @@ from typing import Any
 
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.compose.lock import Lock, LockedTensor, locked_header
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Parent,
     Part,
     Replacement,
@@ -38,42 +38,24 @@ from organs.registry.transform import METHOD
 
 
 @dataclass(frozen=True, slots=True)
-class Ingredient:
-    """An organ that is an input of a computation: bytes with their dtype and shape."""
-
-    digest: Digest
-    dtype: DType
-    shape: tuple[int, ...]
-    name: str = ""
-    """The tensor's name, for messages; not part of the computation."""
-
-
-@dataclass(frozen=True, slots=True)
 class Addition:
-    """A low-rank product that is added: `scale` · (`alpha` / rank, or 1 if alpha is 0) · B·A."""
+    """A low-rank product of an adapter that is added: `scale` · (`alpha` / rank, or 1 if alpha is 0) · B·A."""
 
-    a: Ingredient
-    b: Ingredient
+    adapter: Parent
+    a: Part
+    b: Part
     alpha: float
     scale: float
 
 
 @dataclass(frozen=True, slots=True)
-class ExpertGraft:
-    """Experts of another stack of the same shape and dtype, which replace those with the same numbers."""
-
-    stack: Ingredient
-    experts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Computation:
+class PlannedComputation:
     """A computation on `source`: experts are replaced, then products added, then it is purified.
 
     The result is written as `dtype`. Experts that no step changes keep their bytes.
     """
 
-    source: Ingredient
+    source: Part
     dtype: DType
     additions: tuple[Addition, ...] = ()
     is_token_embedding: bool = False
@@ -81,7 +63,8 @@ class Computation:
     method: str | None = None
     """The method of purification; None without purification."""
     keep: float | None = None
-    grafted: tuple[ExpertGraft, ...] = ()
+    grafted: tuple[Replacement, ...] = ()
+    """Replacements of single experts of the source by those of stacks of the same shape and dtype."""
     purified_experts: tuple[int, ...] = ()
     """The experts that are purified; empty for the whole tensor."""
 
@@ -105,7 +88,7 @@ class Computation:
         values |= {"add": added, "is_token_embedding": self.is_token_embedding} if added else {}
         values |= {"purify": self.method, "keep": self.keep} if self.method else {}
         values |= {"purify_experts": self.purified_experts} if self.purified_experts else {}
-        experts = [[_values(graft.stack), graft.experts] for graft in self.grafted]
+        experts = [[_values(graft.after), graft.experts] for graft in self.grafted]
         values |= {"experts": experts} if experts else {}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -115,14 +98,14 @@ class Computation:
         return digest_of(self.document().encode("ascii"))
 
     @property
-    def ingredients(self) -> tuple[Ingredient, ...]:
+    def ingredients(self) -> tuple[Part, ...]:
         """All inputs, the source first."""
         halves = (half for addition in self.additions for half in (addition.a, addition.b))
-        return (self.source, *(graft.stack for graft in self.grafted), *halves)
+        return (self.source, *(graft.after for graft in self.grafted), *halves)
 
 
-def _values(ingredient: Ingredient) -> list[Any]:
-    return [ingredient.digest, ingredient.dtype.name, list(ingredient.shape)]
+def _values(part: Part) -> list[Any]:
+    return [part.digest, part.dtype.name, list(part.shape)]
 
 
 NOT_YET = Digest("0" * 64)
@@ -139,11 +122,17 @@ class PlannedPart:
     """The new tensor, or the input of its computation."""
     donor: Parent | None
     """The model of `source`; None for the base's own."""
-    computation: Computation | None = None
-    adapters: tuple[Parent, ...] = ()
-    """The adapters whose products are added."""
-    expert_grafts: tuple[Replacement, ...] = ()
-    """The replacements of single experts, in the order of `computation.grafted`."""
+    computation: PlannedComputation | None = None
+
+    @property
+    def adapters(self) -> tuple[Parent, ...]:
+        """The adapters whose products are added."""
+        return () if self.computation is None else tuple(addition.adapter for addition in self.computation.additions)
+
+    @property
+    def expert_grafts(self) -> tuple[Replacement, ...]:
+        """The replacements of single experts."""
+        return () if self.computation is None else self.computation.grafted
 
     @property
     def origin(self) -> Parent | None:
@@ -204,7 +193,7 @@ class Plan:
         return f"{self.stem}.gguf"
 
     @property
-    def computations(self) -> dict[str, Computation]:
+    def computations(self) -> dict[str, PlannedComputation]:
         """The necessary computations, by the names of the tensors."""
         return {part.before.name: part.computation for part in self.parts if part.computation is not None}
 
@@ -248,6 +237,8 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
     """
     every = [plan_part(part, plan.base) for part in plan.parts]
     changed = [part for part in every if part.acts]
+    header = plan.base.header
+    base_size_bytes = header.data_offset + sum(padded(part.size_bytes, header.alignment) for part in plan.base.parts)
     return PlannedRecipe(
         can_be_made=plan.can_be_made,
         findings=in_order(plan.findings, plan.recipe.accept),
@@ -257,7 +248,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
             file=plan.file_name,
             size_bytes=plan.size_bytes,
             base=plan.base.label,
-            base_size_bytes=_base_size_bytes(plan.base),
+            base_size_bytes=base_size_bytes,
             parents=_parents(plan),
             license=plan.license,
             screen=plan.screen,
@@ -307,11 +298,6 @@ def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelNa
     name = parse_new_name(recipe.name)
     is_own = "/" not in recipe.name or (contributor != LOCAL and name.namespace.lower() == contributor.lower())
     return replace(name, namespace=contributor) if is_own else name
-
-
-def _base_size_bytes(base: Parent) -> int:
-    """Return the size of one file with all tensors of `base`."""
-    return base.header.data_offset + sum(padded(part.size_bytes, base.header.alignment) for part in base.parts)
 
 
 def _parents(plan: Plan) -> tuple[ParentModel, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -22,13 +22,11 @@ from organs.registry.anatomy import (
     expert_name,
     is_expert_stack,
     is_factor,
+    place_of,
 )
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
-from organs.registry.compose.fitting import (
-    additions_of,
-    is_token_embedding,
-)
+from organs.registry.compose.fitting import additions_of
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.metadata import (
     LICENSE_KEY,
@@ -36,7 +34,7 @@ from organs.registry.compose.metadata import (
     file_stem,
     set_entries,
 )
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Library,
     Parent,
     Part,
@@ -44,11 +42,8 @@ from organs.registry.compose.models import (
     license_of_parents,
 )
 from organs.registry.compose.plan import (
-    Addition,
-    Computation,
-    ExpertGraft,
-    Ingredient,
     Plan,
+    PlannedComputation,
     PlannedPart,
 )
 from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
@@ -115,50 +110,39 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
             _of_query(base, graft, places, at, library, chosen) if graft.where is not None else ()
         )
         _add_replacements(replacements, taken, at, chosen)
-    chosen.replacements += _companions(base, chosen.replacements, taken)
-    return chosen
-
-
-def _companions(base: Parent, replacements: Sequence[Replacement], taken: Collection[Slot]) -> Iterator[Replacement]:
-    """Yield replacements of the companions of weights, such as scales, that both models have and no graft takes."""
-    for replacement in tuple(replacements):
+    # The companions of weights, such as scales, that both models have and no graft takes, come from the same donor.
+    for replacement in tuple(chosen.replacements):
         for companion in () if replacement.experts else COMPANIONS:
             slot = companion_slot(replacement.before.slot, companion)
             before, after = base.by_slot.get(slot), replacement.donor.by_slot.get(slot)
             if before is not None and after is not None and slot not in taken:
-                yield replace(replacement, before=before, after=after)
+                chosen.replacements.append(replace(replacement, before=before, after=after))
+    return chosen
 
 
 def _add_replacements(
     replacements: Sequence[Replacement], taken: dict[Slot, dict[int | None, str]], at: str, chosen: Chosen
 ) -> None:
-    earlier = {replacement.before.slot: _overlaps(replacement, taken) for replacement in replacements}
-    repeated = [replacement for replacement in replacements if earlier[replacement.before.slot]]
-    if repeated:
-        others = ", ".join(sorted({step for replacement in repeated for step in earlier[replacement.before.slot]}))
-        names = [name for replacement in repeated for name in _repeated_names(replacement, taken)]
-        sentence = f"Both {at} and {others} replace {names_text(names)}: remove one of them."
-        chosen.refuse("overlapping-grafts", sentence, at, organs=names)
+    """Add the replacements of one graft, without those that earlier grafts have `taken`, which are refused.
+
+    `taken` has the grafts by place and expert; the expert None is the whole tensor.
+    """
+    names: list[str] = []
+    others: set[str] = set()
     for replacement in replacements:
-        if not earlier[replacement.before.slot]:
-            steps = taken.setdefault(replacement.before.slot, {})
+        steps = taken.setdefault(replacement.before.slot, {})
+        if None in steps or (steps and not replacement.experts):
+            names.append(replacement.before.name)
+            others.update(steps.values())
+        elif repeated := [expert for expert in replacement.experts if expert in steps]:
+            names += [expert_name(replacement.before.name, expert) for expert in repeated]
+            others.update(steps[expert] for expert in repeated)
+        else:
             steps.update((expert, at) for expert in replacement.experts or (None,))
             chosen.replacements.append(replacement)
-
-
-def _overlaps(replacement: Replacement, taken: Mapping[Slot, Mapping[int | None, str]]) -> set[str]:
-    """Return the earlier grafts that replace the same tensor, or one of the same experts of it."""
-    steps = taken.get(replacement.before.slot, {})
-    if not replacement.experts:
-        return set(steps.values())
-    return {steps[expert] for expert in (None, *replacement.experts) if expert in steps}
-
-
-def _repeated_names(replacement: Replacement, taken: Mapping[Slot, Mapping[int | None, str]]) -> list[str]:
-    steps, name = taken[replacement.before.slot], replacement.before.name
-    if None in steps or not replacement.experts:
-        return [name]
-    return [expert_name(name, expert) for expert in replacement.experts if expert in steps]
+    if names:
+        sentence = f"Both {at} and {', '.join(sorted(others))} replace {names_text(names)}: remove one of them."
+        chosen.refuse("overlapping-grafts", sentence, at, organs=names)
 
 
 def _of_donor(
@@ -243,16 +227,24 @@ def _of_query(
         groups.setdefault(_group(part.place), {})[part.slot] = part
     try:
         organs, winners = _search(base, graft, groups, library)
-        replacements = list(_replacements(base, graft, groups, winners, library))
-        strangers = [] if winners or takes_strangers(graft) else _strangers(base, graft, groups, library)
+        replacements = [
+            replacement
+            for key, group in groups.items()
+            if key in winners
+            for replacement in _replacements_by(library.parent(winners[key]), base, group.values(), graft, library)
+        ]
+        strangers: dict[GroupKey, str] = {}
+        if not winners and not takes_strangers(graft):
+            _, strangers = _search(base, structs.replace(graft, strangers=True), groups, library)
     except (StoreError, TooCostly):
         raise
     except OrganError as error:
         chosen.refuse("bad-query", str(error), f"{at}.where")
         return []
     if strangers:
+        models = names_text(list(dict.fromkeys(strangers.values())))
         sentence = (
-            f"{graft.where!r} finds only organs of models that are not kin of {base.label}: {names_text(strangers)}. "
+            f"{graft.where!r} finds only organs of models that are not kin of {base.label}: {models}. "
             "To use them, add strangers: true, or name a model with model:."
         )
         chosen.refuse("only-strangers", sentence, f"{at}.where")
@@ -262,24 +254,47 @@ def _of_query(
         chosen.refuse("empty-query", f"{graft.where!r} finds {result} {base.label}.", f"{at}.where")
         return []
     types = {organ.type for organ in organs}  # other types were not searched, so they are not missing
-    searched = {key: group for key, group in groups.items() if key[2] in types}
-    _note_unfilled(graft, searched, winners, len(organs), at, chosen)
+    left = [
+        part.name for key, group in groups.items() if key[2] in types and key not in winners for part in group.values()
+    ]
+    if left:
+        sentence = f"{graft.where!r} finds no complete group for {names_text(left)}: the base's own stay."
+        chosen.inform("kept-organs", sentence, f"{at}.where", organs=left)
+    if len(organs) == EXAMINED_MAX:
+        sentence = f"{graft.where!r} finds more than {EXAMINED_MAX} organs; only the best {EXAMINED_MAX} were examined."
+        chosen.inform("query-cut", sentence, f"{at}.where")
     return replacements
 
 
 def _search(
     base: Parent, graft: Graft, groups: Mapping[GroupKey, dict[Slot, Part]], library: Library
 ) -> tuple[list[PlacedOrgan], dict[GroupKey, str]]:
-    """Return the examined results of the graft's query, and the model that gives each group."""
-    query = query_of(base, graft)
-    results = library.organs(query, base.label)
-    return _winners(_searched_groups(groups, base, query), results, library.in_common(base))
+    """Return the examined results of the graft's query, and for each group the first model that has all of its organs.
 
-
-def _strangers(base: Parent, graft: Graft, groups: Mapping[GroupKey, dict[Slot, Part]], library: Library) -> list[str]:
-    """Return the models that would give groups if the graft also took organs of models that are not kin of the base."""
-    _, winners = _search(base, structs.replace(graft, strangers=True), groups, library)
-    return list(dict.fromkeys(winners.values()))
+    It stops when every group that the query's types allow has a model, or after EXAMINED_MAX organs. Organs that a
+    model has in common with the base count as present, because queries do not find them.
+    """
+    query, common = query_of(base, graft), library.in_common(base)
+    types = [choice for choice in parse_query(query, base=base.label).choices("type") if not choice.negated]
+    searched = {key: group for key, group in groups.items() if all(key[2] in choice.values for choice in types)}
+    examined: list[PlacedOrgan] = []
+    lacking: dict[tuple[GroupKey, str], set[Slot]] = {}
+    winners: dict[GroupKey, str] = {}
+    for organ in islice(library.organs(query, base.label), EXAMINED_MAX):
+        examined.append(organ)
+        key = (organ.tower, organ.block, organ.type)
+        group = searched.get(key, {})
+        slot = (organ.tower, organ.block, organ.slot)
+        if key in winners or slot not in group:
+            continue
+        if (key, organ.model) not in lacking:
+            lacking[key, organ.model] = {item for item in group if organ.model not in common.get(item, ())}
+        lacking[key, organ.model].discard(slot)
+        if not lacking[key, organ.model]:
+            winners[key] = organ.model
+            if len(winners) == len(searched):
+                break
+    return examined, winners
 
 
 def takes_strangers(graft: Graft) -> bool:
@@ -303,72 +318,6 @@ def query_of(base: Parent, graft: Graft) -> str:
     terms += [f"block:{blocks}"] if blocks else []
     terms += [f"sort:{graft.sort}"] if graft.sort else []
     return " ".join(term for term in terms if term)
-
-
-def _searched_groups(
-    groups: Mapping[GroupKey, dict[Slot, Part]], base: Parent, query: str
-) -> dict[GroupKey, dict[Slot, Part]]:
-    """Return those of `groups` that the types in `query` allow."""
-    types = [choice for choice in parse_query(query, base=base.label).choices("type") if not choice.negated]
-    return {key: group for key, group in groups.items() if all(key[2] in choice.values for choice in types)}
-
-
-def _winners(
-    groups: Mapping[GroupKey, dict[Slot, Part]], organs: Iterator[PlacedOrgan], common: Mapping[Slot, Collection[str]]
-) -> tuple[list[PlacedOrgan], dict[GroupKey, str]]:
-    """Return the examined organs, and for each group the first model that has all of its organs.
-
-    It stops when every group has a model, or after EXAMINED_MAX organs. Organs that a model has in `common` with the
-    base count as present, because queries do not find them.
-    """
-    examined: list[PlacedOrgan] = []
-    lacking: dict[tuple[GroupKey, str], set[Slot]] = {}
-    winners: dict[GroupKey, str] = {}
-    for organ in islice(organs, EXAMINED_MAX):
-        examined.append(organ)
-        key = (organ.tower, organ.block, organ.type)
-        group = groups.get(key, {})
-        slot = (organ.tower, organ.block, organ.slot)
-        if key in winners or slot not in group:
-            continue
-        if (key, organ.model) not in lacking:
-            lacking[key, organ.model] = {item for item in group if organ.model not in common.get(item, ())}
-        lacking[key, organ.model].discard(slot)
-        if not lacking[key, organ.model]:
-            winners[key] = organ.model
-            if len(winners) == len(groups):
-                break
-    return examined, winners
-
-
-def _replacements(
-    base: Parent,
-    graft: Graft,
-    groups: dict[GroupKey, dict[Slot, Part]],
-    winners: dict[GroupKey, str],
-    library: Library,
-) -> Iterator[Replacement]:
-    for key, group in groups.items():
-        if key in winners:
-            donor = library.parent(winners[key])
-            yield from _replacements_by(donor, base, group.values(), graft, library)
-
-
-def _note_unfilled(
-    graft: Graft,
-    groups: dict[GroupKey, dict[Slot, Part]],
-    winners: dict[GroupKey, str],
-    examined_count: int,
-    at: str,
-    chosen: Chosen,
-) -> None:
-    left = [part.name for key, group in groups.items() if key not in winners for part in group.values()]
-    if left:
-        sentence = f"{graft.where!r} finds no complete group for {names_text(left)}: the base's own stay."
-        chosen.inform("kept-organs", sentence, f"{at}.where", organs=left)
-    if examined_count == EXAMINED_MAX:
-        sentence = f"{graft.where!r} finds more than {EXAMINED_MAX} organs; only the best {EXAMINED_MAX} were examined."
-        chosen.inform("query-cut", sentence, f"{at}.where")
 
 
 def refused_blocks(base: Parent, selection: Selection, at: str, chosen: Chosen) -> bool:
@@ -489,36 +438,26 @@ def _changes_at(part: PlannedPart, computed: Part | None) -> Iterator[Change]:
 
 
 def _estimated_energy(part: PlannedPart) -> float | None:
-    """Return the estimated energy that computing moves, over the energy of the source; None without moments."""
+    """Return the estimated energy that computing moves, over the energy of the source; None without moments.
+
+    The two factors of an adapter are assumed to be independent: each value of B·A is a sum of as many products as the
+    rank. For the zoo's adapter, this gives 0.86 to 1.00 of the energy.
+    """
     computation, source = part.computation, part.source
     size, spread = _size(source), source.standard_deviation
     if computation is None or not size or spread is None:
         return None
     energy = 0.0
-    for addition, adapter in zip(computation.additions, part.adapters, strict=True):
-        product = _product_size(addition, adapter)
-        if product is None:
+    for addition in computation.additions:
+        first, second, rank = _size(addition.a), _size(addition.b), addition.b.shape[0]
+        if first is None or second is None or rank < 1:
             return None
-        energy += (product / size) * (product / size)
+        factor = addition.scale * (addition.alpha / rank if addition.alpha else 1.0)
+        energy += (abs(factor) * math.sqrt(rank) * first * second / size) ** 2
     if computation.method is not None:
         share = len(computation.purified_experts) / source.shape[-1] if computation.purified_experts else 1.0
-        energy += share * _purified_energy(computation.method, computation.keep) * (spread / size) * (spread / size)
+        energy += share * _purified_energy(computation.method, computation.keep) * (spread / size) ** 2
     return energy
-
-
-def _product_size(addition: Addition, adapter: Parent) -> float | None:
-    """Return the root mean square of an adapter's product, on the assumption that its two factors are independent.
-
-    Each value of B·A is a sum of as many products as the rank. For the zoo's adapter, this gives 0.86 to 1.00 of the
-    energy.
-    """
-    halves = (adapter.by_name.get(addition.a.name), adapter.by_name.get(addition.b.name))
-    sizes = [_size(half) for half in halves if half is not None]
-    rank = addition.b.shape[0]
-    if len(sizes) < 2 or sizes[0] is None or sizes[1] is None or rank < 1:
-        return None
-    factor = addition.scale * (addition.alpha / rank if addition.alpha else 1.0)
-    return abs(factor) * math.sqrt(rank) * sizes[0] * sizes[1]
 
 
 def _purified_energy(method: str, keep: float | None) -> float:
@@ -557,47 +496,26 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     parts = {part.name: PlannedPart(part, part, None) for part in base.parts}
     for replacement in chosen.replacements:
         name = replacement.before.name
-        if replacement.experts:
-            changed = replacement.with_changed_experts()
-            parts[name] = _with_experts(parts[name], changed) if changed.experts else parts[name]
-        else:
+        if not replacement.experts:
             parts[name] = PlannedPart(replacement.before, replacement.after, replacement.donor)
+        elif (changed := replacement.with_changed_experts()).experts:
+            part = parts[name]
+            computation = part.computation or PlannedComputation(part.source, part.source.dtype)
+            grafted = replace(computation, grafted=(*computation.grafted, changed))
+            parts[name] = replace(part, computation=grafted)
     draft = _Draft(base, recipe, library, chosen, parts)
     draft.adapt()
     draft.purify()
-    return _finish_plan(draft)
-
-
-def _with_experts(part: PlannedPart, replacement: Replacement) -> PlannedPart:
-    """Return `part` with experts of a donor's stack."""
-    computation = part.computation or Computation(_ingredient(part.source), part.source.dtype)
-    graft = ExpertGraft(_ingredient(replacement.after), replacement.experts)
-    return replace(
-        part,
-        computation=replace(computation, grafted=(*computation.grafted, graft)),
-        expert_grafts=(*part.expert_grafts, replacement),
-    )
-
-
-def _ingredient(part: Part) -> Ingredient:
-    return Ingredient(part.digest, part.dtype, part.shape, part.name)
+    return draft.finished()
 
 
 def _base(recipe: Recipe, library: Library) -> Parent:
+    """Return the base of `recipe`; a NotFound names all missing models of the recipe."""
     try:
         return library.parent(recipe.base)
     except NotFound as error:
-        messages = _missing(recipe, library, str(error))
-        if len(messages) == 1:
-            raise  # with its data
-        kind = NothingRegistered if isinstance(error, NothingRegistered) else NotFound
-        raise kind("; ".join(messages)) from error
-
-
-def _missing(recipe: Recipe, library: Library, first: str) -> list[str]:
-    """Return the messages for all missing models of `recipe`; `first` is that of the base."""
+        messages, missing = [str(error)], error
     named = (*(graft.donor for graft in recipe.grafts if graft.donor), *(merge.adapter for merge in recipe.adapters))
-    messages = [first]
     for name in dict.fromkeys(named):
         try:
             library.parent(name)
@@ -609,7 +527,11 @@ def _missing(recipe: Recipe, library: Library, first: str) -> list[str]:
             continue  # not a valid name: this becomes a finding once the base exists
         if len(messages) == MISSING_SHOWN_MAX:
             break
-    return list(dict.fromkeys(messages))
+    messages = list(dict.fromkeys(messages))
+    if len(messages) == 1:
+        raise missing  # with its data
+    kind = NothingRegistered if isinstance(missing, NothingRegistered) else NotFound
+    raise kind("; ".join(messages)) from missing
 
 
 @dataclass(slots=True)
@@ -644,10 +566,9 @@ class _Draft:
                     more = replace(
                         computation,
                         additions=(*computation.additions, addition),
-                        is_token_embedding=is_token_embedding(name),
+                        is_token_embedding=place_of(name) == TOKEN_EMBEDDING,
                     )
-                    part = self.parts[name]
-                    self.parts[name] = replace(part, computation=more, adapters=(*part.adapters, adapter))
+                    self.parts[name] = replace(self.parts[name], computation=more)
 
     def purify(self) -> None:
         """Add purifications; each tensor can be purified once."""
@@ -668,7 +589,7 @@ class _Draft:
                 purified = replace(computation, method=step.method.value, keep=keep, purified_experts=experts)
                 self.parts[name] = replace(self.parts[name], computation=purified)
 
-    def _refuses_experts(self, step: Purification, computation: Computation, at: str) -> bool:
+    def _refuses_experts(self, step: Purification, computation: PlannedComputation, at: str) -> bool:
         """Return whether single experts of a stack cannot be purified; if so, add a refusal."""
         if not step.experts:
             return False
@@ -699,7 +620,7 @@ class _Draft:
         selected = [self.parts[name].source for name in names]
         return [] if refused_experts(step, selected, at, self.chosen) else names
 
-    def _computation(self, name: str, at: str) -> Computation | None:
+    def _computation(self, name: str, at: str) -> PlannedComputation | None:
         """Return the unfinished computation at a place; None, with a finding, if its dtype cannot be written."""
         part = self.parts[name]
         if part.computation is not None and (part.computation.additions or part.computation.method):
@@ -712,45 +633,41 @@ class _Draft:
             return None
         if part.computation is not None:  # grafted experts keep their type, but adapted and purified ones are written
             return replace(part.computation, dtype=dtype)
-        return Computation(_ingredient(source), dtype)
+        return PlannedComputation(source, dtype)
 
-
-def _finish_plan(draft: _Draft) -> Plan:
-    base, recipe = draft.base, draft.recipe
-    parts = tuple(draft.parts[part.name] for part in base.parts)
-    parents = _parents(base, draft.chosen.replacements, draft.adapters)
-    sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
-    license = license_of_parents(parents)
-    findings = [
-        *draft.chosen.findings,
-        *check_replacements(base, draft.chosen.replacements),
-        *_encoding_findings(parts),
-        *_tied_findings(base, parts),
-        *_measured_findings(draft.library, base, parents[1:]),
-        *_metadata_findings(base, parents, recipe),
-        *check_withdrawn(parents),
-        *license.findings,
-    ]
-    if not any(part.acts for part in parts) and not any(finding.severity is Severity.REFUSE for finding in findings):
-        sentence = f"Nothing of {base.label} is replaced, adapted or purified."
-        findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
-    return Plan(
-        recipe=recipe,
-        base=base,
-        parents=parents,
-        parts=parts,
-        sets=sets,
-        drops=dropped_keys(base.header, sets),
-        findings=tuple(dict.fromkeys(findings)),
-        screen=screened(parts),
-        license=license.text,
-        stem=file_stem(base, sets, recipe.name),
-    )
-
-
-def _parents(base: Parent, replacements: Sequence[Replacement], adapters: Sequence[Parent]) -> tuple[Parent, ...]:
-    parents = [base, *(replacement.donor for replacement in replacements), *adapters]
-    return tuple({(parent.label, parent.header_digest): parent for parent in parents}.values())
+    def finished(self) -> Plan:
+        """Return the plan with the findings on the whole of it."""
+        base, recipe, replacements = self.base, self.recipe, self.chosen.replacements
+        parts = tuple(self.parts[part.name] for part in base.parts)
+        used = [base, *(replacement.donor for replacement in replacements), *self.adapters]
+        parents = tuple({(parent.label, parent.header_digest): parent for parent in used}.values())
+        sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
+        license = license_of_parents(parents)
+        findings = [
+            *self.chosen.findings,
+            *check_replacements(base, replacements),
+            *_encoding_findings(parts),
+            *_tied_findings(base, parts),
+            *_measured_findings(self.library, base, parents[1:]),
+            *_metadata_findings(base, parents, recipe),
+            *check_withdrawn(parents),
+            *license.findings,
+        ]
+        if not any(part.acts for part in parts) and not any(item.severity is Severity.REFUSE for item in findings):
+            sentence = f"Nothing of {base.label} is replaced, adapted or purified."
+            findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
+        return Plan(
+            recipe=recipe,
+            base=base,
+            parents=parents,
+            parts=parts,
+            sets=sets,
+            drops=dropped_keys(base.header, sets),
+            findings=tuple(dict.fromkeys(findings)),
+            screen=screened(parts),
+            license=license.text,
+            stem=file_stem(base, sets, recipe.name),
+        )
 
 
 def _encoding_findings(parts: Sequence[PlannedPart]) -> list[Finding]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from organs.registry.amounts import CHANGE_MIN, plural_text, weight_change_text
 from organs.registry.anatomy import OrganType, Tower
-from organs.registry.compose.models import Part
+from organs.registry.compose.parents import Part
 from organs.registry.entities.plan import Screen, ScreenGroup
 from organs.registry.fingerprints import is_fine
 from organs.registry.lineage import CLOSE, FINGERPRINT_ROUNDING, RELATED, changes, correlation
@@ -31,7 +31,7 @@ SMALL = 0.1
 """Changes below this share are computed from the values of fingerprints, larger ones from moments and correlation."""
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """A kind of change, as far as measurements tell kinds apart."""
 
     STRANGER = "stranger"
@@ -70,40 +70,40 @@ class Known:
 
 REAL_MODEL = "SmolLM2-135M-Instruct"
 SMALL_MODELS = "small Llama models of this project"
-KNOWN: Mapping[Kind, Known] = {
-    Kind.STRANGER: Known(
+KNOWN: Mapping[ChangeKind, Known] = {
+    ChangeKind.STRANGER: Known(
         "Unrelated organs (change {change})",
         "in all blocks they break a model",
         "attention or feed-forward of a stranger in a single block cost +40% to +1,673% perplexity",
         REAL_MODEL,
     ),
-    Kind.ADAPTER: Known(
+    ChangeKind.ADAPTER: Known(
         "An adapter at scale {scale}",
         "the size of its change does not say what it costs; measure it",
         "scale 1 to 2 gave −16% to +3% perplexity, 3 +14% to +34%, 8 +836% to +1,508%, −1 +158%",
         REAL_MODEL,
     ),
-    Kind.PURIFIED: Known(
+    ChangeKind.PURIFIED: Known(
         "Purified organs",
         "this usually raises the perplexity; measure it",
         "all feed-forward organs, keeping 97% of the energy, gave +114% to +320% perplexity, keeping 99% +21% to +32%",
         REAL_MODEL,
     ),
-    Kind.FAR_KIN: Known(
+    ChangeKind.FAR_KIN: Known(
         "Distantly related (change {change})",
         "measure it",
         "all feed-forward organs with a change of 0.28 cost +55% to +58% perplexity, of 0.73 to 1 +70% to 10 times",
         SMALL_MODELS,
     ),
-    Kind.EMBEDDINGS: Known(
+    ChangeKind.EMBEDDINGS: Known(
         "Embeddings of a relative (change {change})",
         "measure it",
         "+4% to +28% perplexity for those of a fine-tune that drifted, although the change looked small",
         REAL_MODEL,
     ),
-    Kind.UNKNOWN: Known("The organs cannot be compared with those that they replace", "measure it"),
-    Kind.OUTSIDE: Known("Outside what was ever measured", "measure it"),
-    Kind.KIN: Known(
+    ChangeKind.UNKNOWN: Known("The organs cannot be compared with those that they replace", "measure it"),
+    ChangeKind.OUTSIDE: Known("Outside what was ever measured", "measure it"),
+    ChangeKind.KIN: Known(
         "Related (change {change})",
         "worth trying; measure it",
         "feed-forward of light fine-tunes gave −25% to −3% perplexity, and +2.5% in chat; all organs of one that "
@@ -180,7 +180,9 @@ def screen(changed: Sequence[Change], elements: int) -> Screen:
     share = min(1.0, sum(change.before.spec.elements for change in changed) / elements) if elements else None
     provisional = any(change.after is None for change in changed)
     totals = _totals(changed)
-    relation = next((kind.value for kind in (Kind.STRANGER, Kind.FAR_KIN) if kind in kinds), Kind.KIN.value)
+    relation = next(
+        (kind.value for kind in (ChangeKind.STRANGER, ChangeKind.FAR_KIN) if kind in kinds), ChangeKind.KIN.value
+    )
     return Screen(
         sentence=" ".join(kinds.values()) or "Nothing changes.",
         size=_size_text(changed, totals, share) if changed else "",
@@ -193,14 +195,14 @@ def screen(changed: Sequence[Change], elements: int) -> Screen:
     )
 
 
-def _kinds(changed: Sequence[Change]) -> dict[Kind, str]:
+def _kinds(changed: Sequence[Change]) -> dict[ChangeKind, str]:
     """Return the kinds of the places `changed` in the order of KNOWN, each with what is known of it."""
     grafts = _grafts(changed)
     scale = max((scale for change in changed for scale in change.scales), key=abs, default=None)
-    found = {*grafts, *([Kind.ADAPTER] if scale is not None else [])}
-    found |= {Kind.PURIFIED} if any(change.is_purified for change in changed) else set()
+    found = {*grafts, *([ChangeKind.ADAPTER] if scale is not None else [])}
+    found |= {ChangeKind.PURIFIED} if any(change.is_purified for change in changed) else set()
     if changed and not found:  # only vectors
-        found = {Kind.OUTSIDE}
+        found = {ChangeKind.OUTSIDE}
     plain = {kind: [change.graft for change in members] for kind, members in grafts.items()}
     sizes = {kind: _moved_text(_totals(members), members) for kind, members in plain.items()}
     return {
@@ -210,34 +212,34 @@ def _kinds(changed: Sequence[Change]) -> dict[Kind, str]:
     }
 
 
-def _grafts(changed: Sequence[Change]) -> dict[Kind, list[Change]]:
+def _grafts(changed: Sequence[Change]) -> dict[ChangeKind, list[Change]]:
     """Return the grafted matrices by their kind.
 
     Each group is a stranger's or not. All others are judged by their mean, because a single matrix says little.
     """
-    grafts: dict[Kind, list[Change]] = {}
+    grafts: dict[ChangeKind, list[Change]] = {}
     related: list[Change] = []
     for members in _grouped(change for change in changed if change.is_grafted and change.before.organ.is_matrix):
         mean = _mean(change.likeness for change in members)
         if mean is None:
-            grafts.setdefault(Kind.UNKNOWN, []).extend(members)
+            grafts.setdefault(ChangeKind.UNKNOWN, []).extend(members)
         elif mean < RELATED:
-            grafts.setdefault(Kind.STRANGER, []).extend(members)
+            grafts.setdefault(ChangeKind.STRANGER, []).extend(members)
         else:
             related += members
     is_close = (_mean(change.likeness for change in related) or 0.0) >= CLOSE
     for change in related:
-        grafts.setdefault(_kind_of_kin(change) if is_close else Kind.FAR_KIN, []).append(change)
+        grafts.setdefault(_kind_of_kin(change) if is_close else ChangeKind.FAR_KIN, []).append(change)
     return grafts
 
 
-def _kind_of_kin(change: Change) -> Kind:
+def _kind_of_kin(change: Change) -> ChangeKind:
     place = change.before.place
     if change.is_expert or place.tower is not Tower.TEXT:
-        return Kind.OUTSIDE
+        return ChangeKind.OUTSIDE
     if place.type is OrganType.EMBED:
-        return Kind.EMBEDDINGS
-    return Kind.KIN if place.type in (OrganType.ORGAN, OrganType.SKELETON) else Kind.OUTSIDE
+        return ChangeKind.EMBEDDINGS
+    return ChangeKind.KIN if place.type in (OrganType.ORGAN, OrganType.SKELETON) else ChangeKind.OUTSIDE
 
 
 def _grouped(changed: Iterable[Change]) -> list[list[Change]]:
@@ -298,7 +300,8 @@ def _moved_text(totals: Mapping[str, Any], changed: Sequence[Change]) -> str:
 def _size_text(changed: Sequence[Change], totals: Mapping[str, Any], share: float | None) -> str:
     """Return how large a change is, and how large changes usually are."""
     organs, uncounted = totals["organs"], totals["uncounted"]
-    of_all = "" if share is None else f", {_percent(share)} of the parameters"
+    percent = "" if share is None else f"{100.0 * share:.2g}%" if share < 1.0 else f"{100.0 * share:,.0f}%"
+    of_all = f", {percent} of the parameters" if percent else ""
     change = f"{plural_text(organs, 'organ changes', 'organs change')}{of_all}."
     if uncounted:
         change += f" The change of {plural_text(uncounted, 'organ', 'organs')} is not known."
@@ -306,10 +309,6 @@ def _size_text(changed: Sequence[Change], totals: Mapping[str, Any], share: floa
         return change
     stage = ", estimated before they are computed" if any(one.after is None for one in changed) else ""
     return f"{change} The change of their weights is {_moved_text(totals, changed)}{stage}. {USUAL}."
-
-
-def _percent(share: float) -> str:
-    return f"{100.0 * share:.2g}%" if share < 1.0 else f"{100.0 * share:,.0f}%"
 
 
 def part_correlation(first: Part, second: Part) -> float | None:

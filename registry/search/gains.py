@@ -7,7 +7,7 @@ other donor and nothing was purified: otherwise the effects of the parts were no
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, union_all
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import gains_of_chimeras, strongest_verdicts, withdrawn_ancestors
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
@@ -175,8 +175,7 @@ def leaderboard(
     statement = statement.order_by(ranked.c.percent.desc(), ranked.c.id.desc()).limit(limit + 1)
     rows = [(percent, model_id) for percent, model_id in session.execute(statement)]
     items = _measured_grafts(session, gains, [model_id for _, model_id in rows[:limit]], read_recipe)
-    last = Cursor(*rows[limit - 1]) if len(rows) > limit else None
-    return Leaderboard(items=items, next=cursor_text(key, last) if last else None)
+    return Leaderboard(items=items, next=next_cursor(key, rows, limit))
 
 
 def _measured_grafts(
@@ -188,11 +187,19 @@ def _measured_grafts(
     all_gains = gains_of_chimeras(session, model_ids)
     matching = select(Gain.id).where(Gain.model_id.in_(model_ids), *gains.conditions())
     matching_ids = set(session.scalars(matching))
-    models = {model.id: model for model in session.scalars(select(Model).where(Model.id.in_(_model_ids(all_gains))))}
+    firsts = [own[0] for own in all_gains.values()]
+    named = {end for gain in firsts for end in (gain.model_id, gain.base_model_id, gain.donor_model_id)} - {None}
+    models = {model.id: model for model in session.scalars(select(Model).where(Model.id.in_(named)))}
     chimeras = {row.model_id: row for row in session.scalars(select(Chimera).where(Chimera.model_id.in_(model_ids)))}
     verdicts = strongest_verdicts(session, model_ids)
-    unavailable = _unavailable_parents(session, model_ids)
-    bases = {own[0].base_model_id for own in all_gains.values()}
+    withdrawn = withdrawn_ancestors(session, model_ids)
+    unavailable = {model_id: [item.model.full_name for item in withdrawn.get(model_id, ())] for model_id in model_ids}
+    parents = select(Lineage.child_model_id, Model).join(Model, Model.id == Lineage.parent_model_id)
+    parents = parents.where(Lineage.child_model_id.in_(model_ids), Lineage.evidence == "recorded")
+    for child_id, parent in session.execute(parents.where(Model.state != "visible").order_by(Lineage.id)):
+        assert child_id is not None
+        unavailable[child_id].append(parent.full_name)
+    bases = {gain.base_model_id for gain in firsts}
     alike = {base_id: likenesses(session, base_id) for base_id in bases}
     changes = {base_id: changes_from(session, base_id) for base_id in bases}
     grafts = []
@@ -215,25 +222,7 @@ def _measured_grafts(
                 worst=gain_entity(losses[-1]) if losses else None,
                 gains=tuple(map(gain_entity, own)),
                 recipe=read_recipe(chimera),
-                unavailable_parents=unavailable[model_id],
+                unavailable_parents=tuple(dict.fromkeys(unavailable[model_id])),
             )
         )
     return tuple(grafts)
-
-
-def _unavailable_parents(session: Session, model_ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """Return for each chimera its parents that are not visible, and its ancestors that were yanked or removed."""
-    withdrawn = withdrawn_ancestors(session, model_ids)
-    names = {model_id: [item.model.full_name for item in withdrawn.get(model_id, ())] for model_id in model_ids}
-    parents = select(Lineage.child_model_id, Model).join(Model, Model.id == Lineage.parent_model_id)
-    parents = parents.where(Lineage.child_model_id.in_(model_ids), Lineage.evidence == "recorded")
-    for child_id, parent in session.execute(parents.where(Model.state != "visible").order_by(Lineage.id)):
-        assert child_id is not None
-        names[child_id].append(parent.full_name)
-    return {model_id: tuple(dict.fromkeys(own)) for model_id, own in names.items()}
-
-
-def _model_ids(gains: Mapping[int, Sequence[Gain]]) -> set[int]:
-    """Return the ids of the chimeras of `gains`, of their bases and of their donors."""
-    ids = {(gain.model_id, gain.base_model_id, gain.donor_model_id) for own in gains.values() for gain in own[:1]}
-    return {model_id for row in ids for model_id in row if model_id is not None}

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import case, false, func, literal, select, true, tuple_
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.models import incomplete_models, is_composed, model_summaries
 from organs.registry.catalog.queries.relatives import changes_from, likeness_to
@@ -50,7 +50,7 @@ class ModelMatches:
     notes: tuple[str, ...]
     base_id: int | None = None
 
-    def rows(self, session: Session, limit: int, after: Cursor | None = None) -> list[Any]:
+    def rows(self, session: Session, limit: int, after: PageEnd | None = None) -> list[Any]:
         """Return the next `limit` rows after the cursor. Models without a sort value come last."""
         return list(session.execute(page_of(self.statement, self.column, Model.id, self.sort, after, limit)).all())
 
@@ -121,10 +121,9 @@ def search_models(
     notes = matches.notes
     if not (after or ranked or matches.is_filtered):
         notes += tuple(map(str, incomplete_models(session)))
-    last = Cursor(page[-1][1], page[-1][0].id) if len(rows) > limit else None
     return ModelPage(
         items=matches.summaries(session, page),
-        next=cursor_text(matches.text, last) if last else None,
+        next=next_cursor(matches.text, [(value, model.id) for model, value, _ in rows], limit),
         notes=notes,
     )
 
@@ -155,10 +154,10 @@ def folded_models(session: Session, query: Query, limit: int, after: str | None 
         examined += len(rows)
         groups |= _same_models(session, matches, {_stem_key(row) for row in rows} - groups.keys())
         firsts += [row for row in rows if groups[_stem_key(row)][0][0].id == row[0].id]
-        cursor = Cursor(rows[-1][1], rows[-1][0].id) if rows else None
+        cursor = PageEnd(rows[-1][1], rows[-1][0].id) if rows else None
     page = firsts[:limit]
     if len(firsts) > limit:
-        cursor = Cursor(page[-1][1], page[-1][0].id)
+        cursor = PageEnd(page[-1][1], page[-1][0].id)
     elif is_complete:
         cursor = None
     shown = {row[0].id: row for first in page for row in groups[_stem_key(first)][: FOLDED_SHOWN + 1]}

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Select, func, not_, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.cursor import Cursor
+from organs.registry.catalog.cursor import PageEnd
 from organs.registry.catalog.engine import among
 from organs.registry.catalog.tables import RANKED_COLUMNS, Expert, Facet, FacetCount, Model, Organ, Placement
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
@@ -448,7 +448,7 @@ def driven(session: Session, rows: Any, plan: SearchPlan, filters: Filters) -> A
     return rows.join(limited, limited.c.id == filters.table.id).where(*others)
 
 
-def ranges_after(filters: Filters, sort: Sort, after: Cursor | None) -> Iterator[list[ColumnElement[bool]]]:
+def ranges_after(filters: Filters, sort: Sort, after: PageEnd | None) -> Iterator[list[ColumnElement[bool]]]:
     """Yield the conditions of the matches after `after`, one list for each range of the index of `sort`, in its order.
 
     First the rows with the value of the cursor, then those beyond it, last those without a value. A comparison of

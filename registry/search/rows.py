@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Integer, and_, cast, func, null, or_, select, true, tuple_, union_all
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import PageEnd, check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.relatives import changes_from, kin_of, likenesses
@@ -51,23 +51,22 @@ def search_organs(session: Session, query: Query, limit: int, after: str | None 
     return read_page(session, query, resolve(session, query), limit, cursor)
 
 
-def parse_page(query: Query, limit: int, after: str | None) -> Cursor | None:
+def parse_page(query: Query, limit: int, after: str | None) -> PageEnd | None:
     """Return the cursor in `after`. Raises BadQuery for an invalid cursor or limit."""
     check_limit(limit)
     return None if after is None else parse_cursor(str(query), after, missing=query.like is None)
 
 
-def read_page(session: Session, query: Query, filters: Filters, limit: int, after: Cursor | None) -> OrganPage:
+def read_page(session: Session, query: Query, filters: Filters, limit: int, after: PageEnd | None) -> OrganPage:
     """Return the page of a resolved query."""
     if _is_compared(query, filters):
         compared, notes = _compare(session, query, filters)
         rows = rows_after(compared, query.sort, after)[: limit + 1]
     else:
         rows, notes = ranked_rows(session, query, filters, after, limit + 1), []
-    last = Cursor(*rows[limit - 1]) if len(rows) > limit else None
     return OrganPage(
         items=_load(session, query, filters, rows[:limit]),
-        next=cursor_text(str(query), last) if last else None,
+        next=next_cursor(str(query), rows, limit),
         notes=(*filters.notes, *notes),
     )
 
@@ -103,7 +102,7 @@ UNIQUE_ROWS_OF_BASES_MAX = 65_536
 """The most placements that one statement of a query with `fits:` reads."""
 
 
-def ranked_rows(session: Session, query: Query, filters: Filters, after: Cursor | None, limit: int) -> list[Ranked]:
+def ranked_rows(session: Session, query: Query, filters: Filters, after: PageEnd | None, limit: int) -> list[Ranked]:
     """Return the next `limit` matches of a query after `after`, in the order of a stored value.
 
     Matches without a value come last. Equal values are ordered by id, newest first if the sort is falling, so the order
@@ -129,7 +128,7 @@ def ranked_rows(session: Session, query: Query, filters: Filters, after: Cursor 
         results += [(value, row_id) for value, row_id in rows if firsts[organs[row_id]] == row_id]
         if len(rows) < size:
             break
-        after, size = Cursor(*rows[-1]), min(8 * size, largest)
+        after, size = PageEnd(*rows[-1]), min(8 * size, largest)
     return results[:limit]
 
 
@@ -144,7 +143,7 @@ def _first_matches(session: Session, filters: Filters, organ_ids: Sequence[int])
 
 
 def _in_order(
-    session: Session, plan: SearchPlan, filters: Filters, sort: Sort, after: Cursor | None, limit: int
+    session: Session, plan: SearchPlan, filters: Filters, sort: Sort, after: PageEnd | None, limit: int
 ) -> list[Ranked]:
     """Return the next matches by reading the index of the ranking in its order."""
     measure, table = RANKINGS[sort.field], filters.table
@@ -173,7 +172,7 @@ def _in_order(
 
 
 def _all_sorted(
-    session: Session, plan: SearchPlan, filters: Filters, query: Query, after: Cursor | None, limit: int
+    session: Session, plan: SearchPlan, filters: Filters, query: Query, after: PageEnd | None, limit: int
 ) -> list[Ranked]:
     """Return the next matches by reading all of them through the driver of the plan, and sorting them."""
     table = filters.table
@@ -190,7 +189,7 @@ def _all_sorted(
     return [tuple(row) for row in session.execute(statement)]
 
 
-def page_of(statement: Any, value: Any, row_id: Any, sort: Sort, after: Cursor | None, limit: int) -> Any:
+def page_of(statement: Any, value: Any, row_id: Any, sort: Sort, after: PageEnd | None, limit: int) -> Any:
     """Return a SELECT of the next `limit` rows of `statement`, in the order `sort` of the column `value`.
 
     Rows without a value come last; equal values are ordered by `row_id`.
@@ -205,7 +204,7 @@ def page_of(statement: Any, value: Any, row_id: Any, sort: Sort, after: Cursor |
     return statement.order_by(value.is_(None), *order).limit(limit)
 
 
-def rows_after(rows: Sequence[Ranked], sort: Sort, after: Cursor | None) -> list[Ranked]:
+def rows_after(rows: Sequence[Ranked], sort: Sort, after: PageEnd | None) -> list[Ranked]:
     """Return `rows` in the order `sort`, as `page_of` sorts them; those after the cursor."""
     known = sorted([row for row in rows if row[0] is not None], reverse=sort.descending)
     missing = sorted([row for row in rows if row[0] is None], key=lambda row: row[1], reverse=sort.descending)
@@ -259,11 +258,12 @@ def _compare(
         of_its_kind = noun if filters.table is Expert else f"{noun} of its slot and shape"
         note = f"only the first {COMPARED_MAX} {of_its_kind} were compared: narrow the query"
     else:
-        sort_column: Any = getattr(filters.table, RANKINGS.get(query.sort.field, ""), None)
+        columns: tuple[Any, ...] = ()
         if query.sort.field == GAIN and filters.gains is not None:
             gained = filters.gains.organs()
-            sort_column = select(gained.c.percent).where(gained.c.id == Placement.organ_id).scalar_subquery()
-        columns = () if query.sort.field == LIKENESS else (sort_column,)
+            columns = (select(gained.c.percent).where(gained.c.id == Placement.organ_id).scalar_subquery(),)
+        elif query.sort.field != LIKENESS:
+            columns = (getattr(filters.table, RANKINGS[query.sort.field]),)
         compared, is_complete = compare_with_base(session, filters, columns, on_compared)
         rows = [(row.values[0] if columns else likeness, row.id, row.organ_id) for row, likeness in compared]
         note = f"only {COMPARED_MAX} {noun} were compared with the base, those of its kin first: narrow the query"
@@ -291,12 +291,9 @@ def _alike(session: Session, filters: Filters, prefix: str) -> tuple[list[tuple[
     statement: Any = select(table.id, table.organ_id, Fingerprint.values).join(Organ, Organ.id == table.organ_id)
     statement = statement.join(Fingerprint, Fingerprint.organ_id == table.organ_id)
     statement = statement.where(Organ.shape == organ.shape)
-    rows: list[Any] = []
-    plan = SearchPlan(None, None)
-    if table is Expert:
-        plan = plan_of(session, filters, None, COMPARED_MAX)
-        parts: list[Any] = [true()]
-    else:
+    plan = plan_of(session, filters, None, COMPARED_MAX) if table is Expert else SearchPlan(None, None)
+    parts: list[Any] = [true()]
+    if table is Placement:
         places = [placement for placement, _ in places_of_organ(session, organ.id)]
         slots = sorted({place.slot for place in places})
         statement = by_index(statement, table, "place").where(table.slot.in_(slots))
@@ -306,6 +303,7 @@ def _alike(session: Session, filters: Filters, prefix: str) -> tuple[list[tuple[
         statement = statement.where(table.visible, *filters.conditions())
     else:
         statement = driven(session, statement, plan, filters)
+    rows: list[Any] = []
     for part in parts:
         if len(rows) <= COMPARED_MAX:
             rows += session.execute(statement.where(part).limit(COMPARED_MAX + 1 - len(rows)))

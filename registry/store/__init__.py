@@ -1,13 +1,16 @@
-"""The blob store: immutable bytes named by the SHA-256 of their plain form.
+"""The blob store, a library of its own: immutable bytes named by the SHA-256 of their plain form.
+
+It knows nothing of the catalog and of models. Whoever uses it keeps an address of each blob (`BlobAddress`).
 
     codec   encodes plain bytes to stored bytes, and decodes them; without side effects
     files   the system calls of the store, which tests can record and make fail
     backend what a place for files must do
     folder  blobs as files in a local folder
     bucket  blobs as objects in S3, Google Cloud Storage or Azure, with a local cache
+    recent  values that several threads need again
     blobs   writes blobs chunk by chunk, reads them completely or in part, and checks every chunk
 
-The catalog has a row for each blob. It writes the row only after `finish` has returned.
+A blob is durable when `finish` has returned: only then its address may be written.
 """
 
 from organs.registry.store.backend import BlobBackend

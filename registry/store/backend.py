@@ -32,7 +32,7 @@ class StrayFile:
     size_bytes: int
 
 
-class PendingFile(Protocol):
+class PendingBlob(Protocol):
     """The file of a blob that is being written in order. `place` makes it durable and visible."""
 
     def append(self, pieces: Sequence[Buffer]) -> None:
@@ -48,7 +48,7 @@ class PendingFile(Protocol):
         ...
 
 
-class StoredFile(Protocol):
+class OpenBlob(Protocol):
     """The stored bytes of a blob, for reads from several threads."""
 
     size_bytes: int
@@ -87,11 +87,11 @@ class BlobBackend(Protocol):
         """Return whether the place was prepared for blobs. The folder of an unmounted disk is not prepared."""
         ...
 
-    def begin(self, digest: Digest, expected_bytes: int, front_bytes: int = 0) -> PendingFile:
+    def begin(self, digest: Digest, expected_bytes: int, front_bytes: int = 0) -> PendingBlob:
         """Begin a file for the blob `digest`; its first `front_bytes` are written last. Raises DiskFull."""
         ...
 
-    def open(self, file: str) -> StoredFile:
+    def open(self, file: str) -> OpenBlob:
         """Open the file with the physical name `file`; raises MissingBlob, CorruptBlob, StoreUnreachable."""
         ...
 

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias
@@ -30,15 +30,15 @@ from typing import Any, Protocol, Self, TypeAlias
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, EncodingFault, FaultyParent, MissingBlob, StoreError
 from organs.registry.gguf.types import DType
-from organs.registry.store.backend import BlobBackend, StoredFile
+from organs.registry.store.backend import BlobBackend, OpenBlob
 from organs.registry.store.codec import (
     BYTES_CODEC,
     CHUNK_TARGET_BYTES,
     START_BYTES,
+    BlobChunk,
     ChunkEntry,
     Codec,
     EncodedChunk,
-    StoredChunk,
     StoredHead,
     can_derive,
     decode_chunk,
@@ -56,6 +56,7 @@ from organs.registry.store.codec import (
 from organs.registry.store.codec.fast import warm_in_background
 from organs.registry.store.files import Files
 from organs.registry.store.folder import BlobFolder
+from organs.registry.store.recent import RecentValues
 
 INLINE_MAX_BYTES = 64 * 1024
 """The largest plain size of a blob in the database. A separate file takes a rename and two syncs, about 1 ms."""
@@ -437,7 +438,7 @@ class PlainReader(ABC):
         """Close the file."""
 
 
-class Parent:
+class ParentReader:
     """Reads ranges of a parent for the chunks of a blob; safe for threads.
 
     The chunks that were decoded last stay in memory, because the chunks of a parent and of the blob have other bounds.
@@ -445,11 +446,10 @@ class Parent:
 
     def __init__(self, reader: PlainReader) -> None:
         self._reader = reader
-        self._lock = threading.Lock()
-        self._decoded: OrderedDict[int, _DecodedChunk] = OrderedDict()
+        self._decoded = RecentValues(partial(_decoded_chunk, reader), PARENT_CHUNKS)
 
     @classmethod
-    def opened(cls, store: BlobStore, address: BlobAddress) -> Parent:
+    def opened(cls, store: BlobStore, address: BlobAddress) -> ParentReader:
         """Open the blob at `address`; raises the errors of `BlobStore.reader`."""
         if address.size_bytes >= WARM_MIN_BYTES:
             warm_in_background()
@@ -483,10 +483,10 @@ class Parent:
         first, last = self._at(offset), self._at(offset + size - 1)
         if first == last:
             begin = offset - self._begins[first]
-            return self._chunk(first)[begin : begin + size]
+            return self._decoded.get(first)[begin : begin + size]
         pieces = bytearray(size)
         for index in range(first, last + 1):
-            data, begin = self._chunk(index), self._begins[index]
+            data, begin = self._decoded.get(index), self._begins[index]
             piece = data[max(0, offset - begin) : offset + size - begin]
             start = max(0, begin - offset)
             pieces[start : start + len(piece)] = piece
@@ -494,42 +494,25 @@ class Parent:
 
     def forget(self, begin: int, end: int) -> None:
         """Free chunks that end between `begin` and `end`: who reads in order needs them no more."""
-        with self._lock:
-            for index in range(self._at(begin), self._at(end - 1) + 1):
-                if self._begins[index] + self._reader.chunks[index].plain_size_bytes <= end:
-                    self._decoded.pop(index, None)
+        for index in range(self._at(begin), self._at(end - 1) + 1):
+            if self._begins[index] + self._reader.chunks[index].plain_size_bytes <= end:
+                self._decoded.forget(index)
 
     def close(self) -> None:
         """Close the parent, and free its chunks."""
         self._reader.close()
-        with self._lock:
-            self._decoded.clear()
+        self._decoded.clear()
 
     def _at(self, offset: int) -> int:
         """Return the number of the chunk with the byte at `offset`."""
         return bisect_right(self._begins, offset) - 1
 
-    def _chunk(self, index: int) -> memoryview:
-        with self._lock:
-            decoded = self._decoded.setdefault(index, _DecodedChunk())
-            self._decoded.move_to_end(index)
-            if len(self._decoded) > PARENT_CHUNKS:
-                self._decoded.popitem(last=False)
-        with decoded.lock:
-            if decoded.data is None:
-                chunk = self._reader.chunks[index]
-                data = lend(chunk.plain_size_bytes)
-                self._reader.read_chunk(chunk, data)
-                decoded.data = data
-            return decoded.data
 
-
-class _DecodedChunk:
-    """A chunk of a parent that one thread decodes while others wait for it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.data: memoryview | None = None
+def _decoded_chunk(reader: PlainReader, index: int) -> memoryview:
+    chunk = reader.chunks[index]
+    data = lend(chunk.plain_size_bytes)
+    reader.read_chunk(chunk, data)
+    return data
 
 
 class BlobReader(PlainReader):
@@ -538,8 +521,8 @@ class BlobReader(PlainReader):
     def __init__(self, store: BlobStore, address: BlobAddress) -> None:
         self.digest = address.digest
         self.size_bytes = address.size_bytes
-        self._parent: Parent | None = None
-        self._stored: StoredFile | _InlineBytes
+        self._parent: ParentReader | None = None
+        self._stored: OpenBlob | _InlineBytes
         if address.inline is not None:
             self._stored = _InlineBytes(address.digest, address.inline)
         elif address.file is not None:
@@ -559,7 +542,7 @@ class BlobReader(PlainReader):
             raise
 
     @property
-    def chunks(self) -> tuple[StoredChunk, ...]:
+    def chunks(self) -> tuple[BlobChunk, ...]:
         return self.head.chunks
 
     @property
@@ -582,19 +565,24 @@ class BlobReader(PlainReader):
         above = () if self._parent is None else self._parent.version
         return None if above is None or isinstance(self._stored, _InlineBytes) else (self._stored.version, *above)
 
-    def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
-        parent_bytes = self._parent_bytes(chunk)
+    def read_chunk(self, chunk: BlobChunk, out: memoryview) -> None:
+        parent, parent_bytes = self._parent, None
+        source_bytes = self.head.codec.source_bytes
+        if parent is not None:
+            with blaming_parent(self.digest, parent.digest):
+                begin, size = source_bytes(chunk.plain_offset_bytes), source_bytes(chunk.plain_size_bytes)
+                parent_bytes = parent.read(begin, size)
         try:
             self._decode(chunk, out, parent_bytes)
         except CorruptBlob:
             if not self._stored.drop_cached(chunk.offset_bytes, chunk.stored_size_bytes):
                 raise
             self._decode(chunk, out, parent_bytes)
-        if self._parent is not None:
-            end_bytes = self.head.codec.source_bytes(chunk.plain_offset_bytes + chunk.plain_size_bytes)
-            self._parent.forget(self.head.codec.source_bytes(chunk.plain_offset_bytes), end_bytes)
+        if parent is not None:
+            end = source_bytes(chunk.plain_offset_bytes + chunk.plain_size_bytes)
+            parent.forget(source_bytes(chunk.plain_offset_bytes), end)
 
-    def _decode(self, chunk: StoredChunk, out: memoryview, parent_bytes: memoryview | None) -> None:
+    def _decode(self, chunk: BlobChunk, out: memoryview, parent_bytes: memoryview | None) -> None:
         stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
         decode_chunk(self.head.codec, chunk, stored, out, parent_bytes)
 
@@ -623,7 +611,7 @@ class BlobReader(PlainReader):
         if self._parent is not None:
             self._parent.close()
 
-    def _open_parent(self, store: BlobStore, address: BlobAddress | None) -> Parent | None:
+    def _open_parent(self, store: BlobStore, address: BlobAddress | None) -> ParentReader | None:
         expected = None if address is None else address.digest
         if self.head.parent != expected:
             raise CorruptBlob(self.digest, f"its head names the parent {self.head.parent}, the catalog {expected}")
@@ -633,15 +621,7 @@ class BlobReader(PlainReader):
         if address.size_bytes != needed_bytes:
             raise CorruptBlob(self.digest, f"its parent has {address.size_bytes} bytes, {needed_bytes} are needed")
         with blaming_parent(self.digest, address.digest):
-            return Parent.opened(store, address)
-
-    def _parent_bytes(self, chunk: StoredChunk) -> memoryview | None:
-        parent = self._parent
-        if parent is None:
-            return None
-        offset = self.head.codec.source_bytes(chunk.plain_offset_bytes)
-        with blaming_parent(self.digest, parent.digest):
-            return parent.read(offset, self.head.codec.source_bytes(chunk.plain_size_bytes))
+            return ParentReader.opened(store, address)
 
     def _read_head(self, stored_bytes: int) -> StoredHead:
         size = self._stored.size_bytes
@@ -708,13 +688,13 @@ class StackReader(PlainReader):
                 yield from part.stream()
 
     def verify(self) -> None:
-        for _ in _compared(self._compared_parts(), self.digest):
-            pass
+        def compared_parts() -> Iterator[memoryview]:
+            for number in range(len(self._parts)):
+                with self._open(number) as part:
+                    yield from _compared(part.stream(), part.digest)
 
-    def _compared_parts(self) -> Iterator[memoryview]:
-        for number in range(len(self._parts)):
-            with self._open(number) as part:
-                yield from _compared(part.stream(), part.digest)
+        for _ in _compared(compared_parts(), self.digest):
+            pass
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
         end = self.size_bytes if size is None else offset + size
@@ -823,7 +803,7 @@ class OrganEncoder:
         """Open `parent` in `store`; raises the errors of `BlobStore.reader`."""
         self.codec = codec
         self.parent = parent
-        self._parent = None if parent is None or store is None else Parent.opened(store, parent)
+        self._parent = None if parent is None or store is None else ParentReader.opened(store, parent)
         self._first: EncodedChunk | None = None
         """The first chunk, if it was encoded to choose the codec."""
 
@@ -928,23 +908,16 @@ class RangeReader:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` plain bytes from `offset`; raises CorruptBlob."""
+        if not size:
+            return b""
+        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
         pieces = []
-        for chunk in self._overlapping(offset, size):
+        for chunk in self._reader.chunks[first : last + 1]:
             if chunk is not self._decoded:
                 self._decoded = None
                 self._reader.read_chunk(chunk, self._buffer[: chunk.plain_size_bytes])
                 self._decoded = chunk
             begin = max(0, offset - chunk.plain_offset_bytes)
-            pieces.append(bytes(self._buffer[begin : min(offset + size - chunk.plain_offset_bytes, self._end)]))
+            end = min(offset + size - chunk.plain_offset_bytes, chunk.plain_size_bytes)
+            pieces.append(bytes(self._buffer[begin:end]))
         return b"".join(pieces)
-
-    @property
-    def _end(self) -> int:
-        return 0 if self._decoded is None else self._decoded.plain_size_bytes
-
-    def _overlapping(self, offset: int, size: int) -> Sequence[PlainChunk]:
-        """Return the chunks with these bytes."""
-        if not size:
-            return ()
-        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
-        return self._reader.chunks[first : last + 1]

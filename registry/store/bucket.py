@@ -15,7 +15,6 @@ import struct
 import tempfile
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
@@ -39,6 +38,7 @@ from organs.registry.errors import (
 )
 from organs.registry.store.backend import StrayFile, checked_name, is_physical, new_file_name
 from organs.registry.store.files import PRIVATE_FOLDER, Buffer, Files, make_durable_folder, translated
+from organs.registry.store.recent import RecentValues
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -231,7 +231,7 @@ class BlobBucket:
         finally:
             self.remove(name)
 
-    def read_piece(self, file: str, index: int) -> Piece:
+    def read_piece(self, file: str, index: int) -> ObjectPiece:
         """Return the piece `index` of an object, from the cache if it has the piece."""
         if self._cache is not None:
             cached = self._cache.get(file, index)
@@ -239,8 +239,10 @@ class BlobBucket:
                 return cached
         try:
             piece = self._request(file, lambda: self._read_piece(file, index))
-        except StoreUnreachable:
-            self._check_size(file, index * PIECE_BYTES)  # services refuse a range after the end of an object
+        except StoreUnreachable as error:
+            size_bytes = self.size_of(file)
+            if size_bytes is not None and size_bytes <= index * PIECE_BYTES:  # services refuse a range after the end
+                raise CorruptBlob(file, f"it ends at byte {size_bytes}") from error
             raise
         if self._cache is not None:
             self._cache.put(file, index, piece)
@@ -251,7 +253,7 @@ class BlobBucket:
         if self._cache is not None:
             self._cache.drop(file, index)
 
-    def _read_piece(self, file: str, index: int) -> Piece:
+    def _read_piece(self, file: str, index: int) -> ObjectPiece:
         begin = index * PIECE_BYTES
         result = self._store.get(file, options={"range": (begin, begin + PIECE_BYTES)})
         meta = result.meta
@@ -261,13 +263,7 @@ class BlobBucket:
             raise StoreUnreachable(f"{file}: the object store sent other bytes than those that were requested")
         # Times of S3 are whole seconds, so the tag of the content is a part of the version.
         version = xxhash.xxh3_64_intdigest(f"{meta['last_modified'].isoformat()} {meta['e_tag']}".encode()) >> 1
-        return Piece(data, size_bytes, version)
-
-    def _check_size(self, file: str, begin: int) -> None:
-        """Raise CorruptBlob if the object has no byte at `begin`."""
-        size_bytes = self.size_of(file)
-        if size_bytes is not None and size_bytes <= begin:
-            raise CorruptBlob(file, f"it ends at byte {size_bytes}")
+        return ObjectPiece(data, size_bytes, version)
 
     def put_file(self, name: str, file: tempfile.SpooledTemporaryFile[bytes] | BinaryIO, size_bytes: int) -> None:
         """Upload a local file, in parts if it is large, and check the size of the object."""
@@ -305,24 +301,31 @@ class BlobBucket:
             raise StoreUnreachable(UNREACHABLE) from error
 
 
-def open_bucket(url: str, *, allows_http: bool) -> ObjectStore:
+def open_bucket(
+    url: str,
+    *,
+    allows_http: bool,
+    connect_seconds: float = CONNECT_SECONDS,
+    request_seconds: float = REQUEST_SECONDS,
+    retries: int = RETRIES,
+    retry_seconds: float = RETRY_SECONDS,
+    purpose: str = "use object stores",
+) -> ObjectStore:
     """Return the connections to a bucket. Nothing is requested yet. Raises MissingExtra, BadSetting."""
     try:
         from obstore.exceptions import BaseError
         from obstore.store import from_url
     except ImportError as error:
-        raise MissingExtra(
-            f"{url}: to use object stores, install this program with the extra {EXTRA!r}", EXTRA
-        ) from error
+        raise MissingExtra(f"{url}: to {purpose}, install this program with the extra {EXTRA!r}", EXTRA) from error
     try:
         return from_url(
             url,
             client_options={
-                "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
-                "timeout": timedelta(seconds=REQUEST_SECONDS),
+                "connect_timeout": timedelta(seconds=connect_seconds),
+                "timeout": timedelta(seconds=request_seconds),
                 "allow_http": allows_http,
             },
-            retry_config={"max_retries": RETRIES, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
+            retry_config={"max_retries": retries, "retry_timeout": timedelta(seconds=retry_seconds)},
         )
     except (BaseError, ValueError) as error:
         raise BadSetting(f"{url}: {short_reason(str(error))}") from error
@@ -374,7 +377,7 @@ class PendingObject:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ObjectPiece:
     """A piece of an object, with the size and a number for the version of the object."""
 
     data: bytes
@@ -388,9 +391,8 @@ class StoredObject:
     def __init__(self, bucket: BlobBucket, file: str) -> None:
         self._bucket = bucket
         self._file = file
-        self._lock = threading.Lock()
-        self._pieces: OrderedDict[int, _KeptPiece] = OrderedDict()
-        first = self._piece(0)
+        self._pieces = RecentValues(lambda index: bucket.read_piece(file, index), PIECES_KEPT)
+        first = self._pieces.get(0)
         self.size_bytes = first.object_bytes
         self._version = first.version
 
@@ -407,7 +409,7 @@ class StoredObject:
         parts = []
         for index in range(offset // PIECE_BYTES, -(-end // PIECE_BYTES)):
             begin = index * PIECE_BYTES
-            piece = self._piece(index)
+            piece = self._pieces.get(index)
             if piece.object_bytes != self.size_bytes:
                 raise CorruptBlob(self._file, "the object changed while it was read")
             parts.append(piece.data[max(0, offset - begin) : end - begin])
@@ -416,36 +418,13 @@ class StoredObject:
     def drop_cached(self, offset: int, size: int) -> bool:
         """Drop the copies of these bytes in memory and in the cache, because they were found to be wrong."""
         for index in range(offset // PIECE_BYTES, -(-(offset + size) // PIECE_BYTES)):
-            with self._lock:
-                self._pieces.pop(index, None)
+            self._pieces.forget(index)
             self._bucket.drop_piece(self._file, index)
         return True
 
     def close(self) -> None:
         """Free the pieces in memory."""
-        with self._lock:
-            self._pieces.clear()
-
-    def _piece(self, index: int) -> Piece:
-        with self._lock:
-            kept = self._pieces.setdefault(index, _KeptPiece())
-            self._pieces.move_to_end(index)
-            if len(self._pieces) > PIECES_KEPT:
-                self._pieces.popitem(last=False)
-        with kept.lock:
-            if kept.piece is None:
-                kept.piece = self._bucket.read_piece(self._file, index)
-            return kept.piece
-
-
-class _KeptPiece:
-    """A piece that one thread requests while others wait for it."""
-
-    __slots__ = ("lock", "piece")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.piece: Piece | None = None
+        self._pieces.clear()
 
 
 TRIMMED_TO = 0.9
@@ -475,7 +454,7 @@ class PieceCache:
         self._written_bytes = limit_bytes
         """Bytes written since the folder was last trimmed; at first it is assumed to be full."""
 
-    def get(self, file: str, index: int) -> Piece | None:
+    def get(self, file: str, index: int) -> ObjectPiece | None:
         """Return a piece; None if it is not in the cache."""
         path = self._path(file, index)
         try:
@@ -498,7 +477,7 @@ class PieceCache:
         with suppress(OSError):
             self._path(file, index).unlink()
 
-    def put(self, file: str, index: int, piece: Piece) -> None:
+    def put(self, file: str, index: int, piece: ObjectPiece) -> None:
         """Add a piece."""
         path = self._path(file, index)
         with suppress(OSError):  # a full disk: the cache is only for speed
@@ -508,7 +487,8 @@ class PieceCache:
             descriptor, temporary = tempfile.mkstemp(prefix="new-", dir=path.parent)
             try:
                 with os.fdopen(descriptor, "wb") as stream:
-                    stream.write(self._head(file, index, piece))
+                    checksum = self._checksum(file, index, piece)
+                    stream.write(self._HEAD.pack(self._MAGIC, checksum, piece.object_bytes, piece.version))
                     stream.write(piece.data)
                 Path(temporary).replace(path)
             except BaseException:
@@ -525,19 +505,15 @@ class PieceCache:
     def _path(self, file: str, index: int) -> Path:
         return self.folder / f"{file}.{index}"
 
-    def _head(self, file: str, index: int, piece: Piece) -> bytes:
-        checksum = self._checksum(file, index, piece)
-        return self._HEAD.pack(self._MAGIC, checksum, piece.object_bytes, piece.version)
-
-    def _parsed(self, file: str, index: int, content: bytes) -> Piece | None:
+    def _parsed(self, file: str, index: int, content: bytes) -> ObjectPiece | None:
         if len(content) < self._HEAD.size:
             return None
         magic, checksum, object_bytes, version = self._HEAD.unpack_from(content)
-        piece = Piece(content[self._HEAD.size :], object_bytes, version)
+        piece = ObjectPiece(content[self._HEAD.size :], object_bytes, version)
         is_right = magic == self._MAGIC and checksum == self._checksum(file, index, piece)
         return piece if is_right else None
 
-    def _checksum(self, file: str, index: int, piece: Piece) -> int:
+    def _checksum(self, file: str, index: int, piece: ObjectPiece) -> int:
         hashed = xxhash.xxh3_64(f"{file} {index} {piece.object_bytes} {piece.version} ".encode())
         hashed.update(piece.data)
         return hashed.intdigest()

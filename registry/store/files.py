@@ -10,14 +10,10 @@ import secrets
 import shutil
 import stat
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from organs.registry.digest import Digest
-from organs.registry.entities.finding import Finding
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -321,11 +317,11 @@ def _placed(path: Path, size_bytes: int, files: Files, create: Callable[[Path, i
             files.close(descriptor)
         files.rename(temporary, path)
         files.sync_folder(path.parent)
-    except OSError as error:
-        _remove(files, temporary)
-        raise placing_error(error, path) from error
-    except BaseException:
-        _remove(files, temporary)
+    except BaseException as error:
+        with suppress(OSError):  # never created, placed already, or lost with the disk; the first error is reported
+            files.unlink(temporary)
+        if isinstance(error, OSError):
+            raise placing_error(error, path) from error
         raise
 
 
@@ -337,26 +333,22 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[list[
     empty is removed again. Raises DiskFull, StoreUnwritable, StoreError for the folders, not for errors of the block.
     """
     made: list[Path] = []
+    files = files or Files()
     try:
-        _make_folders(path, files or Files(), made)
+        try:
+            for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
+                made.append(folder)  # before it is created
+                files.make_folder(folder, PUBLIC_FOLDER)
+                files.sync_folder(folder.parent)
+        except FileExistsError as error:
+            raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
+        except OSError as error:
+            raise placing_error(error, path) from error
         yield made
     finally:
         for folder in reversed(made):
             with suppress(OSError):  # it has files, or was never created
                 folder.rmdir()
-
-
-def _make_folders(path: Path, files: Files, made: list[Path]) -> None:
-    """Create the folder `path` and its missing parents durably; append each to `made` before it is created."""
-    try:
-        for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
-            made.append(folder)
-            files.make_folder(folder, PUBLIC_FOLDER)
-            files.sync_folder(folder.parent)
-    except FileExistsError as error:
-        raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
-    except OSError as error:
-        raise placing_error(error, path) from error
 
 
 def temporary_beside(path: Path) -> Path:
@@ -376,65 +368,3 @@ def placing_error(error: OSError, path: Path) -> OrganError:
     if error.errno in _NO_FOLDER:
         return StoreUnwritable(f"{path.parent} is not a folder that can be written to: {error.strerror}")
     return translated(error, path)
-
-
-def _remove(files: Files, temporary: Path) -> None:
-    with suppress(OSError):  # never created, placed already, or lost with the disk; the first error says what happened
-        files.unlink(temporary)
-
-
-@dataclass(frozen=True, slots=True)
-class NamedFile:
-    """A file that a registry can write."""
-
-    name: str
-    size_bytes: int
-    sha256: Digest | None
-    """The digest of the file; None if it is only known after the file was written."""
-    is_proven: bool = field(default=True, compare=False)
-    """Whether `sha256` alone proves the content; otherwise more is checked while the file is fetched."""
-
-
-@dataclass(frozen=True, slots=True)
-class SourceModel:
-    """The registered model whose files are written."""
-
-    name: str
-    """The full name, with the version."""
-    is_chimera: bool
-    yanked: str | None
-    """The reason for which it was yanked; None if it is not yanked."""
-    findings: tuple[Finding, ...] = ()
-    """What its files cannot contain: a stated license other than the header's, yanked or removed parents."""
-    has_license: bool = True
-    """Whether the license in the header of its file is the stated one, or no license is stated."""
-
-    @property
-    def needs_card(self) -> bool:
-        """Whether the card has facts for its users that the files do not contain."""
-        return bool(self.findings) or not self.has_license or self.yanked is not None
-
-
-class OutputFiles(ABC):
-    """Files that a registry can write. Their names and sizes are known, but no byte was read yet."""
-
-    def __init__(self, files: Iterable[NamedFile], model: SourceModel | None = None) -> None:
-        self.files = tuple(files)
-        self.model = model
-        """None for an organ, and for a file that belongs to no registered model."""
-
-    @property
-    def work_bytes(self) -> int:
-        """The number of bytes that `place` reports to its progress callback."""
-        return sum(file.size_bytes for file in self.files)
-
-    @abstractmethod
-    def place(
-        self, targets: Sequence[Path | None], progress: Callable[[int], None] | None = None
-    ) -> tuple[Digest | None, ...]:
-        """Write each file to its target, replace existing files, and return the SHA-256 of each file.
-
-        A file with the target None is not written. Every byte is checked, and a file gets its name only when it is
-        complete. The folders of the targets must exist. Raises StoreError, DiskFull, and for a remote registry
-        Unreachable and BadReply; then the target is unchanged.
-        """

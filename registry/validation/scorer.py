@@ -160,11 +160,11 @@ def _check_finite(path: str) -> None:
 def _written(model: LoadedModel, order: Order) -> Line:
     """Return a prompt, or a question in the model's own chat template, with the model's most likely continuation."""
     template = model.chat_template() if order.chat else None
-    asked = None if template is None else model.chat_text(template, [("user", QUESTION)], asks=True)
-    tokens = [*model.first_tokens(), *model.tokens(asked or PROMPT, parse_special=asked is not None)]
+    question = None if template is None else model.chat_text(template, [("user", QUESTION)], asks=True)
+    tokens = [*model.first_tokens(), *model.tokens(question or PROMPT, parse_special=question is not None)]
     with closing(Decoder(model, len(tokens) + WRITTEN_TOKENS, order.threads)) as decoder:
         answer = model.text(decoder.continuation(tokens, WRITTEN_TOKENS))
-    return Line(written=f"{PROMPT}{answer}" if asked is None else f"{QUESTION}\n{answer}", chat=asked is not None)
+    return Line(written=f"{PROMPT}{answer}" if question is None else f"{QUESTION}\n{answer}", chat=question is not None)
 
 
 @dataclass(frozen=True, slots=True)

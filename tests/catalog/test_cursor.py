@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from organs.registry.catalog.cursor import (
     CURSOR_MAX_LENGTH,
-    Cursor,
+    PageEnd,
     cursor_text,
     parse_cursor,
 )
@@ -29,7 +29,7 @@ def packed(*values: Any) -> str:
 
 
 def mark(query: str) -> str:
-    text = cursor_text(query, Cursor(1.0, 1))
+    text = cursor_text(query, PageEnd(1.0, 1))
     return str(json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))[0])
 
 
@@ -37,23 +37,23 @@ def mark(query: str) -> str:
 @given(st.text(max_size=50), VALUES, IDS)
 @example("", -1.7976931348623157e308, 2**63 - 1)
 def test_a_cursor_reads_back_to_the_last_bit(query: str, value: float | None, row_id: int) -> None:
-    text = cursor_text(query, Cursor(value, row_id))
+    text = cursor_text(query, PageEnd(value, row_id))
     back = parse_cursor(query, text)
-    assert (back, type(back.value)) == (Cursor(value, row_id), type(value))
+    assert (back, type(back.value)) == (PageEnd(value, row_id), type(value))
     assert len(text) <= CURSOR_MAX_LENGTH
     assert set(text) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
 
 def test_the_cursor_of_another_query_is_refused() -> None:
-    text = cursor_text(QUERY, Cursor(1.0, 1))
+    text = cursor_text(QUERY, PageEnd(1.0, 1))
     with pytest.raises(BadQuery, match="this cursor belongs to another query") as caught:
         parse_cursor("type:norm sort:-theta", text)
     assert caught.value.term == "after"
 
 
 def test_a_cursor_without_a_value_is_refused_where_every_row_has_one() -> None:
-    text = cursor_text(QUERY, Cursor(None, 1))
-    assert parse_cursor(QUERY, text) == Cursor(None, 1)
+    text = cursor_text(QUERY, PageEnd(None, 1))
+    assert parse_cursor(QUERY, text) == PageEnd(None, 1)
     with pytest.raises(BadQuery, match="not a cursor"):
         parse_cursor(QUERY, text, missing=False)
 
@@ -113,7 +113,7 @@ def test_a_row_id_that_is_not_a_number_is_refused(values: tuple[Any, Any]) -> No
         base64.urlsafe_b64encode(b"\xff\xfe\x00").decode(),
         base64.urlsafe_b64encode(b"[" * 140).decode(),
         base64.urlsafe_b64encode(b"1" * 149).decode(),
-        cursor_text(QUERY, Cursor(1.0, 1)) + " " * 200,
+        cursor_text(QUERY, PageEnd(1.0, 1)) + " " * 200,
         "A" * 1_000_000,
     ],
 )

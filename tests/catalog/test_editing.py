@@ -18,7 +18,7 @@ from organs.registry.catalog.register.models import (
 )
 from organs.registry.catalog.tables import Event, Lineage, Model
 from organs.registry.compose.licenses import license_problem
-from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadValue, Conflict

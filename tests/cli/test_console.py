@@ -5,30 +5,13 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.cli.console import plain, print_json, print_json_line, step_text
-from organs.cli.hints import hint_for
-from organs.ingest.files import FileSource
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
-from organs.registry.errors import (
-    BadName,
-    BadQuery,
-    BadSource,
-    CatalogError,
-    CorruptBlob,
-    DiskFull,
-    MissingBlob,
-    NoRegistry,
-    NotFound,
-    SchemaTooNew,
-    StoreUnwritable,
-    Unreachable,
-)
 from tests.random_files import PATIENT
 
 HOSTILE = [
@@ -139,32 +122,3 @@ def test_a_step_with_a_percentage_has_a_bar(step: str, shown: str) -> None:
 def test_a_missing_measure_is_a_dash() -> None:
     assert (theta_text(None), share_text(None)) == ("–", "–")
     assert (theta_text(34.26), share_text(0.5), share_text(0.0)) == ("34.3°", "0.500", "0.000")
-
-
-@pytest.mark.parametrize(
-    ("error", "hint"),
-    [
-        (SchemaTooNew("x"), "pip install --upgrade"),
-        (CorruptBlob("x", "y"), "organ verify --read-data --repair"),
-        (MissingBlob("x"), "organ verify --repair"),
-        (DiskFull("x"), "free some space"),
-        (StoreUnwritable("x"), "permissions"),
-        (NotFound("x"), "organ models"),
-        (CatalogError("x"), "ORGAN_DATABASE_URL"),
-        (Unreachable("x"), "that the server runs"),
-        (NoRegistry("x"), "the address is that of an organ registry"),
-        (BadQuery("after", "this is not a cursor"), "leave out --after"),
-    ],
-)
-def test_an_error_names_the_command_that_helps(error: Exception, hint: str) -> None:
-    assert hint in (hint_for(error) or "")
-
-
-def test_a_missing_file_has_a_hint_about_its_path(tmp_path: Path) -> None:
-    with pytest.raises(BadSource) as raised, FileSource(tmp_path / "nothing.yaml"):
-        pass
-    assert "check the path" in (hint_for(raised.value) or "")
-
-
-def test_a_complete_error_message_has_no_hint() -> None:
-    assert hint_for(BadName("no")) is None

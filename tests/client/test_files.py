@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.client import files
+from organs.registry.client import fetching
 from organs.registry.client.fetching import TRIES, FileToFetch, partial_path
-from organs.registry.client.files import LockedFile, fetch_in_shards, fetch_locked, file_in_shards, file_of_parts
+from organs.registry.client.files import FileOfLock, fetch_in_shards, fetch_locked, file_in_shards, file_of_parts
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.compose.api import Composition
 from organs.registry.compose.lock import Lock
@@ -160,7 +160,7 @@ def test_all_missing_organs_of_a_lock_are_named(local_registry: LocalRegistry, r
     assert all(reason in str(refused.value) for reason in reasons)
 
 
-def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[LockedFile, dict[str, bytes], bytes]:
+def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[FileOfLock, dict[str, bytes], bytes]:
     """A lock's file, the bytes of its organs by their digests, and its own."""
     plan = grafted(here, 1).plan()
     lock: Lock = plan.plan.lock()
@@ -242,7 +242,7 @@ def test_a_registry_that_sends_organs_byte_by_byte_is_abandoned(
     out: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(files, "CUTS_MAX", 9)
+    monkeypatch.setattr(fetching, "CUTS_MAX", 9)
     asked, organs, _ = parts(local_registry, remote_registry, tmp_path)
 
     def script(request: ReceivedRequest) -> Answer:

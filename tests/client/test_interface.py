@@ -19,7 +19,7 @@ from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSetting, NotAssemblable, OrganError
-from organs.registry.store.files import OutputFiles
+from organs.registry.output_files import OutputFiles
 from organs.registry.validation import llama
 from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.quick import LookBudget

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from organs.registry.client.objects import LISTED_MAX, ObjectFile, list_objects, parse_object_address
-from organs.registry.client.ranges import GAP_BYTES, Limits, RangeClient
+from organs.registry.client.ranges import GAP_BYTES, RangeClient, ReadLimits
 from organs.registry.errors import BadSource, MissingExtra, NoSuchFile, NotAllowed, OrganError, Unreachable
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, Script, ScriptedServer, scripted_server
 from tests.client.test_ranges import DATA, later, part
@@ -44,7 +44,7 @@ def served(request: ReceivedRequest, tag: str = '"1"') -> Answer:
 
 @pytest.fixture
 def client() -> Iterator[RangeClient]:
-    with RangeClient(limits=Limits(tries=2, silence_seconds=2.0, total_seconds=4.0)) as running:
+    with RangeClient(limits=ReadLimits(tries=2, silence_seconds=2.0, total_seconds=4.0)) as running:
         yield running
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from organs.registry.client.ranges import GAP_BYTES, HttpFile, Limits, RangeClient, merged
+from organs.registry.client.ranges import GAP_BYTES, HttpFile, RangeClient, ReadLimits, merged
 from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, Script, no_sleep, scripted_server
 
@@ -29,7 +29,7 @@ def part(request: ReceivedRequest, data: bytes = DATA, tag: str = '"1"') -> Answ
 
 @pytest.fixture
 def client() -> Iterator[RangeClient]:
-    with RangeClient(limits=Limits(tries=3, silence_seconds=1.0, total_seconds=20.0), sleep=no_sleep) as running:
+    with RangeClient(limits=ReadLimits(tries=3, silence_seconds=1.0, total_seconds=20.0), sleep=no_sleep) as running:
         yield running
 
 
@@ -173,7 +173,7 @@ def dripping_server(head: bytes) -> Iterator[str]:
     ],
 )
 def test_a_server_that_drips_is_left_in_time(head: bytes) -> None:
-    limits = Limits(tries=1, silence_seconds=0.4, total_seconds=0.4, lowest_bytes_a_second=10**9)
+    limits = ReadLimits(tries=1, silence_seconds=0.4, total_seconds=0.4, lowest_bytes_a_second=10**9)
     sentence = r"too slow|more than 0\.5 seconds"
     with RangeClient(limits=limits) as client, dripping_server(head) as url, pytest.raises(Unreachable, match=sentence):
         HttpFile(client, url)

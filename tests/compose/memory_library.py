@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from organs.registry.anatomy import Slot
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Parent,
     Part,
 )

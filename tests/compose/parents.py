@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from organs.registry.anatomy import OrganType, place_of
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Parent,
     Part,
     Replacement,

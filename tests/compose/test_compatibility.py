@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from organs.registry.anatomy import OrganType, group_of, place_of
 from organs.registry.compose.compatibility import check_adapter, check_pair, check_replacements, fit_by_type
-from organs.registry.compose.models import Parent
+from organs.registry.compose.parents import Parent
 from organs.registry.compose.screen import part_correlation
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.gguf import KeyValue, ValueType

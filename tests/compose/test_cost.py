@@ -15,7 +15,7 @@ from sqlalchemy import event, update
 from organs.registry import names
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.cost import COMPARED_COST, MODELS_MAX, Budget, check_pair, check_recipe
-from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, matches_slot

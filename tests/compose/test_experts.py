@@ -14,7 +14,7 @@ from organs.registry.catalog.tables import Blob, Chimera, Expert, Model, Organ
 from organs.registry.compose.planner import FRACTAL_ENERGY
 from organs.registry.compose.recipe import recipe_from_json, recipe_to_json
 from organs.registry.compose.recipe_io import read_recipe, recipe_python, recipe_yaml
-from organs.registry.compose.screen import KNOWN, Kind
+from organs.registry.compose.screen import KNOWN, ChangeKind
 from organs.registry.compose.steps import read_steps, step_texts
 from organs.registry.errors import BadRecipe
 from organs.registry.gguf import read_header
@@ -221,7 +221,7 @@ def test_likeness_and_relation_are_those_of_the_grafted_experts(mixtures: LocalR
     assert (kin.screen.compared, stranger.screen.compared) == (4, 4)
     assert (kin.screen.likeness or 0.0) > 0.99
     assert (kin.screen.relation, stranger.screen.relation) == ("kin", "stranger")
-    assert kin.screen.sentence == KNOWN[Kind.OUTSIDE].sentence
+    assert kin.screen.sentence == KNOWN[ChangeKind.OUTSIDE].sentence
     (share,) = (finding.sentence for finding in kin.findings if finding.code == "changed-share")
     percent = f"{share_of_an_expert(tmp_path):.1%}"
     assert share == f"4 experts in 4 stacks of local/Mixture@1 will be replaced, {percent} of its parameters."

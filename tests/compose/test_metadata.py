@@ -9,7 +9,7 @@ import pytest
 
 from organs.registry.compose.lock import LOCK_KEY, lock_of
 from organs.registry.compose.metadata import default_name
-from organs.registry.compose.models import Parent
+from organs.registry.compose.parents import Parent
 from organs.registry.compose.plan import Plan
 from organs.registry.gguf import Header, KeyValue, MemorySource, ValueType, carry_over, read_header
 from organs.registry.gguf.read import read_array

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from organs.registry.compose.models import Parent
+from organs.registry.compose.parents import Parent
 from organs.registry.compose.plan import NOT_YET, Plan
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe

@@ -12,7 +12,7 @@ import pytest
 
 from organs.registry.anatomy import OrganType
 from organs.registry.compose import planner
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     Parent,
     Part,
     RegisteredLibrary,

@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 from organs.registry.compose.build import make
-from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import changes_of, plan_recipe, screened
 from organs.registry.compose.recipe_io import read_recipe
@@ -110,9 +110,10 @@ def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegist
     bare = [
         replace(
             part,
-            adapters=tuple(
-                replace(adapter, parts=tuple(replace(half, mean=None) for half in adapter.parts))
-                for adapter in part.adapters
+            computation=part.computation
+            and replace(
+                part.computation,
+                additions=tuple(replace(item, a=replace(item.a, mean=None)) for item in part.computation.additions),
             ),
         )
         for part in planned.parts

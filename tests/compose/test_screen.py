@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from organs.registry.amounts import weight_change_text
 from organs.registry.anatomy import place_of
-from organs.registry.compose.models import Part
-from organs.registry.compose.screen import ENERGY_MAX, KNOWN, RESOLUTION, Change, Kind, moved_energy, screen
+from organs.registry.compose.parents import Part
+from organs.registry.compose.screen import ENERGY_MAX, KNOWN, RESOLUTION, Change, ChangeKind, moved_energy, screen
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode, prepared
 from organs.registry.entities.plan import Screen, ScreenGroup
@@ -71,16 +71,18 @@ def noisy(seed: int, amplitude: float, name: str = "blk.1.ffn_gate.weight") -> C
 @pytest.mark.parametrize(
     ("name", "amplitude", "relation", "kind"),
     [
-        ("blk.1.ffn_gate.weight", 0.1, "kin", Kind.KIN),
-        ("blk.1.attn_q.weight", 0.1, "kin", Kind.KIN),
-        ("token_embd.weight", 0.1, "kin", Kind.EMBEDDINGS),
-        ("v.blk.1.ffn_up.weight", 0.1, "kin", Kind.OUTSIDE),
-        ("blk.1.ffn_gate.weight", 1.0, "far kin", Kind.FAR_KIN),
-        ("blk.1.ffn_gate.weight", 20.0, "stranger", Kind.STRANGER),
-        ("token_embd.weight", 20.0, "stranger", Kind.STRANGER),
+        ("blk.1.ffn_gate.weight", 0.1, "kin", ChangeKind.KIN),
+        ("blk.1.attn_q.weight", 0.1, "kin", ChangeKind.KIN),
+        ("token_embd.weight", 0.1, "kin", ChangeKind.EMBEDDINGS),
+        ("v.blk.1.ffn_up.weight", 0.1, "kin", ChangeKind.OUTSIDE),
+        ("blk.1.ffn_gate.weight", 1.0, "far kin", ChangeKind.FAR_KIN),
+        ("blk.1.ffn_gate.weight", 20.0, "stranger", ChangeKind.STRANGER),
+        ("token_embd.weight", 20.0, "stranger", ChangeKind.STRANGER),
     ],
 )
-def test_a_graft_is_named_by_its_likeness_and_its_type(name: str, amplitude: float, relation: str, kind: Kind) -> None:
+def test_a_graft_is_named_by_its_likeness_and_its_type(
+    name: str, amplitude: float, relation: str, kind: ChangeKind
+) -> None:
     found = screen([noisy(0, amplitude, name)], 10**6)
     assert found.relation == relation
     assert found.likeness == pytest.approx(1 / math.hypot(1.0, amplitude), abs=0.15)
@@ -107,7 +109,7 @@ def test_no_sentence_calls_a_change_usable_or_has_a_cost_of_this_change() -> Non
 def test_an_adapter_is_named_with_its_scale(scale: float) -> None:
     own = part(normal(0))
     found = screen([Change(own, own, None, 1e-5, (scale,))], 10**6)
-    assert found.sentence == KNOWN[Kind.ADAPTER].sentence.format(scale=f"{scale:g}")
+    assert found.sentence == KNOWN[ChangeKind.ADAPTER].sentence.format(scale=f"{scale:g}")
     assert (found.relation, found.likeness, found.moved, found.provisional) == (None, None, 1e-5, True)
     assert "The change of their weights is 1e-5, estimated" in found.size
 
@@ -143,7 +145,7 @@ def test_a_group_is_a_type_in_a_block_of_a_tower() -> None:
 def test_organs_without_fingerprints_are_not_compared_and_not_counted() -> None:
     before, after = (replace(part(normal(seed)), fingerprint=None) for seed in (0, 1))
     found = screen([grafted(before, after)], 10**6)
-    assert found.sentence == KNOWN[Kind.UNKNOWN].sentence
+    assert found.sentence == KNOWN[ChangeKind.UNKNOWN].sentence
     assert (found.relation, found.likeness, found.moved, found.uncounted) == (None, None, None, 1)
 
 
@@ -162,7 +164,7 @@ def test_vectors_count_by_their_moments() -> None:
     name = "blk.1.ffn_norm.weight"
     found = screen([grafted(part(np.ones(300), name, VECTOR), part(1.5 * np.ones(300), name, VECTOR))], 10**6)
     assert found.moved == pytest.approx(0.25)
-    assert (found.likeness, found.sentence) == (None, KNOWN[Kind.OUTSIDE].sentence)
+    assert (found.likeness, found.sentence) == (None, KNOWN[ChangeKind.OUTSIDE].sentence)
 
 
 def test_the_size_of_a_change_is_weighted_by_energy() -> None:

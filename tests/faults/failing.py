@@ -17,6 +17,7 @@ import numpy as np
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from organs.ingest.files import Progress, no_progress
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.engine import Catalog
@@ -79,7 +80,7 @@ def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
 
 
 def ingest_path(
-    registry: LocalRegistry, path: Path, progress: Callable[[int], None] | None = None, name: ModelName = NAME
+    registry: LocalRegistry, path: Path, progress: Progress = no_progress, name: ModelName = NAME
 ) -> IngestReport:
     """Ingest `path` without checking it first."""
     return ingest_model(registry, ModelSource((path,), name), name, progress, new_version=always)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from organs.ingest import hashing, pipeline, tasks
-from organs.ingest.hashing import FilePass
+from organs.ingest import hashing, pipeline
+from organs.ingest.hashing import Stages
 from organs.registry.local import LocalRegistry
 from organs.registry.store.folder import PendingFile
 from tests.faults.failing import assert_no_orphans, ingest_path, model_names, verify_all, without_syncing, write_model
@@ -52,17 +53,12 @@ def large_and_small() -> Tensors:
 def test_an_ingest_with_minimal_buffers_finishes(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Narrow(tasks.Tasks):
-        def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)
-            self._chunk_slots = threading.Semaphore(1)
-
     monkeypatch.setattr(hashing, "HELD_CHUNKS_MAX", KEPT)
-    monkeypatch.setattr(tasks, "BUFFERS", KEPT)
-    monkeypatch.setattr(tasks, "PIECES_AHEAD", 1)
-    monkeypatch.setattr(tasks, "SYNCERS", 1)
-    monkeypatch.setattr(tasks, "WRITERS_MAX", 1)
-    monkeypatch.setattr(pipeline, "Tasks", Narrow)
+    monkeypatch.setattr(pipeline, "BUFFERS", KEPT)
+    monkeypatch.setattr(pipeline, "PIECES_AHEAD", 1)
+    monkeypatch.setattr(pipeline, "SYNCERS", 1)
+    monkeypatch.setattr(pipeline, "WRITERS_MAX", 1)
+    monkeypatch.setattr(pipeline, "CHUNKS_MAX", 1)
     path = tmp_path / "little.gguf"
     path.write_bytes(file_bytes(block_metadata(), large_and_small()))
     quick = without_syncing(registry)
@@ -84,9 +80,9 @@ def test_few_pieces_hold_memory_while_the_disk_is_slow(
     def count(change: int) -> None:
         with lock:
             opened.append(opened[-1] + change)
-            if opened[-1] >= tasks.WRITERS_MAX:
+            if opened[-1] >= pipeline.WRITERS_MAX:
                 enough.set()
-            if opened[-1] > tasks.WRITERS_MAX:
+            if opened[-1] > pipeline.WRITERS_MAX:
                 too_many.set()
 
     def count_begun(pending: PendingFile, *arguments: Any) -> None:
@@ -105,11 +101,13 @@ def test_few_pieces_hold_memory_while_the_disk_is_slow(
     monkeypatch.setattr(PendingFile, "__init__", count_begun)
     monkeypatch.setattr(PendingFile, "place", place_slowly)
     path = tmp_path / "many.gguf"
-    many = [weight_tensor(f"blk.{number}.ffn_up.weight", (256, 256), number) for number in range(3 * tasks.WRITERS_MAX)]
+    many = [
+        weight_tensor(f"blk.{number}.ffn_up.weight", (256, 256), number) for number in range(3 * pipeline.WRITERS_MAX)
+    ]
     path.write_bytes(file_bytes(block_metadata(), many))
     ingest_path(registry, path)
     assert opened[-1] == 0
-    assert max(opened) == tasks.WRITERS_MAX
+    assert max(opened) == pipeline.WRITERS_MAX
 
 
 @pytest.mark.folder
@@ -137,10 +135,14 @@ def test_an_ingest_fails_when_a_thread_cannot_start_and_succeeds_later(
 def test_an_ingest_whose_file_cannot_be_hashed_fails_instead_of_recording_a_wrong_digest(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_pass: FilePass, _offset: int, _data: memoryview, _in_stack: bool) -> None:
-        raise MemoryError
+    timed = Stages.timed
 
-    monkeypatch.setattr(FilePass, "_hash", fail)
+    def fail(stages: Stages, stage: str, size_bytes: int = 0) -> AbstractContextManager[None]:
+        if stage == "hash file":
+            raise MemoryError
+        return timed(stages, stage, size_bytes)
+
+    monkeypatch.setattr(Stages, "timed", fail)
     path = write_model(tmp_path / "little.gguf")
     assert isinstance(ended(lambda: ingest_path(registry, path)), MemoryError)
     assert model_names(registry) == []

@@ -21,7 +21,7 @@ import pytest
 from sqlalchemy import Column, Engine, String, event, func, literal_column, or_, select, text
 
 from organs.registry.catalog.cursor import (
-    Cursor,
+    PageEnd,
     cursor_text,
 )
 from organs.registry.catalog.queries.models import model_by_name
@@ -144,7 +144,7 @@ def test_a_number_beyond_63_bits_never_reaches_the_database(
         parse_model_name(f"acme/tiny@{number}")
     assert registry.search(f"model:acme/tiny@{number}").items == ()
     query = str(parse_query(""))
-    for cursor in (Cursor(number, 1), Cursor(1.0, number)):
+    for cursor in (PageEnd(number, 1), PageEnd(1.0, number)):
         with pytest.raises(BadQuery, match="not a cursor"):
             registry.search("", after=cursor_text(query, cursor))
     for command in ("search", "models"):
@@ -159,7 +159,7 @@ def test_the_largest_numbers_that_fit_are_found(registry: LocalRegistry) -> None
     query = str(parse_query("sort:size"))
     write_models(registry, [ModelRow((PlacementRow(organ=2, size_bytes=largest),), name="b")])
     page = registry.search("sort:size", limit=1)
-    assert page.next == cursor_text(query, Cursor(largest, 1))
+    assert page.next == cursor_text(query, PageEnd(largest, 1))
     assert [found.model for found in registry.search("sort:size", after=page.next)] == ["acme/b@1"]
 
 
@@ -442,7 +442,7 @@ def test_a_cursor_is_always_a_number_and_an_id(registry: LocalRegistry) -> None:
     text_ = str(parse_query(""))
     for value in ("1 OR 1=1", "' --"):
         with pytest.raises(BadQuery, match="not a cursor"):
-            registry.search("", after=cursor_text(text_, Cursor(value, 1)))
+            registry.search("", after=cursor_text(text_, PageEnd(value, 1)))
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.files import BUFFER_BYTES, BufferPool, FileSource
+from organs.ingest.files import BUFFER_BYTES, FileSource
+from organs.ingest.hashing import BufferPool
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.errors import BadSource

@@ -157,7 +157,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("validate", {"chimera": "local/base", "tokens": 1023}, BadInput, "from 1,024 to"),
     ("validate", {"chimera": "local/base", "minutes": 61}, BadInput, "from 0.1 to 60"),
     ("validate", {"chimera": "local/base", "minutes": "1"}, BadInput, "from 0.1 to 60"),
-    ("validate", {"chimera": "local/base", "texts": []}, BadInput, "it has 0 entries"),
+    ("validate", {"chimera": "local/base", "texts": []}, BadInput, "the list is empty"),
     ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "python, javascript"),
     ("validate", {"chimera": "local/base", "texts": [["python"]]}, BadInput, "it should be a text"),
     ("validate", {"chimera": "local/base", "runtime": "sh -c {model}"}, BadInput, "runtime: unknown key"),

@@ -18,7 +18,16 @@ from sqlalchemy import select
 
 from organs.ingest import spool
 from organs.ingest.directory.extract import extract, file_contents
-from organs.ingest.service import IngestReport, NewVersion, Outcome, always, ingest_all, ingest_model, never, plan_model
+from organs.ingest.service import (
+    IngestOutcome,
+    IngestReport,
+    NewVersion,
+    always,
+    ingest_all,
+    ingest_model,
+    never,
+    plan_model,
+)
 from organs.ingest.sources import find_sources, open_files
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.administration import model_in_any_state
@@ -27,7 +36,7 @@ from organs.registry.catalog.queries.reports import counted_totals, running_tota
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.models import edit_model, hide_model, remove_model, show_model
 from organs.registry.catalog.tables import Base, Facet, FacetCount, Model, ModelFile, Placement
-from organs.registry.client.ranges import Limits, RangeClient
+from organs.registry.client.ranges import RangeClient, ReadLimits
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSource, BadSplit, Busy, DiskFull, Incomplete, NameTaken, Unreachable
 from organs.registry.gguf import KeyValue, ValueType
@@ -314,7 +323,7 @@ def test_a_sweep_keeps_the_bytes_of_an_incomplete_model_until_it_is_removed(
 # Removal of stored files.
 
 
-def ingest_and_remove(registry: LocalRegistry, *arguments: Path) -> list[Outcome]:
+def ingest_and_remove(registry: LocalRegistry, *arguments: Path) -> list[IngestOutcome]:
     return list(ingest_all(registry, find_sources(map(str, arguments)), delete_after=True))
 
 
@@ -451,7 +460,7 @@ class Stand:
 
     @contextmanager
     def hub(self) -> Iterator[Hub]:
-        limits = Limits(tries=2, silence_seconds=2.0, total_seconds=20.0)
+        limits = ReadLimits(tries=2, silence_seconds=2.0, total_seconds=20.0)
         with RangeClient(connections=8, limits=limits, sleep=no_sleep) as client:
             yield Hub(client, self.server.url)
 

@@ -40,7 +40,7 @@ from organs.registry.catalog.queries.reports import (
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.models import partial_recipe
+from organs.registry.compose.parents import partial_recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode
 from organs.registry.entities.submission import SubmissionMetadata

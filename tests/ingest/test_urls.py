@@ -20,7 +20,7 @@ from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.urls import Hub, is_url
 from organs.registry.catalog.queries.fleet import fleet_run
 from organs.registry.catalog.register.fleet import start_run
-from organs.registry.client.ranges import Limits, RangeClient
+from organs.registry.client.ranges import RangeClient, ReadLimits
 from organs.registry.errors import BadHubToken, BadSource, BadSplit, Busy, NoSuchFile, NotAllowed, Unreachable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
@@ -60,7 +60,7 @@ class Stand:
         return source
 
     def hub(self, token: str | None = None) -> Hub:
-        client = RangeClient(connections=4, limits=Limits(tries=2, total_seconds=20.0), sleep=no_sleep)
+        client = RangeClient(connections=4, limits=ReadLimits(tries=2, total_seconds=20.0), sleep=no_sleep)
         return Hub(client, self.server.url, token)
 
 

@@ -45,7 +45,7 @@ from organs.registry.store.bucket import (
     TOUCH_SECONDS,
     TRIMMED_TO,
     BlobBucket,
-    Piece,
+    ObjectPiece,
     PieceCache,
     open_bucket,
     short_reason,
@@ -626,7 +626,7 @@ def cache_of(folder: Path, pieces: int, cache: PieceCache, *, size: int = 1000) 
     files = []
     for number in range(pieces):
         file = new_file_name(digest_of(b"%d" % number))
-        cache.put(file, 0, Piece(sample(size, number), size, 0))
+        cache.put(file, 0, ObjectPiece(sample(size, number), size, 0))
         used = time.time() - 60 * (pieces - number)
         if (folder / f"{file}.0").exists():
             os.utime(folder / f"{file}.0", (used, used))
@@ -656,7 +656,7 @@ def test_the_use_of_a_piece_keeps_it(tmp_path: Path) -> None:
         os.utime(tmp_path / f"{file}.0", (oldest, oldest))
     assert cache.get(files[0], 0) is not None
     for number in (100, 101):
-        cache.put(new_file_name(digest_of(b"%d" % number)), 0, Piece(sample(1000, number), 1000, 0))
+        cache.put(new_file_name(digest_of(b"%d" % number)), 0, ObjectPiece(sample(1000, number), 1000, 0))
     assert cache.get(files[0], 0) is not None
     assert sum(cache.get(file, 0) is None for file in files) >= 1
     assert cached_bytes(tmp_path) <= 10_500
@@ -665,7 +665,7 @@ def test_the_use_of_a_piece_keeps_it(tmp_path: Path) -> None:
 def test_a_cache_that_a_former_process_filled_is_trimmed_by_the_first_new_piece(tmp_path: Path) -> None:
     cache_of(tmp_path, 30, PieceCache(tmp_path, 1_000_000))
     assert cached_bytes(tmp_path) > 30_000
-    PieceCache(tmp_path, 10_500).put(new_file_name(digest_of(b"new")), 0, Piece(b"new", 3, 0))
+    PieceCache(tmp_path, 10_500).put(new_file_name(digest_of(b"new")), 0, ObjectPiece(b"new", 3, 0))
     assert cached_bytes(tmp_path) <= TRIMMED_TO * 10_500
 
 
@@ -681,7 +681,7 @@ def test_two_caches_trim_one_folder_at_the_same_time(tmp_path: Path) -> None:
         cache, right = PieceCache(tmp_path, 20_000), 0
         for index in range(60):
             file, data = new_file_name(digest_of(b"%d" % index)), sample(1000, number * 1000 + index)
-            cache.put(file, 0, Piece(data, 1000, 0))
+            cache.put(file, 0, ObjectPiece(data, 1000, 0))
             piece = cache.get(file, 0)
             assert piece is None or piece.data == data
             right += piece is not None

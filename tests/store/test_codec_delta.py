@@ -14,7 +14,7 @@ from organs.registry.store.codec import decode_chunk, delta_codec, encode_chunk
 from organs.registry.store.codec.delta import add_parent, subtract_parent
 from organs.registry.store.codec.fast import Bytes
 from organs.registry.store.codec.planes import CACHE_BLOCK_BYTES
-from organs.registry.store.codec.stored import StoredChunk
+from organs.registry.store.codec.stored import BlobChunk
 from tests.random_files import PATIENT
 from tests.store.codec_cases import weights
 
@@ -97,7 +97,7 @@ def test_a_chunk_is_encoded_with_its_parent_and_decoded(dtype: DType) -> None:
     plain[:: 5 * dtype.block_bytes] += 1
     chunk = encode_chunk(codec, plain.data, parent.data)
     assert chunk.stored_size_bytes < len(plain) / 2
-    where = StoredChunk("a test", 0, 0, len(plain), chunk.entry)
+    where = BlobChunk("a test", 0, 0, len(plain), chunk.entry)
     out = bytearray(len(plain))
     decode_chunk(codec, where, b"".join(chunk.pieces), memoryview(out), parent.data)
     assert out == plain.tobytes()
@@ -109,7 +109,7 @@ def test_a_last_chunk_of_one_block_is_encoded_also_if_nothing_differs(dtype: DTy
     block = content(dtype.block_bytes, 3)
     chunk = encode_chunk(codec, block.data, block.data)
     out = bytearray(len(block))
-    entry = StoredChunk("a test", 0, 0, len(block), chunk.entry)
+    entry = BlobChunk("a test", 0, 0, len(block), chunk.entry)
     decode_chunk(codec, entry, b"".join(chunk.pieces), memoryview(out), block.data)
     assert out == block.tobytes()
 

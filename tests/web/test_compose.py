@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from organs.registry.amounts import weight_change_text
 from organs.registry.catalog.tables import JobRow
 from organs.registry.compose.recipe_io import read_recipe
-from organs.registry.compose.screen import KNOWN, Kind
+from organs.registry.compose.screen import KNOWN, ChangeKind
 from organs.registry.compose.steps import PARAMETERS, read_steps
 from organs.registry.entities.plan import CellTotals
 from organs.registry.local import LocalRegistry
@@ -328,7 +328,7 @@ def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClie
         location = answer.headers["Location"]
         assert location.startswith("/compose?")
         assert steps_in(location) == [("base", BASE), step]
-    assert KNOWN[Kind.PURIFIED].sentence in family_client.get(f"/compose?base={BASE}").text
+    assert KNOWN[ChangeKind.PURIFIED].sentence in family_client.get(f"/compose?base={BASE}").text
     assert family_client.get(f"/compose?base={BASE}&add=magic").status_code == 400
 
 

@@ -19,7 +19,7 @@ from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.recipe import ENCODINGS, PurifyMethod, Recipe
 from organs.registry.compose.recipe_io import recipe_findings, recipe_of, recipe_python, recipe_values
-from organs.registry.compose.screen import KNOWN, Kind
+from organs.registry.compose.screen import KNOWN, ChangeKind
 from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
@@ -242,7 +242,7 @@ def _page_context(requested: RequestedSteps, under_way: UnderWay, problem: str |
         "name": next((text for parameter, text in requested.steps if parameter == "name"), ""),
         "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
-        "purification_cost": KNOWN[Kind.PURIFIED].sentence,
+        "purification_cost": KNOWN[ChangeKind.PURIFIED].sentence,
         "encodings": ENCODINGS,
         "encode": under_way.recipe.encode,
         "other_base": compose_address([step for step in requested.steps if step[0] != "base"]),

@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import Select, and_, case, func, literal, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.models import has_public_place, is_withdrawn
 from organs.registry.catalog.tables import (
@@ -88,7 +88,7 @@ def chimeras_in_order(session: Session, order: str, limit: int, after: str | Non
     ordered = (percent.is_(None), percent.desc(), Model.id.desc()) if order == GAINED else (Model.id.desc(),)
     rows = session.execute(statement.add_columns(percent).order_by(*ordered).limit(limit + 1)).all()
     page = rows[:limit]
-    last = Cursor(page[-1][2], page[-1][0].id) if len(rows) > limit else None
+    last = PageEnd(page[-1][2], page[-1][0].id) if len(rows) > limit else None
     items = tuple((model, chimera) for model, chimera, _ in page)
     return ChimeraPage(items, cursor_text(query, last) if last else None)
 

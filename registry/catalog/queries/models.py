@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.amounts import count_text
-from organs.registry.catalog.cursor import Cursor, check_limit, cursor_text, next_cursor, parse_cursor
+from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.events import was_public, yanked_by
 from organs.registry.catalog.queries.relatives import parents_of
@@ -1164,7 +1164,7 @@ def repositories_page(
     if len(rows) <= limit:
         return rows, None
     last = rows[limit - 1]
-    return rows[:limit], cursor_text(str(query), Cursor(last.downloads if query.by_downloads else last.id, last.id))
+    return rows[:limit], cursor_text(str(query), PageEnd(last.downloads if query.by_downloads else last.id, last.id))
 
 
 def file_names_of(session: Session, model_ids: Collection[int]) -> dict[int, list[str]]:

@@ -37,8 +37,8 @@ from organs.registry.store.codec.planes import (
 )
 from organs.registry.store.codec.stored import (
     START_BYTES,
+    BlobChunk,
     ChunkEntry,
-    StoredChunk,
     StoredHead,
     head_size_bytes,
     head_size_of,
@@ -51,11 +51,11 @@ __all__ = [
     "CHUNK_TARGET_BYTES",
     "REFERENCE_ELEMENTS",
     "START_BYTES",
+    "BlobChunk",
     "ChunkEntry",
     "Codec",
     "EncodedChunk",
     "Encoding",
-    "StoredChunk",
     "StoredHead",
     "can_derive",
     "codec_for",

@@ -24,11 +24,11 @@ from organs.registry.store.codec.planes import (
     CHUNK_TARGET_BYTES,
     Codec,
     Encoding,
-    Kind,
+    Layout,
     join_planes,
     split_planes,
 )
-from organs.registry.store.codec.stored import ChunkEntry, StoredChunk
+from organs.registry.store.codec.stored import BlobChunk, ChunkEntry
 
 IDLE_MAX: Final = 4
 """The maximum number of unused buffers that are kept."""
@@ -92,7 +92,7 @@ def encode_chunk(codec: Codec, plain: bytes | memoryview, parent: memoryview | N
     checksum = xxhash.xxh3_64_intdigest(whole.data)
     source = whole if parent is None else _residual_of(codec, _array(parent), whole)
     places = _carve(lend(len(source)), codec.plane_sizes_bytes(len(source)))
-    if codec.kind is Kind.WHOLE:
+    if codec.layout is Layout.WHOLE:
         planes = [source.data]
     else:
         planes = places
@@ -108,7 +108,7 @@ def encode_chunk(codec: Codec, plain: bytes | memoryview, parent: memoryview | N
         pieces.append(plane if length is None else place[:length])
     if parent is not None:
         _prove_with_parent(codec, raw_flags, pieces, _array(parent), whole)
-    elif codec.kind is not Kind.WHOLE or not raw_flags[0]:
+    elif codec.layout is not Layout.WHOLE or not raw_flags[0]:
         _prove(codec, raw_flags, pieces, source)
     entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), checksum)
     return EncodedChunk(len(source), entry, tuple(pieces))
@@ -120,7 +120,7 @@ def worth_encoding(probe: EncodedChunk) -> bool:
 
 
 def decode_chunk(
-    codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, out: memoryview, parent: memoryview | None = None
+    codec: Codec, chunk: BlobChunk, stored: bytes | memoryview, out: memoryview, parent: memoryview | None = None
 ) -> None:
     """Decode `stored`, the stored bytes of `chunk`, to `out`, which has `chunk.plain_size_bytes` writable bytes.
 
@@ -135,7 +135,7 @@ def decode_chunk(
     if len(view) != chunk.stored_size_bytes:
         raise CorruptBlob(chunk.where, f"it has {len(view)} of {chunk.stored_size_bytes} stored bytes")
     pieces = _carve(view, chunk.entry.plane_sizes_bytes)
-    room = [target] if codec.kind is Kind.WHOLE else _decoding_room(codec, len(target))
+    room = [target] if codec.layout is Layout.WHOLE else _decoding_room(codec, len(target))
     try:
         planes = _decode_planes(codec, chunk.entry.plane_is_raw, pieces, room)
     except BadFrame as error:

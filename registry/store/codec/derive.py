@@ -102,7 +102,7 @@ def _transform(
                 _cast(target.name, values, before[first:last], after[first:last], restore=restore)
 
 
-class _Scratch(threading.local):
+class _DeriveScratch(threading.local):
     """Memory of each thread for one piece, because the first use of new memory is slow."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Scratch(threading.local):
         self.slot: Bytes = np.empty(PIECE_ELEMENTS, np.uint8)
 
 
-_scratch = _Scratch()
+_scratch = _DeriveScratch()
 
 
 # Sources as float32
@@ -245,7 +245,7 @@ class _Part:
     shift: int = 0
 
 
-class _Rule(Protocol):
+class _RoundingRule(Protocol):
     """The prediction of a quantised type."""
 
     def scales(self, values: Floats) -> NDArray[np.float32] | None:
@@ -264,7 +264,7 @@ class _Quantised:
 
     bits: int
     parts: tuple[_Part, ...]
-    rule: _Rule
+    rule: _RoundingRule
     kernel: tuple[int, int, int, int, int, int] | None
     """For the compiled kernel: elements of a sub-block, family, packing and place of the scales, lowest and highest."""
 

@@ -29,7 +29,7 @@ NAME_MAX_BYTES = 24
 RAW_NAME = "raw"
 
 
-class Kind(Enum):
+class Layout(Enum):
     """The way in which blocks are split into planes."""
 
     WHOLE = "whole"  # one plane with all bytes, unchanged
@@ -78,7 +78,7 @@ class Codec:
     dtype: DType | None
     block_bytes: int
     chunk_bytes: int
-    kind: Kind
+    layout: Layout
     coder: Coder
     planes: tuple[Plane, ...]
     encoding: Encoding = Encoding.SOLO
@@ -87,7 +87,7 @@ class Codec:
     def kept_raw(self) -> Codec:
         """Return the codec with the same chunks and without compression, for an organ that does not shrink."""
         planes = (Plane("bytes", self.block_bytes),)
-        return replace(self, name=RAW_NAME, kind=Kind.WHOLE, coder=Coder.NONE, planes=planes)
+        return replace(self, name=RAW_NAME, layout=Layout.WHOLE, coder=Coder.NONE, planes=planes)
 
     def with_chunks_of(self, chunk_bytes: int) -> Codec:
         """Return the codec with chunks of another size, which must be whole blocks."""
@@ -127,7 +127,7 @@ def codec_for(dtype_name: str) -> Codec:
     known = _CODECS.get(dtype_name)
     if known is None:
         dtype = dtype_by_name(dtype_name)
-        known = BYTES_CODEC if dtype.is_foreign else _codec(dtype, "opaque", Kind.WHOLE, "bytes")
+        known = BYTES_CODEC if dtype.is_foreign else _codec(dtype, "opaque", Layout.WHOLE, "bytes")
     return known
 
 
@@ -148,10 +148,10 @@ def derive_codec(dtype_name: str, source_name: str) -> Codec:
 def _reference_codec(dtype: DType, name: str, encoding: Encoding, source: DType) -> Codec:
     fields = _REFERENCE_FIELDS.get(dtype.name)
     if dtype.block_elements == 1:
-        kind = Kind.PAIRS if dtype.block_bytes == 2 else Kind.FIELDS
-        fields = "low high" if kind is Kind.PAIRS else " ".join(f"b{byte}" for byte in range(dtype.block_bytes))
+        kind = Layout.PAIRS if dtype.block_bytes == 2 else Layout.FIELDS
+        fields = "low high" if kind is Layout.PAIRS else " ".join(f"b{byte}" for byte in range(dtype.block_bytes))
     else:
-        kind, fields = Kind.FIELDS, fields or f"bytes:{dtype.block_bytes}"
+        kind, fields = Layout.FIELDS, fields or f"bytes:{dtype.block_bytes}"
     elements = min(REFERENCE_ELEMENTS, CHUNK_TARGET_BYTES // dtype.block_bytes * dtype.block_elements)
     planes = tuple(_plane(field) for field in fields.split())
     assert sum(plane.size_bytes for plane in planes) == dtype.block_bytes
@@ -160,9 +160,9 @@ def _reference_codec(dtype: DType, name: str, encoding: Encoding, source: DType)
     return Codec(name, CODEC_VERSION, dtype, dtype.block_bytes, chunk_bytes, kind, coder, planes, encoding, source)
 
 
-def _codec(dtype: DType, name: str, kind: Kind, fields: str) -> Codec:
+def _codec(dtype: DType, name: str, kind: Layout, fields: str) -> Codec:
     """Return a codec; `fields` lists the planes as `name:size`, by default of size 1; `name:size/T` is transposed."""
-    if kind is Kind.WHOLE:
+    if kind is Layout.WHOLE:
         planes: tuple[Plane, ...] = (Plane(fields, dtype.block_bytes),)
     else:
         planes = tuple(_plane(field) for field in fields.split())
@@ -181,13 +181,13 @@ def _plane(field: str) -> Plane:
 
 
 _FLOAT_PLANES = (
-    ("BF16", Kind.BF16, "exponent sign_mantissa"),
-    ("F16", Kind.PAIRS, "low high"),
-    ("F32", Kind.F32, "exponent sign_mantissa middle low"),
-    ("F64", Kind.FIELDS, "b0 b1 b2 b3 b4 b5 b6 b7"),
-    ("I16", Kind.PAIRS, "low high"),
-    ("I32", Kind.FIELDS, "b0 b1 b2 b3"),
-    ("I64", Kind.FIELDS, "b0 b1 b2 b3 b4 b5 b6 b7"),
+    ("BF16", Layout.BF16, "exponent sign_mantissa"),
+    ("F16", Layout.PAIRS, "low high"),
+    ("F32", Layout.F32, "exponent sign_mantissa middle low"),
+    ("F64", Layout.FIELDS, "b0 b1 b2 b3 b4 b5 b6 b7"),
+    ("I16", Layout.PAIRS, "low high"),
+    ("I32", Layout.FIELDS, "b0 b1 b2 b3"),
+    ("I64", Layout.FIELDS, "b0 b1 b2 b3 b4 b5 b6 b7"),
 )
 # A scale is an F16. Its two bytes are separate planes, because only the high byte shrinks.
 _QUANTISED_FIELDS = (
@@ -220,11 +220,11 @@ _REFERENCE_FIELDS: dict[str, str] = dict(_QUANTISED_FIELDS) | {
 _CODECS: dict[str, Codec] = {
     name: _codec(dtype_by_name(name), f"{name.lower()}-planes", kind, fields) for name, kind, fields in _FLOAT_PLANES
 } | {
-    name: _codec(dtype_by_name(name), f"{name.lower()}-fields", Kind.FIELDS, fields)
+    name: _codec(dtype_by_name(name), f"{name.lower()}-fields", Layout.FIELDS, fields)
     for name, fields in _QUANTISED_FIELDS
 }
 
-BYTES_CODEC = Codec("bytes", CODEC_VERSION, None, 1, CHUNK_TARGET_BYTES, Kind.WHOLE, Coder.TEXT, (Plane("bytes", 1),))
+BYTES_CODEC = Codec("bytes", CODEC_VERSION, None, 1, CHUNK_TARGET_BYTES, Layout.WHOLE, Coder.TEXT, (Plane("bytes", 1),))
 """The codec for metadata arrays and other bytes that are not a tensor, of any length."""
 
 
@@ -234,26 +234,26 @@ _SIGN_AND_MANTISSA = 0x807F
 
 
 def split_planes(codec: Codec, plain: Bytes, planes: Sequence[Bytes]) -> None:
-    """Fill `planes` from the whole blocks in `plain`; their sizes are `codec.plane_sizes_bytes`. Not for Kind.WHOLE."""
-    if codec.kind is Kind.FIELDS:
+    """Fill `planes` from the whole blocks in `plain`; not for Layout.WHOLE. Their sizes: `codec.plane_sizes_bytes`."""
+    if codec.layout is Layout.FIELDS:
         for in_plain, in_plane in _fields(codec, plain, planes, 0):
             np.copyto(in_plane, in_plain)
     else:
-        split, _ = _FLOAT_LOOPS[codec.kind]
+        split, _ = _FLOAT_LOOPS[codec.layout]
         for part, pieces in _cache_blocks(codec, plain, planes, 0):
             split(part, pieces)
 
 
 def join_planes(codec: Codec, planes: Sequence[Bytes], plain: Bytes, *, first_block: int = 0) -> None:
     """Fill `plain` with blocks from `planes`, beginning with `first_block`: the inverse of `split_planes`."""
-    if codec.kind is Kind.WHOLE:
+    if codec.layout is Layout.WHOLE:
         start = first_block * codec.block_bytes
         np.copyto(plain, planes[0][start : start + len(plain)])
-    elif codec.kind is Kind.FIELDS:
+    elif codec.layout is Layout.FIELDS:
         for in_plain, in_plane in _fields(codec, plain, planes, first_block):
             np.copyto(in_plain, in_plane)
     else:
-        _, join = _FLOAT_LOOPS[codec.kind]
+        _, join = _FLOAT_LOOPS[codec.layout]
         for part, pieces in _cache_blocks(codec, plain, planes, first_block):
             join(part, pieces)
 
@@ -301,7 +301,7 @@ def _cache_blocks(
         yield part, [plane[begin:end] for plane in planes]
 
 
-class _Scratch(threading.local):
+class _PlaneScratch(threading.local):
     """Memory of each thread for three cache blocks of 16-bit words, because the first use of new memory is slow."""
 
     def __init__(self) -> None:
@@ -310,7 +310,7 @@ class _Scratch(threading.local):
         self.third: Halves = np.empty(CACHE_BLOCK_BYTES // 2, np.uint16)
 
 
-_scratch = _Scratch()
+_scratch = _PlaneScratch()
 
 
 def _split_bf16(plain: Bytes, planes: list[Bytes]) -> None:
@@ -391,8 +391,8 @@ def _join_word(low: Bytes, high: Bytes, words: Halves) -> None:
 
 
 _Loop = Callable[[Bytes, list[Bytes]], None]
-_FLOAT_LOOPS: dict[Kind, tuple[_Loop, _Loop]] = {
-    Kind.BF16: (_split_bf16, _join_bf16),
-    Kind.F32: (_split_f32, _join_f32),
-    Kind.PAIRS: (_split_pairs, _join_pairs),
+_FLOAT_LOOPS: dict[Layout, tuple[_Loop, _Loop]] = {
+    Layout.BF16: (_split_bf16, _join_bf16),
+    Layout.F32: (_split_f32, _join_f32),
+    Layout.PAIRS: (_split_pairs, _join_pairs),
 }

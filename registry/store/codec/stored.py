@@ -75,7 +75,7 @@ class ChunkEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredChunk:
+class BlobChunk:
     """The position of a chunk in the stored form and in the plain bytes. `where` is its name in errors."""
 
     where: str
@@ -104,7 +104,7 @@ class StoredHead:
     plain_size_bytes: int
     head_size_bytes: int
     stored_size_bytes: int
-    chunks: tuple[StoredChunk, ...]
+    chunks: tuple[BlobChunk, ...]
 
 
 def head_size_bytes(codec: Codec, plain_size_bytes: int) -> int:
@@ -252,10 +252,10 @@ def _reference_codec(name: str, dtype: DType) -> Codec | None:
 
 def _parse_table(
     codec: Codec, table: memoryview, digest: Digest, plain_size_bytes: int, offset_bytes: int
-) -> tuple[StoredChunk, ...]:
+) -> tuple[BlobChunk, ...]:
     """Return all chunks in order; `offset_bytes` is the offset of the first chunk."""
     line = struct.Struct(f"<Q{len(codec.planes)}I")
-    chunks: list[StoredChunk] = []
+    chunks: list[BlobChunk] = []
     plain_sizes = codec.chunk_sizes_bytes(plain_size_bytes)
     for index, (plain_size, values) in enumerate(zip(plain_sizes, line.iter_unpack(table), strict=True)):
         where = f"{digest} chunk {index}"
@@ -265,7 +265,7 @@ def _parse_table(
             values[0],
         )
         _check_entry(codec, entry, plain_size, where)
-        chunks.append(StoredChunk(where, offset_bytes, index * codec.chunk_bytes, plain_size, entry))
+        chunks.append(BlobChunk(where, offset_bytes, index * codec.chunk_bytes, plain_size, entry))
         offset_bytes += entry.stored_size_bytes
     return tuple(chunks)
 

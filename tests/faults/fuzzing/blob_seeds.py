@@ -19,7 +19,7 @@ from organs.registry.store.codec import (
     derive_codec,
     parse_head,
 )
-from organs.registry.store.codec.planes import Kind, split_planes
+from organs.registry.store.codec.planes import Layout, split_planes
 from tests.llama_quants import quantised
 from tests.store.codec_cases import ALL_CODECS, noise, residual_of, skewed, store, values_of, weights
 
@@ -118,7 +118,7 @@ def _seed(codec: Codec, plain: bytes, parent: BlobSeed | None = None) -> BlobSee
 def _planes(codec: Codec, chunk: bytes, values: memoryview | None) -> tuple[bytes, ...]:
     if values is not None:
         chunk = residual_of(codec, values, chunk)
-    if codec.kind is Kind.WHOLE:
+    if codec.layout is Layout.WHOLE:
         return (chunk,)
     planes = [np.empty(size, np.uint8) for size in codec.plane_sizes_bytes(len(chunk))]
     split_planes(codec, np.frombuffer(chunk, np.uint8), planes)

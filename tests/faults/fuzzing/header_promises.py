@@ -10,8 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, cast
 
 from organs.ingest.dissect import DissectedFile, dissect
-from organs.ingest.hashing import FileDigests
-from organs.ingest.pipeline import Gathered
+from organs.ingest.pipeline import FileDigests, Gathered
 from organs.ingest.records import model_record
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf
@@ -113,9 +112,7 @@ def _check_recording(file: DissectedFile) -> None:
     """Check the records of the file: every tensor, and all metadata."""
     spans = [*file.arrays, *map(file.tensor_span, file.header.tensors)]
     gathered = Gathered(
-        files={0: FileDigests(DIGEST, DIGEST)},
-        digests={(0, span.offset): DIGEST for span in spans},
-        literals={0: DIGEST},
+        files={0: FileDigests(DIGEST, DIGEST, DIGEST, {span.offset: DIGEST for span in spans})},
         nonfinite=defaultdict(int),
     )
     record = model_record(ModelName("local", "fuzz"), [file], gathered)

@@ -156,20 +156,15 @@ def vocabulary_digest(source: ByteSource, header_digest: Digest, tokens: Field |
         known = _cached.get(key)
     if known is not None:
         return known
-    digest = _digest(source, tokens)
+    hashed, end = hashlib.sha256(), tokens.offset + tokens.size_bytes
+    for offset in range(tokens.offset, end, WINDOW_BYTES):
+        hashed.update(source.read_at(offset, min(WINDOW_BYTES, end - offset)))
+    digest = Digest(hashed.hexdigest())
     with _lock:
         _cached[key] = digest
         while len(_cached) > CACHED_MAX:
             _cached.popitem(last=False)
     return digest
-
-
-def _digest(source: ByteSource, tokens: Field) -> Digest:
-    digest = hashlib.sha256()
-    end = tokens.offset + tokens.size_bytes
-    for offset in range(tokens.offset, end, WINDOW_BYTES):
-        digest.update(source.read_at(offset, min(WINDOW_BYTES, end - offset)))
-    return Digest(digest.hexdigest())
 
 
 PER_BLOCK_MAX = 4096
@@ -193,7 +188,6 @@ _WHOLE_TYPES = frozenset(
         *(ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64),
     }
 )
-_REAL_TYPES = frozenset((ValueType.FLOAT32, ValueType.FLOAT64))
 _ROPE_NAMED = frozenset(("rope.dimension_count", "rope.dimension_sections", "rope.freq_base"))
 _ATTENTION_NAMED = frozenset(
     f"attention.{name}"
@@ -206,11 +200,12 @@ _ATTENTION_NAMED = frozenset(
         "sliding_window_pattern",
     )
 )
+_EXPERT_PREFIXES = ("expert", "moe_", "interleave_moe", "leading_dense_block_count")
 _EXPERT_COUNTS = ("expert_count", "expert_used_count", "expert_shared_count")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class HeaderFacts:
     """The facts in a header that are compared. A fact is None if the header does not state it."""
 
     architecture: str | None
@@ -254,7 +249,7 @@ class Facts:
     """The size in the model's name: `7B`."""
 
 
-def facts_of(parent: Parent) -> Facts:
+def facts_of(parent: Parent) -> HeaderFacts:
     """Return the facts of `parent`; raises the errors of its source. The vocabulary is read once for each header."""
     values = _ArchitectureKeys(parent.header, parent.source)
     width = values.whole("embedding_length")
@@ -263,7 +258,13 @@ def facts_of(parent: Parent) -> Facts:
     head_length = width // heads if width is not None and isinstance(heads, int) and heads else None
     key_length = _either(values.whole("attention.key_length"), head_length)
     tokens = parent.header.field(TOKENS_KEY)
-    return Facts(
+    factors = sorted(
+        f"{part.place.slot} {part.digest}"
+        for part in parent.parts
+        if part.place.block is None and part.place.tower is Tower.TEXT and part.place.type is OrganType.SKELETON
+    )
+    places = {part.place for part in parent.parts}
+    return HeaderFacts(
         architecture=values.architecture,
         block_count=values.whole("block_count"),
         embedding_length=width,
@@ -277,18 +278,18 @@ def facts_of(parent: Parent) -> Facts:
         rope_sections=values.per_block("rope.dimension_sections"),
         rope_base=values.real("rope.freq_base") or ROPE_BASE_DEFAULT,
         rope_settings=values.settings(lambda key: key.startswith("rope.") and key not in _ROPE_NAMED),
-        rope_factors=_rope_factors(parent),
+        rope_factors=", ".join(factors) or None,
         window=values.per_block("attention.sliding_window") or None,
         window_pattern=values.per_block("attention.sliding_window_pattern"),
         mixing=values.settings(_is_mixing),
         epsilon=_either(values.real("attention.layer_norm_rms_epsilon"), values.real("attention.layer_norm_epsilon")),
-        experts=values.settings(_is_expert, dict.fromkeys(_EXPERT_COUNTS, 0)),
+        experts=values.settings(lambda key: key.startswith(_EXPERT_PREFIXES), dict.fromkeys(_EXPERT_COUNTS, 0)),
         activations=values.settings(lambda key: "activation" in key or key.endswith("_act")),
         vocabulary=vocabulary_digest(parent.source, parent.header_digest, tokens),
         vocabulary_size=_either(tokens.count if tokens and tokens.is_array else None, values.whole("vocab_size")),
         tokenizer_model=_text(parent.header, "tokenizer.ggml.model"),
         tokenizer_pre=_text(parent.header, "tokenizer.ggml.pre"),
-        tied_embeddings=_is_tied(parent),
+        tied_embeddings=OUTPUT_MATRIX not in places if TOKEN_EMBEDDING in places else None,
         license=_bounded(parent.license),
         size_label=_text(parent.header, "general.size_label"),
     )
@@ -339,26 +340,19 @@ class _ArchitectureKeys:
         field = self._fields.get(key)
         if field is None:
             return None
-        return _numbers(self._source, field) if field.is_array else _scalar(field)
-
-
-def _scalar(field: Field) -> int | float | bool | str | None:
-    value = field.value
-    if field.type is ValueType.STRING:
-        return value if isinstance(value, str) and len(value) <= TEXT_MAX else None
-    if field.type is ValueType.BOOL:
-        return value if isinstance(value, bool) else None
-    if field.type in _REAL_TYPES:
-        return value if isinstance(value, float) and math.isfinite(value) else None
-    return value if isinstance(value, int) else None
-
-
-def _numbers(source: ByteSource, field: Field) -> tuple[int, ...] | None:
-    is_whole = field.element_type in _WHOLE_TYPES or field.element_type is ValueType.BOOL
-    if not is_whole or not 1 <= field.count <= PER_BLOCK_MAX:
-        return None
-    numbers: Sequence[int] = [int(number) for number in read_array(source, field)]
-    return tuple(numbers)
+        if field.is_array:
+            is_whole = field.element_type in _WHOLE_TYPES or field.element_type is ValueType.BOOL
+            if not is_whole or not 1 <= field.count <= PER_BLOCK_MAX:
+                return None
+            return tuple(int(number) for number in read_array(self._source, field))
+        value = field.value
+        if isinstance(value, str):
+            return value if len(value) <= TEXT_MAX else None
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        # A boolean that is neither 0 nor 1 is no value.
+        is_boolean = field.type is ValueType.BOOL
+        return value if isinstance(value, int) and isinstance(value, bool) == is_boolean else None
 
 
 def _text(header: Header, key: str) -> str | None:
@@ -373,25 +367,10 @@ def _either(first: _T | None, second: _T | None) -> _T | None:
     return second if first is None else first
 
 
-def _rope_factors(parent: Parent) -> str | None:
-    parts = [part for part in parent.parts if part.place.block is None and part.place.tower is Tower.TEXT]
-    factors = sorted(f"{part.place.slot} {part.digest}" for part in parts if part.place.type is OrganType.SKELETON)
-    return ", ".join(factors) or None
-
-
-def _is_tied(parent: Parent) -> bool | None:
-    places = {part.place for part in parent.parts if part.place in (TOKEN_EMBEDDING, OUTPUT_MATRIX)}
-    return OUTPUT_MATRIX not in places if TOKEN_EMBEDDING in places else None
-
-
 def _is_mixing(key: str) -> bool:
     if key in _ATTENTION_NAMED or key.endswith("epsilon"):
         return False
     return key.startswith(("attention.", "ssm.", "wkv.", "kda.", "shortconv.")) or "softcapping" in key
-
-
-def _is_expert(key: str) -> bool:
-    return key.startswith(("expert", "moe_", "interleave_moe", "leading_dense_block_count"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -512,7 +491,9 @@ class RegisteredLibrary:
         """
         parsed = parse_query(query, base=base)
         self.budget.spend(QUERY_COST)
-        excluded = frozenset() if parsed.choices("model") else self._names_of_chimeras()
+        excluded: frozenset[str] = frozenset()
+        if not parsed.choices("model"):
+            excluded = self._chimeras = names_of_chimeras(self.session) if self._chimeras is None else self._chimeras
         for page in organs_in_order(self.session, parsed, PAGE, lambda count: self.budget.spend(COMPARED_COST * count)):
             self.budget.spend(CANDIDATE_COST * len(page))
             yield from (organ for organ in page if organ.model not in excluded)
@@ -545,13 +526,10 @@ class RegisteredLibrary:
         gains = gains_of_donors(self.session, base.model_id, labels)
         return {labels[donor_id]: gain for donor_id, gain in gains.items()}
 
-    def _names_of_chimeras(self) -> frozenset[str]:
-        if self._chimeras is None:
-            self._chimeras = names_of_chimeras(self.session)
-        return self._chimeras
-
     def _read(self, model: Model) -> Parent:
         read = first_header(self.session, self.store, model)
+        license = read.header.text("general.license")
+        in_header = None if license is None else shown_text(license, LICENSE_MAX)
         return Parent(
             label=model.full_name,
             header=read.header,
@@ -561,21 +539,12 @@ class RegisteredLibrary:
             unassemblable=tuple(json.loads(model.unassemblable)),
             complete=model.complete,
             model_id=model.id,
-            withdrawn=tuple(_withdrawn(self.session, model)),
-            stated_license=_stated_license(model, read.header.text("general.license")),
+            withdrawn=(
+                *([withdrawn(model)] if model.state == "yanked" else []),
+                *withdrawn_findings(self.session, (), [model.id]),
+            ),
+            stated_license=None if model.license == in_header else model.license,
         )
-
-
-def _withdrawn(session: Session, model: Model) -> Iterator[Finding]:
-    if model.state == "yanked":
-        yield withdrawn(model)
-    yield from withdrawn_findings(session, (), [model.id])
-
-
-def _stated_license(model: Model, in_header: str | None) -> str | None:
-    """Return the license that the contributor stated for a model, if it differs from the header."""
-    stored = None if in_header is None else shown_text(in_header, LICENSE_MAX)
-    return None if model.license == stored else model.license
 
 
 def parts_of(session: Session, model_id: int) -> list[Part]:

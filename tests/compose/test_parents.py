@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.compose.models import (
+from organs.registry.compose.parents import (
     CACHED_MAX,
     PER_BLOCK_MAX,
     TEXT_MAX,
-    Facts,
+    HeaderFacts,
     facts_of,
     vocabulary_digest,
 )
@@ -26,7 +26,7 @@ from tests.random_files import PATIENT, entries
 SMALL = model_tensors(blocks=0)
 
 
-def facts_with(*said: KeyValue) -> Facts:
+def facts_with(*said: KeyValue) -> HeaderFacts:
     """Return the facts of a small model with these entries and its architecture."""
     return facts_of(parent_from(file_bytes([text("general.architecture", "llama"), *said], SMALL), "Small"))
 
