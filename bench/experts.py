@@ -27,8 +27,8 @@ from bench.populated import NOW, blob_row, count_facets, digest_of, drawn_finger
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
-from organs.registry.catalog.register.models import MeasuredEdge, record_measured
-from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Model, ModelFile, Organ, Placement
+from organs.registry.catalog.register.lineage import MeasuredEdge, record_measured
+from organs.registry.catalog.tables import Blob, Expert, Fingerprint, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.local import LocalRegistry
 
@@ -91,15 +91,15 @@ def _fill(registry: LocalRegistry, models: int) -> None:
     for number in range(models):
         with registry.catalog.writing() as session:
             owner = contributor_id(session, "lab")
-            model = Model(
+            model = ModelRow(
                 namespace="lab", name=f"giant-{number}", version=1, digest=digest_of("model", number), state="visible",
-                kind="model", complete=True, contributor_id=owner, architecture="deepseek2", license="mit", tags="[]",
-                parameters=10**12, tensors=BLOCKS * len(SLOTS), size_bytes=10**12, flags="[]", unassemblable="[]",
+                kind="model", complete=True, contributor_id=owner, architecture="deepseek2", license="mit", tags=(),
+                parameters=10**12, tensors=BLOCKS * len(SLOTS), size_bytes=10**12, flags=(), unassemblable=(),
                 created_at=NOW,
             )  # fmt: skip
             session.add(model)
             session.flush()
-            file = ModelFile(
+            file = ModelFileRow(
                 model_id=model.id, position=0, name="giant.gguf", size_bytes=10**12, sha256=model.digest,
                 header_sha256=model.digest, header_bytes=1000,
             )  # fmt: skip
@@ -118,7 +118,7 @@ def _fill(registry: LocalRegistry, models: int) -> None:
 
 
 def _add_stack(
-    session: Any, model: Model, file_id: int, position: int, name: str, random: Any, base: Any, numbers: Any
+    session: Any, model: ModelRow, file_id: int, position: int, name: str, random: Any, base: Any, numbers: Any
 ) -> None:
     """Add a stack; experts that are not replaced are those of the first model, with small differences in none."""
     place = place_of(name)
@@ -149,7 +149,7 @@ def _add_stack(
             drawn = base[name, expert]
         row = {"placement_id": placement_id, "expert": expert, "organ_id": drawn[0], "size_bytes": ROW * ROWS // 2}
         experts.append(common | row | drawn[1])
-    for table, rows in ((Blob, organs["blobs"]), (Organ, organs["organs"]), (Fingerprint, organs["prints"])):
+    for table, rows in ((Blob, organs["blobs"]), (OrganRow, organs["organs"]), (Fingerprint, organs["prints"])):
         session.execute(insert(table.__table__), rows)
     placement = common | measures | {
         "id": placement_id, "position": position, "file_id": file_id, "offset_bytes": 32 * position, "name": name,

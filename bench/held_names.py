@@ -26,8 +26,8 @@ from sqlalchemy.orm import Session
 
 from bench.load import Server, served
 from bench.populated import digest_of, populated
-from organs.registry.catalog.register.models import hide_model
-from organs.registry.catalog.tables import Blob, Model, Organ, Placement
+from organs.registry.catalog.register.model_changes import hide_model
+from organs.registry.catalog.tables import Blob, ModelRow, OrganRow, Placement
 
 CONTROLS = 10
 NAMESPACE, STEM = "lab-7", "llama-sailor-9"
@@ -67,16 +67,18 @@ def main() -> None:
 
 def hidden(session: Session) -> tuple[str, str]:
     """Quarantine one model; return its digest, and that of an organ that only it has."""
-    own = (Model.namespace == NAMESPACE, Model.name == HELD)
-    model = session.scalars(select(Model).where(*own)).one_or_none()
+    own = (ModelRow.namespace == NAMESPACE, ModelRow.name == HELD)
+    model = session.scalars(select(ModelRow).where(*own)).one_or_none()
     if model is None:
-        model = session.scalars(select(Model).order_by(Model.id.desc()).limit(1)).one()
+        model = session.scalars(select(ModelRow).order_by(ModelRow.id.desc()).limit(1)).one()
         model.namespace, model.name = NAMESPACE, HELD
         session.flush()
         hide_model(session, model, "quarantined", "held", "local")
     own_organs = select(Placement.organ_id).where(Placement.model_id == model.id)
     elsewhere = select(Placement.organ_id).where(Placement.model_id != model.id)
-    chosen = select(Blob.digest).join(Organ).where(Organ.id.in_(own_organs), Organ.id.not_in(elsewhere)).limit(1)
+    chosen = (
+        select(Blob.digest).join(OrganRow).where(OrganRow.id.in_(own_organs), OrganRow.id.not_in(elsewhere)).limit(1)
+    )
     return model.digest, session.scalars(chosen).one()
 
 

@@ -27,10 +27,10 @@ from organs.registry.catalog.tables import (
     Blob,
     FacetCount,
     Fingerprint,
-    Model,
-    ModelFile,
+    ModelFileRow,
+    ModelRow,
     ModelWord,
-    Organ,
+    OrganRow,
     Placement,
 )
 from organs.registry.catalog.vocabulary import theta_bin, unique_words
@@ -60,7 +60,7 @@ MODELS_AT_ONCE = 200
 """The models whose rows are written in one transaction."""
 SHARED = 0.4
 """The share of a model's organs that come from an older one."""
-LARGE = (Blob, Organ, Fingerprint, Placement)
+LARGE = (Blob, OrganRow, Fingerprint, Placement)
 """The tables with a row for each organ or placement, in the order of their foreign keys."""
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -155,16 +155,16 @@ def _add_model(session: Session, number: int, slots: list[_Slot], rows: _Rows, r
     subject = SUBJECTS[int(random.integers(len(SUBJECTS)))]
     owner = contributor_id(session, f"contributor-{int(random.integers(CONTRIBUTORS))}")
     name = f"{architecture}-{subject}-{number}"
-    model = Model(
+    model = ModelRow(
         namespace=f"lab-{number % 97}", name=name, version=1, digest=digest_of("model", number), state="visible",
         kind="model", complete=True, contributor_id=owner, architecture=architecture, title=f"{subject} {number}",
-        description=f"A {subject}'s model, tuned on letters and reports", license=license_ or None, tags="[]",
+        description=f"A {subject}'s model, tuned on letters and reports", license=license_ or None, tags=(),
         parameters=sum(slot.elements for slot in slots), tensors=len(slots), size_bytes=4_000_000_000, mean_theta=45.0,
-        mean_signal=0.7, flags="[]", unassemblable="[]", created_at=NOW + timedelta(minutes=number), repacked_at=NOW,
+        mean_signal=0.7, flags=(), unassemblable=(), created_at=NOW + timedelta(minutes=number), repacked_at=NOW,
     )  # fmt: skip
     session.add(model)
     session.flush()
-    file = ModelFile(
+    file = ModelFileRow(
         model_id=model.id, position=0, name=f"{name}.gguf", size_bytes=model.size_bytes, sha256=model.digest,
         header_sha256=model.digest, header_bytes=1000,
     )  # fmt: skip
@@ -188,7 +188,7 @@ def _add_model(session: Session, number: int, slots: list[_Slot], rows: _Rows, r
         )  # fmt: skip
 
 
-def _facet_key(model: Model, slot: _Slot, dtype: str) -> FacetKey:
+def _facet_key(model: ModelRow, slot: _Slot, dtype: str) -> FacetKey:
     place = slot.place
     own = "F32" if place.type is OrganType.NORM else dtype
     return FacetKey(place.type.value, place.tower.value, place.slot, own, model.architecture or "", model.license or "")
@@ -250,7 +250,7 @@ def populated(home: Path, placements: int, database: str | None = None) -> Local
     settings = Settings.in_folder(home)
     registry = LocalRegistry.from_settings(replace(settings, database_url=database) if database else settings)
     with registry.catalog.reading() as session:
-        is_empty = session.scalar(select(Model.id).limit(1)) is None
+        is_empty = session.scalar(select(ModelRow.id).limit(1)) is None
     if is_empty:
         populate(registry, placements)
     return registry

@@ -29,7 +29,7 @@ from organs.registry.anatomy import place_of
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.register.organs import shape_text
-from organs.registry.catalog.tables import Blob, Fingerprint, Model, ModelFile, Organ, Placement, now
+from organs.registry.catalog.tables import Blob, Fingerprint, ModelFileRow, ModelRow, OrganRow, Placement, now
 from organs.registry.fingerprints import VALUES, fingerprint_of
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives import record_relatives
@@ -86,7 +86,7 @@ def timed(registry: LocalRegistry, newcomer: int, rounds: int) -> tuple[int, flo
     for _ in range(rounds):
         registry.catalog.writer.dispose()
         with Session(registry.catalog.writer) as session:
-            model = session.get_one(Model, newcomer)
+            model = session.get_one(ModelRow, newcomer)
             begun, busy = time.perf_counter(), time.process_time()
             relative_count = len(record_relatives(session, model))
             wall.append(1e3 * (time.perf_counter() - begun))
@@ -115,14 +115,14 @@ def write_model(session: Session, model_id: int, tensors: Tensors, values: NDArr
     """Write the rows of one model whose fingerprints are `values`, a row a tensor, in standard deviations."""
     prints = [fingerprint_of(row) for row in values]
     contributor = contributor_id(session, "local")
-    session.execute(insert(Model), [model_row(model_id, contributor, len(tensors))])
+    session.execute(insert(ModelRow), [model_row(model_id, contributor, len(tensors))])
     digest = sha256(b"%d" % model_id).hexdigest()
     file = {"id": model_id, "model_id": model_id, "position": 0, "name": "m.gguf", "size_bytes": 1, "header_bytes": 1}
-    session.execute(insert(ModelFile), [file | {"sha256": digest, "header_sha256": digest}])
+    session.execute(insert(ModelFileRow), [file | {"sha256": digest, "header_sha256": digest}])
     rows = list(organ_rows(model_id, tensors, prints))
     facets = facet_ids(session, (row.facet for row in rows))
     session.execute(insert(Blob), [row.blob for row in rows])
-    session.execute(insert(Organ), [row.organ for row in rows])
+    session.execute(insert(OrganRow), [row.organ for row in rows])
     session.execute(insert(Fingerprint), [row.fingerprint for row in rows])
     session.execute(insert(Placement), [row.placement | {"facet_id": facets[row.facet]} for row in rows])
 

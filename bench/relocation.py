@@ -23,7 +23,7 @@ from bench.populated import populated
 from bench.questions import query
 from organs.ingest.add import add_model
 from organs.registry.assembly import FileStream, plan_model
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.local import LocalRegistry
 from organs.registry.relocation import relocate
 from organs.registry.settings import Settings, moved

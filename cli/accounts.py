@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from organs.registry.catalog.tables import Contributor
+    from organs.registry.catalog.tables import ContributorRow
 
 DEFAULT, NO_QUOTA = "default", "none"
 TOKENS_PATH = f"{API}/account/tokens"
@@ -165,7 +165,7 @@ def quota(name: str, size: int | None) -> None:
     _change(lambda session: set_quota(session, name, size))
 
 
-def _change(change: Callable[[Session], Contributor]) -> None:
+def _change(change: Callable[[Session], ContributorRow]) -> None:
     from organs.registry.catalog.queries.accounts import contributor_account
 
     with local_registry() as registry, registry.catalog.writing() as session:

@@ -112,7 +112,7 @@ def refuse(submission: int, reason: str) -> None:
 def yank_model(model: str, reason: str) -> None:
     """Yank MODEL: hide it from searches and rankings. It can still be downloaded by exact name or digest."""
     from organs.registry.catalog.queries.administration import model_in_any_state
-    from organs.registry.catalog.register.models import hide_model
+    from organs.registry.catalog.register.model_changes import hide_model
 
     with local_registry() as registry, registry.catalog.writing() as session:
         row = model_in_any_state(session, parse_model_name(model))
@@ -149,7 +149,7 @@ def remove(model: str, reason: str, yes: bool) -> None:
     that nothing else needs. Chimeras that have organs of MODEL keep these organs.
     """
     from organs.registry.catalog.queries.administration import model_in_any_state, removal_of
-    from organs.registry.catalog.register.models import remove_model
+    from organs.registry.catalog.register.model_changes import remove_model
 
     with local_registry() as registry, status_line("remove"):
         transaction = registry.catalog.writing if yes else registry.catalog.reading

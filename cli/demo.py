@@ -158,7 +158,8 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
 
 
 def _show(registry: LocalRegistry, name: str) -> None:
-    from organs.registry.catalog.queries.models import model_by_name, ranked_models
+    from organs.registry.catalog.queries.model_lists import ranked_models
+    from organs.registry.catalog.queries.model_names import model_by_name
     from organs.registry.models import model_page
 
     with registry.catalog.reading() as session:
@@ -191,7 +192,7 @@ def _show(registry: LocalRegistry, name: str) -> None:
 
 
 def _find(registry: LocalRegistry, name: str) -> None:
-    from organs.registry.catalog.queries.models import model_by_name
+    from organs.registry.catalog.queries.model_names import model_by_name
     from organs.registry.relatives.lineage import lineage_of
 
     click.echo(f"organ search {shlex.quote(QUERY)}\n")
@@ -212,7 +213,7 @@ def _find(registry: LocalRegistry, name: str) -> None:
 
 def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None:
     from organs.registry.assembly import place_file, plan_model
-    from organs.registry.catalog.queries.models import model_by_name
+    from organs.registry.catalog.queries.model_names import model_by_name
 
     with registry.catalog.reading() as session:
         (plan,) = plan_model(session, model_by_name(session, parse_model_name(report.model)))

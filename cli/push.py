@@ -209,7 +209,7 @@ def _push_sources(paths: Sequence[str]) -> list[ModelSource]:
 def _registered_source(name: str) -> ModelSource:
     """Return the model `name` of the local registry as a source without files."""
     from organs.ingest.sources import ModelSource
-    from organs.registry.catalog.queries.models import model_by_text
+    from organs.registry.catalog.queries.model_names import model_by_text
     from organs.registry.local import LocalRegistry
 
     if not Settings.from_environment(os.environ).home.is_dir():
@@ -361,7 +361,7 @@ def _uploads(opened: ExitStack, models: Sequence[str]) -> tuple[list[HubUpload],
     """Return the files to send, with the card of the first registered model, and the store of their organs."""
     from organs.ingest.hub import README, HubUpload
     from organs.registry.assembly import plan_model
-    from organs.registry.catalog.queries.models import model_by_text
+    from organs.registry.catalog.queries.model_names import model_by_text
     from organs.registry.compose.parents import refuse_partial
 
     uploads: list[HubUpload] = []

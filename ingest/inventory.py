@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from organs.ingest.files import BUFFER_BYTES, Progress, sample_spans
 from organs.ingest.sources import ModelSource, open_headers
 from organs.ingest.tools.facts import license_of, stamp_of
-from organs.registry.catalog.queries.models import known_digests, registered_digests
+from organs.registry.catalog.queries.model_contents import known_digests
+from organs.registry.catalog.queries.model_names import registered_digests
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import Entity
 from organs.registry.errors import OrganError

@@ -42,24 +42,27 @@ from organs.ingest.spool import spooled, stated_digest
 from organs.ingest.tools.facts import add_facts, check_stated, known_model, leads_to
 from organs.ingest.tools.places import hub_cache, this_machine
 from organs.registry.assembly import FileStream, plan_file, stored_header
-from organs.registry.catalog.queries.models import (
-    check_model_name,
+from organs.registry.catalog.queries.model_contents import (
     files_of,
+    ingest_reports,
+    nonfinite_organs,
+    organ_sizes_of,
+    parts_of,
+)
+from organs.registry.catalog.queries.model_names import (
+    check_model_name,
     has_file,
     has_visible_model_of_size,
     incomplete_model,
     incompleteness,
-    ingest_reports,
     model_of_other_name,
     newest_reachable,
     next_version,
-    nonfinite_organs,
-    organ_sizes_of,
-    parts_of,
     visible_model_with_file,
 )
 from organs.registry.catalog.records import ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.model_changes import remove_model, show_model
 from organs.registry.catalog.register.models import (
     Registered,
     add_shard,
@@ -67,15 +70,13 @@ from organs.registry.catalog.register.models import (
     existing_model,
     record_known_files,
     register_model,
-    remove_model,
-    show_model,
 )
 from organs.registry.catalog.register.organs import (
     detach_ingests,
     end_ingest,
     recorded_ingest,
 )
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import prepared
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
@@ -93,7 +94,7 @@ from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives, resolve_declared, settle_sources
 
 
-def publish_model(session: Session, model: Model, by: str) -> None:
+def publish_model(session: Session, model: ModelRow, by: str) -> None:
     """Publish a quarantined or yanked model, find its relatives, and resolve declared parents from and to it.
 
     While a model is hidden, neither its own ingest nor that of a later model does this. A visible model is left
@@ -173,7 +174,7 @@ class Intake:
     """Decides about the next version of a name that is taken."""
     settle: Callable[[ModelRecord], ModelRecord] = lambda record: record
     """Checks and completes the record before it is registered."""
-    registered: Callable[[Model], object] = lambda _model: None
+    registered: Callable[[ModelRow], object] = lambda _model: None
     """Called with the model, in the transaction that registers it or finds an existing one."""
     measurer: Measurer | None = None
     """Measures the tensors; None: this process."""
@@ -395,7 +396,7 @@ class _IngestRun:
                 file.source.check_unchanged()
             yield intake.settle(model_record(intake.name, self._files, self._gathered))
 
-    def link_relatives(self, session: Session, model: Model) -> None:
+    def link_relatives(self, session: Session, model: ModelRow) -> None:
         """Find the relatives of a new model, in its transaction: of two concurrent ones, the second finds the first."""
         with self.stages.timed("relatives"):
             record_relatives(session, model)
@@ -427,7 +428,7 @@ class _IngestRun:
             nonfinite=nonfinite_tensors(files, gathered),
         )
 
-    def end(self, session: Session, report: IngestReport, model: Model) -> None:
+    def end(self, session: Session, report: IngestReport, model: ModelRow) -> None:
         """Record the end of the ingest, and the digests of files, so that those of a tool need not be read again."""
         digests = {
             stamp: self._gathered.files[index].file
@@ -547,7 +548,7 @@ class _ShardIngest:
 
         It is recognized by its SHA-256, or if that is None, by its size, its header and samples of its bytes.
         """
-        matches = same_header(file) if sha256 is None else (ModelFile.sha256 == sha256,)
+        matches = same_header(file) if sha256 is None else (ModelFileRow.sha256 == sha256,)
         with self._registry.catalog.reading() as session:
             model = incomplete_model(session, self._intake.name) or self._visible(session, file, *matches)
             if model is None or not has_file(session, model.id, _number(file), *matches):
@@ -557,7 +558,7 @@ class _ShardIngest:
             report = _unread_report(model, len(file.header.tensors), file.header.file_size_bytes)
             return _with_missing(session, model, report) if model.state == "incomplete" else report
 
-    def _has_same_samples(self, session: Session, model: Model, file: OpenGguf) -> bool:
+    def _has_same_samples(self, session: Session, model: ModelRow, file: OpenGguf) -> bool:
         """Return whether some ranges of bytes, spread over `file`, are equal to the stored ones."""
         row = next(row for row in files_of(session, model.id) if row.position == _number(file))
         spans = sample_spans(row.size_bytes)
@@ -605,12 +606,12 @@ class _ShardIngest:
         number, count = _number(file), _count(file)
         model = incomplete_model(session, record.name)
         if model is None:
-            known = self._visible(session, file, ModelFile.sha256 == shard.sha256)
+            known = self._visible(session, file, ModelFileRow.sha256 == shard.sha256)
             if known is not None:
                 return Registered(known, created=False)
             self.names.refuse_taken(session)
         else:
-            same = (ModelFile.sha256 == shard.sha256,)
+            same = (ModelFileRow.sha256 == shard.sha256,)
             if has_file(session, model.id, number, *same):
                 return Registered(model, created=False)
             self._check_fits(session, model, file, same)
@@ -625,7 +626,7 @@ class _ShardIngest:
         rows = files_of(session, model.id)
         return Registered(model, created=True) if len(rows) < count else self._complete(session, model, rows, run)
 
-    def _complete(self, session: Session, model: Model, rows: Sequence[ModelFile], run: _IngestRun) -> Registered:
+    def _complete(self, session: Session, model: ModelRow, rows: Sequence[ModelFileRow], run: _IngestRun) -> Registered:
         """Make a model visible whose shards are all stored, unless it was ingested as a whole meanwhile."""
         shards = []
         for row in rows:
@@ -645,11 +646,13 @@ class _ShardIngest:
         run.link_relatives(session, model)
         return Registered(model, created=True)
 
-    def _visible(self, session: Session, file: OpenGguf, *matches: ColumnElement[bool]) -> Model | None:
+    def _visible(self, session: Session, file: OpenGguf, *matches: ColumnElement[bool]) -> ModelRow | None:
         name = self._intake.name if self._intake.keep_name else None
         return visible_model_with_file(session, name, _number(file), _count(file), *matches)
 
-    def _check_fits(self, session: Session, model: Model, file: OpenGguf, same: Sequence[ColumnElement[bool]]) -> None:
+    def _check_fits(
+        self, session: Session, model: ModelRow, file: OpenGguf, same: Sequence[ColumnElement[bool]]
+    ) -> None:
         """Check a shard with the stored shards of `model`, except the one with its number that has the `same` values.
 
         Raises BadSplit, TooManyTensors.
@@ -675,28 +678,28 @@ def _count(file: OpenGguf) -> int:
 def same_header(file: OpenGguf) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that a ModelFile has the size and the header of `file`."""
     digest = digest_of(file.source.read_at(0, file.header.end))
-    return ModelFile.header_sha256 == digest, ModelFile.size_bytes == file.header.file_size_bytes
+    return ModelFileRow.header_sha256 == digest, ModelFileRow.size_bytes == file.header.file_size_bytes
 
 
-def _with_missing(session: Session, model: Model, report: IngestReport) -> IngestReport:
+def _with_missing(session: Session, model: ModelRow, report: IngestReport) -> IngestReport:
     error = incompleteness(session, model)
     return replace(report, incomplete=str(error), missing=error.missing)
 
 
-def _unread_report(model: Model, organs: int, size_bytes: int) -> IngestReport:
+def _unread_report(model: ModelRow, organs: int, size_bytes: int) -> IngestReport:
     """Return the report on a model or a shard that is stored already and was not read."""
     digest = Digest(model.digest)
     return IngestReport(model.full_name, digest, False, organs, size_bytes=size_bytes, known_bytes=size_bytes)
 
 
-def _whole_report(session: Session, model: Model, last: IngestReport) -> IngestReport:
+def _whole_report(session: Session, model: ModelRow, last: IngestReport) -> IngestReport:
     """Return the report on a model whose `last` shard was added, with the sums of the ingests of all its shards."""
     earlier = []
     for text in ingest_reports(session, model.id):
         with suppress(msgspec.DecodeError):  # another version of this program wrote it
             earlier.append(msgspec.json.decode(text, type=prepared(IngestReport)))
     report = merged_report([*(report for report in earlier if report.created), last])
-    flags = [*json.loads(model.flags), *json.loads(model.unassemblable)]
+    flags = [*model.flags, *model.unassemblable]
     counts = nonfinite_organs(session, model.id)
     warnings = set(nonfinite_flags(counts))
     return replace(

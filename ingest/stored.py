@@ -8,10 +8,9 @@ from itertools import groupby
 
 from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, Wanted
 from organs.registry.anatomy import OrganType, Place, Tower
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import measurements_in, shape_of
-from organs.registry.catalog.tables import Measurement as MeasurementRow
-from organs.registry.catalog.tables import Organ
+from organs.registry.catalog.tables import MeasurementRow, OrganRow
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement
 from organs.registry.measure.sample import spectral_patches
@@ -65,7 +64,7 @@ _SAMPLE_COLUMNS = (
 )
 
 
-def _measurement(results: Iterable[MeasurementRow], organ: Organ, fingerprint: bytes | None) -> Measurement:
+def _measurement(results: Iterable[MeasurementRow], organ: OrganRow, fingerprint: bytes | None) -> Measurement:
     """Return the measurement whose numbers are in the `results` of the methods."""
     measurement = Measurement(reason="it was not measured", fingerprint=fingerprint, nonfinite=organ.nonfinite)
     for row in results:

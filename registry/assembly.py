@@ -7,7 +7,6 @@ from shards, and single organs as NumPy arrays.
 from __future__ import annotations
 
 import hashlib
-import json
 import mmap
 import os
 import struct
@@ -25,9 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.models import Segment, files_of, parts_of, tensor_blobs_of, tensors_of
+from organs.registry.catalog.queries.model_contents import FileSegment, files_of, parts_of, tensor_blobs_of, tensors_of
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, UnsupportedDType
 from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode_header, padded, read_header
@@ -66,13 +65,13 @@ class FilePlan:
     slices: tuple[PlannedSlice, ...]
 
 
-def plan_model(session: Session, model: Model) -> list[FilePlan]:
+def plan_model(session: Session, model: ModelRow) -> list[FilePlan]:
     """Return plans of the original files of `model`. Raises NotAssemblable if loaders cannot open it, MissingBlob."""
     check_assemblable(model)
     return [plan_file(session, file) for file in files_of(session, model.id)]
 
 
-def plan_file(session: Session, file: ModelFile, begin_bytes: int = 0, end_bytes: int | None = None) -> FilePlan:
+def plan_file(session: Session, file: ModelFileRow, begin_bytes: int = 0, end_bytes: int | None = None) -> FilePlan:
     """Return the plan of an original file, or of its bytes from `begin_bytes` to `end_bytes` as a separate file.
 
     Only the blobs with these bytes are looked up. Raises MissingBlob.
@@ -112,14 +111,14 @@ def plan_digest(plan: FilePlan) -> Digest:
     return Digest(digest.hexdigest())
 
 
-def check_assemblable(model: Model) -> None:
+def check_assemblable(model: ModelRow) -> None:
     """Raise NotAssemblable if loaders cannot open this model."""
-    reasons = json.loads(model.unassemblable)
+    reasons = model.unassemblable
     if reasons:
         raise NotAssemblable(f"{model.namespace}/{model.name}", reasons)
 
 
-def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice, ...]:
+def resolve(session: Session, segments: Sequence[FileSegment]) -> tuple[PlannedSlice, ...]:
     """Return `segments` with the rows of their blobs, without empty segments. Raises MissingBlob for a missing row.
 
     Blobs that were set aside are included: they are checked again when they are read.
@@ -180,12 +179,12 @@ def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
 class ReadHeader:
     """The header of one file of a model, and its source."""
 
-    file: ModelFile
+    file: ModelFileRow
     source: HeaderSource
     header: Header
 
 
-def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> list[FilePlan]:
+def plan_merged(session: Session, store: BlobStore, model: ModelRow, name: str) -> list[FilePlan]:
     """Return the plan of one file `name` with all tensors of `model`, without the keys of a split set.
 
     For a model with a single file without these keys, return the plan of that file.
@@ -198,7 +197,7 @@ def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> 
     return [plan_new_file(name, header, tensors, parsed.header.alignment, [rows[tensor.name] for tensor in tensors])]
 
 
-def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int) -> list[FilePlan]:
+def plan_shards(session: Session, store: BlobStore, model: ModelRow, stem: str, shard_bytes: int) -> list[FilePlan]:
     """Return plans of the shards `stem-00001-of-0000N.gguf`, with at most `shard_bytes` bytes of tensors each.
 
     A tensor above this size gets a shard of its own. Raises NotAssemblable for too many shards.
@@ -216,12 +215,12 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
     ]
 
 
-def first_header(session: Session, store: BlobStore, model: Model) -> ReadHeader:
+def first_header(session: Session, store: BlobStore, model: ModelRow) -> ReadHeader:
     """Return the header of a model's first file, which has all metadata. Raises CorruptBlob, MissingBlob."""
     return stored_header(session, store, files_of(session, model.id)[0])
 
 
-def stored_header(session: Session, store: BlobStore, file: ModelFile) -> ReadHeader:
+def stored_header(session: Session, store: BlobStore, file: ModelFileRow) -> ReadHeader:
     """Return the header of a stored file, rebuilt from its parts. Raises CorruptBlob, MissingBlob."""
     with FileStream(store, plan_file(session, file, 0, file.header_bytes)) as stream:
         source = HeaderSource(b"".join(map(bytes, stream)), file.size_bytes, file.name)
@@ -258,7 +257,9 @@ def plan_new_file(
     return FilePlan(name, offset, None, header, tuple(slices))
 
 
-def _first_header_and_tensors(session: Session, store: BlobStore, model: Model) -> tuple[ReadHeader, list[TensorSpec]]:
+def _first_header_and_tensors(
+    session: Session, store: BlobStore, model: ModelRow
+) -> tuple[ReadHeader, list[TensorSpec]]:
     """Return the first file's header, and the tensors of all files in order."""
     check_assemblable(model)
     headers = [stored_header(session, store, file) for file in files_of(session, model.id)]
@@ -271,7 +272,7 @@ def _first_header_and_tensors(session: Session, store: BlobStore, model: Model) 
     return headers[0], tensors
 
 
-def _blobs_by_tensor(session: Session, model: Model) -> dict[str, BlobRow]:
+def _blobs_by_tensor(session: Session, model: ModelRow) -> dict[str, BlobRow]:
     ids = tensor_blobs_of(session, model.id)
     rows = blobs_by_id(session, ids.values())
     return {name: rows[blob_id] for name, blob_id in ids.items()}

@@ -92,7 +92,8 @@ def _copy_with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
     """Copy the database and the files that it names, then replace the older copy."""
     fresh = folder / FRESH
     for _ in range(ATTEMPTS):
-        _remove_database(fresh)
+        for file in (fresh, *(fresh.with_name(fresh.name + ending) for ending in SIDE_FILES)):
+            file.unlink(missing_ok=True)
         write_snapshot(run.catalog, fresh)
         copy = open_snapshot(fresh)
         try:
@@ -256,8 +257,3 @@ def _write_mark(folder: Path, files: Files) -> None:
         text = json.dumps({"form": FORMAT, "begun_at": now().isoformat()}) + "\n"
         with placed(folder / MARK, len(text), files) as file:
             file.write_at(text.encode("ascii"), 0)
-
-
-def _remove_database(path: Path) -> None:
-    for file in (path, *(path.with_name(path.name + ending) for ending in SIDE_FILES)):
-        file.unlink(missing_ok=True)

@@ -69,8 +69,15 @@ def check_installation(settings: Settings, environment: Mapping[str, str], head:
 
 def check_machine(settings: Settings, environment: Mapping[str, str]) -> list[Check]:
     """Return the results of the checks that need no connection: settings, program, folder, free space."""
-    checks = [*_check_names(environment), _check_program(), _check_mode(settings.home)]
-    return [*checks, *(_check_space(disk, folder) for disk, folder in _disks(settings))]
+    program = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {platform.system()}."
+    checks = [*_check_names(environment), Check("program", "ok", program), _check_mode(settings.home)]
+    for disk, folder in _disks(settings):
+        is_low = disk.free_bytes < FREE_MIN_BYTES and disk.free_bytes < FREE_MIN_SHARE * disk.size_bytes
+        sentence = f"{size_text(disk.free_bytes)} of {size_text(disk.size_bytes)} are free on the disk of {folder}."
+        if is_low:
+            sentence = f"{sentence} Uploads and ingests are refused on a full disk."
+        checks.append(Check(f"space: {disk.name}", "warning" if is_low else "ok", sentence))
+    return checks
 
 
 def disk_spaces(settings: Settings) -> tuple[DiskSpace, ...]:
@@ -86,11 +93,6 @@ def _check_names(environment: Mapping[str, str]) -> Iterator[Check]:
         yield Check("settings", "warning", sentence)
     else:
         yield Check("settings", "ok", "All variables that begin with ORGAN_ are known.")
-
-
-def _check_program() -> Check:
-    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {platform.system()}"
-    return Check("program", "ok", f"{versions}.")
 
 
 def _check_compiled_code() -> Check:
@@ -132,13 +134,6 @@ def _disks(settings: Settings) -> Iterator[tuple[DiskSpace, Path]]:
         existing = next(path for path in (folder, *folder.parents) if path.exists())
         usage = shutil.disk_usage(existing)
         yield DiskSpace(name=name, free_bytes=usage.free, size_bytes=usage.total), folder
-
-
-def _check_space(disk: DiskSpace, folder: Path) -> Check:
-    sentence = f"{size_text(disk.free_bytes)} of {size_text(disk.size_bytes)} are free on the disk of {folder}."
-    if disk.free_bytes < FREE_MIN_BYTES and disk.free_bytes < FREE_MIN_SHARE * disk.size_bytes:
-        return Check(f"space: {disk.name}", "warning", f"{sentence} Uploads and ingests are refused on a full disk.")
-    return Check(f"space: {disk.name}", "ok", sentence)
 
 
 def _caught(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:

@@ -16,6 +16,8 @@ from organs.registry.catalog.engine import (
     Catalog,
     open_catalog,
 )
+from organs.registry.catalog.queries.model_lists import VERSIONS_MAX, versions
+from organs.registry.catalog.queries.model_names import model_by_text, models_by_text
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
@@ -23,6 +25,7 @@ from organs.registry.catalog.queries.organs import (
     organs_by_prefix,
     organs_of_model,
 )
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.entities.model import ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
 from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
@@ -194,7 +197,6 @@ class LocalRegistry:
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
         # Imported here because it loads numpy, which searches do not need.
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.models import registered_model
 
         with self.catalog.reading() as session:
@@ -202,15 +204,11 @@ class LocalRegistry:
 
     def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
         """Return all organs of a model, in the order of its files."""
-        from organs.registry.catalog.queries.models import model_by_text
-
         with self.catalog.reading() as session:
             return organs_of_model(session, model_by_text(session, name))
 
     def versions(self, name: str, *, limit: int = VERSIONS_DEFAULT) -> ModelVersions:
         """Return the newest versions of a model's name."""
-        from organs.registry.catalog.queries.models import VERSIONS_MAX, model_by_text, versions
-        from organs.registry.catalog.vocabulary import REACHABLE_STATES
 
         check_limit(limit, VERSIONS_MAX)
         with self.catalog.reading() as session:
@@ -223,7 +221,6 @@ class LocalRegistry:
 
     def compare(self, first: str, second: str) -> Comparison:
         """Return two models side by side: how similar their weights are, and what else differs."""
-        from organs.registry.catalog.queries.models import models_by_text
         from organs.registry.relatives.comparison import compare_registered
 
         with self.catalog.reading() as session:
@@ -236,7 +233,6 @@ class LocalRegistry:
         Return None if neither can be a quantisation of the other, or if there is no encoder. `progress` gets sizes in
         bytes.
         """
-        from organs.registry.catalog.queries.models import models_by_text
         from organs.registry.relatives.sources import prove_source
 
         with self.catalog.reading() as session:
@@ -245,7 +241,6 @@ class LocalRegistry:
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
         from organs.registry.reports.dissection import model_report
         from organs.registry.reports.overview import registry_report
@@ -274,7 +269,6 @@ class LocalRegistry:
         self, base: str | None = None, *, on: str | None = None, limit: int = 50, after: str | None = None
     ) -> Leaderboard:
         """Return a page of validated chimeras with their donors, the largest measured gain first."""
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.chimeras import leaderboard
 
         with self.catalog.reading() as session:
@@ -282,7 +276,6 @@ class LocalRegistry:
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.search.fitting import fitting_models
 
         with self.catalog.reading() as session:
@@ -323,7 +316,7 @@ class LocalRegistry:
 
     def partial_recipe(self, name: str) -> Recipe | None:
         """Return the recipe that grafts a model with only some organs into its base; None for any other model."""
-        from organs.registry.catalog.queries.models import model_by_text
+        from organs.registry.catalog.queries.model_names import model_by_text
         from organs.registry.compose.parents import is_partial, partial_recipe
 
         with self.catalog.reading() as session:
@@ -390,7 +383,6 @@ class LocalRegistry:
         """Return the files of a model, ready to be written: the original files, or new ones."""
         from organs.registry.assembly import AssembledFiles, plan_merged, plan_model, plan_shards
         from organs.registry.catalog.queries.chimeras import chimera_of
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.chimeras import findings_beside_file, stored_license
         from organs.registry.compose.licenses import is_license_in_file
         from organs.registry.output_files import SourceModel
@@ -416,7 +408,6 @@ class LocalRegistry:
 
     def card(self, name: str) -> str:
         """Return the card of a model as Markdown, as in downloads; verdicts are left out."""
-        from organs.registry.catalog.queries.models import model_by_text
         from organs.registry.compose.chimeras import card
 
         with self.catalog.reading() as session:

@@ -15,21 +15,21 @@ from organs.registry.amounts import count_text, size_text, theta_text, weight_ch
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.chimeras import chimera_of
-from organs.registry.catalog.queries.models import (
-    count_descendants,
+from organs.registry.catalog.queries.model_contents import (
     count_experts,
     dtype_counts,
     facts_of,
     files_of,
     ingest_of,
     metadata_of,
-    model_summaries,
-    other_names,
     runtime_texts,
     type_summaries,
 )
+from organs.registry.catalog.queries.model_lists import descendants_of, model_summaries
+from organs.registry.catalog.queries.model_names import other_names
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.storage import model_storage
+from organs.registry.catalog.rows import count, entity_of
 from organs.registry.compose.chimeras import license_findings, stored_license
 from organs.registry.compose.recipe import recipe_from_json
 from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_yaml
@@ -131,33 +131,38 @@ class ModelDetails(RegisteredModel, frozen=True, kw_only=True, dict=True):
     chimera: Chimera | None
 
 
-def model_page(session: Session, row: tables.Model, *, shows_storage: bool = False) -> Model:
+def model_page(session: Session, row: tables.ModelRow, *, shows_storage: bool = False) -> Model:
     """Return all recorded data of a model, without its organs; with `shows_storage`, also how these are stored."""
     metadata = metadata_of(session, row.id)
     lineage = lineage_of(session, row)
     (summary,) = model_summaries(session, [row])
-    return Model(
+    ingest, chimera = ingest_of(session, row.id), chimera_of(session, row.id)
+    report = composed = None
+    if ingest is not None and ingest.report:
+        report = msgspec.json.decode(ingest.report, type=prepared(IngestSummary))
+        if report.organs is not None:  # a model that came shard by shard has the report of its last shard
+            report = msgspec.structs.replace(report, organs=row.tensors, size_bytes=row.size_bytes)
+    if chimera is not None:
+        composed = Composed(
+            lock_id=Digest(chimera.lock_id),
+            parents=tuple(json.loads(chimera.origins)["parents"]),
+            recipe=recipe_file(recipe_from_json(chimera.recipe)),
+        )
+    return entity_of(
+        Model,
+        row,
         **msgspec.structs.asdict(summary),
         other_names=tuple(other_names(session, row)),
-        chimeras=count_descendants(session, row),
+        chimeras=count(session, descendants_of(row.id).subquery()),
         contributor=contributor_name(session, row.contributor_id),
-        description=row.description,
-        tags=tuple(json.loads(row.tags)),
-        state_reason=row.state_reason,
-        changed_at=row.changed_at,
-        flags=tuple(json.loads(row.flags)),
-        unassemblable=tuple(json.loads(row.unassemblable)),
         types=type_summaries(session, row.id),
         experts=count_experts(session, row.id),
-        files=tuple(
-            ModelFile(name=file.name, size_bytes=file.size_bytes, sha256=Digest(file.sha256))
-            for file in files_of(session, row.id)
-        ),
+        files=tuple(entity_of(ModelFile, file) for file in files_of(session, row.id)),
         facts=facts_of(row, metadata, dtype_counts(session, row.id)),
-        metadata=tuple(MetadataEntry(key=entry.key, type=entry.type, value=entry.value) for entry in metadata),
+        metadata=tuple(entity_of(MetadataEntry, entry) for entry in metadata),
         texts=runtime_texts(session, [row.id])[row.id],
-        ingest=_ingest(session, row),
-        composed=_composed(session, row),
+        ingest=report,
+        composed=composed,
         lineage=lineage.edges,
         lineage_left_out=lineage.left_out,
         storage=model_storage(session, row.id) if shows_storage else None,
@@ -165,7 +170,7 @@ def model_page(session: Session, row: tables.Model, *, shows_storage: bool = Fal
     )
 
 
-def registered_model(session: Session, row: tables.Model) -> RegisteredModel:
+def registered_model(session: Session, row: tables.ModelRow) -> RegisteredModel:
     """Return a model with its organs, and how these are stored."""
     return with_organs(model_page(session, row, shows_storage=True), organs_of_model(session, row))
 
@@ -173,25 +178,3 @@ def registered_model(session: Session, row: tables.Model) -> RegisteredModel:
 def with_organs(model: Model, organs: tuple[PlacedOrgan, ...]) -> RegisteredModel:
     """Return `model` together with its organs."""
     return RegisteredModel(**msgspec.structs.asdict(model), organs=organs)
-
-
-def _ingest(session: Session, row: tables.Model) -> IngestSummary | None:
-    ingest = ingest_of(session, row.id)
-    if ingest is None or not ingest.report:
-        return None
-    summary = msgspec.json.decode(ingest.report, type=prepared(IngestSummary))
-    if summary.organs is None:
-        return summary
-    # A model that came shard by shard has the report of its last shard.
-    return msgspec.structs.replace(summary, organs=row.tensors, size_bytes=row.size_bytes)
-
-
-def _composed(session: Session, row: tables.Model) -> Composed | None:
-    chimera = chimera_of(session, row.id)
-    if chimera is None:
-        return None
-    return Composed(
-        lock_id=Digest(chimera.lock_id),
-        parents=tuple(json.loads(chimera.origins)["parents"]),
-        recipe=recipe_file(recipe_from_json(chimera.recipe)),
-    )

@@ -110,7 +110,11 @@ class ParentSearch:
         alike = [(distance, organ) for distance, organ in zip(distances, organs, strict=True) if distance is not None]
         alike.sort(key=lambda pair: (pair[0], pair[1].blob_id))
         same = [organ for _, organ in alike if organ.dtype == dtype.name]
-        other = [organ for distance, organ in alike if _may_derive(dtype_by_name(organ.dtype), dtype, distance)]
+        other = []
+        for distance, organ in alike:
+            source = dtype_by_name(organ.dtype)
+            if distance <= DEQUANTISED_CHANGE_MAX if is_dequantised(source, dtype) else can_derive(source, dtype):
+                other.append(organ)
         chosen = [*other[:2], *same[:1], *other[2:], *same[1:]]
         return [
             ParentCandidate(self._blobs[organ.blob_id], dtype_by_name(organ.dtype)) for organ in chosen[:CANDIDATES_MAX]
@@ -126,13 +130,6 @@ def _distances(own: bytes, others: Sequence[bytes]) -> list[float | None]:
     ]
 
 
-def _may_derive(source: DType, target: DType, distance: float) -> bool:
-    """Return whether an organ of `target` may follow from a parent of `source` at this distance."""
-    if is_dequantised(source, target):
-        return distance <= DEQUANTISED_CHANGE_MAX
-    return can_derive(source, target)
-
-
 def probe_places(tensors: Mapping[Slot, ComparableOrgan]) -> list[Slot]:
     """Return the places whose fingerprints `search_parents` needs; the organs of `tensors` need none."""
     return probes(tensors, PROBES_MAX)
@@ -145,9 +142,7 @@ def search_parents(
 
     `declared` has the registered models that it names as its parents.
     """
-    scores = probe_scores(session, probed)
-    measured = sorted(scores, key=lambda model: (-scores[model], model))
-    order = list(dict.fromkeys([*declared, *measured]))[:RELATED_MODELS_MAX]
+    order = list(dict.fromkeys([*declared, *_most_alike(session, probed)]))[:RELATED_MODELS_MAX]
     organs: dict[ExpertPlace, list[RelatedOrgan]] = {}
     ids: dict[int, None] = {}
     for place, organ in organs_of_models(session, order):
@@ -165,6 +160,12 @@ def search_parents(
         if inline_bytes >= RELATED_INLINE_MAX_BYTES:
             break
     return ParentSearch(organs, usable)
+
+
+def _most_alike(session: Session, organs: Mapping[Slot, ComparableOrgan]) -> list[int]:
+    """Return the models that are like a model with these organs, the most similar first."""
+    scores = probe_scores(session, organs)
+    return sorted(scores, key=lambda model: (-scores[model], model))
 
 
 def is_possible_parent(row: BlobRow) -> bool:
@@ -212,12 +213,8 @@ class RepackReport:
 
     def merge(self, other: RepackReport) -> None:
         """Add the numbers of another report."""
-        self.organs += other.organs
-        self.repacked += other.repacked
-        self.before_bytes += other.before_bytes
-        self.after_bytes += other.after_bytes
-        self.unneeded_bytes += other.unneeded_bytes
-        self.skipped += other.skipped
+        for name in ("organs", "repacked", "before_bytes", "after_bytes", "unneeded_bytes", "skipped"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 Progress = Callable[[int], None]
@@ -243,14 +240,20 @@ def repack(
         last_event = last_change_of_parents(session)
         places = places_of(session, model_ids)
         own = blob_ids_of_models(session, model_ids)
-        related = _related_models(session, model_ids, own)
+        related: list[int] | None = None  # all models
+        if len(model_ids) <= PROBED_MAX:
+            # The newest models that have a blob of `own`, and those that are most similar.
+            found = {*model_ids, *sorted(models_with_blobs(session, own))[-COMPARED_MODELS_MAX:]}
+            for model_id in model_ids:
+                found.update(_most_alike(session, organs_by_slot(session, model_id))[:COMPARED_MODELS_MAX])
+            related = sorted(found)
     with _Rewriter(catalog, blobs, report) as rewriter:
         for place in places:
             for family in _families_at(catalog, blobs, place, related, own, seen):
                 report.organs += len(family.members)
                 parents, unneeded_bytes = family.best_parents()
                 skipped = report.skipped
-                _Repacking(rewriter, family).run(parents)
+                _repack_family(rewriter, family, parents)
                 report.unneeded_bytes += unneeded_bytes if report.skipped == skipped else 0
                 if progress is not None:
                     progress(len(family.members))
@@ -468,29 +471,12 @@ class _Family:
 
 def _stored_size(member: _Member, parent: _Member | None) -> float:
     """Return the estimated stored size of an organ with a parent, from samples; None for one that is stored alone."""
-    codec = member.codec
-    values = None
+    codec, values, size_bytes = member.codec, None, member.blob.size_bytes
     if parent is not None:
-        own = ParentCandidate(parent.blob, parent.dtype).codec(member.dtype, member.blob.size_bytes)
-        assert own is not None
-        codec, values = own, memoryview(parent.sample)
+        codec = _codec_with(parent.dtype, parent.blob, member.dtype, size_bytes)
+        values = memoryview(parent.sample)
     chunk = encode_chunk(codec, member.sample, values)
-    size_bytes = member.blob.size_bytes
     return min(1.0, chunk.stored_size_bytes / len(member.sample)) * size_bytes + head_size_bytes(codec, size_bytes)
-
-
-def _related_models(session: Session, model_ids: Sequence[int], own: Collection[int]) -> list[int] | None:
-    """Return the models whose organs may be alike: the most similar ones, and the newest that have a blob of `own`.
-
-    None means all models, if more than PROBED_MAX are repacked at once.
-    """
-    if len(model_ids) > PROBED_MAX:
-        return None
-    related = {*model_ids, *sorted(models_with_blobs(session, own))[-COMPARED_MODELS_MAX:]}
-    for model_id in model_ids:
-        scores = probe_scores(session, organs_by_slot(session, model_id))
-        related.update(sorted(scores, key=lambda model: (-scores[model], model))[:COMPARED_MODELS_MAX])
-    return sorted(related)
 
 
 def _families_at(
@@ -560,66 +546,56 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
     return _Family(members, alike, heights, kept)
 
 
-class _Repacking:
-    """Stores the organs of one family with other parents."""
+def _repack_family(rewriter: _Rewriter, family: _Family, parents: Parents) -> None:
+    """Give the members of a family their `parents`, one after another, each when its parent has its final form."""
+    report, members, present = rewriter.report, family.members, dict(family.present)
+    rows = [member.blob for member in members]
 
-    def __init__(self, rewriter: _Rewriter, family: _Family) -> None:
-        self._rewriter = rewriter
-        self._report = rewriter.report
-        self._family = family
-        self._rows = [member.blob for member in family.members]
-        self._now: Parents = dict(family.present)
-
-    def run(self, parents: Parents) -> None:
-        """Give the members their `parents`, one after another, each when its parent has its final form."""
-        pending = [number for number, parent in parents.items() if self._differs(number, parent)]
-        if self._report.dry_run:
-            for number in pending:
-                after_bytes = round(self._family.estimated_size(number, parents[number]))
-                self._report.add(self._rows[number].stored_bytes, after_bytes)
-            return
-        while pending:
-            ready = [number for number in pending if self._is_ready(number, parents[number], pending)]
-            waiting = [number for number in pending if self._rows[number].parent is not None]
-            if ready:
-                number, parent = ready[0], parents[ready[0]]
-            elif waiting:  # members wait for each other: one of them is stored alone for some time
-                number, parent = waiting[0], None
-            else:  # they wait for a member that stays as it is
-                self._report.skipped += len(pending)
-                return
-            if not self._store(number, parent) or ready:
-                pending.remove(number)
-
-    def _differs(self, number: int, parent: int | None) -> bool:
+    def differs(number: int, parent: int | None) -> bool:
         if parent is None:
-            return self._rows[number].parent is not None and number not in self._family.outside
-        return self._now[number] != parent
+            return rows[number].parent is not None and number not in family.outside
+        return present[number] != parent
 
-    def _is_ready(self, number: int, parent: int | None, pending: Collection[int]) -> bool:
+    def is_ready(number: int) -> bool:
+        parent = parents[number]
         if parent is None:
             return True
-        if parent in pending:
-            return False
-        depth = 1 + self._rows[parent].depth
-        return depth + self._family.height(self._now, number) <= DEPTH_MAX
+        return parent not in pending and 1 + rows[parent].depth + family.height(present, number) <= DEPTH_MAX
 
-    def _store(self, number: int, parent: int | None) -> bool:
-        """Store a member again; return False if it stays as it is."""
-        row, member = self._rows[number], self._family.members[number]
-        codec, address = member.codec, None
+    pending = [number for number, parent in parents.items() if differs(number, parent)]
+    if report.dry_run:
+        for number in pending:
+            report.add(rows[number].stored_bytes, round(family.estimated_size(number, parents[number])))
+        return
+    while pending:
+        ready = [number for number in pending if is_ready(number)]
+        waiting = [number for number in pending if rows[number].parent is not None]
+        if ready:
+            number, parent = ready[0], parents[ready[0]]
+        elif waiting:  # members wait for each other: one of them is stored alone for some time
+            number, parent = waiting[0], None
+        else:  # they wait for a member that stays as it is
+            report.skipped += len(pending)
+            return
+        member, codec, address = members[number], members[number].codec, None
         if parent is not None:
-            address = self._rows[parent]
-            own = ParentCandidate(address, self._family.members[parent].dtype).codec(member.dtype, row.size_bytes)
-            assert own is not None
-            codec = own
-        if not self._rewriter.store(row, codec, address):
-            return False
-        with self._rewriter.catalog.reading() as session:
-            after = blobs_by_id(session, [row.id for row in self._rows])
-        self._rows = [after.get(row.id, row) for row in self._rows]
-        self._now[number] = parent
-        return True
+            address = rows[parent]
+            codec = _codec_with(members[parent].dtype, address, member.dtype, rows[number].size_bytes)
+        is_stored = rewriter.store(rows[number], codec, address)
+        if is_stored:
+            with rewriter.catalog.reading() as session:
+                after = blobs_by_id(session, [row.id for row in rows])
+            rows = [after.get(row.id, row) for row in rows]
+            present[number] = parent
+        if ready or not is_stored:
+            pending.remove(number)
+
+
+def _codec_with(parent_dtype: DType, parent: BlobRow, dtype: DType, size_bytes: int) -> Codec:
+    """Return the codec of an organ with a parent that was found to be possible."""
+    codec = ParentCandidate(parent, parent_dtype).codec(dtype, size_bytes)
+    assert codec is not None
+    return codec
 
 
 class _Rewriter:

@@ -20,16 +20,17 @@ from threadpoolctl import threadpool_limits
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.organs import (
+    PAGES_OF_BLOBS,
+    UNDOOMED,
     BlobRow,
     blobs_after,
     blobs_by_digest,
     blobs_by_id,
-    dependent_blobs_after,
     known_files,
     names_of_blob,
     oldest_living_ingest,
     partly_measured_organs,
-    stacks_after,
+    shape_of,
     uncounted_organs,
     unneeded_blobs,
 )
@@ -46,7 +47,6 @@ from organs.registry.catalog.register.organs import (
     record_nonfinite,
     replace_fingerprints,
 )
-from organs.registry.catalog.tables import Organ
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, OrganError, StoreError
 from organs.registry.gguf.types import dtype_by_name
@@ -158,7 +158,11 @@ def verify(
                 mark_present(session, row)
     if repair and read_data is not None:
         report.counted_organs = _count_unknown(catalog, blobs, read_data)
-    report.miscounted = _miscounted(catalog, repair)
+    with catalog.reading() as session:
+        report.miscounted = differences(running_totals(session), counted_totals(session))
+    if report.miscounted and repair:
+        with catalog.writing() as session:  # totals are counted again, now that no other process can write
+            report.miscounted = repair_totals(session)
     return report
 
 
@@ -170,18 +174,30 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
     """
     report = SweepReport(dry_run)
     with blobs.backend.sweeping():
-        for blob_id, stored_bytes in _doomed(catalog):
-            file = "" if dry_run else _reclaim(catalog, blob_id)
-            if file is None:
-                continue
-            if file:
-                blobs.backend.remove(file)
+        with catalog.reading() as session:
+            moment = database_now(session)
+            # Those that an earlier sweep doomed, and that no writer has spared since then.
+            doomed = [(blob.id, blob.stored_bytes) for blob in unneeded_blobs(session, ["doomed"], moment, moment)]
+        for blob_id, stored_bytes in doomed:
+            if not dry_run:
+                with catalog.writing() as session:
+                    file = reclaim_blob(session, blob_id)
+                if file is None:
+                    continue
+                if file:
+                    blobs.backend.remove(file)
             report.removed += 1
             report.removed_bytes += stored_bytes
-        _doom(catalog, grace, report)
-        if not dry_run:
+        if dry_run:
+            with catalog.reading() as session:
+                moment = database_now(session)
+                unneeded = unneeded_blobs(session, UNDOOMED, moment - grace, moment)
+        else:
             with catalog.writing() as session:
+                unneeded = doom_blobs(session, grace)
                 forget_unused(session)
+        report.doomed = len(unneeded)
+        report.doomed_bytes = sum(blob.stored_bytes for blob in unneeded)
         _remove_strays(catalog, blobs, grace, report)
     return report
 
@@ -215,11 +231,11 @@ def all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
 
     Each page has its own session: a long session would delay cleanup of the database.
     """
-    for rows_after in (stacks_after, blobs_after, dependent_blobs_after):
+    for condition, limit in PAGES_OF_BLOBS:
         after: str | None = ""
         while after is not None:
             with catalog.reading() as session:
-                page = rows_after(session, after)
+                page = blobs_after(session, after, condition, limit)
             yield from page
             after = page[-1].digest if page else None
 
@@ -316,22 +332,16 @@ def measure_missing(catalog: Catalog, blobs: BlobStore, progress: Progress = lam
                 return MissingReport(measured, unreadable)
             measurements: dict[int, Measurement] = {}
             for organ in page:
-                row = rows.get(organ.blob_id)
-                with suppress(StoreError):
-                    if row is not None:
-                        measurements[organ.id] = _measure_stored(blobs, row, organ)
+                row, dtype = rows.get(organ.blob_id), dtype_by_name(organ.dtype)
+                if row is not None:
+                    with suppress(StoreError), blobs.open(row) as reader:
+                        measurements[organ.id] = measure(RangeReader(reader).read, shape_of(organ.shape), dtype)
             with catalog.writing() as session:
                 record_measures(session, measurements)
                 replace_fingerprints(session, measurements)
             measured, unreadable = measured + len(measurements), unreadable + len(page) - len(measurements)
             after = page[-1].id
             progress(len(page))
-
-
-def _measure_stored(blobs: BlobStore, row: BlobRow, organ: Organ) -> Measurement:
-    shape = tuple(map(int, organ.shape.split("x")))
-    with blobs.open(row) as reader:
-        return measure(RangeReader(reader).read, shape, dtype_by_name(organ.dtype))
 
 
 def _count_unknown(catalog: Catalog, blobs: BlobStore, share: Share) -> int:
@@ -356,42 +366,6 @@ def _count_unknown(catalog: Catalog, blobs: BlobStore, share: Share) -> int:
                 count_nonfinite_tensors(session)
                 return counted
         counted, after = counted + len(counts), page[-1].id
-
-
-def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:
-    with catalog.reading() as session:
-        wrong = differences(running_totals(session), counted_totals(session))
-    if not (wrong and repair):
-        return wrong
-    with catalog.writing() as session:  # totals are counted again, now that no other process can write
-        return repair_totals(session)
-
-
-def _doomed(catalog: Catalog) -> list[tuple[int, int]]:
-    """Return id and stored bytes of each blob that an earlier sweep doomed and no writer has spared since then."""
-    with catalog.reading() as session:
-        present = database_now(session)
-        return [(blob.id, blob.stored_bytes) for blob in unneeded_blobs(session, "doomed", present, present)]
-
-
-def _reclaim(catalog: Catalog, blob_id: int) -> str | None:
-    with catalog.writing() as session:
-        return reclaim_blob(session, blob_id)
-
-
-def _doom(catalog: Catalog, grace: timedelta, report: SweepReport) -> None:
-    if report.dry_run:
-        with catalog.reading() as session:
-            present = database_now(session)
-            unneeded = [
-                *unneeded_blobs(session, "present", present - grace, present),
-                *unneeded_blobs(session, "corrupt", present - grace, present),
-            ]
-    else:
-        with catalog.writing() as session:
-            unneeded = doom_blobs(session, grace)
-    report.doomed = len(unneeded)
-    report.doomed_bytes = sum(blob.stored_bytes for blob in unneeded)
 
 
 def _remove_strays(catalog: Catalog, blobs: BlobStore, grace: timedelta, report: SweepReport) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from organs.registry.catalog.queries.chimeras import chimera_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import record_gains
 from organs.registry.digest import digest_of
 from organs.registry.entities.verdict import TextVerdict

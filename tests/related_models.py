@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import select
 
-from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.gguf import KeyValue, TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import quantize
 from organs.registry.local import LocalRegistry
@@ -120,7 +120,7 @@ def declared_pairs(registry: LocalRegistry) -> set[tuple[str, str | None, str]]:
 
 def _edges(registry: LocalRegistry, evidence: str) -> list[tuple[str, str | None, Lineage]]:
     with registry.catalog.reading() as session:
-        names: dict[int | None, str] = {model.id: model.name for model in session.scalars(select(Model))}
+        names: dict[int | None, str] = {model.id: model.name for model in session.scalars(select(ModelRow))}
         statement = select(Lineage).where(Lineage.child_model_id.is_not(None), Lineage.evidence == evidence)
         edges = session.scalars(statement.order_by(Lineage.id)).all()
         session.expunge_all()

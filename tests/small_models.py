@@ -11,7 +11,7 @@ from sqlalchemy import func, select
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.assembly import place_file, plan_model
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Base
 from organs.registry.gguf import KeyValue, MemorySource, RawKeyValue, TensorSpec, ValueType, dtype_by_name, read_header
 from organs.registry.local import LocalRegistry

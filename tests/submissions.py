@@ -22,10 +22,10 @@ from organs.ingest.contributions.manifest import parse_manifest
 from organs.ingest.contributions.messages import Channel
 from organs.ingest.contributions.spool import spool_of
 from organs.ingest.contributions.submissions import submit
-from organs.registry.catalog.queries.submissions import SubmissionRow, submission_by_id
+from organs.registry.catalog.queries.submissions import SubmissionWithJob, submission_by_id
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.uploads import add_upload, complete_upload, record_received
-from organs.registry.catalog.tables import BlobLease, Upload
+from organs.registry.catalog.tables import BlobLease, UploadRow
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -112,13 +112,13 @@ def process_and_read(
     publish: bool = True,
     report_progress: Callable[[float, str], None] = lambda _share, _note: None,
     start_inspector: StartInspector = inspector_thread,
-) -> SubmissionRow:
+) -> SubmissionWithJob:
     """Run the job of a submission, and return the submission."""
     process_submission(registry, submission_id, report_progress, publish=publish, start_inspector=start_inspector)
     return submission_row(registry, submission_id)
 
 
-def submission_row(registry: LocalRegistry, submission_id: int) -> SubmissionRow:
+def submission_row(registry: LocalRegistry, submission_id: int) -> SubmissionWithJob:
     with registry.catalog.reading() as session:
         return submission_by_id(session, submission_id)
 
@@ -127,6 +127,6 @@ def assert_no_upload_is_left(registry: LocalRegistry) -> None:
     """Assert that no upload has a row or a file, and that no blob is leased."""
     assert list(spool_of(registry).strays(inf)) == []
     with registry.catalog.reading() as session:
-        for table in (Upload, BlobLease):
+        for table in (UploadRow, BlobLease):
             assert session.scalar(select(func.count()).select_from(table)) == 0, table
     assert row_counts(registry)["upload_pieces"] == 0

@@ -16,7 +16,7 @@ from organs.registry.backup import DATABASE, FRESH, MARK, BackupReport, back_up
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.register.submissions import NOT_COPIED
-from organs.registry.catalog.tables import Submission, Upload, now
+from organs.registry.catalog.tables import SubmissionRow, UploadRow, now
 from organs.registry.errors import Busy, DiskFull, NotAllowed, StoreError
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
@@ -263,7 +263,7 @@ def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_
         ann = add_contributor(session, "ann")
         made = create_token(session, ann.id, ["upload"], "laptop")
         session.add(
-            Upload(
+            UploadRow(
                 public_id="u" * 22,
                 contributor_id=ann.id,
                 kind="file",
@@ -277,7 +277,7 @@ def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_
         texts = {"manifest": "{}", "metadata_given": "{}", "findings": "[]"}
         for state in ("checking", "published"):
             own = {"contributor_id": ann.id, "namespace": "ann", "name": "m", "state": state, "size_bytes": 9}
-            session.add(Submission(**own, **texts, created_at=moment, changed_at=moment))
+            session.add(SubmissionRow(**own, **texts, created_at=moment, changed_at=moment))
     (filled.settings.uploads).mkdir()
     (filled.settings.uploads / ("u" * 22)).write_bytes(b"abc")
     copied(filled, tmp_path / "copy")
@@ -285,9 +285,10 @@ def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_
     secret = made.text.encode()
     assert not any(secret in path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file())
     with open_on_sqlite(tmp_path / "copy") as copy, copy.catalog.reading() as session:
-        assert session.query(Upload).count() == 0
+        assert session.query(UploadRow).count() == 0
         assert [
-            (submission.state, submission.reason) for submission in session.query(Submission).order_by(Submission.id)
+            (submission.state, submission.reason)
+            for submission in session.query(SubmissionRow).order_by(SubmissionRow.id)
         ] == [
             ("withdrawn", NOT_COPIED),
             ("published", None),

@@ -23,7 +23,7 @@ from organs.ingest.contributions.inspection import (
 )
 from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.uploads import BytesLost, WrongOffset
-from organs.registry.catalog.tables import Upload
+from organs.registry.catalog.tables import UploadRow
 from organs.registry.client.connection import PROBLEM_MAX_BYTES, Connection
 from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, plain_problem, problem_of
 from organs.registry.errors import (
@@ -98,7 +98,7 @@ SAMPLES: tuple[OrganError, ...] = (
     TooSlow(2.5),
     NotAssemblable("ada/tiny@1", ["a shard is missing", "a header is missing"]),
     NotComposable(["other widths", "other heads"], ["strangers", "license-differs"]),
-    WrongOffset(Upload(received_bytes=5)),
+    WrongOffset(UploadRow(received_bytes=5)),
     BytesLost(),
     NoSandbox(["no namespaces"]),
     CorruptBlob("/home/registry/blobs/ab", "a bit is wrong"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, event, select, update
 
-from organs.registry.catalog.tables import Fingerprint, Lineage, Measurement, Placement
+from organs.registry.catalog.tables import Fingerprint, Lineage, MeasurementRow, Placement
 from organs.registry.entities.base import schemas
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.fingerprints import coarse_rows
@@ -27,7 +27,7 @@ DOCS = Path(__file__).resolve().parents[1] / "docs" / "numbers.md"
 @pytest.mark.parametrize("one", MEASURES.values(), ids=lambda one: one.name)
 def test_a_measure_is_computed_stored_searchable_described_and_documented(one: Measure) -> None:
     assert one.name in {field.name for field in fields(Measured)}
-    for table in (Placement.__table__, Measurement.__table__):
+    for table in (Placement.__table__, MeasurementRow.__table__):
         assert table.columns[one.name].nullable
     indexed = {column.name for index in Placement.__table__.indexes for column in list(index.columns)[2:3]}
     assert (one.name in indexed) == (one.name in RANKED_MEASURES) == (one.ranked_as is None)
@@ -46,7 +46,7 @@ def test_organs_of_an_earlier_version_get_the_missing_measure(filled: LocalRegis
     before = {organ.digest: organ for organ in registry.search("type:organ sort:-erank")}
     assert all(organ.effective_rank is not None for organ in before.values())
     with registry.catalog.writing() as session:
-        for table in (Measurement, Placement):
+        for table in (MeasurementRow, Placement):
             session.execute(update(table).values(effective_rank=None))
     assert {organ.effective_rank for organ in registry.search("type:organ")} == {None}
     assert organ.done("measure", "--missing").out.endswith(" organs measured\n")
@@ -80,8 +80,8 @@ def test_fingerprints_and_edges_of_earlier_versions_are_measured_again(registry:
 def test_only_missing_measures_are_written_with_one_statement_per_table(filled: LocalRegistry) -> None:
     registry = filled
     with registry.catalog.writing() as session:
-        session.execute(update(Measurement).values(effective_rank=None))
-        session.execute(update(Measurement).where(Measurement.stable_rank.is_not(None)).values(stable_rank=1.5))
+        session.execute(update(MeasurementRow).values(effective_rank=None))
+        session.execute(update(MeasurementRow).where(MeasurementRow.stable_rank.is_not(None)).values(stable_rank=1.5))
     updates: list[str] = []
     listener = partial(_note_update, updates)
     event.listen(Engine, "before_cursor_execute", listener)
@@ -92,7 +92,7 @@ def test_only_missing_measures_are_written_with_one_statement_per_table(filled: 
     assert (report.measured > 2, report.unreadable) == (True, 0)
     assert len(updates) == 3, "one UPDATE per table for the measure that is missing, for any number of organs"
     with registry.catalog.reading() as session:
-        rows = session.scalars(select(Measurement).where(Measurement.effective_rank.is_not(None))).all()
+        rows = session.scalars(select(MeasurementRow).where(MeasurementRow.effective_rank.is_not(None))).all()
         assert {row.stable_rank for row in rows} == {1.5}
 
 

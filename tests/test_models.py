@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from organs.registry.catalog.queries.models import model_by_name, model_summaries
+from organs.registry.catalog.queries.model_lists import model_summaries
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organ_detail, organs_of_model
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.digest import digest_of

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
-from organs.registry.catalog.tables import Model, Organ
+from organs.registry.catalog.tables import ModelRow, OrganRow
 from organs.registry.compose.api import Composition
 from organs.registry.entities import model as entities
 from organs.registry.entities.base import decode, encode
@@ -175,8 +175,8 @@ def test_transplanting_nonfinite_weights_is_refused_unless_accepted(tmp_path: Pa
 def test_organs_of_an_earlier_version_are_counted_by_verify_or_an_ingest(both: LocalRegistry, tmp_path: Path) -> None:
     def forget() -> None:
         with both.catalog.writing() as session:
-            session.execute(update(Organ).values(nonfinite=None))
-            session.execute(update(Model).values(nonfinite_tensors=None))
+            session.execute(update(OrganRow).values(nonfinite=None))
+            session.execute(update(ModelRow).values(nonfinite_tensors=None))
 
     forget()
     assert both.search("nonfinite:yes", limit=9).items == ()

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from organs.registry import references
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.administration import removal_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, heights_of_blobs
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
@@ -25,9 +25,9 @@ from organs.registry.catalog.queries.relatives import (
     organ_digests,
     related_organs_at,
 )
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
-from organs.registry.catalog.tables import Model, now
+from organs.registry.catalog.tables import ModelRow, now
 from organs.registry.entities.administration import Removal
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize, quantize
@@ -349,7 +349,7 @@ def test_a_removal_names_the_models_that_need_its_organs_through_others(
         low = next(row for row in all_blobs(registry.catalog) if row.depth == 2)
         with registry.catalog.reading() as session:
             models = [models_with_blobs(session, [row.id]) for row in low.lineage]
-            names = [[session.get_one(Model, model_id).name for model_id in sorted(ids)] for ids in models]
+            names = [[session.get_one(ModelRow, model_id).name for model_id in sorted(ids)] for ids in models]
         (lowest,), (middle,), (top,) = names
         remove(registry, middle)
         assert f"local/{lowest}@1" in removal(top).dependants

@@ -11,7 +11,7 @@ import pytest
 
 from organs.registry import LocalRegistry
 from organs.registry.assembly import place_file, plan_shards
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
 from organs.registry.gguf import MemorySource, read_header

@@ -18,7 +18,7 @@ from organs.registry.backup import DATABASE, back_up
 from organs.registry.catalog import copying
 from organs.registry.catalog.copying import copied_tables, copy_rows
 from organs.registry.catalog.register.accounts import add_contributor, create_token
-from organs.registry.catalog.tables import Blob, Contributor, Model, Token, now
+from organs.registry.catalog.tables import Blob, ContributorRow, ModelRow, Token, now
 from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadSetting, Busy, CatalogError, Conflict, CorruptBlob, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
@@ -150,8 +150,8 @@ def test_the_new_registry_can_be_written_and_the_old_one_does_not_change(
     assert sweep(new.catalog, new.blobs, dry_run=False).removed == 0
     with new.catalog.writing() as session:
         ids = [add_contributor(session, name).id for name in ("ann", "bob")]
-        highest = session.scalar(select(func.max(Contributor.id)))
-        first, second = session.scalars(select(Contributor.name).where(Contributor.id.in_(ids)).order_by("id"))
+        highest = session.scalar(select(func.max(ContributorRow.id)))
+        first, second = session.scalars(select(ContributorRow.name).where(ContributorRow.id.in_(ids)).order_by("id"))
     assert (first, second, ids[-1]) == ("ann", "bob", highest)
     assert verify_all(new).faults == []
     assert len(new.models()) == len(FAMILY) + 1
@@ -399,9 +399,9 @@ def change_bytes(session: Any) -> None:
 
 
 def move_a_time(session: Any) -> None:
-    row_id, created_at = session.execute(select(Model.id, Model.created_at).limit(1)).one()
+    row_id, created_at = session.execute(select(ModelRow.id, ModelRow.created_at).limit(1)).one()
     later = created_at + timedelta(microseconds=1)
-    session.execute(update(Model).where(Model.id == row_id).values(created_at=later))
+    session.execute(update(ModelRow).where(ModelRow.id == row_id).values(created_at=later))
 
 
 def remove_a_row(session: Any) -> None:
@@ -409,7 +409,7 @@ def remove_a_row(session: Any) -> None:
 
 
 def add_a_row(session: Any) -> None:
-    session.add(Contributor(id=999, name="stranger", created_at=now()))
+    session.add(ContributorRow(id=999, name="stranger", created_at=now()))
 
 
 @pytest.mark.parametrize("change", [change_a_text, swap_two_texts, change_bytes, move_a_time, remove_a_row, add_a_row])

@@ -18,7 +18,7 @@ from organs.registry.catalog.register.organs import (
     begin_ingest,
     lease_blobs,
 )
-from organs.registry.catalog.tables import Blob, InlineBlob, Organ
+from organs.registry.catalog.tables import Blob, InlineBlob, OrganRow
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import GRACE
@@ -165,7 +165,7 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(registry: LocalRegistry)
 
 
 def needed_by_an_organ(session: Session, blob_id: int) -> None:
-    session.add(Organ(blob_id=blob_id, dtype="F32", shape="4", elements=4))
+    session.add(OrganRow(blob_id=blob_id, dtype="F32", shape="4", elements=4))
 
 
 def needed_by_a_blob(session: Session, blob_id: int) -> None:

@@ -28,9 +28,10 @@ from organs.registry.assembly import (
 )
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job
-from organs.registry.catalog.queries.models import files_of, model_by_name, name_of_organ
+from organs.registry.catalog.queries.model_contents import files_of, name_of_organ
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id, organs_by_prefix
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
 from organs.registry.compose.parents import refuse_partial
@@ -135,7 +136,7 @@ def organ_values(organ: ChosenOrgan) -> FileContent:
     return FileContent(f"{organ.digest[:16]}.npy", plan.size_bytes, tag, open_values, immutable=immutable)
 
 
-def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> FileContent:
+def model_file(model: ModelRow, file: ModelFileRow, name: str, *, immutable: bool) -> FileContent:
     """Return an original file of `model` under the name `name`. Raises NotAssemblable."""
     check_assemblable(model)
     digest = Digest(file.sha256)
@@ -149,7 +150,7 @@ def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> 
     return FileContent(name, file.size_bytes, digest, open_file, digest, immutable, model_id)
 
 
-def whole_model(session: Session, model: Model, *, immutable: bool) -> FileContent:
+def whole_model(session: Session, model: ModelRow, *, immutable: bool) -> FileContent:
     """Return `model` as one file, merged from its shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
     refuse_partial(session, model)
     files = files_of(session, model.id)

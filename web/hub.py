@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, g, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from organs.registry.catalog.queries.models import RepositoryQuery, file_names_of, repositories_page
+from organs.registry.catalog.queries.model_contents import files_by_model
+from organs.registry.catalog.queries.model_lists import RepositoryQuery, repositories_page
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.web.downloads import explaining_faults, public_names
@@ -57,13 +58,13 @@ def models() -> Response:
         rows, after = repositories_page(session, query, limit, after)
         files = None
         if request.args.get("full", "").lower() in ("1", "true") or "siblings" in request.args.getlist("expand"):
-            files = file_names_of(session, [row.id for row in rows])
+            files = files_by_model(session, [row.id for row in rows])
     listed = []
     for row in rows:
         name = f"{row.namespace}/{row.name}"
         values = _repository_values(name, commit_of(row), time_of(row), row.downloads, tags_of(row))
         if files is not None:
-            names = public_names(files[row.id])
+            names = public_names([file.name for file in files[row.id]])
             values["siblings"] = [{"rfilename": path} for path in [*names, *({README} - set(names))]]
         listed.append(values)
     return _list(listed, after)

@@ -20,14 +20,9 @@ from flask import Blueprint, Response, g, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from organs.registry.catalog.queries.models import (
-    files_by_model,
-    metadata_of_models,
-    reachable_file,
-    runtime_texts,
-    versions_of,
-)
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.queries.model_contents import files_by_model, metadata_of_models, runtime_texts
+from organs.registry.catalog.queries.model_names import reachable_file, versions_of
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
 from organs.registry.compose.parents import partial_base
 from organs.registry.digest import Digest, digest_of, parse_digest
@@ -92,8 +87,8 @@ class TagMissing(OrganError, code="tag-missing", status=400):
 class Image:
     """A model as Ollama takes it: its GGUF files by the kind of their layers, its texts and its configuration."""
 
-    model: Model
-    files: tuple[tuple[str, ModelFile], ...]
+    model: ModelRow
+    files: tuple[tuple[str, ModelFileRow], ...]
     texts: dict[str, bytes]
     """By `template`, `params` or `license`, which is the end of the media type of the layer."""
     config: bytes
@@ -130,7 +125,7 @@ def _json(values: object) -> bytes:
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
 
 
-def image_of(session: Session, model: Model, projectors: Sequence[Model] = ()) -> Image:
+def image_of(session: Session, model: ModelRow, projectors: Sequence[ModelRow] = ()) -> Image:
     """Return `model` as an image, with the first of `projectors` that has one file. Raises NoImage."""
     (image,) = _images(session, [(model, projectors)])
     if isinstance(image, NoImage):
@@ -138,12 +133,12 @@ def image_of(session: Session, model: Model, projectors: Sequence[Model] = ()) -
     return image
 
 
-def has_image(session: Session, model: Model) -> bool:
+def has_image(session: Session, model: ModelRow) -> bool:
     """Return whether Ollama can pull `model` from here: an adapter with its base, which must be here as one file."""
     return all(isinstance(image, Image) for image in _images(session, [(model, ())]))
 
 
-def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -> Iterator[Image | NoImage]:
+def _images(session: Session, wanted: Sequence[tuple[ModelRow, Sequence[ModelRow]]]) -> Iterator[Image | NoImage]:
     """Yield each model with its projectors as an image, or the reason why it is none."""
     bases = {model.id: partial_base(session, model) for model, _ in wanted if model.kind == "adapter"}
     ids = {row.id for model, others in wanted for row in (model, bases.get(model.id), *others) if row is not None}
@@ -163,11 +158,11 @@ def _images(session: Session, wanted: Sequence[tuple[Model, Sequence[Model]]]) -
         yield Image(model, layers, own_texts, _config(main, layers, facts[main.id]))
 
 
-def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]]) -> str | None:
+def _reason(model: ModelRow, base: ModelRow | None, files: dict[int, list[ModelFileRow]]) -> str | None:
     """Return why a model is no image, as the rest of a sentence; None if it is one."""
     plain = f"{model.namespace}/{model.name}"
     count = len(files[model.id])
-    if model.unassemblable != "[]":
+    if model.unassemblable:
         return "cannot be assembled; its page says why"
     if count > 1:
         return (
@@ -175,7 +170,7 @@ def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]])
             "then use `ollama create`"
         )
     if model.kind == "adapter":
-        if base is None or len(files[base.id]) != 1 or base.unassemblable != "[]":
+        if base is None or len(files[base.id]) != 1 or base.unassemblable:
             return "is an adapter, and its base is not in this registry as one file; pull the base from elsewhere"
         return None
     if not model.complete:
@@ -183,7 +178,7 @@ def _reason(model: Model, base: Model | None, files: dict[int, list[ModelFile]])
     return None if model.kind in (FileKind.MODEL, FileKind.PROJECTOR) else f"is of the kind {model.kind}, and no model"
 
 
-def _config(model: Model, layers: Sequence[tuple[str, ModelFile]], facts: dict[str, str]) -> bytes:
+def _config(model: ModelRow, layers: Sequence[tuple[str, ModelFileRow]], facts: dict[str, str]) -> bytes:
     size_label = str(model.parameters)
     for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
         if model.parameters >= unit:
@@ -206,7 +201,7 @@ def _config(model: Model, layers: Sequence[tuple[str, ModelFile]], facts: dict[s
     )
 
 
-def _image_texts(model: Model, kept: Sequence[RuntimeText], facts: dict[str, str]) -> dict[str, bytes]:
+def _image_texts(model: ModelRow, kept: Sequence[RuntimeText], facts: dict[str, str]) -> dict[str, bytes]:
     """Return the texts for Ollama: those that came with the model from another Ollama, else what the file says.
 
     A text that was cut is left out, and so are parameters that are not JSON. Newer versions of Ollama read the chat
@@ -361,7 +356,7 @@ def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
     """Yield the images of the quantisations and of the newest versions of a repository."""
     found = repository(session, user, name, "main")
     projectors = _projectors(found)
-    wanted: list[tuple[Model, Sequence[Model]]] = [
+    wanted: list[tuple[ModelRow, Sequence[ModelRow]]] = [
         (row.model, projectors) for row in found.members if not row.is_projector or len(found.members) == 1
     ]
     wanted += [(row, ()) for row in versions_of(session, ModelName(user, name))[:VERSIONS_MAX]]
@@ -370,7 +365,7 @@ def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
             yield image
 
 
-def _projectors(found: Repository) -> list[Model]:
+def _projectors(found: Repository) -> list[ModelRow]:
     return [row.model for row in found.members if row.is_projector]
 
 

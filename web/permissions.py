@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog.queries.events import yanked_by
-from organs.registry.catalog.queries.models import model_by_name, own_model
+from organs.registry.catalog.queries.model_names import model_by_name, own_model
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.errors import Conflict, NotAllowed
 from organs.registry.names import ModelName
 from organs.web.auth import ADMIN, UPLOAD, RequestUser, identity, need
@@ -133,7 +133,7 @@ def may_yank(namespace: str) -> bool:
     return may_edit(namespace) or may_write(ADMIN)
 
 
-def known_model(session: Session, name: ModelName, first: str = "visible") -> Model:
+def known_model(session: Session, name: ModelName, first: str = "visible") -> ModelRow:
     """Return the model with that name if the user may see it.
 
     Raises NotFound, with the same message if the model is hidden. Without a version, a user who may see all models of
@@ -142,20 +142,20 @@ def known_model(session: Session, name: ModelName, first: str = "visible") -> Mo
     return own_model(session, name, first) if is_shown_all(name.namespace) else model_by_name(session, name)
 
 
-def model_to_edit(session: Session, name: ModelName) -> Model:
+def model_to_edit(session: Session, name: ModelName) -> ModelRow:
     """Return a model that the user may edit. Raises NotFound; NotAllowed (403) for a model of another account."""
     model = known_model(session, name)  # the name can be another name of a model in another namespace
     return _check_allowed(model, may_edit(model.namespace))
 
 
-def model_to_yank(session: Session, name: ModelName) -> Model:
+def model_to_yank(session: Session, name: ModelName) -> ModelRow:
     """Return a model that the user may yank. Raises Conflict if an administrator yanked it."""
     model = known_model(session, name)
     _check_allowed(model, may_yank(model.namespace))
     return _check_yanker(session, model)
 
 
-def model_to_restore(session: Session, name: ModelName) -> Model:
+def model_to_restore(session: Session, name: ModelName) -> ModelRow:
     """Return a model that the user may restore. Raises Conflict if an administrator yanked it or must review it."""
     model = known_model(session, name, "yanked")
     _check_allowed(model, may_yank(model.namespace))
@@ -164,7 +164,7 @@ def model_to_restore(session: Session, name: ModelName) -> Model:
     return _check_yanker(session, model)
 
 
-def _check_yanker(session: Session, model: Model) -> Model:
+def _check_yanker(session: Session, model: ModelRow) -> ModelRow:
     """Raise Conflict if an administrator yanked the model, unless the user is an administrator."""
     yanker = yanked_by(session, model.id) if model.state == "yanked" else None
     allowed_yankers = (model.namespace.lower(), (identity().name or "").lower())
@@ -173,7 +173,7 @@ def _check_yanker(session: Session, model: Model) -> Model:
     return model
 
 
-def _check_allowed(model: Model, is_allowed: bool) -> Model:
+def _check_allowed(model: ModelRow, is_allowed: bool) -> ModelRow:
     if not is_allowed:
         is_own = identity().owns(model.namespace)
         raise NotAllowed(f"this needs a token with the scope {UPLOAD}" if is_own else NOT_YOURS)

@@ -15,16 +15,10 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.models import (
-    files_by_model,
-    find_model,
-    is_projector,
-    quantisations_of,
-    removal,
-    removed_versions,
-    versions_of,
-)
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.queries.model_contents import files_by_model
+from organs.registry.catalog.queries.model_lists import is_projector, quantisations_of
+from organs.registry.catalog.queries.model_names import find_model, removal, removed_versions, versions_of
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.compose.chimeras import CARD_VERSION, card
 from organs.registry.errors import NotFound, Removed
 from organs.registry.gguf.split import ShardName, parse_shard_name
@@ -93,7 +87,7 @@ class Commit:
 class Member:
     """A model in a repository, and its files."""
 
-    model: Model
+    model: ModelRow
     entries: tuple[RepositoryEntry, ...]
 
     @property
@@ -168,8 +162,8 @@ class RepositoryRevision:
     """The models of a repository at a revision, and all versions of the model with its name."""
 
     name: ModelName
-    models: tuple[Model, ...]
-    versions: Sequence[Model]
+    models: tuple[ModelRow, ...]
+    versions: Sequence[ModelRow]
 
     @property
     def is_group(self) -> bool:
@@ -185,7 +179,7 @@ class RepositoryRevision:
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:COMMIT_LENGTH]
 
     @property
-    def newest(self) -> Model:
+    def newest(self) -> ModelRow:
         return max(self.models, key=lambda model: (model.created_at, model.id))
 
 
@@ -241,18 +235,18 @@ def read_repository(user: str, name: str, revision: str) -> Repository:
         return repository(session, user, name, revision)
 
 
-def time_of(model: Model) -> str:
+def time_of(model: ModelRow) -> str:
     """Return the time when a version was registered, in the format of the hub."""
     return model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
-def tags_of(model: Model) -> list[str]:
+def tags_of(model: ModelRow) -> list[str]:
     """Return the tags by which the hub's clients find a model."""
     own = [model.architecture, model.license and f"{LICENSE_TAG}{model.license.lower()}"]
     return [LIBRARY, *(tag for tag in own if tag)]
 
 
-def commit_of(model: Model) -> str:
+def commit_of(model: ModelRow) -> str:
     """Return the commit id of a version: a hash of its name, its digest and the version of the card's format.
 
     No two versions have the same id.
@@ -289,7 +283,7 @@ def _find_revision(session: Session, user: str, name: str, revision: str) -> Rep
     raise RevisionMissing(f"{requested} has no revision {revision[:80]!r}")
 
 
-def _matches_revision(model: Model, revision: str) -> bool:
+def _matches_revision(model: ModelRow, revision: str) -> bool:
     """Return whether `revision` is the tag or the commit of a version."""
     return revision in (f"v{model.version}", f"refs/tags/v{model.version}") or _begins(commit_of(model), revision)
 
@@ -317,7 +311,7 @@ def _members(session: Session, found: RepositoryRevision) -> tuple[Member, ...]:
     return tuple(members)
 
 
-def _quantisation_names(model: Model, files: Sequence[ModelFile], used: Collection[str]) -> list[str]:
+def _quantisation_names(model: ModelRow, files: Sequence[ModelFileRow], used: Collection[str]) -> list[str]:
     """Return the names of the files of a quantisation: that of the model, so that they have the quantisation.
 
     If a file of the model without a quantisation has the same name, they also have the version.

@@ -51,16 +51,16 @@ from organs.ingest.service import Intake, always, ingest_files, publish_model
 from organs.ingest.sources import in_order
 from organs.registry.catalog.queries.submissions import (
     IN_JOB,
-    SubmissionRow,
+    SubmissionWithJob,
     abandoned_submissions,
     submission_by_id,
     unclaimed_models,
 )
 from organs.registry.catalog.records import ModelRecord, ParentRecord
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.models import withdraw_model
+from organs.registry.catalog.register.model_changes import withdraw_model
 from organs.registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
-from organs.registry.catalog.tables import Contributor, Model, Submission
+from organs.registry.catalog.tables import ContributorRow, ModelRow, SubmissionRow
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest, model_digest
 from organs.registry.entities.job import SubmissionJobResult
@@ -156,7 +156,7 @@ class _Job:
     """One run of the job on a submission, with its results so far."""
 
     def __init__(
-        self, registry: LocalRegistry, submission: SubmissionRow, report_progress: ReportProgress, publish: bool
+        self, registry: LocalRegistry, submission: SubmissionWithJob, report_progress: ReportProgress, publish: bool
     ) -> None:
         row = submission.row
         self._registry, self._report_progress, self._publish = registry, report_progress, publish
@@ -173,7 +173,7 @@ class _Job:
         registry = self._registry
         try:
             with registry.catalog.reading() as session:
-                row = session.get_one(Submission, self._id)
+                row = session.get_one(SubmissionRow, self._id)
                 if row.state not in IN_JOB:
                     raise _Withdrawn
                 located = locate(session, self._contributor_id, files_of(row))
@@ -299,7 +299,7 @@ class _Job:
         header = files[0].header
         child = identity_of(header, self._name, proposal)
         with self._registry.catalog.reading() as session:
-            model = session.get_one(Model, self.model_id)
+            model = session.get_one(ModelRow, self.model_id)
             self._findings += organ_findings(session, model, proposal.base, child, declared_parents(header))
             self._findings += digest_findings(session, report.digest, self._name, self._contributor_id)
 
@@ -314,20 +314,20 @@ class _Job:
             if self._refused:
                 self._refuse(session, row, self._refused)
             elif self.model_id is not None:
-                self._settle(session, row, session.get_one(Model, self.model_id))
+                self._settle(session, row, session.get_one(ModelRow, self.model_id))
             else:
                 change_submission(session, row, "ready", findings=findings_json(self._findings))
             has_ended = row.state != "ready"
         if has_ended:
             remove_uploads_of(self._registry, self._contributor_id, files)
 
-    def _settle(self, session: Session, row: Submission, model: Model) -> None:
+    def _settle(self, session: Session, row: SubmissionRow, model: ModelRow) -> None:
         """Publish the registered model, unless an administrator must review it first."""
         if model.state == "removed":
             self._refuse(session, row, [SubmissionFinding(REFUSE, "removed", REMOVED_MEANWHILE)])
             return
         needs_review = (
-            session.get_one(Contributor, row.contributor_id).state != "active"
+            session.get_one(ContributorRow, row.contributor_id).state != "active"
             or self._registry.settings.review != "auto"
             or any(finding.code in FOR_ADMINISTRATORS for finding in self._findings)
         )
@@ -341,7 +341,7 @@ class _Job:
         state = "quarantined" if model.state == "quarantined" else "published"
         change_submission(session, row, state, findings=findings_json(self._findings), model_id=model.id)
 
-    def _refuse(self, session: Session, row: Submission, refusals: Sequence[SubmissionFinding]) -> None:
+    def _refuse(self, session: Session, row: SubmissionRow, refusals: Sequence[SubmissionFinding]) -> None:
         reason = refusals[0].sentence
         change_submission(session, row, "refused", findings=findings_json([*refusals, *self._findings]), reason=reason)
         record_event(session, self._contributor, Action.FAIL_CHECKS, str(self._name), reason, submission=row.id)
@@ -370,13 +370,13 @@ class _ByteProgress:
         self._report_progress(INSPECTED_SHARE + (1 - INSPECTED_SHARE) * share, self._note)
 
 
-def _record_our_fault(session: Session, row: Submission) -> None:
+def _record_our_fault(session: Session, row: SubmissionRow) -> None:
     findings = findings_json([SubmissionFinding(REFUSE, "our-fault", OUR_FAULT)])
     change_submission(session, row, "refused", findings=findings, reason=OUR_FAULT)
 
 
 def _withdraw_quarantined(session: Session, model_id: int | None, reason: str = WITHDRAWN_MEANWHILE) -> None:
     """Withdraw a quarantined model that is no longer needed, unless another submission waits for it."""
-    model = None if model_id is None else session.get(Model, model_id)
+    model = None if model_id is None else session.get(ModelRow, model_id)
     if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
         withdraw_model(session, model, reason, "local")

@@ -11,7 +11,7 @@ from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.files import Progress
 from organs.ingest.records import is_complete, nonfinite_flags, set_flags
 from organs.registry.amounts import names_text
-from organs.registry.catalog.queries.models import (
+from organs.registry.catalog.queries.model_names import (
     model_by_name,
     newest_reachable,
     next_version,
@@ -22,7 +22,7 @@ from organs.registry.catalog.queries.models import (
 from organs.registry.catalog.queries.organs import models_with_most_organs_of
 from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.queries.submissions import refused_with_digest
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.licenses import NO_LICENSE, differing_license, unknown_license
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.parents import misfit_sentence, parts_of
@@ -94,7 +94,7 @@ def _declared(base: str, parents: Sequence[DeclaredParent]) -> DeclaredParent:
     return next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
 
 
-def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
+def misfit_of_base(session: Session, model: ModelRow) -> SubmissionFinding | None:
     """Return why a registered partial model does not fit into the current version of its base.
 
     Return None if it fits, or if no base is registered under exactly this name.
@@ -108,11 +108,11 @@ def misfit_of_base(session: Session, model: Model) -> SubmissionFinding | None:
     return None
 
 
-def _misfit_of(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
+def _misfit_of(session: Session, base: ModelRow, organs: Iterable[TensorSpec]) -> str | None:
     return misfit_sentence(session, base, organs) if base.complete else None
 
 
-def _registered_base(session: Session, base: str) -> Model | None:
+def _registered_base(session: Session, base: str) -> ModelRow | None:
     """Return the visible model of that name, or None."""
     try:
         model = model_by_name(session, parse_model_name(base)) if "/" in base else None
@@ -160,7 +160,7 @@ def name_findings(session: Session, name: ModelName, digest: Digest | None) -> I
 
 
 def organ_findings(
-    session: Session, model: Model, base: str | None, child: Identity, parents: Sequence[DeclaredParent]
+    session: Session, model: ModelRow, base: str | None, child: Identity, parents: Sequence[DeclaredParent]
 ) -> Iterator[SubmissionFinding]:
     """Yield a warning if most organs of `model` are those of another contributor's model that is not named as base.
 
@@ -168,17 +168,16 @@ def organ_findings(
     """
     named = folded((base or "").partition("@")[0])
     organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
-    for row in others:
-        other = row.model
+    for other, shared in others:
         names = (f"{other.namespace}/{other.name}", other.name, other.title or "")
         is_named = named and named in [folded(name) for name in names]
         if other.digest == model.digest or is_named:
             continue
-        if row.shared >= MUCH * organs:
+        if shared >= MUCH * organs:
             meant = models_meant(session, child, _declared(base, parents)) if base else []
             if other.id in [parent.id for parent in meant]:
                 return
-            share = f"{row.shared:,} of its {organs:,} organs are those of {other.full_name}"
+            share = f"{shared:,} of its {organs:,} organs are those of {other.full_name}"
             yield SubmissionFinding(WARN, "organs-of-another", f"{share}, which it does not name as its base.")
         return
 

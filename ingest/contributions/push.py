@@ -235,7 +235,7 @@ def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Digest] |
 
     Return the reason if this recipe would not make the same chimera elsewhere; it is empty for other models.
     """
-    from organs.registry.catalog.queries.models import model_by_name, model_by_text
+    from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
     from organs.registry.compose.chimeras import chimera_of_model
     from organs.registry.compose.recipe import renamed, with_versions
     from organs.registry.compose.recipe_io import recipe_of

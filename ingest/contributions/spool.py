@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from organs.ingest.files import FileSource
 from organs.registry.catalog.engine import Catalog, batches
-from organs.registry.catalog.queries.submissions import StoredChunk, chunks_of_upload, known_chunk_files, upload_names
+from organs.registry.catalog.queries.submissions import chunks_of_upload, known_chunk_files, upload_names
+from organs.registry.catalog.tables import UploadChunk
 from organs.registry.digest import Digest
 from organs.registry.errors import Conflict, DiskFull, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
@@ -117,7 +118,7 @@ class FolderSpool:
         except OSError:
             return False
 
-    def remove(self, name: str, chunks: Sequence[StoredChunk] = ()) -> None:
+    def remove(self, name: str, chunks: Sequence[UploadChunk] = ()) -> None:
         """Remove the file if it exists. It has no `chunks`."""
         path = self.path(name)
         with _translating(path), suppress(FileNotFoundError):
@@ -220,7 +221,7 @@ class BucketSpool:
         chunks = self._chunks(name)
         return chunks is not None and sum(chunk.size_bytes for chunk in chunks) >= size_bytes
 
-    def remove(self, name: str, chunks: Sequence[StoredChunk] = ()) -> None:
+    def remove(self, name: str, chunks: Sequence[UploadChunk] = ()) -> None:
         """Remove the objects of an upload; those that cannot be removed now are strays."""
         _checked_name(name)
         for chunk in chunks:
@@ -238,7 +239,7 @@ class BucketSpool:
         """Remove an object of `strays`."""
         self._bucket.remove(name)
 
-    def _chunks(self, name: str) -> list[StoredChunk] | None:
+    def _chunks(self, name: str) -> Sequence[UploadChunk] | None:
         """Return the chunks of an upload in order; None if they are not all of its received bytes."""
         with self._catalog.reading() as session:
             received_bytes, chunks = chunks_of_upload(session, _checked_name(name))
@@ -248,7 +249,7 @@ class BucketSpool:
 class ChunkedUpload:
     """The chunks of an upload in a bucket, in order. One thread uses it."""
 
-    def __init__(self, bucket: BlobBucket, chunks: list[StoredChunk]) -> None:
+    def __init__(self, bucket: BlobBucket, chunks: Sequence[UploadChunk]) -> None:
         self._bucket = bucket
         self._chunks = chunks
         self._open: OrderedDict[int, OpenBlob] = OrderedDict()

@@ -13,7 +13,7 @@ from organs.ingest.contributions.proposal import misfit_of_base
 from organs.ingest.contributions.uploads import forget_uploads
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.accounts import check_model_fits
-from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.queries.model_names import check_model_name
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,
     StoredPiece,
@@ -26,7 +26,7 @@ from organs.registry.catalog.queries.submissions import (
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id, record_event
 from organs.registry.catalog.register.jobs import cancel_job, enqueue_job
-from organs.registry.catalog.register.models import remove_model, withdraw_model
+from organs.registry.catalog.register.model_changes import remove_model, withdraw_model
 from organs.registry.catalog.register.submissions import (
     NO_FILES,
     add_submission,
@@ -36,7 +36,7 @@ from organs.registry.catalog.register.submissions import (
     submissions_waiting_for,
 )
 from organs.registry.catalog.register.uploads import remove_upload, renew_uploads
-from organs.registry.catalog.tables import Contributor, Model, Submission, Upload
+from organs.registry.catalog.tables import ContributorRow, ModelRow, SubmissionRow, UploadRow
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.entities.submission import ProposedModel, SubmissionFile, SubmissionMetadata, SubmissionRequest
@@ -63,12 +63,12 @@ class Statements(Entity, frozen=True, kw_only=True):
         return encode(self).decode()
 
 
-def statements_of(row: Submission) -> Statements:
+def statements_of(row: SubmissionRow) -> Statements:
     """Return what the contributor states about a submission."""
     return decode(row.metadata_given.encode(), Statements)
 
 
-def files_of(row: Submission) -> tuple[SubmissionFile, ...]:
+def files_of(row: SubmissionRow) -> tuple[SubmissionFile, ...]:
     """Return the files of a submission; none after its end, when they are removed."""
     return () if row.manifest == NO_FILES else decode(row.manifest.encode(), SubmissionRequest).files
 
@@ -89,7 +89,7 @@ def remove_uploads_of(registry: LocalRegistry, contributor_id: int, files: Seque
 
     def remove(session: Session, upload_id: int) -> bool:
         """Remove an upload unless a submission that was added meanwhile needs it."""
-        upload = session.get(Upload, upload_id)
+        upload = session.get(UploadRow, upload_id)
         hold_contributor(session, contributor_id)  # no submission is added before this transaction ends
         added = open_submissions(session, contributor_id, UNDER_WAY, newest_id)
         later = [file for other in added for file in files_of(other)]
@@ -173,7 +173,7 @@ def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files:
     """
     if count_open_submissions(session, owner_id) >= OPEN_SUBMISSIONS_MAX:
         raise OverQuota(f"{OPEN_SUBMISSIONS_MAX} submissions are open: publish or withdraw some first")
-    owner = session.get_one(Contributor, owner_id, with_for_update=True)
+    owner = session.get_one(ContributorRow, owner_id, with_for_update=True)
     size_bytes, sent_bytes = (
         sum(file.size_bytes for file in files),
         sum(piece.size_bytes for piece in _sent_pieces(files)),
@@ -181,7 +181,7 @@ def _check_room(session: Session, registry: LocalRegistry, owner_id: int, files:
     check_model_fits(session, owner, registry.settings.quota_bytes, size_bytes, sent_bytes)
 
 
-def _enqueue(session: Session, row: Submission, kind: str, contributor: str) -> None:
+def _enqueue(session: Session, row: SubmissionRow, kind: str, contributor: str) -> None:
     row.job_id = enqueue_job(session, kind, {"submission": row.id}, contributor)
     session.flush()
 
@@ -230,7 +230,7 @@ def withdraw(registry: LocalRegistry, contributor: str, submission_id: int) -> N
             raise Conflict(f"submission {submission_id} is {row.state}: it cannot be withdrawn any more")
         if row.state == "checking" and row.job_id is not None:
             cancel_job(session, row.job_id)
-        model = None if row.model_id is None else session.get(Model, row.model_id)
+        model = None if row.model_id is None else session.get(ModelRow, row.model_id)
         change_submission(session, row, "withdrawn")
         record_event(session, contributor, Action.WITHDRAW, f"{row.namespace}/{row.name}", submission=row.id)
         if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
@@ -272,9 +272,9 @@ def refuse_submission(registry: LocalRegistry, submission_id: int, reason: str, 
             change_submission(session, row, "refused", reason=reason.strip(), decided_by=by)
 
 
-def _waiting_model(session: Session, submission_id: int) -> Model:
-    row: Submission = locked_submission(session, submission_id)
-    model = None if row.model_id is None else session.get(Model, row.model_id)
+def _waiting_model(session: Session, submission_id: int) -> ModelRow:
+    row: SubmissionRow = locked_submission(session, submission_id)
+    model = None if row.model_id is None else session.get(ModelRow, row.model_id)
     if row.state != "quarantined" or model is None:
         raise Conflict(
             f"submission {submission_id} is {row.state}: only one that is held for review can be approved or refused"

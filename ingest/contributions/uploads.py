@@ -29,7 +29,7 @@ from organs.registry.catalog.register.uploads import (
     remove_expired_upload,
     remove_upload,
 )
-from organs.registry.catalog.tables import Upload
+from organs.registry.catalog.tables import UploadRow
 from organs.registry.digest import Digest
 from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadInput, Conflict, Count
@@ -55,7 +55,7 @@ class WrongOffset(Conflict, code="wrong-offset", status=416):
 
     received_bytes: Count
 
-    def __init__(self, upload: Upload) -> None:
+    def __init__(self, upload: UploadRow) -> None:
         super().__init__(f"{upload.received_bytes:,} bytes were received: the next chunk must begin there")
         self.received_bytes = upload.received_bytes
         self.upload = upload
@@ -75,7 +75,7 @@ def check_request(wanted: UploadRequest) -> None:
         raise BadInput(f"the pieces have {total:,} bytes in total, but the pack is declared with {wanted.size_bytes:,}")
 
 
-def open_upload(registry: LocalRegistry, contributor_id: int, wanted: UploadRequest) -> Upload:
+def open_upload(registry: LocalRegistry, contributor_id: int, wanted: UploadRequest) -> UploadRow:
     """Return the contributor's open upload of the same request, else a new one. `check_request` has passed `wanted`.
 
     Raises OverQuota, TooMany, DiskFull, StoreUnwritable.
@@ -96,7 +96,7 @@ def open_upload(registry: LocalRegistry, contributor_id: int, wanted: UploadRequ
             hold=hold,
         )
 
-    def is_same(session: Session, upload: Upload) -> bool:
+    def is_same(session: Session, upload: UploadRow) -> bool:
         return (
             (upload.kind, upload.size_bytes, upload.name) == (wanted.kind, wanted.size_bytes, wanted.name)
             and upload.digest == wanted.digest
@@ -128,13 +128,13 @@ def open_upload(registry: LocalRegistry, contributor_id: int, wanted: UploadRequ
         raise
 
 
-def look_up(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upload:
+def look_up(registry: LocalRegistry, contributor_id: int, public_id: str) -> UploadRow:
     """Return the contributor's upload with that id; raises NotFound."""
     with registry.catalog.reading() as session:
         return upload_by_public_id(session, public_id, contributor_id, database_now(session))
 
 
-def is_received(upload: Upload, chunk: Chunk) -> bool:
+def is_received(upload: UploadRow, chunk: Chunk) -> bool:
     """Return whether the whole chunk was received before, for example if the client did not get the answer.
 
     Raises WrongOffset if it does not begin at the end of the received bytes, BadInput for another total size and for a
@@ -156,7 +156,7 @@ def is_received(upload: Upload, chunk: Chunk) -> bool:
 
 def receive(
     registry: LocalRegistry, contributor_id: int, public_id: str, chunk: Chunk, pieces: Iterable[bytes]
-) -> Upload:
+) -> UploadRow:
     """Store a chunk with the bytes of `pieces`; it is durable on return.
 
     A chunk that was received before is compared with the stored bytes. Raises NotFound, Conflict while another client
@@ -191,7 +191,7 @@ def receive(
         return look_up(registry, contributor_id, public_id)
 
 
-def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest: Digest | None = None) -> Upload:
+def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest: Digest | None = None) -> UploadRow:
     """Finish an upload: read it again, and compare it with the declared digests and with `digest`.
 
     A finished upload is returned unchanged. Raises NotFound, Conflict while another client uses it, BadInput for
@@ -215,7 +215,7 @@ def finish(registry: LocalRegistry, contributor_id: int, public_id: str, digest:
         return upload
 
 
-def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Upload:
+def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> UploadRow:
     """Remove an upload and its bytes, finished or not, and return it. Raises NotFound, Conflict while another client
     uses it.
     """
@@ -227,7 +227,7 @@ def cancel(registry: LocalRegistry, contributor_id: int, public_id: str) -> Uplo
 @contextmanager
 def _locked(
     registry: LocalRegistry, contributor_id: int, public_id: str
-) -> Iterator[tuple[Upload, SpoolFile | ChunkedUpload]]:
+) -> Iterator[tuple[UploadRow, SpoolFile | ChunkedUpload]]:
     look_up(registry, contributor_id, public_id)  # raises NotFound before a lock is taken
     with spool_of(registry).locked(public_id) as file:
         yield look_up(registry, contributor_id, public_id), file
@@ -246,7 +246,7 @@ def _within(chunk: Chunk, pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]
 
 
 def _checked_digest(
-    registry: LocalRegistry, upload: Upload, file: SpoolFile | ChunkedUpload, expected: str | None
+    registry: LocalRegistry, upload: UploadRow, file: SpoolFile | ChunkedUpload, expected: str | None
 ) -> Digest:
     """Return the digest of all bytes, read in small portions; raises BadInput if it or that of a piece is wrong."""
     spans: list[tuple[int, int, Digest | None]] = [(0, upload.size_bytes, None)]

@@ -39,7 +39,8 @@ from organs.ingest.dissect import DissectedFile, dissect
 from organs.ingest.files import FileSource
 from organs.registry.anatomy import OrganType
 from organs.registry.assembly import FilePlan, FileStream, plan_model
-from organs.registry.catalog.queries.models import files_of, model_by_name, placements_of
+from organs.registry.catalog.queries.model_contents import files_of, placements_of
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.digest import Digest
 from organs.registry.documents import Outline
 from organs.registry.errors import BadSource, CorruptBlob

@@ -25,7 +25,7 @@ from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.urls import Hub, is_url
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.fleet import model_names
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.fleet import UNITS_MAX, NewUnit
 from organs.registry.catalog.vocabulary import TEXT_MAX
 from organs.registry.client.address import without_secrets

@@ -21,7 +21,7 @@ from organs.ingest.service import ingest_model, keep_file
 from organs.ingest.tools.facts import known_model
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.fleet import count_unfinished, run_digest
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.fleet import claim_unit, finish_unit, postpone_unit
 from organs.registry.catalog.work import RETRY_SECONDS, WorkCancelled, fail, keeping, put_back, renew, write_end

@@ -14,7 +14,7 @@ from organs.ingest.jobs.validate import QUICK_LOOK
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.chimeras import stored_quick_look
 from organs.registry.catalog.queries.jobs import active_jobs
-from organs.registry.catalog.queries.models import check_model_name, model_by_text
+from organs.registry.catalog.queries.model_names import check_model_name, model_by_text
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.compose.build import check_own, make

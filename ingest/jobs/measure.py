@@ -6,7 +6,8 @@ from threadpoolctl import threadpool_limits
 
 from organs.ingest.jobs.kind import WORK, JobKind, ReportProgress
 from organs.registry.assembly import naming
-from organs.registry.catalog.queries.models import model_by_name, placements_of
+from organs.registry.catalog.queries.model_contents import placements_of
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.digest import Digest
 from organs.registry.entities.job import MeasuredDifference, MeasureJobResult, ModelRequest, RemeasuredTensor

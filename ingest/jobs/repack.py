@@ -12,7 +12,7 @@ from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.jobs import is_anything_due, last_end
 from organs.registry.catalog.queries.organs import oldest_living_ingest
 from organs.registry.catalog.queries.relatives import models_to_repack
-from organs.registry.entities.base import Request
+from organs.registry.entities.base import RequestBody
 from organs.registry.entities.job import RepackJobResult
 from organs.registry.local import LocalRegistry
 from organs.registry.references import RepackReport, repack
@@ -22,7 +22,7 @@ RETRY_AFTER = timedelta(hours=1)
 """The time after a failed or cancelled repack in which runners add none."""
 
 
-class RepackRequest(Request, frozen=True, kw_only=True):
+class RepackRequest(RequestBody, frozen=True, kw_only=True):
     """The arguments of a repack: none."""
 
 

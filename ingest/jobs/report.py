@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from organs.ingest.jobs.kind import WORK, JobKind, ReportProgress
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.entities.job import ReportJobResult, ReportRequest
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT

@@ -37,7 +37,7 @@ from organs.registry.catalog.register.jobs import (
     remove_old_jobs,
     report_progress,
 )
-from organs.registry.catalog.register.rates import remove_expired_counts
+from organs.registry.catalog.register.request_counts import remove_expired_counts
 from organs.registry.catalog.work import (
     RETRY_SECONDS,
     WRITE_TRIES,

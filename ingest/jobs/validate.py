@@ -13,7 +13,7 @@ from msgspec.structs import asdict, replace
 from organs.ingest.jobs.kind import VALIDATE as LANE
 from organs.ingest.jobs.kind import JobKind, ReportProgress
 from organs.registry.catalog.queries.chimeras import chimera_of
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.entities.job import ValidationJobResult, ValidationRequest
 from organs.registry.entities.quick_look import QuickLook, QuickLookRequest
 from organs.registry.errors import BadInput, NotComposedHere

@@ -13,18 +13,12 @@ from sqlalchemy.orm import Session
 from organs.ingest.files import stamp_text
 from organs.ingest.sources import GGUF_SUFFIX, ModelSource
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.models import (
-    find_model,
-    free_names,
-    has_damaged_blobs,
-    known_digests,
-    runtime_texts,
-    visible_model_with_digest,
-)
+from organs.registry.catalog.queries.model_contents import has_damaged_blobs, known_digests, runtime_texts
+from organs.registry.catalog.queries.model_names import find_model, free_names, visible_model_with_digest
 from organs.registry.catalog.records import Edits, ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.models import add_other_names, edit_model, record_texts, rename_model
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.register.model_changes import add_other_names, edit_model, record_texts, rename_model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX, shown_text
 from organs.registry.digest import model_digest
 from organs.registry.entities.model import RuntimeText
@@ -69,7 +63,7 @@ def stamp_of(path: Path) -> str | None:
         return None
 
 
-def known_model(session: Session, source: ModelSource) -> Model | None:
+def known_model(session: Session, source: ModelSource) -> ModelRow | None:
     """Return the registered model of `source`, whose files were read before and are unchanged; else None.
 
     A model with damaged blobs is read again, which repairs it.
@@ -133,7 +127,7 @@ def leads_to(registry: LocalRegistry, name: ModelName, full_name: str) -> bool:
         return model is not None and model.full_name == full_name and not is_own
 
 
-def _has_more(session: Session, model: Model, source: ModelSource, names: Sequence[ModelName]) -> bool:
+def _has_more(session: Session, model: ModelRow, source: ModelSource, names: Sequence[ModelName]) -> bool:
     if free_names(session, model, names):
         return True
     if not _is_own(session, model):
@@ -146,11 +140,11 @@ def _has_more(session: Session, model: Model, source: ModelSource, names: Sequen
     return has_texts or has_license or _better_name(session, model, names) is not None
 
 
-def _is_own(session: Session, model: Model) -> bool:
+def _is_own(session: Session, model: ModelRow) -> bool:
     return contributor_name(session, model.contributor_id) == LOCAL
 
 
-def _better_name(session: Session, model: Model, names: Iterable[ModelName]) -> ModelName | None:
+def _better_name(session: Session, model: ModelRow, names: Iterable[ModelName]) -> ModelName | None:
     """Return the first of `names` that can replace the name of `model`, a digest; None if its name is not a digest."""
     if not is_digest_name(ModelName(model.namespace, model.name)):
         return None

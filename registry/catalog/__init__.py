@@ -6,9 +6,9 @@
     work        the queue under jobs and units of fleets: claim, renew, finish, fail, put back, recover; named leases
     cache       values computed from the catalog, valid until it changes
     records     values that ingest and compose pass to `register`
+    rows        rows: read in batches, counted, and turned into entities
     queries     every SELECT, as functions that take a session
     register    every INSERT, UPDATE and DELETE, as functions that take a session and never commit
-    search      the query language: its fields, its parser, and queries as values
     cursor      the position in a list after a page: the sort value and id of its last row
 
 The caller owns the transaction: functions here take a session and never commit.

@@ -95,7 +95,7 @@ class Cache:
         self._entries_max = entries_max
         self._lock = Lock()
         self._version = -1
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _CachedValue] = OrderedDict()
 
     def get(self, version: int, key: Hashable, compute: Callable[[], T], keep: Callable[[T], bool] | None = None) -> T:
         """Return the value of `key` at `version`; compute it if it is missing, and store it if `keep` accepts it.
@@ -126,21 +126,21 @@ class Cache:
         with self._lock:
             self._entries.clear()
 
-    def _entry(self, version: int, key: Hashable) -> _Entry | None:
+    def _entry(self, version: int, key: Hashable) -> _CachedValue | None:
         with self._lock:
             if version < self._version:
                 return None
             if version > self._version:
                 self._entries.clear()
                 self._version = version
-            entry = self._entries.setdefault(key, _Entry())
+            entry = self._entries.setdefault(key, _CachedValue())
             self._entries.move_to_end(key)
             if len(self._entries) > self._entries_max:
                 self._entries.popitem(last=False)
             return entry
 
 
-class _Entry:
+class _CachedValue:
     """A value that another thread may be computing."""
 
     __slots__ = ("is_computed", "lock", "value")

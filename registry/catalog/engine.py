@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -211,7 +212,8 @@ def limited(session: Session, seconds: float, *, reusable: bool = True) -> Itera
         else:
             yield
     except DatabaseError as error:
-        if _was_stopped(error):
+        code, state = (getattr(error.orig, name, None) for name in ("sqlite_errorcode", "sqlstate"))
+        if code == sqlite3.SQLITE_INTERRUPT or state == _POSTGRESQL_CANCELED:
             raise TooSlow(limit[1]) from error
         raise
     finally:
@@ -232,11 +234,6 @@ def _set_limit(connection: Connection, limit: tuple[float, float] | None) -> Non
     elif connection.dialect.name == "postgresql":
         milliseconds = 0 if limit is None else max(1, int(1000 * (limit[0] - monotonic())))
         connection.execute(_SET_TIMEOUT, {"milliseconds": str(milliseconds)})
-
-
-def _was_stopped(error: DatabaseError) -> bool:
-    code = getattr(error.orig, "sqlite_errorcode", None)
-    return code == sqlite3.SQLITE_INTERRUPT or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_CANCELED
 
 
 BUSY_TIMEOUT_MS = 30_000
@@ -414,16 +411,25 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
     url = parse_database_url(database_url)
     try:
         if url.get_backend_name() == "sqlite":
-            _create_database(Path(_database_file(url)))
+            database = url.database or ""
+            is_uri = database.startswith("file:") and "uri" in url.query
+            _create_database(Path(unquote(urlsplit(database).path) if is_uri else database))
         reader, writer = _engine(url, writes=False), _engine(url, writes=True)
-        catalog = Catalog(reader, writer, _track_versions(reader))
+        versions = None
+        if reader.dialect.name == "sqlite":
+            versions = Versions(reader)
+            event.listen(reader, "begin", partial(_begin_reading, versions))
+        catalog = Catalog(reader, writer, versions)
         catalog.slow.watch(reader, "reader")
         catalog.slow.watch(writer, "writer")
     except (ArgumentError, ModuleNotFoundError) as error:
         raise CatalogError(f"the database cannot be opened: {error}") from error
     try:
         with translated():
-            if _revision(catalog.reader) != head:
+            with catalog.reader.connect() as connection:
+                has_schema = inspect(connection).has_table("alembic_version")
+                revision = connection.execute(REVISION_STATEMENT).scalar() if has_schema else None
+            if revision != head:
                 migrate(catalog.writer)
     except OrganError as error:
         catalog.close()
@@ -433,70 +439,80 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
     return catalog
 
 
+REVISION_STATEMENT = text("SELECT version_num FROM alembic_version")
+
+
+def _begin_reading(versions: Versions, connection: Any) -> None:
+    """Begin a transaction of a reader (SQLite), and store the version of the database in the connection."""
+    connection.info[VERSION_KEY] = versions.current()  # before the snapshot, so that the snapshot is not older
+    connection.exec_driver_sql("BEGIN")
+
+
 def _error_of(error: DatabaseError) -> OrganError:
     """Return the error of this project for the result code of SQLite, or the state of PostgreSQL."""
+    message = str(error.orig)
     code = getattr(error.orig, "sqlite_errorcode", None)
-    message = str(error.orig)
+    state: str = getattr(error.orig, "sqlstate", None) or ""
+    primary = None if code is None else code & _PRIMARY
+    if primary in _LOCKED or state in _POSTGRESQL_RETRIED:
+        return Busy(f"another process has locked the database: {message}")
+    if primary in _UNWRITABLE or state == _POSTGRESQL_READ_ONLY:
+        return StoreUnwritable(f"the database cannot be written: {message}")
+    if code in _FULL_EXTENDED or primary == sqlite3.SQLITE_FULL or state == _POSTGRESQL_FULL:
+        return DiskFull(f"the disk of the database is full: {message}")
     if hasattr(error.orig, "sqlstate"):
-        return _postgresql_error(error)
-    if code is None:
-        return CatalogError(f"the database failed: {message}")
-    if code in _FULL_EXTENDED or code & _PRIMARY == sqlite3.SQLITE_FULL:
-        return DiskFull(f"the disk of the database is full: {message}")
-    if code & _PRIMARY in _UNWRITABLE:
-        return StoreUnwritable(f"the database cannot be written: {message}")
-    if code & _PRIMARY in _LOCKED:
-        return Busy(f"another process has locked the database: {message}")
+        is_broken = isinstance(error, OperationalError) and state[:2] in _POSTGRESQL_UNREACHABLE
+        if error.connection_invalidated or is_broken:
+            _log.warning("the database does not answer: %s", message)  # the message names hosts and users
+            return DatabaseUnreachable("the database does not answer: try again later")
+        if isinstance(error, DataError):
+            return BadValue(f"the database refuses a value: {message}")
     return CatalogError(f"the database failed: {message}")
-
-
-def _postgresql_error(error: DatabaseError) -> OrganError:
-    message = str(error.orig)
-    state = getattr(error.orig, "sqlstate", None) or ""
-    if state in _POSTGRESQL_RETRIED:
-        return Busy(f"another process has locked the database: {message}")
-    if state == _POSTGRESQL_READ_ONLY:
-        return StoreUnwritable(f"the database cannot be written: {message}")
-    if state == _POSTGRESQL_FULL:
-        return DiskFull(f"the disk of the database is full: {message}")
-    if error.connection_invalidated or (isinstance(error, OperationalError) and state[:2] in _POSTGRESQL_UNREACHABLE):
-        _log.warning("the database does not answer: %s", message)  # the message names hosts and users
-        return DatabaseUnreachable("the database does not answer: try again later")
-    if isinstance(error, DataError):
-        return BadValue(f"the database refuses a value: {message}")
-    return CatalogError(f"the database failed: {message}")
-
-
-def _database_file(url: URL) -> str:
-    assert url.database is not None
-    if url.database.startswith("file:") and "uri" in url.query:
-        return unquote(urlsplit(url.database).path)
-    return url.database
 
 
 def _engine(url: URL, *, writes: bool) -> Engine:
-    backend = url.get_backend_name()
     engine = create_engine(
         url,
-        pool_pre_ping=backend != "sqlite",
+        pool_pre_ping=url.get_backend_name() != "sqlite",
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
         query_cache_size=STATEMENTS_MAX,
     )
     if engine.dialect.name == "sqlite":
-        _enable_hints(engine)
-        event.listen(engine, "connect", _sqlite_writer if writes else _sqlite_reader)
+        from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+
+        class Hinted(SQLiteCompiler):
+            """A compiler for `with_hint(table, "INDEXED BY …", "sqlite")`: that of SQLAlchemy leaves hints out."""
+
+            def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+                return text
+
+        engine.dialect.statement_compiler = Hinted
         if writes:
             event.listen(engine, "begin", _begin_immediate)
-    elif engine.driver == "psycopg":
-        event.listen(engine, "connect", _load_numeric_as_number)
-        if not writes:  # one snapshot for a transaction, as on SQLite, and no writes
-            event.listen(engine, "connect", _set_planner)
-            engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    event.listen(engine, "connect", partial(_prepare_connection, engine.driver, writes))
+    if engine.driver == "psycopg" and not writes:  # one snapshot for a transaction, as on SQLite, and no writes
+        engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return engine
 
 
-def _load_numeric_as_number(connection: Any, _record: object) -> None:
+def _prepare_connection(driver: str, writes: bool, connection: Any, _record: object) -> None:
+    """Set the options of a new connection of the driver."""
+    if driver == "psycopg":
+        _load_numeric_as_number(connection)
+        if not writes:
+            connection.execute("; ".join(f"SET {name} = {value}" for name, value in _PLANNER_SETTINGS.items()))
+            connection.commit()
+        return
+    connection.isolation_level = None  # the driver must not begin transactions by itself
+    own = ("journal_mode = WAL", "synchronous = FULL")
+    if not writes:
+        own = ("query_only = ON", f"mmap_size = {MAPPED_MAX_BYTES}")
+    for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "foreign_keys = ON", *own):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _load_numeric_as_number(connection: Any) -> None:
     """Load NUMERIC as int or float instead of Decimal.
 
     No column has this type, but PostgreSQL's sums and averages of whole numbers do.
@@ -511,72 +527,15 @@ def _load_numeric_as_number(connection: Any, _record: object) -> None:
     connection.adapters.register_loader("numeric", NumberLoader)
 
 
-def _set_planner(connection: Any, _record: object) -> None:
-    connection.execute("; ".join(f"SET {name} = {value}" for name, value in _PLANNER_SETTINGS.items()))
-    connection.commit()
-
-
-def _track_versions(reader: Engine) -> Versions | None:
-    """Store the version of the database in the connection when a transaction of `reader` begins (SQLite)."""
-    if reader.dialect.name != "sqlite":
-        return None
-    versions = Versions(reader)
-
-    def begin(connection: Any) -> None:
-        connection.info[VERSION_KEY] = versions.current()  # before the snapshot, so that the snapshot is not older
-        connection.exec_driver_sql("BEGIN")
-
-    event.listen(reader, "begin", begin)
-    return versions
-
-
-def _enable_hints(engine: Engine) -> None:
-    """Make `with_hint(table, "INDEXED BY …", "sqlite")` work: SQLAlchemy's compiler for SQLite leaves hints out."""
-    from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
-
-    class Hinted(SQLiteCompiler):
-        def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
-            return text
-
-    engine.dialect.statement_compiler = Hinted
-
-
-def _sqlite_writer(connection: Any, _record: object) -> None:
-    _set_pragmas(connection, ("journal_mode = WAL", "synchronous = FULL"))
-
-
-def _sqlite_reader(connection: Any, _record: object) -> None:
-    _set_pragmas(connection, ("query_only = ON", f"mmap_size = {MAPPED_MAX_BYTES}"))
-
-
-def _set_pragmas(connection: Any, others: tuple[str, ...]) -> None:
-    connection.isolation_level = None  # the driver must not begin transactions by itself
-    cursor = connection.cursor()
-    for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "foreign_keys = ON", *others):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
 def _begin_immediate(connection: Any) -> None:
-    if connection.get_execution_options().get(_WAITS, True):
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-        return
-    _allow_waiting(connection, 0)
+    waits = connection.get_execution_options().get(_WAITS, True)
     try:
+        if not waits:
+            connection.exec_driver_sql("PRAGMA busy_timeout = 0").close()
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     finally:
-        _allow_waiting(connection, BUSY_TIMEOUT_MS)  # the next transaction of this connection waits again
-
-
-def _allow_waiting(connection: Any, milliseconds: int) -> None:
-    connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}").close()
-
-
-def _revision(engine: Engine) -> str | None:
-    with engine.connect() as connection:
-        if not inspect(connection).has_table("alembic_version"):
-            return None
-        return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        if not waits:  # the next transaction of this connection waits again
+            connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}").close()
 
 
 def _create_database(database: Path) -> None:
@@ -612,35 +571,32 @@ def write_snapshot(catalog: Catalog, path: Path) -> None:
     # With the default mode of SQLite, all users could read the file.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
     with translated():
-        if catalog.reader.dialect.name != "sqlite":
-            _copy_into_file(catalog, path)
+        if catalog.reader.dialect.name == "sqlite":
+            with catalog.reader.connect() as connection:
+                source = connection.connection.driver_connection
+                assert isinstance(source, sqlite3.Connection)
+                try:
+                    with closing(sqlite3.connect(path)) as target_file:
+                        source.backup(target_file)
+                        # The copy has WAL mode, which needs a log beside it.
+                        target_file.execute("PRAGMA journal_mode = DELETE")
+                except sqlite3.DatabaseError as error:
+                    raise DatabaseError("the copy of the database", None, error) from error
             return
-        with catalog.reader.connect() as connection:
-            source = connection.connection.driver_connection
-            assert isinstance(source, sqlite3.Connection)
-            try:
-                with closing(sqlite3.connect(path)) as target:
-                    source.backup(target)
-                    target.execute("PRAGMA journal_mode = DELETE")  # the copy has WAL mode, which needs a log beside it
-            except sqlite3.DatabaseError as error:
-                raise DatabaseError("the copy of the database", None, error) from error
+        from organs.registry.catalog.copying import copy_rows
+        from organs.registry.catalog.tables import Base
 
-
-def _copy_into_file(catalog: Catalog, path: Path) -> None:
-    from organs.registry.catalog.copying import copy_rows
-    from organs.registry.catalog.tables import Base
-
-    copy = open_snapshot(path)
-    try:
-        Base.metadata.create_all(copy.writer)  # the schema that the migrations make
-        with catalog.reading() as source, copy.writing() as target:
-            revision = source.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
-            target.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
-            target.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
-            target.execute(text("INSERT INTO catalog_version (id, number) VALUES (1, 1)"))
-            copy_rows(source, target)
-    finally:
-        copy.close()
+        copy = open_snapshot(path)
+        try:
+            Base.metadata.create_all(copy.writer)  # the schema that the migrations make
+            with catalog.reading() as own, copy.writing() as target:
+                revision = own.execute(REVISION_STATEMENT).scalar_one()
+                target.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+                target.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
+                target.execute(text("INSERT INTO catalog_version (id, number) VALUES (1, 1)"))
+                copy_rows(own, target)
+        finally:
+            copy.close()
 
 
 def open_snapshot(path: Path) -> Catalog:

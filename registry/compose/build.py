@@ -26,7 +26,7 @@ from organs.registry.assembly import (
 )
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
-from organs.registry.catalog.queries.models import check_model_name, model_with_header, next_version
+from organs.registry.catalog.queries.model_names import check_model_name, model_with_header, next_version
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
@@ -51,7 +51,7 @@ from organs.registry.catalog.register.organs import (
     recorded_ingest,
     shape_text,
 )
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.compose.lock import Lock, checked_header, lock_of
 from organs.registry.compose.parents import Part, parts_of
@@ -678,7 +678,7 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
     return plan_new_file(name, data, tensors, read.header.alignment, [rows[tensor.digest] for tensor in lock.tensors])
 
 
-def lock_of_model(session: Session, store: BlobStore, model: Model) -> Lock | None:
+def lock_of_model(session: Session, store: BlobStore, model: ModelRow) -> Lock | None:
     """Return the lock in the header of `model`; None without a lock."""
     read = first_header(session, store, model)
     return lock_of(read.header, read.source)

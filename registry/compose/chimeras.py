@@ -15,16 +15,10 @@ from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
 from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_of, recorded_children, recorded_parents
-from organs.registry.catalog.queries.models import (
-    files_of,
-    header_text,
-    is_reachable,
-    metadata_of,
-    placements_of,
-)
-from organs.registry.catalog.tables import Chimera as ChimeraRow
-from organs.registry.catalog.tables import Model, ModelFile, Placement
-from organs.registry.catalog.tables import Verdict as VerdictRow
+from organs.registry.catalog.queries.model_contents import files_of, header_text, metadata_of, placements_of
+from organs.registry.catalog.queries.relatives import models_by_id
+from organs.registry.catalog.rows import entity_of
+from organs.registry.catalog.tables import ChimeraRow, ModelFileRow, ModelRow, Placement, VerdictRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.licenses import (
     NOT_STATED,
@@ -36,10 +30,10 @@ from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import recipe_from_json, with_versions
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
+from organs.registry.entities import model as model_entities
 from organs.registry.entities.base import ITEMS_MAX, Digest, Entity, Text, prepared
 from organs.registry.entities.chimera import (
     Chimera,
-    ChimeraFile,
     ChimeraPage,
     ChimeraSummary,
     ComputedOrgan,
@@ -47,7 +41,7 @@ from organs.registry.entities.chimera import (
     GraftedPart,
 )
 from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
-from organs.registry.entities.gain import Leaderboard
+from organs.registry.entities.gain import Gain, Leaderboard
 from organs.registry.entities.plan import (
     ADAPTER,
     GIVERS_SEPARATOR,
@@ -71,24 +65,24 @@ def chimera_page(
     session: Session, limit: int, after: str | None = None, *, order: str = chimera_rows.NEWEST
 ) -> ChimeraPage:
     """Return the next `limit` visible chimeras after `after`, by one of `chimera_rows.ORDERS`. Raises BadQuery."""
-    page = chimera_rows.chimeras_in_order(session, order, limit, after)
-    ids = [model.id for model, _ in page.items]
+    rows, next_page = chimera_rows.chimeras_in_order(session, order, limit, after)
+    ids = [model.id for model, _ in rows]
     verdicts = chimera_rows.strongest_verdicts(session, ids)
     withdrawn = chimera_rows.withdrawn_ancestors(session, ids)
     gains, blocks = chimera_rows.gains_of_chimeras(session, ids), chimera_rows.blocks_of_models(session, ids)
     items = [
         msgspec.structs.replace(
             _summary(model, chimera, verdicts.get(model.id), withdrawn.get(model.id, ())),
-            gains=tuple(map(gain_rows.gain_entity, gains.get(model.id, ()))),
+            gains=tuple(entity_of(Gain, gain) for gain in gains.get(model.id, ())),
             blocks=blocks.get(model.id, 0),
         )
-        for model, chimera in page.items
+        for model, chimera in rows
     ]
-    return ChimeraPage(items=tuple(items), next=page.next)
+    return ChimeraPage(items=tuple(items), next=next_page)
 
 
 def leaderboard(
-    session: Session, base: Model | None, on: str | None, limit: int, after: str | None = None
+    session: Session, base: ModelRow | None, on: str | None, limit: int, after: str | None = None
 ) -> Leaderboard:
     """Return the next `limit` validated chimeras after the cursor `after`, by their largest settled gain.
 
@@ -118,7 +112,7 @@ def chimera_by_lock(session: Session, prefix: str) -> Chimera:
     return chimera
 
 
-def chimera_of_model(session: Session, model: Model) -> Chimera | None:
+def chimera_of_model(session: Session, model: ModelRow) -> Chimera | None:
     """Return the description of `model` as a chimera; None if it was not composed in this registry."""
     row = chimera_of(session, model.id)
     if row is None:
@@ -144,7 +138,7 @@ def chimera_of_model(session: Session, model: Model) -> Chimera | None:
         size_bytes=model.size_bytes,
         mean_theta=model.mean_theta,
         created_at=model.created_at,
-        file=ChimeraFile(name=file.name, size_bytes=file.size_bytes, sha256=Digest(file.sha256)),
+        file=entity_of(model_entities.ModelFile, file),
         recipe=recipe_file(recipe),
         recipe_yaml=recipe_yaml(recipe),
         parents=parents,
@@ -208,7 +202,7 @@ def _origins(row: ChimeraRow) -> _Origins:
 
 
 def _summary(
-    model: Model, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
+    model: ModelRow, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
 ) -> ChimeraSummary:
     origins, look = _origins(row), chimera_rows.parsed_quick_look(row.quick_look)
     return ChimeraSummary(
@@ -248,7 +242,7 @@ def _grafted_parts(origins: _Origins) -> tuple[GraftedPart, ...]:
     )
 
 
-def findings_beside_file(session: Session, model: Model) -> list[Finding]:
+def findings_beside_file(session: Session, model: ModelRow) -> list[Finding]:
     """Return the findings that the file of a model cannot contain, because its bytes never change.
 
     These are a stated license that differs from the header's, and parents that were yanked or removed.
@@ -256,19 +250,19 @@ def findings_beside_file(session: Session, model: Model) -> list[Finding]:
     return [*license_findings(model, stored_license(session, model)), *origin_findings(session, model)]
 
 
-def license_findings(model: Model, in_header: str | None) -> list[Finding]:
+def license_findings(model: ModelRow, in_header: str | None) -> list[Finding]:
     """Return a finding if the stated license, which contributors can edit, differs from the license in the header."""
     sentence = differing_license(model.license, in_header)
     return [] if sentence is None else [Finding(Severity.INFO, "license-differs", sentence)]
 
 
-def stored_license(session: Session, model: Model) -> str | None:
+def stored_license(session: Session, model: ModelRow) -> str | None:
     """Return the license in the header of a model's file, shortened as a stated license is."""
     text = header_text(session, model.id, LICENSE_KEY)
     return None if text is None else shown_text(text, LICENSE_MAX)
 
 
-def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentModel, ...]:
+def _parents(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[ParentModel, ...]:
     """Return the parents in the order of the recipe. Only models that are still registered have a license."""
     origins = _origins(row)
     acts: dict[str, set[str]] = {label: set() for label in origins.parents}
@@ -288,10 +282,10 @@ def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentMod
     )
 
 
-def _parts(session: Session, model: Model, row: ChimeraRow) -> tuple[PlanPart, ...]:
+def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart, ...]:
     """Return the organs that are not the base's own. The base's organs are left out if the base is not visible."""
     origins = _origins(row)
-    rows = placements_of(session, row.base_model_id) if is_reachable(session, row.base_model_id) else ()
+    rows = placements_of(session, row.base_model_id) if models_by_id(session, [row.base_model_id]) else ()
     before = {placement.name: placement for placement, *_ in rows}
     return tuple(
         _part(placement, digest, before.get(placement.name), origins)
@@ -330,7 +324,7 @@ def _part(placement: Placement, digest: str, before: Placement | None, origins: 
     )
 
 
-def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
+def _computed(session: Session, model: ModelRow, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
     """Return the computed organs: the computation, its inputs, and θ before and after."""
     computations = chimera_rows.computations_in(session, model.id)
     thetas = chimera_rows.thetas_of(session, {item.key for item in computations.values()})
@@ -403,7 +397,7 @@ class Usage:
         return f"{about}\nFROM ./{self.file}\nPARAMETER num_ctx {tokens}\n"
 
 
-def card(session: Session, model: Model, files: Sequence[tuple[str, ModelFile]] | None = None) -> str:
+def card(session: Session, model: ModelRow, files: Sequence[tuple[str, ModelFileRow]] | None = None) -> str:
     """Return the README of `model`, without verdicts, which come later; `files` has the names in downloads."""
     if files is None:
         files = [(file.name, file) for file in files_of(session, model.id)]
@@ -412,8 +406,8 @@ def card(session: Session, model: Model, files: Sequence[tuple[str, ModelFile]] 
 
 def _card(
     session: Session,
-    model: Model,
-    files: Sequence[tuple[str, ModelFile]],
+    model: ModelRow,
+    files: Sequence[tuple[str, ModelFileRow]],
     chimera: Chimera | None,
     *,
     with_verdicts: bool = True,
@@ -443,7 +437,7 @@ def _finding_line(finding: Finding) -> str:
     return f"- {finding.severity.value}, {_text(finding.code)}: {_text(finding.sentence)}"
 
 
-def _facts(model: Model, in_header: str | None) -> list[tuple[str, str]]:
+def _facts(model: ModelRow, in_header: str | None) -> list[tuple[str, str]]:
     in_file = [] if is_license_in_file(model.license, in_header) else [("license in the file", in_header or NOT_STATED)]
     state = [("yanked", model.state_reason or "no reason was given")] if model.state == "yanked" else []
     rows = [

@@ -14,8 +14,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text, plural_text, weight_change_text
 from organs.registry.anatomy import OrganType, Slot, Tower, type_name
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.organs import CellOrgan as CellOrganRow
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import cell_organs
 from organs.registry.catalog.queries.relatives import likenesses, models_by_id
 from organs.registry.compose.fitting import (
@@ -40,8 +39,8 @@ from organs.registry.compose.parents import (
 )
 from organs.registry.compose.plan import PlannedPart, mean_of
 from organs.registry.compose.screen import Change, screen
-from organs.registry.digest import Digest
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity, in_order
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import (
     AdapterChoice,
     Candidate,
@@ -673,9 +672,9 @@ def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Ca
     names = list(dict.fromkeys([*alike, *(organ.model for organ in page.items)]))
     examined = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
     ids = [model_by_name(session, parse_model_name(name)).id for name in examined]
-    offered: dict[str, list[CellOrganRow]] = {name: [] for name in examined}
-    for organ in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
-        offered[organ.model].append(organ)
+    offered: dict[str, list[tuple[PlacedOrgan, bytes | None]]] = {name: [] for name in examined}
+    for organ, fingerprint in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
+        offered[organ.model].append((organ, fingerprint))
     if order == ALIKE:
         examined.sort(key=lambda name: _likeness(own, offered[name]).distance)
     selected = examined[:CANDIDATES_MAX]
@@ -757,10 +756,10 @@ def _relatives(session: Session, base: Parent, query: str) -> list[str]:
 
 
 def _candidate(
-    own: dict[str, Part], model: str, organs: Sequence[CellOrganRow], fitting: set[tuple[str, str]]
+    own: dict[str, Part], model: str, organs: Sequence[tuple[PlacedOrgan, bytes | None]], fitting: set[tuple[str, str]]
 ) -> Candidate:
     """Return the organs of one model for the places `own` of the base, by slot."""
-    placed = {organ.slot: organ for organ in organs if organ.slot in own}
+    placed = {organ.slot: organ for organ, _ in organs if organ.slot in own}
     equal = {
         slot
         for slot, organ in placed.items()
@@ -770,7 +769,7 @@ def _candidate(
     likeness = _likeness(own, organs)
     return Candidate(
         model=model,
-        license=next((organ.license for organ in organs), None),
+        license=next((organ.license for organ, _ in organs), None),
         fitting=len(fits),
         equal=len(equal),
         total=len(own),
@@ -781,19 +780,17 @@ def _candidate(
         change=likeness.change.mean,
         size_bytes=sum(organ.size_bytes for organ in placed.values()),
         organs=tuple(
-            CellOrgan(name=item.name, slot=item.slot, digest=Digest(item.digest), dtype=item.dtype, theta=item.theta)
+            CellOrgan(name=item.name, slot=item.slot, digest=item.digest, dtype=item.dtype, theta=item.theta)
             for item in placed.values()
         ),
     )
 
 
-def _likeness(own: dict[str, Part], organs: Sequence[CellOrganRow]) -> Similarity:
+def _likeness(own: dict[str, Part], organs: Sequence[tuple[PlacedOrgan, bytes | None]]) -> Similarity:
     """Return the similarity of the organs of a model to the base's `own` organs at the same places."""
-    theirs: dict[Slot, CellOrganRow] = {("text", None, organ.slot): organ for organ in organs if organ.slot in own}
-    return similarity(
-        {slot: own[slot[2]].organ for slot in theirs},
-        {
-            slot: ComparableOrgan("", organ.shape, organ.dtype, organ.fingerprint, organ.digest)
-            for slot, organ in theirs.items()
-        },
-    )
+    theirs: dict[Slot, ComparableOrgan] = {
+        ("text", None, organ.slot): ComparableOrgan("", organ.shape, organ.dtype, fingerprint, organ.digest)
+        for organ, fingerprint in organs
+        if organ.slot in own
+    }
+    return similarity({slot: own[slot[2]].organ for slot in theirs}, theirs)

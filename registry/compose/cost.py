@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.models import find_model_by_text, header_bytes_of, model_by_text
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.queries.model_contents import files_of
+from organs.registry.catalog.queries.model_names import find_model_by_text, model_by_text
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.recipe import Recipe
 from organs.registry.errors import TooCostly
 
@@ -89,9 +90,9 @@ def check_pair(session: Session, base: str, donor: str, budget: Budget) -> int:
     return estimate.spent
 
 
-def read_cost(session: Session, model: Model) -> int:
+def read_cost(session: Session, model: ModelRow) -> int:
     """Return the cost of reading a model."""
-    header = HEADER_COST * header_bytes_of(session, model.id) >> 20
+    header = HEADER_COST * sum(file.header_bytes for file in files_of(session, model.id)[:1]) >> 20
     return MODEL_COST + header + TENSOR_COST * model.tensors
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import threading
 from collections import OrderedDict
@@ -17,10 +16,10 @@ from organs.registry.amounts import names_text
 from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Slot, Tower, place_of
 from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.organs import TensorRow, expert_tensor_rows, models_in_common, tensor_rows
 from organs.registry.catalog.queries.relatives import models_by_id, parents_of
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.cost import (
     CANDIDATE_COST,
@@ -526,7 +525,7 @@ class RegisteredLibrary:
         gains = gains_of_donors(self.session, base.model_id, labels)
         return {labels[donor_id]: gain for donor_id, gain in gains.items()}
 
-    def _read(self, model: Model) -> Parent:
+    def _read(self, model: ModelRow) -> Parent:
         read = first_header(self.session, self.store, model)
         license = read.header.text("general.license")
         in_header = None if license is None else shown_text(license, LICENSE_MAX)
@@ -536,7 +535,7 @@ class RegisteredLibrary:
             source=read.source,
             header_digest=Digest(read.file.header_sha256),
             parts=tuple(parts_of(self.session, model.id)),
-            unassemblable=tuple(json.loads(model.unassemblable)),
+            unassemblable=model.unassemblable,
             complete=model.complete,
             model_id=model.id,
             withdrawn=(
@@ -559,19 +558,19 @@ def _part(row: TensorRow) -> Part:
     )  # fmt: skip
 
 
-def is_partial(session: Session, model: Model) -> bool:
+def is_partial(session: Session, model: ModelRow) -> bool:
     """Return whether `model` has only some organs and declares a base, which has the others."""
     return model.kind == "model" and not model.complete and bool(parents_of(session, [model.id], ("declared",)))
 
 
-def partial_base(session: Session, model: Model) -> Model | None:
+def partial_base(session: Session, model: ModelRow) -> ModelRow | None:
     """Return the first declared parent of `model` that is registered."""
     edges = parents_of(session, [model.id], ("declared",))
     known = models_by_id(session, {edge.parent_model_id for edge in edges if edge.parent_model_id is not None})
     return next((known[edge.parent_model_id] for edge in edges if edge.parent_model_id in known), None)
 
 
-def partial_recipe(session: Session, model: Model) -> Recipe:
+def partial_recipe(session: Session, model: ModelRow) -> Recipe:
     """Return a recipe that grafts all organs of `model` into its base; raises NotAssemblable without a base."""
     base = partial_base(session, model)
     if base is None:
@@ -581,7 +580,7 @@ def partial_recipe(session: Session, model: Model) -> Recipe:
     return Recipe(base.full_name, grafts=(Graft(model.full_name),))
 
 
-def misfit_sentence(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
+def misfit_sentence(session: Session, base: ModelRow, organs: Iterable[TensorSpec]) -> str | None:
     """Return the reason why `organs` do not fit into `base`: a missing place or another shape. None if all fit.
 
     The sentence has only the first names. Groups of organs and other rules are checked by a plan.
@@ -600,7 +599,7 @@ def misfit_sentence(session: Session, base: Model, organs: Iterable[TensorSpec])
     return f"The organs do not fit into their base, {base.full_name}: {'; '.join(reasons)}." if reasons else None
 
 
-def refuse_partial(session: Session, model: Model) -> None:
+def refuse_partial(session: Session, model: ModelRow) -> None:
     """Raise NotAssemblable for a model with only some organs; the message says how to use it."""
     if is_partial(session, model):
         base = partial_base(session, model)

@@ -16,7 +16,7 @@ from organs.registry.entities.base import (
     Entity,
     ModelText,
     Page,
-    Request,
+    RequestBody,
     Text,
     Time,
     Word,
@@ -108,7 +108,7 @@ class ListedTokenPage(Page[ListedToken], frozen=True, kw_only=True):
     """The tokens of all contributors, or of one."""
 
 
-class TokenRequest(Request, frozen=True, kw_only=True):
+class TokenRequest(RequestBody, frozen=True, kw_only=True):
     """The token to create."""
 
     scopes: Annotated[
@@ -220,7 +220,7 @@ class ContributorAccountPage(Page[ContributorAccount], frozen=True, kw_only=True
     """A page of contributors, newest first."""
 
 
-class NewContributorRequest(Request, frozen=True, kw_only=True):
+class NewContributorRequest(RequestBody, frozen=True, kw_only=True):
     """The contributor to add."""
 
     name: Annotated[str, Meta(max_length=96, pattern=r"\S", description="Also the name of the namespace.")]
@@ -228,7 +228,7 @@ class NewContributorRequest(Request, frozen=True, kw_only=True):
     """None for the default quota."""
 
 
-class ContributorChangeRequest(Request, frozen=True, kw_only=True):
+class ContributorChangeRequest(RequestBody, frozen=True, kw_only=True):
     """The changes: the state, the quota, or both."""
 
     state: State | msgspec.UnsetType = msgspec.UNSET

@@ -14,7 +14,7 @@ from organs.registry.entities.base import (
     Entity,
     ModelText,
     Page,
-    Request,
+    RequestBody,
     Text,
     Texts,
     Time,
@@ -40,19 +40,14 @@ class EventPage(Page[Event], frozen=True, kw_only=True):
     """A page of the event log, newest first."""
 
 
-class RegistryNumbers(Entity, frozen=True, kw_only=True):
-    """The registry in numbers, for administrators."""
+class AdminOverview(Entity, frozen=True, kw_only=True):
+    """The registry in numbers, with the newest events, for administrators."""
 
     waiting: Annotated[Count, Meta(description="Submissions that wait for review.")]
     models: Annotated[Counts, Meta(description="Models by state.")]
     contributors: Annotated[Counts, Meta(description="Contributors by state.")]
     uploads: Annotated[Count, Meta(description="Uploads that are open, or not published yet.")]
     upload_bytes: Annotated[Bytes, Meta(description="The sum of the declared sizes of the uploads.")]
-
-
-class AdminOverview(RegistryNumbers, frozen=True, kw_only=True):
-    """The registry in numbers, with the newest events."""
-
     events: Annotated[tuple[Event, ...], Meta(max_length=1000)]
 
 
@@ -77,7 +72,7 @@ class Removal(Entity, frozen=True, kw_only=True):
     ]
 
 
-class RemovalRequest(Request, frozen=True, kw_only=True):
+class RemovalRequest(RequestBody, frozen=True, kw_only=True):
     """The version to remove, and the reason."""
 
     version: Annotated[int, Meta(ge=1, le=VERSION_MAX)]

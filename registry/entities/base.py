@@ -84,7 +84,7 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True):
     """A value that is exchanged as JSON."""
 
 
-class Request(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class RequestBody(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The body of a request. Members with a default may be left out."""
 
 

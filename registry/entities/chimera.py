@@ -15,7 +15,7 @@ from organs.registry.entities.base import (
     Entity,
     ModelText,
     Page,
-    Request,
+    RequestBody,
     Text,
     Texts,
     Theta,
@@ -24,6 +24,7 @@ from organs.registry.entities.base import (
 )
 from organs.registry.entities.finding import Findings
 from organs.registry.entities.gain import Gain
+from organs.registry.entities.model import ModelFile
 from organs.registry.entities.organ import MadeOrgan
 from organs.registry.entities.plan import (
     Block,
@@ -92,14 +93,6 @@ class ComputedOrgan(MadeOrgan, frozen=True, kw_only=True):
     theta: Theta | None
 
 
-class ChimeraFile(Entity, frozen=True, kw_only=True):
-    """The file of a chimera."""
-
-    name: Text
-    size_bytes: Bytes
-    sha256: Digest
-
-
 class DerivedModel(Entity, frozen=True, kw_only=True):
     """A chimera that was composed from a model, with the acts."""
 
@@ -119,7 +112,7 @@ class Chimera(Entity, frozen=True, kw_only=True):
     size_bytes: Bytes
     mean_theta: Theta | None
     created_at: Time
-    file: ChimeraFile
+    file: ModelFile
     recipe: RecipeFile
     recipe_yaml: Text
     parents: Annotated[tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX)]
@@ -161,7 +154,7 @@ class Chimera(Entity, frozen=True, kw_only=True):
         return is_hopeful and is_bad
 
 
-class AssemblyRequest(Request, frozen=True, kw_only=True):
+class AssemblyRequest(RequestBody, frozen=True, kw_only=True):
     """Either a model or a lock."""
 
     model: Annotated[Text, Meta(description="The name of a model.")] | None = None

@@ -17,7 +17,7 @@ from organs.registry.entities.base import (
     Entity,
     ModelText,
     Page,
-    Request,
+    RequestBody,
     Share,
     Text,
     Texts,
@@ -85,7 +85,7 @@ NewName = Annotated[Text, Meta(description="The name in your own namespace. By d
 Accepted = Annotated[Texts, Meta(description="Codes of warnings that you accept.")]
 
 
-class GraftRequest(Request, frozen=True, kw_only=True):
+class GraftRequest(RequestBody, frozen=True, kw_only=True):
     """Organs of a donor to graft into a base, selected as in a recipe."""
 
     base: Text
@@ -97,7 +97,7 @@ class GraftRequest(Request, frozen=True, kw_only=True):
     accept: Accepted = ()
 
 
-class PurificationRequest(Request, frozen=True, kw_only=True):
+class PurificationRequest(RequestBody, frozen=True, kw_only=True):
     """Organs of a model to purify, selected as in a recipe."""
 
     model: Text
@@ -114,7 +114,7 @@ class PurificationRequest(Request, frozen=True, kw_only=True):
     accept: Accepted = ()
 
 
-class ValidationRequest(Request, frozen=True, kw_only=True):
+class ValidationRequest(RequestBody, frozen=True, kw_only=True):
     """A chimera to run."""
 
     chimera: Annotated[Text, Meta(description="Its name, or `sha256:` and the digest of its lock.")]
@@ -134,13 +134,13 @@ class ValidationRequest(Request, frozen=True, kw_only=True):
     ) = None
 
 
-class ModelRequest(Request, frozen=True, kw_only=True):
+class ModelRequest(RequestBody, frozen=True, kw_only=True):
     """A registered model."""
 
     model: Annotated[Text, Meta(description="`namespace/name`, with or without `@version`.")]
 
 
-class ReportRequest(Request, frozen=True, kw_only=True):
+class ReportRequest(RequestBody, frozen=True, kw_only=True):
     """The report to make."""
 
     model: Annotated[Text, Meta(description="The model; by default the report is about the registry.")] | None = None

@@ -68,15 +68,12 @@ def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:
             continue
         if key not in merged or (edge.evidence == RECORDED != merged[key].evidence):
             merged[key] = edge
-    return [_with_likeness(edge, alike.get(edge.model)) for edge in merged.values()]
-
-
-def _with_likeness(edge: LineageEdge, alike: LineageEdge | None) -> LineageEdge:
-    if edge.model is None or edge.likeness is not None or alike is None:
-        return edge
-    return structs.replace(
-        edge, likeness=alike.likeness, change=alike.change, compared=alike.compared, matched=alike.matched
-    )
+    for key, edge in merged.items():
+        measured = alike.get(edge.model)
+        if edge.model is not None and edge.likeness is None and measured is not None:
+            names = ("likeness", "change", "compared", "matched")
+            merged[key] = structs.replace(edge, **{name: getattr(measured, name) for name in names})
+    return list(merged.values())
 
 
 class ModelLineage(Entity, frozen=True, kw_only=True):

@@ -33,14 +33,14 @@ Blocks = int | Text | Annotated[tuple[int | Text, ...], Meta(max_length=ITEMS_MA
 """A block, a range such as `2-5`, or a list of both."""
 
 
-class _Selection(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class _SelectedStep(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     type: Annotated[Words, Meta(description="One type of organ, or a list.")] | None = None
     slot: Annotated[Words, Meta(description="One slot, or a list; `*` matches any text.")] | None = None
     blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")] | None = None
     experts: Annotated[Blocks, Meta(description="Only these experts of stacks: numbers and ranges.")] | None = None
 
 
-class GraftStep(_Selection, frozen=True, kw_only=True, omit_defaults=True, rename={"donor": "from"}):
+class GraftStep(_SelectedStep, frozen=True, kw_only=True, omit_defaults=True, rename={"donor": "from"}):
     """Organs of a donor, or of the models that a query finds."""
 
     donor: Annotated[Text, Meta(description="The model that gives the organs.")] | None = None
@@ -60,7 +60,7 @@ class AdapterStep(
     scale: float = 1.0
 
 
-class PurifyStep(_Selection, frozen=True, kw_only=True, omit_defaults=True):
+class PurifyStep(_SelectedStep, frozen=True, kw_only=True, omit_defaults=True):
     """Organs of the result to purify."""
 
     method: Annotated[Text, Meta(description="`spectral` or `fractal`.")]
@@ -109,34 +109,39 @@ class GraftedExperts(Entity, frozen=True, kw_only=True):
     experts: Experts
 
 
-GraftedFrom = Annotated[
-    tuple[GraftedExperts, ...], Meta(max_length=ITEMS_MAX, description="Empty if no single experts were grafted.")
-]
-PurifiedExperts = Annotated[Experts, Meta(description="Empty if no single experts were purified.")]
-MergedAdapters = Annotated[
-    tuple[Text, ...], Meta(max_length=ITEMS_MAX, description="The adapters that are merged into it.")
-]
 GIVERS_SEPARATOR = " + "
 
 
-def _acts_text(acts: Acts, grafted: Sequence[GraftedExperts], purified: Sequence[int]) -> str:
-    """Return the acts as text for people: `grafted (experts 5 and 17), purified (expert 3)`."""
-    of_model = {item.model: f" of {item.model}" if len(grafted) > 1 else "" for item in grafted}
-    experts = {
-        GRAFTED: ", ".join(_experts_text(item.experts) + of_model[item.model] for item in grafted),
-        PURIFIED: _experts_text(purified),
-    }
-    return ", ".join(f"{act} ({experts[act]})" if experts.get(act) else act for act in acts)
+class ActedOn(Entity, frozen=True, kw_only=True):
+    """What is done to organs, and by which models."""
 
+    model: Annotated[Text, Meta(description="The model that the organs come from, or are computed from.")]
+    acts: Acts
+    adapters: Annotated[Texts, Meta(description="The adapters that are merged.")] = ()
+    experts: Annotated[
+        tuple[GraftedExperts, ...], Meta(max_length=ITEMS_MAX, description="Empty if no single experts were grafted.")
+    ] = ()
+    purified_experts: Annotated[Experts, Meta(description="Empty if no single experts were purified.")] = ()
 
-def _givers(model: str, acts: Acts, adapters: Sequence[str]) -> tuple[str, ...]:
-    """Return the models that give an organ or change it: a donor, then the adapters; else the model it is from."""
-    is_own = bool(adapters) and GRAFTED not in acts
-    return (*(() if is_own else (model,)), *adapters)
+    @property
+    def givers(self) -> tuple[str, ...]:
+        """The models that give the organs or change them: the donor, then the adapters; or else `model`."""
+        is_own = bool(self.adapters) and GRAFTED not in self.acts
+        return (*(() if is_own else (self.model,)), *self.adapters)
 
+    @property
+    def acts_text(self) -> str:
+        """The acts as text for people: `grafted (experts 5 and 17), purified (expert 3)`."""
 
-def _experts_text(experts: Sequence[int]) -> str:
-    return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}" if experts else ""
+        def listed(experts: Sequence[int]) -> str:
+            return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}" if experts else ""
+
+        of_model = {item.model: f" of {item.model}" if len(self.experts) > 1 else "" for item in self.experts}
+        experts = {
+            GRAFTED: ", ".join(listed(item.experts) + of_model[item.model] for item in self.experts),
+            PURIFIED: listed(self.purified_experts),
+        }
+        return ", ".join(f"{act} ({experts[act]})" if experts.get(act) else act for act in self.acts)
 
 
 class ParentModel(Entity, frozen=True, kw_only=True):
@@ -147,7 +152,7 @@ class ParentModel(Entity, frozen=True, kw_only=True):
     acts: Acts
 
 
-class PlanPart(Entity, frozen=True, kw_only=True):
+class PlanPart(ActedOn, frozen=True, kw_only=True):
     """A tensor of a planned or finished chimera, compared with the tensor of the base at the same place."""
 
     name: Text
@@ -155,8 +160,6 @@ class PlanPart(Entity, frozen=True, kw_only=True):
     tower: Word
     block: Block | None
     slot: Text
-    model: Annotated[Text, Meta(description="The model that the organ comes from, or is computed from.")]
-    acts: Acts
     dtype_before: Word
     dtype: Word
     theta_before: Theta | None
@@ -165,30 +168,15 @@ class PlanPart(Entity, frozen=True, kw_only=True):
     size_bytes_before: Bytes
     size_bytes: Bytes
     digest: Digest | None
-    adapters: MergedAdapters = ()
-    experts: GraftedFrom = ()
-    purified_experts: PurifiedExperts = ()
-
-    @property
-    def givers(self) -> tuple[str, ...]:
-        """The models that give the organ or change it: the donor, then the adapters; or else `model`."""
-        return _givers(self.model, self.acts, self.adapters)
-
-    @property
-    def acts_text(self) -> str:
-        """The acts as text for people: `grafted (experts 5 and 17), purified`."""
-        return _acts_text(self.acts, self.experts, self.purified_experts)
 
     def __repr__(self) -> str:
         giver = f" from {GIVERS_SEPARATOR.join(self.givers)}" if {GRAFTED, ADAPTER} & set(self.acts) else ""
         return f"<{self.name}: {self.acts_text or 'kept'}{giver}>"
 
 
-class PlanChange(Entity, frozen=True, kw_only=True):
+class PlanChange(ActedOn, frozen=True, kw_only=True):
     """Organs of one type in neighbouring blocks with the same acts, adapters and experts. θ is their mean."""
 
-    model: Text
-    acts: Acts
     type: Word
     tower: Word
     first_block: Block | None
@@ -198,19 +186,6 @@ class PlanChange(Entity, frozen=True, kw_only=True):
     theta: Theta | None
     size_bytes_before: Bytes
     size_bytes: Bytes
-    adapters: MergedAdapters = ()
-    experts: GraftedFrom = ()
-    purified_experts: PurifiedExperts = ()
-
-    @property
-    def givers(self) -> tuple[str, ...]:
-        """The models that give the organs or change them: the donor, then the adapters; or else `model`."""
-        return _givers(self.model, self.acts, self.adapters)
-
-    @property
-    def acts_text(self) -> str:
-        """The acts as text for people: `grafted (experts 5 and 17), purified`."""
-        return _acts_text(self.acts, self.experts, self.purified_experts)
 
 
 Likeness = Annotated[float, Meta(description="Mean correlation of the grafted matrices with the replaced ones.")] | None

@@ -15,7 +15,7 @@ from organs.registry.entities.base import (
     Entity,
     ModelText,
     Page,
-    Request,
+    RequestBody,
     Text,
     Texts,
     Time,
@@ -53,7 +53,7 @@ Base = Annotated[
 ]
 
 
-class ModelStatements(Request, frozen=True, kw_only=True):
+class ModelStatements(RequestBody, frozen=True, kw_only=True):
     """Statements about a model, in addition to its header. Null removes a text."""
 
     title: Title | None = None
@@ -140,14 +140,14 @@ class ModelEditRequest(ModelStatements, frozen=True, kw_only=True):
     version: Version | None = None
 
 
-class YankRequest(Request, frozen=True, kw_only=True):
+class YankRequest(RequestBody, frozen=True, kw_only=True):
     """The version to yank, and the reason."""
 
     reason: Reason
     version: Version | None = None
 
 
-class RestoreRequest(Request, frozen=True, kw_only=True):
+class RestoreRequest(RequestBody, frozen=True, kw_only=True):
     """The version to restore."""
 
     version: Version | None = None

@@ -8,11 +8,11 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry.amounts import NO_VALUE, change_text, perplexity_text
-from organs.registry.entities.base import ITEMS_MAX, Count, Entity, Request, Share, Text
+from organs.registry.entities.base import ITEMS_MAX, Count, Entity, RequestBody, Share, Text
 from organs.registry.entities.verdict import RunFailure
 
 
-class QuickLookRequest(Request, frozen=True, kw_only=True):
+class QuickLookRequest(RequestBody, frozen=True, kw_only=True):
     """A chimera to look at."""
 
     chimera: Annotated[Text, Meta(description="Its name, or `sha256:` and the digest of its lock.")]

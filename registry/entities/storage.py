@@ -114,7 +114,7 @@ class StoredWay(StoredSizes, frozen=True, kw_only=True):
     way: Way
 
 
-class ParentModel(Entity, frozen=True, kw_only=True):
+class ParentHolder(Entity, frozen=True, kw_only=True):
     """A model that has parents of organs of another model."""
 
     name: ModelText
@@ -126,7 +126,7 @@ class ModelStorage(StoredSizes, frozen=True, kw_only=True):
 
     ways: Annotated[tuple[StoredWay, ...], Meta(max_length=len(Way), description="The largest stored size first.")]
     parents: Annotated[
-        tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX, description="The models with most of the parents.")
+        tuple[ParentHolder, ...], Meta(max_length=ITEMS_MAX, description="The models with most of the parents.")
     ]
 
     @property

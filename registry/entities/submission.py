@@ -15,7 +15,7 @@ from organs.registry.entities.base import (
     Entity,
     ModelText,
     Page,
-    Request,
+    RequestBody,
     Share,
     Text,
     Texts,
@@ -92,14 +92,14 @@ class KnownDigests(Entity, frozen=True, kw_only=True):
     ]
 
 
-class PackPiece(Request, frozen=True, array_like=True):
+class PackPiece(RequestBody, frozen=True, array_like=True):
     """A piece of a pack: its size in bytes and its digest."""
 
     size_bytes: Annotated[int, Meta(ge=1, le=PACK_PIECE_MAX_BYTES)]
     digest: Digest
 
 
-class UploadRequest(Request, frozen=True, kw_only=True):
+class UploadRequest(RequestBody, frozen=True, kw_only=True):
     """The upload to begin."""
 
     kind: Annotated[
@@ -197,22 +197,11 @@ class SubmissionPage(Page[Submission], frozen=True, kw_only=True):
     """A page of submissions, newest first."""
 
 
-class SubmittedModel(Entity, frozen=True, kw_only=True):
+class SubmittedModel(ProposedModel, frozen=True, kw_only=True):
     """The model that was registered from a submission."""
 
     name: ModelText
     state: Word
-    title: Text | None
-    description: Annotated[Text, Meta(description="Markdown.")] | None
-    license: Text | None
-    tags: Texts
-    base: Annotated[Text, Meta(description="The parent that it declares.")] | None
-    kind: Annotated[Word, Meta(description="`model`, `adapter` or `vocabulary`.")]
-    complete: Annotated[bool, Meta(description="False for a partial model, which has only some of its organs.")]
-    architecture: Text | None
-    parameters: Count
-    tensors: Count
-    size_bytes: Bytes
     organs: Annotated[Count, Meta(description="Different organs.")]
     organs_new: Annotated[Count, Meta(description="Organs that no other visible or yanked model has.")]
     mean_theta: Theta | None
@@ -249,7 +238,7 @@ class Decision(Entity, frozen=True, kw_only=True):
     reason: Text | None
 
 
-class FilePiece(Request, frozen=True, array_like=True):
+class FilePiece(RequestBody, frozen=True, array_like=True):
     """A piece of a file: offset in the file, size in bytes, and digest. Pieces are in rising order."""
 
     offset: Count
@@ -262,7 +251,7 @@ FileName = Annotated[
 ]
 
 
-class SubmissionFile(Request, frozen=True, kw_only=True):
+class SubmissionFile(RequestBody, frozen=True, kw_only=True):
     """A file: either its pieces, with zeros between them, or a finished upload of the complete file."""
 
     name: FileName
@@ -286,7 +275,7 @@ class SubmissionMetadata(ModelStatements, frozen=True, kw_only=True):
     """The contributor's statements about a model, in addition to its header."""
 
 
-class SubmissionRequest(Request, frozen=True, kw_only=True):
+class SubmissionRequest(RequestBody, frozen=True, kw_only=True):
     """A model to submit, from uploaded and registered pieces."""
 
     files: Annotated[tuple[SubmissionFile, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]
@@ -295,7 +284,7 @@ class SubmissionRequest(Request, frozen=True, kw_only=True):
     accept: Accepted | None = None
 
 
-class PublicationRequest(Request, frozen=True, kw_only=True):
+class PublicationRequest(RequestBody, frozen=True, kw_only=True):
     """The contributor's statements about the model, and its name if it changes."""
 
     metadata: SubmissionMetadata | None = None
@@ -303,7 +292,7 @@ class PublicationRequest(Request, frozen=True, kw_only=True):
     accept: Accepted | None = None
 
 
-class RefusalRequest(Request, frozen=True, kw_only=True):
+class RefusalRequest(RequestBody, frozen=True, kw_only=True):
     """The reason of a refusal."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"\S", description="The reason, for people.")]

@@ -92,16 +92,11 @@ class VerdictReport(Entity, frozen=True, kw_only=True):
         return self.texts if any(text.tokens != 0 for text in self.texts) else ()  # None in older reports
 
 
-class VerdictSummary(Entity, frozen=True, kw_only=True):
-    """A verdict and its reason."""
+class Verdict(Entity, frozen=True, kw_only=True):
+    """A stored verdict with its reason and its report."""
 
     verdict: Word
     reason: Text
-
-
-class Verdict(VerdictSummary, frozen=True, kw_only=True):
-    """A stored verdict with its report."""
-
     runtime: Text
     report: Annotated[VerdictReport, Meta(description="Null for a stored report that cannot be read.")] | None
     created_at: Time

@@ -14,15 +14,15 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import names_text, percent_text, share_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.models import facts_of, metadata_of
+from organs.registry.catalog.queries.model_contents import facts_of, metadata_of
 from organs.registry.catalog.queries.organs import ModelExpert, model_experts
 from organs.registry.catalog.queries.relatives import (
     ComparablePlacement,
     comparable_organs,
-    matched_share,
+    measured_edge,
     organ_digests,
 )
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.digest import Digest
 from organs.registry.entities.comparison import (
     ComparedBlock,
@@ -70,12 +70,12 @@ class ComparedModel:
     organs: Sequence[ComparablePlacement]
     kind: str = "model"
     facts: Mapping[str, str] = field(default_factory=dict)
-    """Short texts by name (`catalog.queries.models.facts_of`)."""
+    """Short texts by name (`catalog.queries.model_contents.facts_of`)."""
     digests: Mapping[int, Digest] = field(default_factory=dict)
     """Digests of its organs, by their identities; empty if the organs are not registered."""
 
 
-def registered_model(session: Session, model: Model, tensors_max: int | None = None) -> ComparedModel:
+def registered_model(session: Session, model: ModelRow, tensors_max: int | None = None) -> ComparedModel:
     """Return a registered model as a side of a comparison; raises BadQuery for more than `tensors_max` tensors."""
     if tensors_max is not None and model.tensors > tensors_max:
         reason = f"it has {model.tensors:,} tensors; models with up to {tensors_max:,} are compared here"
@@ -87,7 +87,7 @@ def registered_model(session: Session, model: Model, tensors_max: int | None = N
 
 
 def compare_registered(
-    session: Session, first: Model, second: Model, tensors_max: int | None = None
+    session: Session, first: ModelRow, second: ModelRow, tensors_max: int | None = None
 ) -> tuple[Comparison, ComparedModel, ComparedModel]:
     """Compare two registered models, also the single experts of their stacks; return the two sides as well.
 
@@ -95,8 +95,12 @@ def compare_registered(
     """
     own, other = (registered_model(session, model, tensors_max) for model in (first, second))
     stacks = _compare_stacks(session, (first.id, own), (second.id, other))
-    matched = matched_share(session, first.id, second.id)
-    return structs.replace(compare_models(own, other, matched), stacks=tuple(stacks)), own, other
+    edge = measured_edge(session, first.id, second.id)
+    return (
+        structs.replace(compare_models(own, other, None if edge is None else edge.matched), stacks=tuple(stacks)),
+        own,
+        other,
+    )
 
 
 def _compare_stacks(

@@ -17,7 +17,7 @@ from organs.registry.catalog.queries.relatives import (
     public_model_ids,
     unregistered_parents,
 )
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
 from organs.registry.lineage import Groups
 from organs.registry.relatives.lineage import descents_among
@@ -62,7 +62,7 @@ def listed_families(session: Session) -> list[tuple[int, ...]]:
     return [family for family in model_families(session).families if len(family) >= FAMILY_MIN]
 
 
-def family_of(session: Session, model: Model) -> Family:
+def family_of(session: Session, model: ModelRow) -> Family:
     """Return the family of `model`, which may be a family of one."""
     kin = model_families(session)
     family = next((family for family in kin.families if model.id in family), (model.id,))
@@ -140,7 +140,7 @@ def _with_descents(session: Session, edges: Sequence[Edge], models: Collection[i
     return described
 
 
-def _edge(row: Edge, models: Mapping[int, Model]) -> FamilyEdge:
+def _edge(row: Edge, models: Mapping[int, ModelRow]) -> FamilyEdge:
     return FamilyEdge(
         child=models[row.child_id].full_name,
         parent=models[row.parent_id or 0].full_name,
@@ -152,7 +152,7 @@ def _edge(row: Edge, models: Mapping[int, Model]) -> FamilyEdge:
     )
 
 
-def _missing(rows: Iterable[Edge], models: Mapping[int, Model]) -> tuple[MissingParent, ...]:
+def _missing(rows: Iterable[Edge], models: Mapping[int, ModelRow]) -> tuple[MissingParent, ...]:
     """Return parents that are named and not registered, those with the most children first."""
     children: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
@@ -165,7 +165,9 @@ def _missing(rows: Iterable[Edge], models: Mapping[int, Model]) -> tuple[Missing
     )
 
 
-def _generations(models: Mapping[int, Model], edges: Sequence[Edge], with_missing: Collection[str]) -> dict[int, int]:
+def _generations(
+    models: Mapping[int, ModelRow], edges: Sequence[Edge], with_missing: Collection[str]
+) -> dict[int, int]:
     """Return how far each model is from a first ancestor, by the longest way; an unregistered ancestor counts.
 
     A model with measured edges only gets the generation of its most similar relative. Declarations may run in a

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.holdings import (
+from organs.registry.catalog.queries.model_lists import composed_among
+from organs.registry.catalog.queries.relatives import models_by_id
+from organs.registry.catalog.queries.storage import (
     GroupSize,
     duplicate_models,
     group_size,
     newest_outside,
     shared_organ_bytes,
 )
-from organs.registry.catalog.queries.models import composed_among
-from organs.registry.catalog.queries.relatives import models_by_id
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.names import family_name
 from organs.registry.relatives.families import listed_families, model_families
 
@@ -140,9 +140,9 @@ def _family(
     )
 
 
-def _folded(models: Sequence[Model]) -> list[HeldModel]:
+def _folded(models: Sequence[ModelRow]) -> list[HeldModel]:
     """Return `models` with the quantisations and versions of each under its name, in the order of the first ones."""
-    groups: dict[str, list[Model]] = {}
+    groups: dict[str, list[ModelRow]] = {}
     for model in models:
         groups.setdefault(f"{model.namespace}/{model.stem}", []).append(model)
     return [
@@ -150,7 +150,7 @@ def _folded(models: Sequence[Model]) -> list[HeldModel]:
     ]
 
 
-def _held(name: str, models: Sequence[Model]) -> HeldModel:
+def _held(name: str, models: Sequence[ModelRow]) -> HeldModel:
     first = models[0]
     return HeldModel(
         name=name,
@@ -167,7 +167,7 @@ def _held(name: str, models: Sequence[Model]) -> HeldModel:
     )
 
 
-def _label(model: Model, count: int) -> str:
+def _label(model: ModelRow, count: int) -> str:
     """Return the quantisation and, from the second one on, the version: `Q8_0`, `Q8_0 @2`."""
     version = f"@{model.version}" if model.version > 1 or (model.quantisation is None and count > 1) else ""
     return " ".join(part for part in (model.quantisation, version) if part)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text, percent_text, weight_change
 from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
-from organs.registry.catalog.queries.models import withdrawn_models
+from organs.registry.catalog.queries.model_names import withdrawn_models
 from organs.registry.catalog.queries.relatives import (
     Edge,
     edges_from,
@@ -21,7 +21,7 @@ from organs.registry.catalog.queries.relatives import (
     other_end,
     parents_of,
 )
-from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, ModelLineage
 from organs.registry.kinds import WEIGHT_KINDS
@@ -77,7 +77,7 @@ def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, f
     return results
 
 
-def withdrawn(model: Model, child: str | None = None) -> Finding:
+def withdrawn(model: ModelRow, child: str | None = None) -> Finding:
     """Return the finding that `model`, a parent in the state yanked or removed, is not to be used any more.
 
     `child` is the chimera that was made from it, if it is not a parent but a more distant ancestor.
@@ -164,7 +164,7 @@ TENSORS_COMPARED = 16_384
 once, when they are published."""
 
 
-def lineage_of(session: Session, model: Model) -> ModelLineage:
+def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
     """Return the first 200 edges of `model`: parents, then children, then measured relatives, most alike first.
 
     Beside them, the findings: where declared and measured disagree, and parents that were yanked or removed.
@@ -190,7 +190,7 @@ def lineage_of(session: Session, model: Model) -> ModelLineage:
     )
 
 
-def origin_findings(session: Session, model: Model) -> list[Finding]:
+def origin_findings(session: Session, model: ModelRow) -> list[Finding]:
     """Return a finding for each yanked or removed model among the parents and ancestors of `model`."""
     edges = parents_of(session, [model.id], ("declared", "recorded"))
     parents = {edge.parent_model_id for edge in edges if edge.parent_model_id is not None}
@@ -211,7 +211,7 @@ def withdrawn_findings(session: Session, parents: Collection[str], model_ids: Co
 
 
 def _withdrawn_origins(
-    session: Session, model: Model, edges: Sequence[Lineage], others: Mapping[int, Model]
+    session: Session, model: ModelRow, edges: Sequence[Lineage], others: Mapping[int, ModelRow]
 ) -> list[Finding]:
     """Return the findings about registered parents of `model`, all parents of a chimera, and their ancestors.
 
@@ -224,7 +224,7 @@ def _withdrawn_origins(
     return withdrawn_findings(session, names, dict.fromkeys([model.id, *parents]))
 
 
-def _direction(edge: Lineage, model: Model, kin: Mapping[tuple[int, int], Descent] | None = None) -> str:
+def _direction(edge: Lineage, model: ModelRow, kin: Mapping[tuple[int, int], Descent] | None = None) -> str:
     if edge.evidence == "measured":
         parent = _descent(edge, kin or {}).parent
         if parent is None:
@@ -238,7 +238,7 @@ def _descent(edge: Lineage, kin: Mapping[tuple[int, int], Descent]) -> Descent:
     return kin.get(ends, Descent(edge.relation))
 
 
-def _rank(edge: Lineage, model: Model, kin: Mapping[tuple[int, int], Descent]) -> tuple[int, bool, float, int]:
+def _rank(edge: Lineage, model: ModelRow, kin: Mapping[tuple[int, int], Descent]) -> tuple[int, bool, float, int]:
     """Return the place of an edge: parents, children, relatives; in each, what was stated, then the nearest."""
     role = ("parent", "child", RELATIVE).index(_direction(edge, model, kin))
     if edge.evidence != "measured":
@@ -248,8 +248,8 @@ def _rank(edge: Lineage, model: Model, kin: Mapping[tuple[int, int], Descent]) -
 
 def _edge(
     edge: Lineage,
-    model: Model,
-    others: Mapping[int, Model],
+    model: ModelRow,
+    others: Mapping[int, ModelRow],
     declared: Mapping[int, Declared],
     kin: Mapping[tuple[int, int], Descent],
 ) -> LineageEdge:
@@ -280,7 +280,7 @@ def descents_among(
     return descents(links, main_dtypes(session, model_ids)) if links else {}
 
 
-def _source_findings(session: Session, model: Model, edges: Collection[Lineage]) -> list[Finding]:
+def _source_findings(session: Session, model: ModelRow, edges: Collection[Lineage]) -> list[Finding]:
     """Return the finding that the source of a quantisation is not settled, if it has relatives that may be it."""
     dtype = main_dtypes(session, [model.id]).get(model.id, "")
     links = [Link(model.id, other_end(edge, model.id), edge.relation, edge.change, edge.matched) for edge in edges]
@@ -305,7 +305,7 @@ def _source_findings(session: Session, model: Model, edges: Collection[Lineage])
 
 
 def _declared(
-    session: Session, model: Model, edges: Sequence[Lineage], others: Mapping[int, Model]
+    session: Session, model: ModelRow, edges: Sequence[Lineage], others: Mapping[int, ModelRow]
 ) -> dict[int, Declared]:
     """Return the parents that `model` declares, by edge, each compared with it."""
     result: dict[int, Declared] = {}
@@ -337,7 +337,7 @@ def _declared(
 
 
 def _undeclared(
-    session: Session, model: Model, measured: Mapping[int, Lineage], others: Mapping[int, Model]
+    session: Session, model: ModelRow, measured: Mapping[int, Lineage], others: Mapping[int, ModelRow]
 ) -> dict[str, float]:
     """Return the close relatives that no declaration explains, by name with their likeness, the nearest first."""
     close = {

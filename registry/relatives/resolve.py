@@ -17,7 +17,7 @@ from organs.registry.catalog.queries.relatives import (
     declared_texts_to,
     edges_without_change,
     likenesses,
-    measured_relation,
+    measured_edge,
     metadata_texts,
     models_by_id,
     models_with,
@@ -26,13 +26,13 @@ from organs.registry.catalog.queries.relatives import (
     parents_of,
     visible_models_with_words,
 )
-from organs.registry.catalog.register.models import (
+from organs.registry.catalog.register.lineage import (
     MeasuredEdge,
     record_measured,
     replace_measured,
     resolve_declared_edge,
 )
-from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.catalog.vocabulary import folded_words, shown_text
 from organs.registry.gguf import Header
 from organs.registry.kinds import WEIGHT_KINDS
@@ -198,7 +198,7 @@ class Relative:
     similarity: Similarity
 
 
-def find_relatives(session: Session, model: Model) -> list[Relative]:
+def find_relatives(session: Session, model: ModelRow) -> list[Relative]:
     """Return the visible models related to `model`, the most similar first, then the oldest. Adapters have none."""
     if model.kind not in WEIGHT_KINDS:
         return []
@@ -214,7 +214,7 @@ def find_relatives(session: Session, model: Model) -> list[Relative]:
     return sorted(relatives, key=lambda relative: (relative.similarity.distance, relative.model_id))
 
 
-def record_relatives(session: Session, model: Model) -> list[Relative]:
+def record_relatives(session: Session, model: ModelRow) -> list[Relative]:
     """Find the relatives of a model that has just become visible, and write the missing edges to them."""
     relatives = find_relatives(session, model)
     linked = likenesses(session, model.id)
@@ -310,7 +310,7 @@ EDGES_MAX = 100
 """Edges of other models that one ingest resolves."""
 
 
-def resolve_declared(session: Session, newcomer: Model) -> None:
+def resolve_declared(session: Session, newcomer: ModelRow) -> None:
     """Point the edges that `newcomer` declares, and up to EDGES_MAX of others that may mean it, to the best model.
 
     Edges above the limit do not change until the next model of that name is added: the write lock is held meanwhile.
@@ -339,11 +339,12 @@ def _derive_relation(session: Session, edge: Lineage) -> None:
     models = models_by_id(session, {edge.child_model_id, edge.parent_model_id})
     child, parent = models.get(edge.child_model_id), models.get(edge.parent_model_id)
     if child is not None and parent is not None:
-        measured = measured_relation(session, child.id, parent.id)
-        edge.relation = relation_to_parent(edge.relation, measured, _bits_a_value(child), _bits_a_value(parent))
+        measured = measured_edge(session, child.id, parent.id)
+        relation = None if measured is None else measured.relation
+        edge.relation = relation_to_parent(edge.relation, relation, _bits_a_value(child), _bits_a_value(parent))
 
 
-def models_meant(session: Session, child: Identity, declared: DeclaredParent) -> list[Model]:
+def models_meant(session: Session, child: Identity, declared: DeclaredParent) -> list[ModelRow]:
     """Return the registered models that `declared` would mean for a model `child` that is not registered yet.
 
     Up to TIES_MAX equally good models, those with most bits a value first; the weights decide between them. Nothing is
@@ -356,7 +357,7 @@ def models_meant(session: Session, child: Identity, declared: DeclaredParent) ->
 class _Described:
     """A model with the names and the parents in its header."""
 
-    model: Model
+    model: ModelRow
     identity: Identity
     parents: tuple[DeclaredParent, ...]
 
@@ -393,7 +394,7 @@ class _Cache:
             self._described[name] = _described(self.session, {model.id for model in models})
         return self._described[name]
 
-    def organs(self, model: Model) -> dict[Slot, ComparableOrgan]:
+    def organs(self, model: ModelRow) -> dict[Slot, ComparableOrgan]:
         """Return the organs of a model by their places; none if they would exceed TENSORS_READ_MAX."""
         if model.id not in self._organs:
             if len(self._organs) >= NAMES_KEPT:
@@ -404,7 +405,7 @@ class _Cache:
         return self._organs[model.id]
 
 
-def _edges_that_may_mean(session: Session, newcomer: Model) -> list[Lineage]:
+def _edges_that_may_mean(session: Session, newcomer: ModelRow) -> list[Lineage]:
     """Return declared edges of other models whose text may contain the name of `newcomer`.
 
     Unresolved edges come first, then those to models of the same name. The texts with the fewest other words are used.
@@ -448,7 +449,7 @@ def _best(cache: _Cache, child: _Described, declared: DeclaredParent) -> int | N
     return _most_similar(cache, child.model, ties).id if ties else None
 
 
-def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: int | None = None) -> list[Model]:
+def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: int | None = None) -> list[ModelRow]:
     """Return the candidates that match equally well, better than all others."""
     others = cache.models_named(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
     copies = match(declared, child) is not None
@@ -471,11 +472,11 @@ def _foreign(child: Identity, candidate: Identity) -> bool:
     return bool(first and second and first != second)
 
 
-def _bits_a_value(model: Model) -> float:
+def _bits_a_value(model: ModelRow) -> float:
     return 8 * model.size_bytes / max(model.parameters, 1)
 
 
-def _most_similar(cache: _Cache, child: Model, ties: list[Model]) -> Model:
+def _most_similar(cache: _Cache, child: ModelRow, ties: list[ModelRow]) -> ModelRow:
     """Return the candidate whose weights are most similar to the child's, then the finest, then the oldest."""
     ties = _finest(ties)
     if len(ties) == 1:
@@ -485,7 +486,7 @@ def _most_similar(cache: _Cache, child: Model, ties: list[Model]) -> Model:
     return min(ties, key=lambda model: distances[model.id])
 
 
-def _finest(ties: list[Model]) -> list[Model]:
+def _finest(ties: list[ModelRow]) -> list[ModelRow]:
     return sorted(ties, key=lambda model: (-_bits_a_value(model), model.id))[:TIES_MAX]
 
 
@@ -496,7 +497,7 @@ def _described(session: Session, model_ids: Collection[int]) -> dict[int, _Descr
     return {model.id: _described_by(model, texts[model.id]) for model in models.values()}
 
 
-def _described_by(model: Model, texts: dict[str, str]) -> _Described:
+def _described_by(model: ModelRow, texts: dict[str, str]) -> _Described:
     own = (texts.get(key, "") for key in IDENTITY_KEYS)
     identity = Identity(model.namespace, model.name, model.title or "", model.architecture or "", *own)
     return _Described(model, identity, tuple(parent for _, parent in numbered_parents(texts)))

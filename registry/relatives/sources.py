@@ -23,8 +23,8 @@ from organs.registry.catalog.queries.relatives import (
     organs_by_slot,
     other_end,
 )
-from organs.registry.catalog.register.models import record_matched
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.register.lineage import record_matched
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.comparison import Proof
 from organs.registry.errors import StoreError
 from organs.registry.gguf.quants import can_encode, decode, encode
@@ -96,7 +96,7 @@ def settle_sources(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int])
 
 
 def prove_source(
-    catalog: Catalog, blobs: BlobStore, first: Model, second: Model, progress: Progress = lambda _size: None
+    catalog: Catalog, blobs: BlobStore, first: ModelRow, second: ModelRow, progress: Progress = lambda _size: None
 ) -> Proof | None:
     """Encode all matrices of the source of a quantisation, and compare all blocks; compare other organs by identity.
 
@@ -165,7 +165,7 @@ def _name(place: Slot) -> str:
     return f"{where}{slot}" if tower == "text" else f"{tower} {where}{slot}"
 
 
-def _in_direction(session: Session, first: Model, second: Model) -> tuple[Model | None, Model | None]:
+def _in_direction(session: Session, first: ModelRow, second: ModelRow) -> tuple[ModelRow | None, ModelRow | None]:
     """Return the quantisation and the model that may be its source."""
     dtypes = main_dtypes(session, [first.id, second.id])
     floating = [model for model in (first, second) if dtypes.get(model.id) in FLOATS]

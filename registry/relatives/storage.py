@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
-from organs.registry.catalog.queries.models import composed_among, models_in_any_state
+from organs.registry.catalog.queries.model_lists import composed_among
+from organs.registry.catalog.queries.model_names import models_in_any_state
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.queries.storage import (
     ModelSizes,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.models import composed_among, model_kind
+from organs.registry.catalog.queries.model_lists import composed_among, model_kind
 from organs.registry.catalog.queries.organs import shared_of
 from organs.registry.catalog.queries.reports import dtypes_of, matrix_figures, methods_of
 from organs.registry.catalog.queries.storage import sizes_of_models
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.entities.report import (
     ORGANS_DEFAULT,
@@ -51,7 +50,7 @@ from organs.registry.reports.words import (
 )
 
 
-def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT, *, complete: bool = False) -> Report:
+def model_report(session: Session, model: ModelRow, limit: int = ORGANS_DEFAULT, *, complete: bool = False) -> Report:
     """Return the dissection report on `model`; tables of single tensors have at most `limit` rows, and say so.
 
     If `complete`, it has the stored size, which only the owner of the registry may see.
@@ -82,7 +81,7 @@ def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT, *,
     return Report(title=title, main="types", opening=OPENING, sections=about | sections, closing=CLOSING)
 
 
-def _identity(session: Session, model: Model, readings: Sequence[TensorReading], *, complete: bool) -> ReportFigures:
+def _identity(session: Session, model: ModelRow, readings: Sequence[TensorReading], *, complete: bool) -> ReportFigures:
     figures = {
         "title": ReportFigure("title", model.title, CellKind.TEXT, "The title in its file."),
         "kind": ReportFigure("kind", kind := _kind(session, model), CellKind.TEXT, _KIND_WORDS[kind]),
@@ -96,7 +95,7 @@ def _identity(session: Session, model: Model, readings: Sequence[TensorReading],
     return ReportFigures(title="The model", before=(), figures=figures, after=())
 
 
-def _sizes(model: Model, stored: StoredSizes | None) -> dict[str, ReportFigure]:
+def _sizes(model: ModelRow, stored: StoredSizes | None) -> dict[str, ReportFigure]:
     size = {"size_bytes": ReportFigure("size of its files", model.size_bytes, CellKind.SIZE, "The original files.")}
     if stored is None:
         return size
@@ -110,7 +109,7 @@ def _sizes(model: Model, stored: StoredSizes | None) -> dict[str, ReportFigure]:
     }
 
 
-def _contents(model: Model, blocks: int) -> dict[str, ReportFigure]:
+def _contents(model: ModelRow, blocks: int) -> dict[str, ReportFigure]:
     layers = "Layers of the base model that it changes." if model.kind == "adapter" else _LAYERS
     return {
         "blocks_count": ReportFigure("blocks", blocks, CellKind.COUNT, layers),
@@ -121,7 +120,7 @@ def _contents(model: Model, blocks: int) -> dict[str, ReportFigure]:
     }
 
 
-def _sharing(session: Session, model: Model) -> dict[str, ReportFigure]:
+def _sharing(session: Session, model: ModelRow) -> dict[str, ReportFigure]:
     shared = shared_of(session, model.id)
     others = _models(shared.other_models, shared.is_lower_bound)
     return {
@@ -140,7 +139,7 @@ def _sharing(session: Session, model: Model) -> dict[str, ReportFigure]:
     }
 
 
-def _readings(session: Session, model: Model) -> dict[str, ReportFigure]:
+def _readings(session: Session, model: ModelRow) -> dict[str, ReportFigure]:
     figures = matrix_figures(session, model.id).get(model.id)
     count = 0 if figures is None else figures.matrices
     lists = "" if count == model.tensors else _MOVED_BY_LISTS
@@ -164,13 +163,13 @@ def _models(count: int, is_lower_bound: bool) -> str:
     return "1 other model" if count == 1 else f"{count or 'no'} other models"
 
 
-def _kind(session: Session, model: Model) -> str:
+def _kind(session: Session, model: ModelRow) -> str:
     return model_kind(model, composed=bool(composed_among(session, [model.id])))
 
 
-def _notes(model: Model) -> ReportTable:
-    flags = [(str(flag), "unusual") for flag in json.loads(model.flags)]
-    reasons = [(str(reason), "cannot be assembled") for reason in json.loads(model.unassemblable)]
+def _notes(model: ModelRow) -> ReportTable:
+    flags = [(flag, "unusual") for flag in model.flags]
+    reasons = [(reason, "cannot be assembled") for reason in model.unassemblable]
     return table(
         title="Notes on its files",
         columns=(ReportColumn("note", "note", CellKind.TEXT), ReportColumn("consequence", "kind", CellKind.TEXT)),
@@ -181,17 +180,16 @@ def _notes(model: Model) -> ReportTable:
     )
 
 
-def _dtypes(session: Session, model: Model) -> ReportTable:
+def _dtypes(session: Session, model: ModelRow) -> ReportTable:
     dtypes = dtypes_of(session, model.id)
-    total = sum(row.size_bytes for row in dtypes)
+    total = sum(size_bytes for _, _, size_bytes, *_ in dtypes)
     rows: list[tuple[Cell, ...]] = []
-    for row in dtypes:
-        dtype = dtype_by_name(row.dtype)
+    for name, tensors, size_bytes, mean_theta, matrix_theta in dtypes:
+        dtype = dtype_by_name(name)
         bits = dtype.bits_per_value if dtype.is_sized else None
-        size = row.size_bytes, row.size_bytes / total
-        elements = row.size_bytes // dtype.block_bytes * dtype.block_elements
-        caution = theta_caution(row.mean_theta, row.dtype, elements // row.tensors)
-        rows.append((row.dtype, bits, row.tensors, *size, row.mean_theta, row.matrix_mean_theta, caution))
+        elements = size_bytes // dtype.block_bytes * dtype.block_elements
+        caution = theta_caution(mean_theta, name, elements // tensors)
+        rows.append((name, bits, tensors, size_bytes, size_bytes / total, mean_theta, matrix_theta, caution))
     return table(
         title="Tensor types",
         columns=_DTYPE_COLUMNS,
@@ -204,7 +202,7 @@ def _dtypes(session: Session, model: Model) -> ReportTable:
     )
 
 
-def _methods(session: Session, model: Model) -> ReportTable:
+def _methods(session: Session, model: ModelRow) -> ReportTable:
     rows: list[tuple[Cell, ...]] = []
     for method, tensors, least, most, sampled, values in methods_of(session, model.id):
         gives = _METHOD_WORDS.get(method, "another measure")

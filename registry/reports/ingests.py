@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.reports import IngestRow, first_ingests, ingest_reports, newest_ingests
+from organs.registry.catalog.queries.reports import first_ingests, ingest_reports, newest_ingests
+from organs.registry.catalog.tables import Ingest, ModelRow
 from organs.registry.entities.base import prepared
 from organs.registry.entities.report import (
     Cell,
@@ -57,7 +58,7 @@ def ingest_sections(session: Session, limit: int, *, complete: bool) -> dict[str
 
 def _complete(session: Session, limit: int) -> dict[str, ReportSection]:
     totals = _totals_of(ingest_reports(session))
-    rows = [_complete_row(row, _decoded(row.report)) for row in newest_ingests(session, limit)]
+    rows = [_complete_row(row, model, _decoded(row.report)) for row, model in newest_ingests(session, limit)]
     shown = f"The newest {len(rows):,} of {totals.rows:,}" if len(rows) < totals.rows else f"All {totals.rows:,}"
     return {
         "ingests": table(
@@ -73,7 +74,15 @@ def _complete(session: Session, limit: int) -> dict[str, ReportSection]:
 
 
 def _public(session: Session, limit: int) -> dict[str, ReportSection]:
-    return {"ingests": _public_table([_public_row(row) for row in first_ingests(session, limit)], limit)}
+    return {
+        "ingests": _public_table(
+            [
+                (_moment(row.started_at), model.full_name, model.tensors, model.size_bytes)
+                for row, model in first_ingests(session, limit)
+            ],
+            limit,
+        )
+    }
 
 
 def _public_table(rows: list[tuple[Cell, ...]], limit: int) -> ReportTable:
@@ -97,12 +106,12 @@ def _decoded(report: str | None) -> StoredReport:
         return StoredReport()
 
 
-def _complete_row(row: IngestRow, report: StoredReport) -> tuple[Cell, ...]:
+def _complete_row(row: Ingest, model: ModelRow | None, report: StoredReport) -> tuple[Cell, ...]:
     speed = report.size_bytes / report.seconds / 1e6 if report.size_bytes and report.seconds else None
     stages = (_stage_seconds(report, names) for names in _STAGES.values())
     return (
         _moment(row.started_at),
-        row.source if row.model is None else row.model.full_name,
+        row.source if model is None else model.full_name,
         _result(row.state, report),
         report.organs,
         report.size_bytes,
@@ -114,11 +123,6 @@ def _complete_row(row: IngestRow, report: StoredReport) -> tuple[Cell, ...]:
         row.source,
         report.error,
     )
-
-
-def _public_row(row: IngestRow) -> tuple[Cell, ...]:
-    assert row.model is not None, "only ingests of models are public"
-    return _moment(row.started_at), row.model.full_name, row.model.tensors, row.model.size_bytes
 
 
 def _moment(moment: datetime) -> str:

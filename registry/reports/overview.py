@@ -18,7 +18,8 @@ from organs.registry.amounts import (
     weight_change_text,
 )
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.models import composed_among, incomplete_models
+from organs.registry.catalog.queries.model_lists import composed_among
+from organs.registry.catalog.queries.model_names import incomplete_models
 from organs.registry.catalog.queries.relatives import RelatedPair, related_pairs
 from organs.registry.catalog.queries.reports import (
     combined_models,
@@ -34,7 +35,7 @@ from organs.registry.catalog.queries.reports import (
     unrun_chimeras,
     visible_bytes,
 )
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.report import (
@@ -279,7 +280,9 @@ def _can_be_combined(pair: RelatedPair) -> bool:
     )
 
 
-def _base_first(first: Model, second: Model, declared: Collection[tuple[int, int | None]]) -> tuple[Model, Model]:
+def _base_first(
+    first: ModelRow, second: ModelRow, declared: Collection[tuple[int, int | None]]
+) -> tuple[ModelRow, ModelRow]:
     if (first.id, second.id) in declared:
         return second, first
     if (second.id, first.id) in declared:

@@ -7,23 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, plural_text
 from organs.registry.anatomy import OrganType, Place, Tower, component_of
-from organs.registry.catalog.queries.models import (
-    TypeFigures,
-    caution_of_types,
-    composed_among,
-    ranked_models,
-    type_figures,
-)
+from organs.registry.catalog.queries.model_contents import TypeFigures, caution_of_types, type_figures
+from organs.registry.catalog.queries.model_lists import composed_among, ranked_models
 from organs.registry.catalog.queries.reports import (
     FacetFigures,
     MatrixFigures,
-    TensorRow,
-    count_unusual_organs,
     facet_figures,
     lowest_matrices,
     mean_thetas_by_type,
@@ -32,7 +26,7 @@ from organs.registry.catalog.queries.reports import (
     thetas_at_ranks,
     unusual_organs,
 )
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
 from organs.registry.gguf import dtype_by_name
@@ -82,7 +76,7 @@ def readings_of(session: Session, model_id: int) -> list[TensorReading]:
     return [_reading(row) for row in tensor_rows(session, model_id)]
 
 
-def _reading(row: TensorRow) -> TensorReading:
+def _reading(row: Any) -> TensorReading:
     return TensorReading(
         name=row.name,
         place=Place(OrganType(row.type), Tower(row.tower), row.block, row.slot),
@@ -203,7 +197,7 @@ def ranking_tables(
     return ranking, _model_types(originals, types, selection)
 
 
-def _model_types(models: Sequence[Model], types: Mapping[int, Sequence[TypeFigures]], selection: str) -> ReportTable:
+def _model_types(models: Sequence[ModelRow], types: Mapping[int, Sequence[TypeFigures]], selection: str) -> ReportTable:
     """Return a row for each type of tensor in each of `models`, in the order of the ranking."""
     rows: list[tuple[Cell, ...]] = []
     for model in models:
@@ -230,7 +224,7 @@ def type_ranges(session: Session) -> ReportTable:
     rows: list[tuple[Cell, ...]] = []
     for kind, of_kind in groupby(mean_thetas_by_type(session), key=lambda row: row[0]):
         means = [(theta, model_id) for _, model_id, theta in of_kind]
-        ends = [(theta, session.get_one(Model, model_id).full_name) for theta, model_id in (min(means), max(means))]
+        ends = [(theta, session.get_one(ModelRow, model_id).full_name) for theta, model_id in (min(means), max(means))]
         (low, lowest), (high, highest) = ends
         rows.append((kind, len(means), mean_of(theta for theta, _ in means), low, lowest, high, highest, high - low))
     return table(
@@ -265,7 +259,7 @@ _RANGE_COLUMNS = (
 )
 
 
-def _ranking_row(rank: int | None, model: Model, matrices: MatrixFigures | None) -> tuple[Cell, ...]:
+def _ranking_row(rank: int | None, model: ModelRow, matrices: MatrixFigures | None) -> tuple[Cell, ...]:
     return (
         rank,
         model.full_name,
@@ -280,13 +274,13 @@ def _ranking_row(rank: int | None, model: Model, matrices: MatrixFigures | None)
     )
 
 
-def _share(models: Sequence[Model], matrices: Mapping[int, MatrixFigures]) -> str:
+def _share(models: Sequence[ModelRow], matrices: Mapping[int, MatrixFigures]) -> str:
     tensors = sum(model.tensors for model in models)
     others = tensors - sum(matrices[model.id].matrices for model in models if model.id in matrices)
     return f" In this list {others:,} of {tensors:,} tensors are not matrices."
 
 
-def _orders(models: Sequence[Model], matrices: Mapping[int, MatrixFigures]) -> tuple[str, ...]:
+def _orders(models: Sequence[ModelRow], matrices: Mapping[int, MatrixFigures]) -> tuple[str, ...]:
     """Return sentences that compare the order by mean θ with the order by matrix θ."""
     by_matrices = sorted(models, key=lambda model: -_matrix_theta(model, matrices))
     moved = sum(model is not other for model, other in zip(models, by_matrices, strict=True))
@@ -308,7 +302,7 @@ def _orders(models: Sequence[Model], matrices: Mapping[int, MatrixFigures]) -> t
     )
 
 
-def _matrix_theta(model: Model, matrices: Mapping[int, MatrixFigures]) -> float:
+def _matrix_theta(model: ModelRow, matrices: Mapping[int, MatrixFigures]) -> float:
     theta = matrices[model.id].mean_theta if model.id in matrices else None
     return -1.0 if theta is None else theta
 
@@ -548,7 +542,7 @@ RELATIVES_MAX = 50
 """Relatives in the table; the most similar come first."""
 
 
-def relatives_tables(session: Session, model: Model) -> tuple[ReportTable, ReportTable]:
+def relatives_tables(session: Session, model: ModelRow) -> tuple[ReportTable, ReportTable]:
     """Return the relatives of `model`, and the findings about them."""
     lineage = lineage_of(session, model)
     total = len(lineage.edges) + lineage.left_out
@@ -601,12 +595,12 @@ _FINDING_COLUMNS = (
 )
 
 
-def anomalies_table(session: Session, model: Model, limit: int) -> ReportTable:
+def anomalies_table(session: Session, model: ModelRow, limit: int) -> ReportTable:
     """Return the tensors with NaN or infinite values, with one value only, or without a θ."""
-    total = count_unusual_organs(session, model.id)
+    unusual, total = unusual_organs(session, model.id, limit)
     rows = (
         (name, dtype, sample_size, nan, infinite, "yes" if constant else "no", reason)
-        for name, dtype, sample_size, nan, infinite, constant, reason in unusual_organs(session, model.id, limit)
+        for name, dtype, sample_size, nan, infinite, constant, reason in unusual
     )
     return table(
         title="Anomalies",

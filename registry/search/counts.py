@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import limited
-from organs.registry.catalog.queries.models import is_composed
-from organs.registry.catalog.tables import Contributor, Expert, Lineage, Model, ModelTag
+from organs.registry.catalog.queries.model_lists import is_composed
+from organs.registry.catalog.tables import ContributorRow, Expert, Lineage, ModelRow, ModelTag
 from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     CHIMERA,
@@ -273,7 +273,7 @@ def size_class(parameters: int) -> int:
 
 
 def _model_ids(session: Session, query: Query) -> set[int]:
-    statement = match_models(session, query).statement.with_only_columns(Model.id).order_by(Model.id.desc())
+    statement = match_models(session, query).statement.with_only_columns(ModelRow.id).order_by(ModelRow.id.desc())
     return set(session.scalars(statement.limit(COUNTED_MAX + 1)))
 
 
@@ -294,10 +294,17 @@ def _by_value(values: Mapping[int, Sequence[str]], ids: Collection[int]) -> dict
 
 
 def _read_model_values(session: Session) -> _ModelValues:
-    columns = (Model.id, Model.kind, Model.complete, Model.architecture, Model.license, Model.quantisation)
-    statement = select(*columns, Contributor.name, is_composed(), Model.parameters)
-    statement = statement.join(Contributor, Contributor.id == Model.contributor_id)
-    statement = statement.where(Model.state == "visible").order_by(Model.id.desc()).limit(COUNTED_MAX + 1)
+    columns = (
+        ModelRow.id,
+        ModelRow.kind,
+        ModelRow.complete,
+        ModelRow.architecture,
+        ModelRow.license,
+        ModelRow.quantisation,
+    )
+    statement = select(*columns, ContributorRow.name, is_composed(), ModelRow.parameters)
+    statement = statement.join(ContributorRow, ContributorRow.id == ModelRow.contributor_id)
+    statement = statement.where(ModelRow.state == "visible").order_by(ModelRow.id.desc()).limit(COUNTED_MAX + 1)
     rows = session.execute(statement).all()
     by_field: dict[str, dict[int, list[str]]] = {name: {} for name in MODEL_FACETS}
     for model_id, kind, complete, architecture, license_, quantisation, contributor, composed, _ in rows[:COUNTED_MAX]:
@@ -308,7 +315,7 @@ def _read_model_values(session: Session) -> _ModelValues:
     least = min((row[0] for row in rows), default=0)
     for model_id, tag in session.execute(select(ModelTag.model_id, ModelTag.tag).where(ModelTag.model_id >= least)):
         by_field[TAG].setdefault(model_id, []).append(tag)
-    parent = aliased(Model)
+    parent = aliased(ModelRow)
     edges = select(Lineage.child_model_id, parent.namespace, parent.name).distinct()
     edges = edges.join(parent, parent.id == Lineage.parent_model_id).where(parent.state.in_(REACHABLE_STATES))
     edges = edges.where(Lineage.child_model_id >= least, Lineage.evidence != "measured")

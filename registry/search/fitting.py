@@ -15,9 +15,9 @@ from organs.registry.anatomy import OrganType
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
 from organs.registry.catalog.engine import among
-from organs.registry.catalog.queries.models import composed_among
+from organs.registry.catalog.queries.model_lists import composed_among
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
-from organs.registry.catalog.tables import Facet, Model, ModelMetadata, Organ, Placement
+from organs.registry.catalog.tables import Facet, ModelMetadata, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import (
     FOREIGN_BEGINNING,
     FOREIGN_ENDING,
@@ -64,7 +64,7 @@ class FitBase:
 
     def fits(self, entity: Any) -> ColumnElement[bool]:
         """Return the condition that placements of other models of the architecture can be grafted into the base."""
-        organ, own_place, own_organ = aliased(Organ), aliased(Placement), aliased(Organ)
+        organ, own_place, own_organ = aliased(OrganRow), aliased(Placement), aliased(OrganRow)
         shape = select(organ.shape).where(organ.id == entity.organ_id).correlate(entity).scalar_subquery()
         # This subquery does not depend on the tested placement, so it runs once in each statement.
         own_shapes = select(*_place(own_place), own_organ.shape).join(own_organ, own_organ.id == own_place.organ_id)
@@ -85,7 +85,7 @@ class FitBase:
 
     def _has_dtype_for(self, entity: Any) -> ColumnElement[bool]:
         """Return the condition that a runtime accepts the dtype of placements with a place and a shape of the base."""
-        organ, own_place = aliased(Organ), aliased(Placement)
+        organ, own_place = aliased(OrganRow), aliased(Placement)
         length = cast(organ.elements, String)
         # A shape is also a vector if all lengths but the first are 1.
         vector = select(or_(organ.shape == length, organ.shape.like(length + "x%"))).where(organ.id == entity.organ_id)
@@ -124,7 +124,9 @@ def base_of(session: Session, model_id: int) -> FitBase | None:
 
 
 def _read_base(session: Session, model_id: int) -> FitBase | None:
-    architecture, tensors = session.execute(select(Model.architecture, Model.tensors).where(Model.id == model_id)).one()
+    architecture, tensors = session.execute(
+        select(ModelRow.architecture, ModelRow.tensors).where(ModelRow.id == model_id)
+    ).one()
     if not architecture:
         return None
     statement = select(Placement.type, Placement.slot).distinct()
@@ -149,8 +151,10 @@ def _models_of_architecture(session: Session, architecture: str) -> dict[int, in
     """Return the number of organs of each visible model that states `architecture`, oldest first."""
 
     def read() -> dict[int, int]:
-        statement = select(Model.id, Model.tensors).where(Model.state == "visible", Model.architecture == architecture)
-        return dict(session.execute(statement.order_by(Model.id)).all())
+        statement = select(ModelRow.id, ModelRow.tensors).where(
+            ModelRow.state == "visible", ModelRow.architecture == architecture
+        )
+        return dict(session.execute(statement.order_by(ModelRow.id)).all())
 
     return cached(session, ("models of", architecture), read)
 
@@ -158,7 +162,7 @@ def _models_of_architecture(session: Session, architecture: str) -> dict[int, in
 def _read_facts(session: Session, architecture: str) -> dict[str, dict[int, frozenset[tuple[str, str]]]]:
     """Return the facts that models of `architecture` state, by type and model; an array is represented by its size."""
     types = {f"{architecture}.{name}": kind for kind, names in FACTS.items() for name in names}
-    reachable = select(Model.id).where(Model.state.in_(REACHABLE_STATES), Model.architecture == architecture)
+    reachable = select(ModelRow.id).where(ModelRow.state.in_(REACHABLE_STATES), ModelRow.architecture == architecture)
     statement = select(ModelMetadata.model_id, ModelMetadata.key, ModelMetadata.value)
     statement = statement.where(ModelMetadata.model_id.in_(reachable), ModelMetadata.key.in_(sorted(types)))
     facts: dict[str, dict[int, frozenset[tuple[str, str]]]] = {kind: {} for kind in FACTS}
@@ -305,7 +309,7 @@ def _count_fits(
     session: Session, base: FitBase, ids: Sequence[int], types: Collection[str]
 ) -> dict[str, dict[int, int]]:
     """Return the number of fitting organs, by type and model; models without fitting organs are left out."""
-    organ, own_place, own_organ = aliased(Organ), aliased(Placement), aliased(Organ)
+    organ, own_place, own_organ = aliased(OrganRow), aliased(Placement), aliased(OrganRow)
     # A comparison with the shapes of all organs of the base is faster than `fits`, which compares at the same place.
     shape = select(organ.shape).where(organ.id == Placement.organ_id).correlate(Placement).scalar_subquery()
     own_shapes = select(own_organ.shape).join(own_place, own_place.organ_id == own_organ.id)
@@ -327,7 +331,7 @@ EXAMINED_MAX = 1000
 """The most models that are searched for organs that fit."""
 
 
-def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingModels:
+def fitting_models(session: Session, model: ModelRow, limit: int = 50) -> FittingModels:
     """Return up to `limit` visible models with organs that fit `model`, with counts by type.
 
     Models with the same organs come first, marked as `same`, then relatives of `model`, then the newest models. Among
@@ -358,7 +362,9 @@ def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingMo
     for batch in batches_of_models(candidates[:examined], tensors, base.tensors, BATCH_MODELS):
         counts = _counts(session, base, batch)
         fits = [other for other in batch if any(count.fitting for count in counts.get(other, {}).values())]
-        rows = session.execute(select(Model.id, Model.namespace, Model.name, Model.version).where(Model.id.in_(fits)))
+        rows = session.execute(
+            select(ModelRow.id, ModelRow.namespace, ModelRow.name, ModelRow.version).where(ModelRow.id.in_(fits))
+        )
         names = {model_id: f"{namespace}/{name}@{version}" for model_id, namespace, name, version in rows}
         for other in fits:
             types = {kind: counts[other][kind] for kind in ORGAN_TYPES if kind in counts[other]}
@@ -391,7 +397,7 @@ SAME_MAX = 20
 """The most models that are listed as the same model as a base."""
 
 
-def same_models(session: Session, model: Model) -> tuple[str, ...]:
+def same_models(session: Session, model: ModelRow) -> tuple[str, ...]:
     """Return the names of other visible models with the same organs as `model` at all places, oldest first.
 
     Files with other metadata are the same model too.
@@ -401,13 +407,18 @@ def same_models(session: Session, model: Model) -> tuple[str, ...]:
         alike = [other for other, likeness in likenesses(session, model.id).items() if likeness >= SAME_LIKENESS]
         own, other = aliased(Placement), aliased(Placement)
         own_organs = select(*_place(own), own.organ_id).where(own.model_id == model.id)
-        differing = select(other.id).where(other.model_id == Model.id)
+        differing = select(other.id).where(other.model_id == ModelRow.id)
         differing = differing.where(tuple_(*_place(other), other.organ_id).not_in(own_organs))
-        statement = select(Model.namespace, Model.name, Model.version).where(
-            or_(among(Model.id, alike), Model.digest == model.digest),
-            *(Model.id != model.id, Model.state == "visible", Model.tensors == model.tensors, ~differing.exists()),
+        statement = select(ModelRow.namespace, ModelRow.name, ModelRow.version).where(
+            or_(among(ModelRow.id, alike), ModelRow.digest == model.digest),
+            *(
+                ModelRow.id != model.id,
+                ModelRow.state == "visible",
+                ModelRow.tensors == model.tensors,
+                ~differing.exists(),
+            ),
         )
-        rows = session.execute(statement.order_by(Model.id).limit(SAME_MAX))
+        rows = session.execute(statement.order_by(ModelRow.id).limit(SAME_MAX))
         return tuple(f"{namespace}/{name}@{version}" for namespace, name, version in rows)
 
     return cached(session, ("same models", model.id), read)

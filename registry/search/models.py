@@ -12,9 +12,10 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.models import incomplete_models, is_composed, model_summaries
+from organs.registry.catalog.queries.model_lists import is_composed, model_summaries
+from organs.registry.catalog.queries.model_names import incomplete_models
 from organs.registry.catalog.queries.relatives import changes_from, likeness_to
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.entities.model import FoldedModel, FoldedModelPage, ModelPage, ModelSummary, Quantisation
 from organs.registry.search.gains import GainFilter, gains_of_models
@@ -23,14 +24,14 @@ from organs.registry.search.rows import page_of
 from organs.registry.search.terms import Names, nonfinite_condition, number_condition
 
 _COLUMNS: dict[str, Any] = {
-    "new": Model.id,  # ids follow the order of registration
-    "theta": Model.mean_theta,
-    "signal": Model.mean_signal,
-    "params": Model.parameters,
-    "tensors": Model.tensors,
-    "size": Model.size_bytes,
-    "downloads": Model.downloads,
-    "grafts": Model.grafts,
+    "new": ModelRow.id,  # ids follow the order of registration
+    "theta": ModelRow.mean_theta,
+    "signal": ModelRow.mean_signal,
+    "params": ModelRow.parameters,
+    "tensors": ModelRow.tensors,
+    "size": ModelRow.size_bytes,
+    "downloads": ModelRow.downloads,
+    "grafts": ModelRow.grafts,
 }
 
 
@@ -52,7 +53,7 @@ class ModelMatches:
 
     def rows(self, session: Session, limit: int, after: PageEnd | None = None) -> list[Any]:
         """Return the next `limit` rows after the cursor. Models without a sort value come last."""
-        return list(session.execute(page_of(self.statement, self.column, Model.id, self.sort, after, limit)).all())
+        return list(session.execute(page_of(self.statement, self.column, ModelRow.id, self.sort, after, limit)).all())
 
     def summaries(self, session: Session, rows: Sequence[Any]) -> tuple[ModelSummary, ...]:
         """Return `rows` as lines of a list."""
@@ -75,25 +76,25 @@ def match_models(session: Session, query: Query, *, ranked: bool = False) -> Mod
     gained = None if gains is None else gains.models()
     numbers = {**_COLUMNS, LIKENESS: likeness, GAIN: literal(None) if gained is None else gained.c.percent}
     conditions = names.model_conditions(query)
-    kind = case((Model.complete.is_(false()), PARTIAL), (is_composed(), CHIMERA), else_=Model.kind)
-    texts: dict[str, Any] = {"arch": Model.architecture, "license": Model.license, QUANT: Model.quantisation}
+    kind = case((ModelRow.complete.is_(false()), PARTIAL), (is_composed(), CHIMERA), else_=ModelRow.kind)
+    texts: dict[str, Any] = {"arch": ModelRow.architecture, "license": ModelRow.license, QUANT: ModelRow.quantisation}
     for name, column in {"kind": kind, **texts}.items():
         for choice in query.choices(name):
             values = choice.values
             if name != "kind":
-                values = names.values(choice, select(column).where(Model.state == "visible"))
+                values = names.values(choice, select(column).where(ModelRow.state == "visible"))
             text: Any = func.coalesce(column, "")
             conditions.append(text.not_in(values) if choice.negated else text.in_(values))
     conditions += [names.tag_condition(choice) for choice in query.choices(TAG)]
     conditions += [names.made_from_condition(choice) for choice in query.choices(MADE_FROM)]
-    conditions += [nonfinite_condition(choice, Model.nonfinite_tensors) for choice in query.choices("nonfinite")]
+    conditions += [nonfinite_condition(choice, ModelRow.nonfinite_tensors) for choice in query.choices("nonfinite")]
     conditions += [number_condition(term, numbers[term.field]) for name in numbers for term in query.numbers(name)]
-    conditions += [Model.complete.is_(true()), Model.kind == "model", ~is_composed()] if ranked else []
+    conditions += [ModelRow.complete.is_(true()), ModelRow.kind == "model", ~is_composed()] if ranked else []
     if gains is not None and gains.needs_gain:
         conditions.append(numbers[GAIN].is_not(None))
-    statement = select(Model, numbers[query.sort.field], likeness).where(Model.state == "visible", *conditions)
+    statement = select(ModelRow, numbers[query.sort.field], likeness).where(ModelRow.state == "visible", *conditions)
     if gained is not None:
-        statement = statement.outerjoin(gained, gained.c.id == Model.id)
+        statement = statement.outerjoin(gained, gained.c.id == ModelRow.id)
     return ModelMatches(
         text=f"{'ranked ' if ranked else ''}{query}",
         statement=statement,
@@ -194,12 +195,12 @@ def _same_models(
     """Return the matches with the namespaces and stems `keys`, in the order of the query."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for batch in batches(sorted(keys)):
-        conditions = tuple_(Model.namespace, Model.stem).in_(batch)
+        conditions = tuple_(ModelRow.namespace, ModelRow.stem).in_(batch)
         for row in replace(matches, statement=matches.statement.where(conditions)).rows(session, FOLDED_ROWS_MAX):
             groups.setdefault(_stem_key(row), []).append(row)
     return groups
 
 
-def _label(model: Model, *, is_version: bool) -> str:
+def _label(model: ModelRow, *, is_version: bool) -> str:
     """Return the quantisation or the version, which tells `model` from others with the same stem."""
     return f"version {model.version}" if is_version else model.quantisation or "no quantisation"

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import PageEnd
 from organs.registry.catalog.engine import among
-from organs.registry.catalog.tables import RANKED_COLUMNS, Expert, Facet, FacetCount, Model, Organ, Placement
+from organs.registry.catalog.tables import RANKED_COLUMNS, Expert, Facet, FacetCount, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.measures import MEASURES
 from organs.registry.search.facets import BINS, FACET_COLUMNS, FacetFilter, held_roll_up, sums
@@ -125,7 +125,7 @@ class Filters:
         if self.models is not None:
             yield "model_id", self.models.condition(entity.model_id)
         for choice in self.nonfinite:
-            organ = aliased(Organ)
+            organ = aliased(OrganRow)
             counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
             yield "", counted.exists()
         if self.gains is not None:
@@ -175,7 +175,7 @@ def resolve(session: Session, query: Query) -> Filters:
                 filters.notes.append(f"{value} states no architecture, so no organ is known to fit it")
         filters.fits.append(fitting(session, choice, list(bases.values())))
     for base_id in dict.fromkeys(base.id for own in filters.fits if not own.negated for base in own.bases):
-        model = session.get_one(Model, base_id)
+        model = session.get_one(ModelRow, base_id)
         if same := same_models(session, model):  # models with the same organs do not fit
             more = f", and {len(same) - SAME_SHOWN} more" if len(same) > SAME_SHOWN else ""
             shown = ", ".join(same[:SAME_SHOWN])
@@ -193,13 +193,13 @@ def _models_of(session: Session, query: Query, key: Hashable) -> tuple[ModelFilt
         # Only `nonfinite:yes` excludes models. The count of a model is unknown if some of its organs were not counted;
         # its other organs may still have NaN or infinite values.
         if set(choice.values) == {YES} and not choice.negated:
-            conditions.append(or_(Model.nonfinite_tensors > 0, Model.nonfinite_tensors.is_(None)))
-    statement = select(Model.id).where(Model.state == "visible", *conditions)
-    rows = session.execute(statement.add_columns(Model.tensors).limit(MODELS_LISTED_MAX + 1)).all()
+            conditions.append(or_(ModelRow.nonfinite_tensors > 0, ModelRow.nonfinite_tensors.is_(None)))
+    statement = select(ModelRow.id).where(ModelRow.state == "visible", *conditions)
+    rows = session.execute(statement.add_columns(ModelRow.tensors).limit(MODELS_LISTED_MAX + 1)).all()
     if len(rows) <= MODELS_LISTED_MAX:
         ids = array("q", [model_id for model_id, _ in rows])
         return ModelFilter(statement, key, ids, sum(tensors for _, tensors in rows)), notes
-    tensors = select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(statement))
+    tensors = select(func.coalesce(func.sum(ModelRow.tensors), 0)).where(ModelRow.id.in_(statement))
     return ModelFilter(statement, key, None, int(session.scalar(tensors) or 0)), notes
 
 

@@ -18,7 +18,7 @@ from organs.registry.catalog.cursor import PageEnd, check_limit, next_cursor, pa
 from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.relatives import changes_from, kin_of, likenesses
-from organs.registry.catalog.tables import Blob, Expert, Fingerprint, Model, Organ, Placement
+from organs.registry.catalog.tables import Blob, Expert, Fingerprint, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import OrganPage, PlacedOrgan
 from organs.registry.errors import BadQuery
@@ -136,9 +136,9 @@ def _first_matches(session: Session, filters: Filters, organ_ids: Sequence[int])
     """Return the first match of each organ, in its oldest model."""
     place: Any = aliased(filters.table)
     first = by_index(select(place.id), place, "organ")
-    first = first.where(place.organ_id == Organ.id, place.visible, *filters.conditions(place))
+    first = first.where(place.organ_id == OrganRow.id, place.visible, *filters.conditions(place))
     first = first.order_by(place.model_id, place.id).limit(1)
-    statement = select(Organ.id, first.correlate(Organ).scalar_subquery()).where(among(Organ.id, organ_ids))
+    statement = select(OrganRow.id, first.correlate(OrganRow).scalar_subquery()).where(among(OrganRow.id, organ_ids))
     return dict(session.execute(statement).all())
 
 
@@ -288,9 +288,9 @@ def _alike(session: Session, filters: Filters, prefix: str) -> tuple[list[tuple[
         reason = "this organ has no fingerprint: it has fewer than 256 values, or a dtype that cannot be read"
         raise BadQuery(f"like:{prefix}", reason)
     table = filters.table
-    statement: Any = select(table.id, table.organ_id, Fingerprint.values).join(Organ, Organ.id == table.organ_id)
+    statement: Any = select(table.id, table.organ_id, Fingerprint.values).join(OrganRow, OrganRow.id == table.organ_id)
     statement = statement.join(Fingerprint, Fingerprint.organ_id == table.organ_id)
-    statement = statement.where(Organ.shape == organ.shape)
+    statement = statement.where(OrganRow.shape == organ.shape)
     plan = plan_of(session, filters, None, COMPARED_MAX) if table is Expert else SearchPlan(None, None)
     parts: list[Any] = [true()]
     if table is Placement:
@@ -343,16 +343,16 @@ def _rows_to_compare(session: Session, filters: Filters, columns: Sequence[Any])
     if plan.types == ():
         return [], True
     statement = statement.where(filters.table.visible, *filters.conditions())
-    models = select(Model.id, Model.tensors).where(Model.state == "visible")
+    models = select(ModelRow.id, ModelRow.tensors).where(ModelRow.state == "visible")
     if filters.models is not None:
-        models = models.where(filters.models.condition(Model.id))
+        models = models.where(filters.models.condition(ModelRow.id))
     if plan.types is not None:
         statement = statement.where(filters.table.type.in_(plan.types))
         for term in filters.fits:
             if (architectures := term.values("arch")) is not None:
-                models = models.where(Model.architecture.in_(sorted(architectures)))
+                models = models.where(ModelRow.architecture.in_(sorted(architectures)))
             if (few := term.models(plan.types)) is not None:
-                models = models.where(among(Model.id, few))
+                models = models.where(among(ModelRow.id, few))
     alike = likenesses(session, filters.base_id)
     kin = kin_of(session, filters.base_id)
     tensors = dict(session.execute(models).all())
@@ -372,8 +372,8 @@ def _select_compared(table: Any, columns: Sequence[Any] = ()) -> Any:
     """Return a SELECT of the members of ComparedRow."""
     number = Expert.expert if table is Expert else cast(null(), Integer)
     place = (table.tower, table.block, table.slot, number)
-    statement = select(table.id, table.organ_id, table.model_id, *place, Organ.shape, Fingerprint.values, *columns)
-    statement = statement.join(Organ, Organ.id == table.organ_id)
+    statement = select(table.id, table.organ_id, table.model_id, *place, OrganRow.shape, Fingerprint.values, *columns)
+    statement = statement.join(OrganRow, OrganRow.id == table.organ_id)
     return statement.outerjoin(Fingerprint, Fingerprint.organ_id == table.organ_id)
 
 
@@ -466,7 +466,7 @@ def _select_placed(table: Any) -> Any:
     """Return a SELECT of the members of PlacedOrgan."""
     # Columns instead of objects, because the creation of objects took half of the time of a search.
     rows, stacks = table.__table__, Placement.__table__
-    organs, blobs, models = Organ.__table__, Blob.__table__, Model.__table__
+    organs, blobs, models = OrganRow.__table__, Blob.__table__, ModelRow.__table__
     number = rows.c.expert if table is Expert else null().label("expert")
     statement = select(
         *(rows.c.id, rows.c.organ_id, blobs.c.digest, models.c.namespace, models.c.name, models.c.version),

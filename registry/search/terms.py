@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.engine import among
-from organs.registry.catalog.queries.models import (
+from organs.registry.catalog.queries.model_names import (
     incomplete_model,
     incomplete_models,
     incompleteness,
@@ -23,7 +23,7 @@ from organs.registry.catalog.queries.models import (
     model_of_other_name,
 )
 from organs.registry.catalog.queries.relatives import kin_of
-from organs.registry.catalog.tables import Contributor, Facet, FacetCount, Lineage, Model, ModelTag, ModelWord
+from organs.registry.catalog.tables import ContributorRow, Facet, FacetCount, Lineage, ModelRow, ModelTag, ModelWord
 from organs.registry.catalog.vocabulary import (
     ORGAN_TYPES,
     REACHABLE_STATES,
@@ -191,7 +191,7 @@ class Names:
             return None
         ids = self._newest_models(query.base)
         if len(ids) > 1:
-            first = self.session.get_one(Model, ids[0]).full_name
+            first = self.session.get_one(ModelRow, ids[0]).full_name
             self.notes.append(f"several models are called {query.base}; the likeness is that to {first}")
         return ids[0] if ids else None
 
@@ -209,17 +209,19 @@ class Names:
         for choice in query.choices("kin"):
             named = [model_id for ids in self.models(choice).values() for model_id in ids]
             kin = {relative for model_id in named for relative in kin_of(self.session, model_id)}
-            conditions.append(_negated(choice, among(Model.id, sorted(kin))))
+            conditions.append(_negated(choice, among(ModelRow.id, sorted(kin))))
         for choice in query.choices("by"):
-            visible = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
-            names = self.values(choice, select(Contributor.name).where(visible.exists()))
-            ids = select(Contributor.id).where(Contributor.name.in_(names))
-            conditions.append(_negated(choice, Model.contributor_id.in_(ids)))
+            visible = select(ModelRow.id).where(
+                ModelRow.contributor_id == ContributorRow.id, ModelRow.state == "visible"
+            )
+            names = self.values(choice, select(ContributorRow.name).where(visible.exists()))
+            ids = select(ContributorRow.id).where(ContributorRow.name.in_(names))
+            conditions.append(_negated(choice, ModelRow.contributor_id.in_(ids)))
         if query.words:
-            conditions.append(Model.id.in_(models_with_words(query.words)))
+            conditions.append(ModelRow.id.in_(models_with_words(query.words)))
             if not self._is_visible(conditions[-1]):
                 self._note_words(query.words)
-        return conditions + [Model.id.not_in(models_with_words(words.split("-"))) for words in query.excluded_words]
+        return conditions + [ModelRow.id.not_in(models_with_words(words.split("-"))) for words in query.excluded_words]
 
     def tag_condition(self, choice: Choice) -> ColumnElement[bool]:
         """Return the condition that a model has one of the chosen tags. A tag without `*` is found by an index."""
@@ -227,11 +229,11 @@ class Names:
         for value in choice.values:
             tagged = select(ModelTag.model_id)
             if value.casefold() == ABSENT:
-                conditions.append(Model.id.not_in(tagged))
+                conditions.append(ModelRow.id.not_in(tagged))
                 continue
             name = folded_tag(value)
             tagged = tagged.where(_matches_text(name, ModelTag.tag) if "*" in name else ModelTag.tag == name)
-            conditions.append(Model.id.in_(tagged))
+            conditions.append(ModelRow.id.in_(tagged))
             if not choice.negated and not self._is_visible(conditions[-1]):
                 self._note_missing(choice, value)
         return _negated(choice, or_(*conditions))
@@ -243,16 +245,16 @@ class Names:
             Lineage.child_model_id.is_not(None), Lineage.evidence != "measured"
         )
         for value in choice.values:
-            parents = select(Model.id).where(Model.state.in_(REACHABLE_STATES))
+            parents = select(ModelRow.id).where(ModelRow.state.in_(REACHABLE_STATES))
             if value.casefold() == ABSENT:
-                conditions.append(Model.id.not_in(children.where(Lineage.parent_model_id.in_(parents))))
+                conditions.append(ModelRow.id.not_in(children.where(Lineage.parent_model_id.in_(parents))))
                 continue
             named = _matches_model(value)
             if named is not None:
-                conditions.append(Model.id.in_(children.where(Lineage.parent_model_id.in_(parents.where(named)))))
+                conditions.append(ModelRow.id.in_(children.where(Lineage.parent_model_id.in_(parents.where(named)))))
             if not choice.negated and (named is None or not self._is_visible(conditions[-1])):
                 self._note_missing(choice, value)
-        return _negated(choice, or_(*conditions) if conditions else Model.id < 0)
+        return _negated(choice, or_(*conditions) if conditions else ModelRow.id < 0)
 
     def _name_condition(self, choice: Choice) -> ColumnElement[bool]:
         """Return the condition that a model has one of the chosen names; `namespace/name` is compared without case."""
@@ -263,30 +265,35 @@ class Names:
             exists = condition is not None and self._is_visible(condition)
             if condition is not None and not exists and "*" not in value and looked_up < OTHERS_MAX:
                 looked_up += 1
-                other = Model.id.in_(self._other_models(parse_model_name(value)))
+                other = ModelRow.id.in_(self._other_models(parse_model_name(value)))
                 exists = self._is_visible(other)
                 condition = other if exists else condition
             if condition is not None:
                 conditions.append(condition)
             if not exists:
                 self._note_missing(choice, value)
-        return _negated(choice, or_(*conditions) if conditions else Model.id < 0)
+        return _negated(choice, or_(*conditions) if conditions else ModelRow.id < 0)
 
     def _is_visible(self, condition: ColumnElement[bool]) -> bool:
         """Return whether a visible model meets `condition`."""
-        statement = select(Model.id).where(Model.state == "visible", condition).limit(1)
+        statement = select(ModelRow.id).where(ModelRow.state == "visible", condition).limit(1)
         return self.session.scalar(statement) is not None
 
     def _newest_models(self, value: str) -> list[int]:
         """Return the ids of the models with the name `value`, or of models whose name differs only in case."""
         name = parse_model_name(value)  # the parser of the query checked it
-        exactly = and_(Model.namespace == name.namespace, Model.name == name.name)
-        for condition in (exactly, _matches_text(f"{name.namespace}/{name.name}", Model.namespace + "/" + Model.name)):
-            rows = select(Model.id, Model.namespace, Model.name).where(condition, Model.state.in_(REACHABLE_STATES))
+        exactly = and_(ModelRow.namespace == name.namespace, ModelRow.name == name.name)
+        for condition in (
+            exactly,
+            _matches_text(f"{name.namespace}/{name.name}", ModelRow.namespace + "/" + ModelRow.name),
+        ):
+            rows = select(ModelRow.id, ModelRow.namespace, ModelRow.name).where(
+                condition, ModelRow.state.in_(REACHABLE_STATES)
+            )
             if name.version is not None:
-                rows = rows.where(Model.version == name.version)
+                rows = rows.where(ModelRow.version == name.version)
             # A yanked version is used only if there is no other.
-            rows = rows.order_by(Model.state != "visible", Model.version.desc(), Model.id).limit(NAMES_MAX)
+            rows = rows.order_by(ModelRow.state != "visible", ModelRow.version.desc(), ModelRow.id).limit(NAMES_MAX)
             newest: dict[tuple[str, str], int] = {}
             for model_id, namespace, own_name in self.session.execute(rows):
                 newest.setdefault((namespace, own_name), model_id)
@@ -315,7 +322,9 @@ class Names:
                     self.notes.append(str(incompleteness(self.session, incomplete)))
                     return
             note = note if choice.field == "model" else f"no model here is called {value}"
-            visible = select(Model.namespace, Model.name).where(Model.state == "visible").distinct().limit(NAMES_MAX)
+            visible = (
+                select(ModelRow.namespace, ModelRow.name).where(ModelRow.state == "visible").distinct().limit(NAMES_MAX)
+            )
             existing = (f"{namespace}/{name}" for namespace, name in self.session.execute(visible))
         close = nearest(value, islice(existing, NEAREST_MAX)) if len(value) <= NEAREST_MAX_LENGTH else None
         self.notes.append(f"{note}; the nearest is {choice.field}:{close}" if close else note)
@@ -344,7 +353,7 @@ def _negated(choice: Choice, condition: ColumnElement[bool]) -> ColumnElement[bo
 
 def _matches_model(value: str) -> ColumnElement[bool] | None:
     """Return the condition that a model has the name or the pattern `value`; None if it cannot be a name."""
-    full_name = Model.namespace + "/" + Model.name
+    full_name = ModelRow.namespace + "/" + ModelRow.name
     if "*" in value:
         return _matches_text(value if "/" in value else f"*/{value}", full_name)
     try:
@@ -352,7 +361,7 @@ def _matches_model(value: str) -> ColumnElement[bool] | None:
     except BadName:
         return None
     condition = _matches_text(f"{name.namespace}/{name.name}", full_name)
-    return condition if name.version is None else and_(condition, Model.version == name.version)
+    return condition if name.version is None else and_(condition, ModelRow.version == name.version)
 
 
 def _matches_text(value: str, column: Any) -> ColumnElement[bool]:

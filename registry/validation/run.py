@@ -24,14 +24,15 @@ from organs.registry.assembly import (
 )
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look, stored_score
-from organs.registry.catalog.queries.models import files_of, is_digest, model_by_digest, model_by_name
+from organs.registry.catalog.queries.model_contents import files_of
+from organs.registry.catalog.queries.model_names import is_digest, model_by_digest, model_by_name
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
     record_gains,
     record_quick_look,
     record_score,
 )
-from organs.registry.catalog.tables import Chimera, Model
+from organs.registry.catalog.tables import ChimeraRow, ModelRow
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
@@ -213,9 +214,9 @@ class CatalogScores:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    model: Model
-    base: Model
-    donors: tuple[Model, ...]
+    model: ModelRow
+    base: ModelRow
+    donors: tuple[ModelRow, ...]
     grafted: tuple[str, ...]
     """Tensors from donors, and experts with their numbers; adapted or purified tensors of the base are not among them.
     """
@@ -226,13 +227,13 @@ def _trial(session: Session, name: str) -> _Trial:
     chimera = chimera_of(session, model.id)
     if chimera is None:
         raise NotComposedHere(f"{model.full_name} was not composed here: name its base to validate it as a file")
-    base = session.get(Model, chimera.base_model_id)
+    base = session.get(ModelRow, chimera.base_model_id)
     if base is None or base.state not in REACHABLE_STATES:
         raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
     return _Trial(model, base, tuple(_donors(session, chimera)), tuple(_grafted(chimera)))
 
 
-def _grafted(chimera: Chimera) -> Iterator[str]:
+def _grafted(chimera: ChimeraRow) -> Iterator[str]:
     """Yield the names of the tensors of donors, and of experts that were grafted into stacks of the base."""
     origins = json.loads(chimera.origins)
     experts = origins.get("experts", {})
@@ -243,7 +244,7 @@ def _grafted(chimera: Chimera) -> Iterator[str]:
             yield name
 
 
-def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
+def _donors(session: Session, chimera: ChimeraRow) -> Iterator[ModelRow]:
     """Return the donors that are complete models, the one with most grafted organs first."""
     origins = json.loads(chimera.origins)
     counts = Counter(part[0] for part in origins["parts"].values() if part[0])
@@ -258,7 +259,7 @@ def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
 
 
 def _readable(
-    catalog: Catalog, store: BlobStore, donors: Sequence[Model], folder: Path | None
+    catalog: Catalog, store: BlobStore, donors: Sequence[ModelRow], folder: Path | None
 ) -> Iterator[tuple[str, RunnableModel]]:
     """Return the donors that can be run, up to DONORS_MAX; the others do not affect the verdict."""
     count = 0
@@ -272,7 +273,7 @@ def _readable(
         count += 1
 
 
-def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | None) -> RunnableModel:
+def _candidate(catalog: Catalog, store: BlobStore, model: ModelRow, folder: Path | None) -> RunnableModel:
     with catalog.reading() as session:
         files = files_of(session, model.id)
         # llama.cpp refuses a whole file that says that it is a shard.

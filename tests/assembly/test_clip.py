@@ -18,7 +18,8 @@ from organs.registry.assembly import (
     plan_digest,
     plan_file,
 )
-from organs.registry.catalog.queries.models import files_of, model_by_name
+from organs.registry.catalog.queries.model_contents import files_of
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.errors import CorruptBlob
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name

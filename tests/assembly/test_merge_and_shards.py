@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,8 +14,8 @@ from organs.registry.assembly import (
     plan_merged,
     plan_shards,
 )
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.digest import digest_of
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import (
@@ -167,7 +166,7 @@ def test_left_over_keys_of_a_split_are_in_the_file_and_not_in_the_merged_one(
     assert values(header) == values(read_header(MemorySource(small_model())))
     assert merged == {spec.name: data for spec, data in tensors}
     with registry.catalog.reading() as session:
-        (flag,) = json.loads(model_by_name(session, parse_model_name("a")).flags)
+        (flag,) = model_by_name(session, parse_model_name("a")).flags
     assert "--merge" in flag
 
 
@@ -232,7 +231,7 @@ def test_two_tensors_of_the_same_bytes_are_both_written(registry: LocalRegistry,
 def test_a_model_that_must_not_be_assembled_has_no_other_form(registry: LocalRegistry, tmp_path: Path) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
     with registry.catalog.writing() as session:
-        session.execute(update(Model).values(unassemblable='["it would crash"]'))
+        session.execute(update(ModelRow).values(unassemblable=("it would crash",)))
     with pytest.raises(NotAssemblable, match="it would crash"):
         shards_of(registry, 300)
     with pytest.raises(NotAssemblable, match="it would crash"):

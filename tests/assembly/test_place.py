@@ -16,7 +16,7 @@ from organs.registry.assembly import (
     place_file,
     plan_model,
 )
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
 from organs.registry.local import LocalRegistry

@@ -12,8 +12,8 @@ from organs.registry.assembly import (
     FilePlan,
     plan_model,
 )
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.digest import digest_of
 from organs.registry.errors import MissingBlob, NotAssemblable
 from organs.registry.gguf import ValueType
@@ -59,7 +59,7 @@ def test_a_model_that_must_not_be_assembled_has_no_plan(registry: LocalRegistry,
     (tmp_path / "a.gguf").write_bytes(file_bytes([], [tensor("a")]))
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.writing() as session:
-        session.execute(update(Model).values(unassemblable='["first reason", "second reason"]'))
+        session.execute(update(ModelRow).values(unassemblable=("first reason", "second reason")))
     with pytest.raises(NotAssemblable, match="local/a cannot be assembled: first reason; second reason") as caught:
         planned(registry, "a")
     assert caught.value.reasons == ("first reason", "second reason")

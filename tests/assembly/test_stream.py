@@ -16,7 +16,7 @@ from organs.registry.assembly import (
     PlannedSlice,
     plan_model,
 )
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.errors import CorruptBlob, MissingBlob
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
 )
-from organs.registry.catalog.tables import Chimera, FacetCount, Lineage, Model, Placement
+from organs.registry.catalog.tables import ChimeraRow, FacetCount, Lineage, ModelRow, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -28,7 +28,7 @@ def rolled_back(registry: LocalRegistry) -> Iterator[Session]:
         session.rollback()
 
 
-def model_named(session: Session, name: str) -> Model:
+def model_named(session: Session, name: str) -> ModelRow:
     return model_by_name(session, parse_model_name(name))
 
 
@@ -36,25 +36,25 @@ def assert_counts_are_right(session: Session) -> None:
     """Assert that totals, facet counts, visible rows and graft counts equal a count of all rows."""
     assert running_totals(session) == counted_totals(session)
     rows = session.execute(
-        select(Placement.facet_id, Placement.theta, Placement.visible, Model.state).join(
-            Model, Model.id == Placement.model_id
+        select(Placement.facet_id, Placement.theta, Placement.visible, ModelRow.state).join(
+            ModelRow, ModelRow.id == Placement.model_id
         )
     ).all()
     assert all(visible == (state == "visible") for _, _, visible, state in rows)
     counted = Counter((facet, theta_bin(theta)) for facet, theta, visible, _ in rows if visible)
     kept = select(FacetCount.facet_id, FacetCount.theta_bin, FacetCount.placements).where(FacetCount.placements != 0)
     assert {(facet, lower): count for facet, lower, count in session.execute(kept)} == counted
-    assert {model.id: model.grafts for model in session.scalars(select(Model))} == _grafts(session)
+    assert {model.id: model.grafts for model in session.scalars(select(ModelRow))} == _grafts(session)
 
 
 def _grafts(session: Session) -> Counter[int]:
     edges = session.execute(
-        select(Lineage.parent_model_id, Chimera.base_model_id)
-        .join(Chimera, Chimera.model_id == Lineage.child_model_id)
-        .join(Model, Model.id == Chimera.model_id)
-        .where(Model.state == "visible", Lineage.evidence == "recorded")
+        select(Lineage.parent_model_id, ChimeraRow.base_model_id)
+        .join(ChimeraRow, ChimeraRow.model_id == Lineage.child_model_id)
+        .join(ModelRow, ModelRow.id == ChimeraRow.model_id)
+        .where(ModelRow.state == "visible", Lineage.evidence == "recorded")
         .distinct()
     ).all()
-    found = Counter(dict.fromkeys(session.scalars(select(Model.id)), 0))
+    found = Counter(dict.fromkeys(session.scalars(select(ModelRow.id)), 0))
     found.update(parent for parent, base in edges if parent is not None and parent != base)
     return found

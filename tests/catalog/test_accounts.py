@@ -15,7 +15,6 @@ from organs.registry.catalog.queries.accounts import (
     contributors_page,
     public_contributor,
     quota_of,
-    used_bytes,
 )
 from organs.registry.catalog.register.accounts import (
     SESSIONS_MAX,
@@ -30,7 +29,7 @@ from organs.registry.catalog.register.accounts import (
     set_quota,
 )
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Base, Event, Model, PageToken, Token, Upload, WebSession, now
+from organs.registry.catalog.tables import Base, EventRow, ModelRow, PageToken, Token, UploadRow, WebSession, now
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import NewToken, parse_token, secret_sha256
@@ -188,7 +187,7 @@ def test_the_local_contributor_cannot_be_suspended_and_actions_are_logged(
         set_quota(session, "ada", 5)
         revoke_token(session, token.public_id)
         revoke_token(session, token.public_id)
-        actions = [event.action for event in session.query(Event).order_by(Event.id)]
+        actions = [event.action for event in session.query(EventRow).order_by(EventRow.id)]
     assert actions == ["add contributor", "create token", "set quota", "revoke token"]
 
 
@@ -200,8 +199,8 @@ def test_the_quota_counts_models_until_removal_and_the_declared_size_of_uploads(
     ingest_file(registry, path)
     with registry.catalog.writing() as session:
         ada = contributor_by_name(session, "ada")
-        model = session.query(Model).one()
-        assert used_bytes(session, ada.id) == 0
+        model = session.query(ModelRow).one()
+        assert quota_of(session, ada, 100).used_bytes == 0
         with pytest.raises(NotFound, match="no contributor 'ada'"):
             public_contributor(session, "ada")
         model.contributor_id = ada.id
@@ -212,13 +211,13 @@ def test_the_quota_counts_models_until_removal_and_the_declared_size_of_uploads(
         for state, bytes_used in (("visible", size), ("quarantined", size), ("yanked", size), ("removed", 0)):
             model.state = state
             session.flush()
-            assert used_bytes(session, ada.id) == bytes_used, state
+            assert quota_of(session, ada, 100).used_bytes == bytes_used, state
         assert contributors_page(session, 5).items == ()
-        upload = Upload(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
+        upload = UploadRow(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
         upload.state, upload.created_at, upload.expires_at = "open", now(), now()
         session.add(upload)
         session.flush()
-        assert used_bytes(session, ada.id) == 70
+        assert quota_of(session, ada, 100).used_bytes == 70
         assert quota_of(session, ada, 100).left_bytes == 30
         ada.quota_bytes = 50
         assert (quota_of(session, ada, 100).limit_bytes, quota_of(session, ada, 100).left_bytes) == (50, 0)

@@ -16,12 +16,12 @@ from sqlalchemy import select, text
 from organs.registry.catalog.cache import Cache, cached
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Contributor
+from organs.registry.catalog.tables import ContributorRow
 from organs.registry.local import LocalRegistry
 from organs.registry.search import facets
 from organs.registry.search.language import parse_query
 from tests import postgres
-from tests.search.catalogs import ModelRow, PlacementRow, random_models, write_models
+from tests.search.catalogs import RandomModel, RandomPlacement, random_models, write_models
 from tests.search.oracle import expected_organs
 
 ADD_A_NAME = """
@@ -47,7 +47,7 @@ def add_name(registry: LocalRegistry, name: str) -> None:
 def names(registry: LocalRegistry) -> list[str]:
     """Return the names of the contributors, cached."""
     with registry.catalog.reading() as session:
-        ordered = select(Contributor.name).order_by(Contributor.id)
+        ordered = select(ContributorRow.name).order_by(ContributorRow.id)
         return cached(session, "names", lambda: list(session.scalars(ordered)))
 
 
@@ -57,7 +57,7 @@ def names(registry: LocalRegistry) -> list[str]:
 def test_the_version_stays_the_same_without_a_commit(registry: LocalRegistry) -> None:
     before = version(registry)
     with registry.catalog.reading() as session:
-        session.scalars(select(Contributor)).all()
+        session.scalars(select(ContributorRow)).all()
 
     def fail_halfway() -> None:
         with registry.catalog.writing() as session:
@@ -162,10 +162,10 @@ def test_a_session_with_an_older_state_neither_reads_nor_changes_newer_cached_va
     registry: LocalRegistry,
 ) -> None:
     def read() -> list[str]:
-        return list(session.scalars(select(Contributor.name)))
+        return list(session.scalars(select(ContributorRow.name)))
 
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Contributor.name)).all() == []
+        assert session.scalars(select(ContributorRow.name)).all() == []
         add_name(registry, "ada")
         assert names(registry) == ["ada"]
         assert cached(session, "names", read) == []
@@ -176,7 +176,7 @@ def test_a_value_read_before_a_commit_is_not_cached_after_it(registry: LocalRegi
     with registry.catalog.reading() as session:
 
         def read_late() -> list[str]:
-            contributors = list(session.scalars(select(Contributor.name)))
+            contributors = list(session.scalars(select(ContributorRow.name)))
             add_name(registry, "ada")
             return contributors
 
@@ -231,7 +231,9 @@ def test_the_least_recently_used_value_is_dropped() -> None:
 
 @pytest.fixture
 def few(registry: LocalRegistry) -> LocalRegistry:
-    write_models(registry, [ModelRow((PlacementRow(theta=40.0), PlacementRow(theta=60.0, organ=2, slot="ffn_down")))])
+    write_models(
+        registry, [RandomModel((RandomPlacement(theta=40.0), RandomPlacement(theta=60.0, organ=2, slot="ffn_down")))]
+    )
     return registry
 
 

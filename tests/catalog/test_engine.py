@@ -19,7 +19,7 @@ from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, among, insert_or_add
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.slow import SlowStatements
-from organs.registry.catalog.tables import Contributor, FacetCount, Organ
+from organs.registry.catalog.tables import ContributorRow, FacetCount, OrganRow
 from organs.registry.errors import Busy, CatalogError, DatabaseUnreachable, DiskFull, OrganError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
@@ -47,7 +47,7 @@ def test_opening_again_reads_the_written_rows(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.writing() as session:
         contributor_id(session, "ada")
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.reading() as session:
-        assert session.scalars(select(Contributor.name)).all() == ["ada"]
+        assert session.scalars(select(ContributorRow.name)).all() == ["ada"]
 
 
 @pytest.mark.sqlite
@@ -94,7 +94,7 @@ def test_a_reference_to_a_missing_row_is_refused(registry: LocalRegistry) -> Non
         pytest.raises(CatalogError, match=r"FOREIGN KEY|foreign key constraint"),
         registry.catalog.writing() as session,
     ):
-        session.add(Organ(blob_id=404, dtype="F32", shape="4", elements=4))
+        session.add(OrganRow(blob_id=404, dtype="F32", shape="4", elements=4))
 
 
 def test_a_failed_block_commits_nothing(registry: LocalRegistry) -> None:
@@ -107,7 +107,7 @@ def test_a_failed_block_commits_nothing(registry: LocalRegistry) -> None:
     with pytest.raises(KeyError):
         fail_halfway()
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Contributor)).all() == []
+        assert session.scalars(select(ContributorRow)).all() == []
 
 
 def test_rows_added_in_a_reading_session_are_not_stored(registry: LocalRegistry) -> None:
@@ -119,12 +119,12 @@ def test_rows_added_in_a_reading_session_are_not_stored(registry: LocalRegistry)
 
 def test_a_reader_sees_one_state_during_concurrent_writes(registry: LocalRegistry) -> None:
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Contributor.name)).all() == []
+        assert session.scalars(select(ContributorRow.name)).all() == []
         with registry.catalog.writing() as other:
             contributor_id(other, "ada")
-        assert session.scalars(select(Contributor.name)).all() == []
+        assert session.scalars(select(ContributorRow.name)).all() == []
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Contributor.name)).all() == ["ada"]
+        assert session.scalars(select(ContributorRow.name)).all() == ["ada"]
 
 
 def test_readers_and_writers_do_not_block_each_other(registry: LocalRegistry) -> None:
@@ -132,7 +132,7 @@ def test_readers_and_writers_do_not_block_each_other(registry: LocalRegistry) ->
         contributor_id(writer, "ada")
         writer.flush()
         with registry.catalog.reading() as reader:
-            assert reader.scalars(select(Contributor.name)).all() == []
+            assert reader.scalars(select(ContributorRow.name)).all() == []
 
 
 @pytest.mark.long
@@ -147,7 +147,7 @@ def test_eight_concurrent_writers_lose_no_count(tmp_path: Path) -> None:
             for _ in range(40):
                 with registry.catalog.writing() as session:
                     # Read, then write: this fails if the lock is taken only at the write.
-                    names = set(session.scalars(select(Contributor.name)))
+                    names = set(session.scalars(select(ContributorRow.name)))
                     assert f"writer {number}" in names or contributor_id(session, f"writer {number}")
                     row = {"facet_id": facet_id, "theta_bin": 5, "placements": 1}
                     insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", [row])
@@ -157,7 +157,7 @@ def test_eight_concurrent_writers_lose_no_count(tmp_path: Path) -> None:
             done.result()
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.reading() as session:
         assert session.scalars(select(FacetCount.placements)).all() == [320]
-        assert len(session.scalars(select(Contributor)).all()) == 8
+        assert len(session.scalars(select(ContributorRow)).all()) == 8
 
 
 def test_a_writer_that_waits_too_long_learns_which_process_holds_the_lock(
@@ -186,7 +186,7 @@ def test_a_full_disk_is_reported_and_nothing_is_committed(registry: LocalRegistr
     with pytest.raises(DiskFull):
         fill()
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Contributor.name)).all() == ["ada"]
+        assert session.scalars(select(ContributorRow.name)).all() == ["ada"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path: Path
 def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
     (tmp_path / "registry.sqlite3").touch()
     with LocalRegistry.open(tmp_path) as registry, registry.catalog.reading() as session:
-        assert session.scalars(select(Contributor)).all() == []
+        assert session.scalars(select(ContributorRow)).all() == []
 
 
 @pytest.mark.sqlite
@@ -285,7 +285,7 @@ def test_closing_closes_every_file(tmp_path: Path) -> None:
 
     with LocalRegistry.open(tmp_path) as registry:
         with registry.catalog.reading() as session:
-            session.scalars(select(Contributor)).all()
+            session.scalars(select(ContributorRow)).all()
         assert open_files() != []
     assert open_files() == []
 
@@ -293,11 +293,11 @@ def test_closing_closes_every_file(tmp_path: Path) -> None:
 def test_any_number_of_ids_is_one_parameter(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         ids = [contributor_id(session, name) for name in ("ann", "bob", "eve")]
-    every = select(Contributor.id).order_by(Contributor.id)
+    every = select(ContributorRow.id).order_by(ContributorRow.id)
     with registry.catalog.reading() as session:
         for chosen in ([], ids[:1], ids[1:], [*ids, *range(1_000_000, 1_100_000)]):
-            matching = every.where(among(Contributor.id, chosen), Contributor.name != "eve")
-            others = every.where(not_(among(Contributor.id, chosen)) | (Contributor.name == "eve"))
+            matching = every.where(among(ContributorRow.id, chosen), ContributorRow.name != "eve")
+            others = every.where(not_(among(ContributorRow.id, chosen)) | (ContributorRow.name == "eve"))
             assert session.scalars(matching).all() == [row_id for row_id in ids[:2] if row_id in chosen]
             assert session.scalars(others).all() == [
                 row_id for row_id in ids if row_id not in chosen or row_id == ids[2]

@@ -24,7 +24,7 @@ from sqlalchemy.types import TypeEngine
 
 from organs import migrations
 from organs.registry.catalog.engine import open_catalog, parse_database_url
-from organs.registry.catalog.tables import Base, JobRow, Model, ModelTag
+from organs.registry.catalog.tables import Base, JobRow, ModelRow, ModelTag
 from organs.registry.catalog.work import JOBS, recover
 from organs.registry.errors import CatalogError, SchemaTooNew
 from organs.registry.local import LocalRegistry
@@ -217,7 +217,7 @@ def test_a_registry_of_the_oldest_schema_gets_its_tags_and_quantisations_indexed
         with Session(registry.catalog.writer) as session, session.begin():
             go_back_to_0012(session)
     with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
-        names = session.execute(select(Model.stem, Model.quantisation).order_by(Model.id)).all()
+        names = session.execute(select(ModelRow.stem, ModelRow.quantisation).order_by(ModelRow.id)).all()
         assert names[:2] == [("base", None), ("donor", "Q8_0")]
         assert sorted(session.execute(select(ModelTag.tag, ModelTag.model_id)).all()) == [("code", 1), ("medical", 1)]
         assert registry.chimera(lock_id).screen is None, "its prediction was dropped"

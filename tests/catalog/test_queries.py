@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
-from organs.registry.catalog.queries.models import (
-    count_models,
-    ingest_of,
-    model_by_name,
-    ranked_models,
-    visible_model_with_digest,
-    visible_models,
-)
+from organs.registry.catalog.queries.model_contents import ingest_of
+from organs.registry.catalog.queries.model_lists import count_models, ranked_models, visible_models
+from organs.registry.catalog.queries.model_names import model_by_name, visible_model_with_digest
 from organs.registry.catalog.queries.organs import (
     blobs_by_digest,
     names_of_blob,
@@ -26,7 +21,7 @@ from organs.registry.catalog.queries.organs import (
 from organs.registry.catalog.queries.reports import (
     running_totals,
 )
-from organs.registry.catalog.tables import Blob, Model, Organ, Placement
+from organs.registry.catalog.tables import Blob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.about import RegistryTotals
 from organs.registry.errors import Ambiguous, BadDigest, NotFound
@@ -47,7 +42,7 @@ def add_organs(registry: LocalRegistry, *digests: str, **more: Any) -> None:
     with registry.catalog.writing() as session:
         for number, digest in enumerate(digests, 1):
             session.execute(insert(Blob), [ROWS["blobs"] | {"id": number, "digest": digest}])
-            session.execute(insert(Organ), [ROWS["organs"] | {"id": number, "blob_id": number} | more])
+            session.execute(insert(OrganRow), [ROWS["organs"] | {"id": number, "blob_id": number} | more])
 
 
 def found_by(registry: LocalRegistry, prefix: str) -> list[str]:
@@ -59,7 +54,7 @@ def set_state(registry: LocalRegistry, name: str, state: str) -> None:
     parsed = parse_model_name(name)
     with registry.catalog.writing() as session:
         session.execute(
-            update(Model).where(Model.name == parsed.name, Model.version == parsed.version).values(state=state)
+            update(ModelRow).where(ModelRow.name == parsed.name, ModelRow.version == parsed.version).values(state=state)
         )
 
 
@@ -98,7 +93,7 @@ def test_the_same_bytes_in_two_shapes_are_two_organs_of_one_digest(registry: Loc
     digest = "12345678" * 8
     add_organs(registry, digest)
     with registry.catalog.writing() as session:
-        session.execute(insert(Organ), [ROWS["organs"] | {"id": 2, "shape": "2x2"}])
+        session.execute(insert(OrganRow), [ROWS["organs"] | {"id": 2, "shape": "2x2"}])
     assert found_by(registry, digest[:8]) == [digest, digest]
 
 
@@ -158,7 +153,7 @@ def test_models_are_listed_newest_first_and_by_id_at_equal_times(registry: Local
         assert [f"local/{model.name}@1" for model in visible_models(session)] == names[::-1]
         assert len(visible_models(session, 2)) == 2
     with registry.catalog.writing() as session:
-        session.execute(update(Model).values(created_at=NOON))
+        session.execute(update(ModelRow).values(created_at=NOON))
     with registry.catalog.reading() as session:
         assert [model.id for model in visible_models(session)] == [3, 2, 1]
 
@@ -170,7 +165,7 @@ def test_the_ranking_descends_by_theta_and_ends_with_models_without_theta(
         ingest_bytes(registry, tmp_path, name, small_model(name))
     with registry.catalog.writing() as session:
         for name, theta in (("a", None), ("b", 20.0), ("c", 30.0), ("d", 20.0)):
-            session.execute(update(Model).where(Model.name == name).values(mean_theta=theta))
+            session.execute(update(ModelRow).where(ModelRow.name == name).values(mean_theta=theta))
     with registry.catalog.reading() as session:
         assert [model.name for model in ranked_models(session)] == ["c", "b", "d", "a"]
 
@@ -181,7 +176,7 @@ def test_only_complete_models_are_ranked(registry: LocalRegistry, tmp_path: Path
     ingest_bytes(registry, tmp_path, "vocabulary", file_bytes([text("general.name", "Words")]))
     ingest_bytes(registry, tmp_path, "whole", small_model())
     with registry.catalog.writing() as session:
-        session.execute(update(Model).where(Model.name == "whole").values(complete=False))
+        session.execute(update(ModelRow).where(ModelRow.name == "whole").values(complete=False))
     with registry.catalog.reading() as session:
         assert list(ranked_models(session)) == []
         assert len(visible_models(session)) == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.catalog.tables import Blob, BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
+from organs.registry.catalog.tables import Blob, BlobLease, EventRow, Ingest, Lineage, ModelMetadata, ModelRow, OrganRow
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadValue, CatalogError, MissingBlob
 from organs.registry.local import LocalRegistry
@@ -98,10 +97,10 @@ def test_shown_text_is_cut_and_escaped_before_it_is_stored(registry: LocalRegist
         ),
     )
     with registry.catalog.reading() as session:
-        model = session.scalars(select(Model)).one()
+        model = session.scalars(select(ModelRow)).one()
         assert (len(model.title or ""), model.description) == (4096, "nul␀here")
         assert (len(model.license or ""), len(model.architecture or "")) == (96, 96)
-        assert [len(flag) for flag in json.loads(model.flags)] == [4096]
+        assert [len(flag) for flag in model.flags] == [4096]
         rows = session.scalars(select(ModelMetadata).order_by(ModelMetadata.position)).all()
         assert [(len(row.key), len(row.value)) for row in rows] == [(4096, 4096), (3, 3), (1, 1)]
         assert rows[2].value == "␀"
@@ -119,7 +118,7 @@ def test_a_model_is_recorded_with_its_event_and_the_origin_of_its_organs(registr
     registered = register(registry, record(parents=(ParentRecord("somebody/base 1", "finetune"),)))
     assert registered.created
     with registry.catalog.reading() as session:
-        event = session.scalars(select(Event)).one()
+        event = session.scalars(select(EventRow)).one()
         assert (event.action, event.text, event.model_id) == ("ingest", "local/a@1", registered.model.id)
         edges = session.scalars(select(Lineage).order_by(Lineage.id)).all()
     declared, dissected = edges
@@ -145,7 +144,7 @@ def test_an_organ_originates_from_the_first_model_that_has_it(registry: LocalReg
     register(registry, record())
     register(registry, record("b", digest=digest_of(b"another file")))
     with registry.catalog.reading() as session:
-        assert len(session.scalars(select(Organ)).all()) == 1
+        assert len(session.scalars(select(OrganRow)).all()) == 1
         assert session.scalars(select(Lineage.parent_model_id)).all() == [1]
 
 
@@ -171,12 +170,12 @@ def test_an_ingest_holds_its_blobs_until_it_ends(registry: LocalRegistry) -> Non
     with registry.catalog.reading() as session:
         assert len(session.scalars(select(BlobLease)).all()) == 1
         forever = NOON.replace(year=9000)
-        assert list(unneeded_blobs(session, "present", forever, later.replace(year=2000))) == []
-        assert len(unneeded_blobs(session, "present", forever, forever)) == 1, "a lease that ran out protects nothing"
+        assert list(unneeded_blobs(session, ["present"], forever, later.replace(year=2000))) == []
+        assert len(unneeded_blobs(session, ["present"], forever, forever)) == 1, "a lease that ran out protects nothing"
     with registry.catalog.writing() as session:
         end_ingest(session, ingest_id, "failed")
         assert session.scalars(select(BlobLease)).all() == []
-        assert len(unneeded_blobs(session, "present", forever, later.replace(year=2000))) == 1
+        assert len(unneeded_blobs(session, ["present"], forever, later.replace(year=2000))) == 1
 
 
 def test_a_blob_recorded_by_another_ingest_keeps_its_row_and_the_new_file_is_returned(

@@ -13,22 +13,19 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.service import publish_model
 from organs.registry.anatomy import OrganType, Place, Tower
-from organs.registry.catalog.queries.models import files_of, model_by_text, parts_of, placements_of, removed_with_digest
+from organs.registry.catalog.queries.model_contents import files_of, parts_of, placements_of
+from organs.registry.catalog.queries.model_names import model_by_text, removed_with_digest
 from organs.registry.catalog.queries.organs import unneeded
 from organs.registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
-from organs.registry.catalog.register.models import (
-    hide_model,
-    register_model,
-    remove_model,
-    show_model,
-)
+from organs.registry.catalog.register.model_changes import hide_model, remove_model, show_model
+from organs.registry.catalog.register.models import register_model
 from organs.registry.catalog.tables import (
     Base,
     Blob,
-    Event,
+    EventRow,
     Lineage,
-    Model,
-    Organ,
+    ModelRow,
+    OrganRow,
     Placement,
     now,
 )
@@ -78,7 +75,7 @@ def session(family: LocalRegistry) -> Iterator[Session]:
         yield session
 
 
-def act(session: Session, model: Model, what: str) -> None:
+def act(session: Session, model: ModelRow, what: str) -> None:
     """Change the state of a model as an owner or administrator; a refusal changes nothing."""
     deeds: dict[str, Callable[[], None]] = {
         "show": lambda: show_model(session, model, "local"),
@@ -93,7 +90,7 @@ def act(session: Session, model: Model, what: str) -> None:
         assert model.state == before
 
 
-def copied(session: Session, model: Model, name: str, state: str) -> Model:
+def copied(session: Session, model: ModelRow, name: str, state: str) -> ModelRow:
     """Register the same bytes once more in the given state."""
     files = [_file(session, model, position) for position, _ in enumerate(files_of(session, model.id))]
     record = ModelRecord(
@@ -103,7 +100,7 @@ def copied(session: Session, model: Model, name: str, state: str) -> Model:
     return register_model(session, record, keep_name=True).model
 
 
-def _file(session: Session, model: Model, position: int) -> FileRecord:
+def _file(session: Session, model: ModelRow, position: int) -> FileRecord:
     file = files_of(session, model.id)[position]
     digests = {blob_id: Digest(digest) for blob_id, digest in session.execute(select(Blob.id, Blob.digest)).all()}
     parts = [
@@ -134,7 +131,7 @@ def test_the_counts_equal_a_recount_after_any_changes_of_state(
 ) -> None:
     with rolled_back(family) as session:
         for what, number in steps:
-            models = session.scalars(select(Model).order_by(Model.id)).all()
+            models = session.scalars(select(ModelRow).order_by(ModelRow.id)).all()
             model = models[number % len(models)]
             if what.startswith("copy") and model.state != "removed":
                 copied(session, model, "acme/copy", "quarantined" if "hidden" in what else "visible")
@@ -176,7 +173,9 @@ def test_every_change_of_state_is_an_event_with_its_reason(session: Session) -> 
     model = model_named(session, "tuned")
     for what in ("yank", "show", "quarantine", "show", "remove"):
         act(session, model, what)
-    rows = session.execute(select(Event.action, Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()
+    rows = session.execute(
+        select(EventRow.action, EventRow.text).where(EventRow.model_id == model.id).order_by(EventRow.id)
+    ).all()
     assert [action for action, _ in rows] == ["ingest", "yank", "restore", "quarantine", "publish", "remove"]
     assert rows[1][1] == "local/tuned@1: it was wrong"
 
@@ -194,7 +193,7 @@ def test_every_change_of_state_is_an_event_with_its_reason(session: Session) -> 
     ],
 )
 def test_an_impossible_change_of_state_or_a_missing_reason_is_refused(
-    session: Session, deed: Callable[[Session, Model], object], sentence: str
+    session: Session, deed: Callable[[Session, ModelRow], object], sentence: str
 ) -> None:
     model = model_named(session, "stranger")
     with pytest.raises((BadValue, Conflict), match=sentence):
@@ -219,7 +218,7 @@ def test_a_removed_model_keeps_only_its_name_and_the_reason(session: Session) ->
 def test_removal_frees_the_bytes_that_no_other_model_has(session: Session, name: str) -> None:
     model = model_named(session, name)
     held = {digest for _, _, digest, _ in placements_of(session, model.id)}
-    others = select(Model).where(Model.id != model.id)
+    others = select(ModelRow).where(ModelRow.id != model.id)
     kept = {digest for other in session.scalars(others) for _, _, digest, _ in placements_of(session, other.id)}
     assert held & kept
     assert held - kept
@@ -228,8 +227,8 @@ def test_removal_frees_the_bytes_that_no_other_model_has(session: Session, name:
     assert held & free == held - kept
     alone = (
         select(func.count())
-        .select_from(Organ)
-        .where(~select(Placement.id).where(Placement.organ_id == Organ.id).exists())
+        .select_from(OrganRow)
+        .where(~select(Placement.id).where(Placement.organ_id == OrganRow.id).exists())
     )
     assert session.scalar(alone) == 0
     dissected = select(Lineage.parent_model_id).where(Lineage.relation == "dissected")
@@ -278,7 +277,7 @@ def test_a_quarantined_model_gets_its_relatives_when_it_is_published(registry: L
     )
     assert declared_pairs(registry) != declared
     with registry.catalog.writing() as session:
-        (base,) = session.scalars(select(Model).where(Model.name == "base"))
+        (base,) = session.scalars(select(ModelRow).where(ModelRow.name == "base"))
         publish_model(session, base, "local")
         publish_model(session, base, "local")
     names = {"late", "base"}
@@ -289,8 +288,8 @@ def test_a_quarantined_model_gets_its_relatives_when_it_is_published(registry: L
 
 def test_there_is_one_writer_at_a_time(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
-        session.scalars(select(Model)).all()
+        session.scalars(select(ModelRow)).all()
         with pytest.raises(Busy), registry.catalog.writing(waits=False) as other:
-            other.scalars(select(Model)).all()
+            other.scalars(select(ModelRow)).all()
     with registry.catalog.writing(waits=False) as other:
-        other.scalars(select(Model)).all()
+        other.scalars(select(ModelRow)).all()

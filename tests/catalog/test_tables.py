@@ -16,8 +16,8 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import (
     Base,
     Blob,
-    Contributor,
-    Event,
+    ContributorRow,
+    EventRow,
     Facet,
     FacetCount,
     FilePart,
@@ -26,15 +26,15 @@ from organs.registry.catalog.tables import (
     InlineBlob,
     JobRow,
     Lineage,
-    Model,
-    ModelFile,
+    ModelFileRow,
     ModelMetadata,
+    ModelRow,
     Number,
-    Organ,
+    OrganRow,
     Placement,
-    Submission,
-    Upload,
-    Verdict,
+    SubmissionRow,
+    UploadRow,
+    VerdictRow,
 )
 from organs.registry.errors import CatalogError
 from organs.registry.gguf.types import SIZE_MAX
@@ -80,9 +80,9 @@ ROWS: dict[str, dict[str, Any]] = {
         "parameters": 4,
         "tensors": 1,
         "size_bytes": 16,
-        "tags": "[]",
-        "flags": "[]",
-        "unassemblable": "[]",
+        "tags": (),
+        "flags": (),
+        "unassemblable": (),
         "created_at": NOON,
     },
     "model_files": {
@@ -309,8 +309,8 @@ def put(registry: LocalRegistry, table: str, column: str, value: object) -> None
     [
         (Ingest, "state"),
         (Blob, "state"),
-        (Model, "state"),
-        (Model, "kind"),
+        (ModelRow, "state"),
+        (ModelRow, "kind"),
         (Placement, "type"),
         (Placement, "tower"),
         (Lineage, "relation"),
@@ -318,11 +318,11 @@ def put(registry: LocalRegistry, table: str, column: str, value: object) -> None
         (JobRow, "state"),
         (FleetUnit, "state"),
         (FleetUnit, "work"),
-        (Contributor, "state"),
-        (Upload, "kind"),
-        (Upload, "state"),
-        (Submission, "state"),
-        (Verdict, "verdict"),
+        (ContributorRow, "state"),
+        (UploadRow, "kind"),
+        (UploadRow, "state"),
+        (SubmissionRow, "state"),
+        (VerdictRow, "verdict"),
     ],
 )
 @pytest.mark.parametrize("word", ["", "unheard-of", "VISIBLE", "norm ", "present\n"])
@@ -438,7 +438,7 @@ def test_a_blob_has_no_negative_size(column: str, filled: LocalRegistry) -> None
 @pytest.mark.parametrize("version", [0, -1])
 def test_versions_count_from_one(version: int, filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match="version_positive"):
-        change(filled, Model, version=version)
+        change(filled, ModelRow, version=version)
 
 
 @pytest.mark.parametrize(("model", "organ"), [(None, None), (1, 1)])
@@ -453,11 +453,11 @@ def test_the_child_of_an_edge_is_a_model_or_an_organ(
 @pytest.mark.parametrize(
     ("table", "different"),
     [
-        (Contributor, {"id": 2}),
+        (ContributorRow, {"id": 2}),
         (Blob, {"id": 2}),
-        (Organ, {"id": 2}),
-        (Model, {"id": 2}),
-        (ModelFile, {"id": 2}),
+        (OrganRow, {"id": 2}),
+        (ModelRow, {"id": 2}),
+        (ModelFileRow, {"id": 2}),
         (FilePart, {"size_bytes": 7}),
         (ModelMetadata, {"key": "other"}),
         (Placement, {"id": 2}),
@@ -485,18 +485,18 @@ def test_two_blobs_never_share_a_physical_file(filled: LocalRegistry) -> None:
     ("table", "column"),
     [
         (InlineBlob, "blob_id"),
-        (Organ, "blob_id"),
+        (OrganRow, "blob_id"),
         (FilePart, "blob_id"),
         (FilePart, "file_id"),
         (Placement, "organ_id"),
         (Placement, "model_id"),
         (Placement, "file_id"),
-        (ModelFile, "model_id"),
+        (ModelFileRow, "model_id"),
         (ModelMetadata, "model_id"),
-        (Model, "contributor_id"),
+        (ModelRow, "contributor_id"),
         (Lineage, "child_model_id"),
         (Lineage, "parent_model_id"),
-        (Event, "contributor_id"),
+        (EventRow, "contributor_id"),
         (Blob, "depends_on"),
         (Ingest, "model_id"),
     ],
@@ -506,13 +506,13 @@ def test_a_reference_to_a_missing_row_is_refused(table: type[Base], column: str,
         change(refusing, table, **{column: 404})
 
 
-@pytest.mark.parametrize("table", [Blob, Organ, Model, ModelFile, Contributor])
+@pytest.mark.parametrize("table", [Blob, OrganRow, ModelRow, ModelFileRow, ContributorRow])
 def test_a_referenced_row_cannot_be_deleted(table: type[Base], filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match=FOREIGN_KEY), filled.catalog.writing() as session:
         session.execute(delete(table))
 
 
-@pytest.mark.parametrize(("table", "column"), [(Model, "digest"), (Blob, "codec"), (Placement, "slot")])
+@pytest.mark.parametrize(("table", "column"), [(ModelRow, "digest"), (Blob, "codec"), (Placement, "slot")])
 def test_a_required_column_is_never_null(table: type[Base], column: str, filled: LocalRegistry) -> None:
     with pytest.raises(CatalogError, match=NOT_NULL):
         change(filled, table, **{column: None})
@@ -528,7 +528,7 @@ def test_sizes_beyond_32_bits_are_stored(filled: LocalRegistry) -> None:
 
 def test_times_are_read_as_aware_utc(filled: LocalRegistry) -> None:
     with filled.catalog.reading() as session:
-        made = session.scalars(select(Model.created_at)).one()
+        made = session.scalars(select(ModelRow.created_at)).one()
         ends = session.scalars(select(Ingest.finished_at)).one()
     assert (made, made.utcoffset()) == (NOON, timedelta(0))
     assert ends is None
@@ -537,16 +537,16 @@ def test_times_are_read_as_aware_utc(filled: LocalRegistry) -> None:
 def test_a_time_of_another_zone_is_read_as_the_same_moment(filled: LocalRegistry) -> None:
     zone = timezone(timedelta(hours=-7))
     with filled.catalog.writing() as session:
-        session.get_one(Model, 1).created_at = datetime(2026, 1, 2, 5, 30, 15, 250_000, tzinfo=zone)
+        session.get_one(ModelRow, 1).created_at = datetime(2026, 1, 2, 5, 30, 15, 250_000, tzinfo=zone)
     with filled.catalog.reading() as session:
-        made = session.scalars(select(Model.created_at)).one()
-        assert session.scalars(select(Model.id).where(Model.created_at > NOON)).all() == [1]
+        made = session.scalars(select(ModelRow.created_at)).one()
+        assert session.scalars(select(ModelRow.id).where(ModelRow.created_at > NOON)).all() == [1]
     assert made.isoformat() == "2026-01-02T12:30:15.250000+00:00"
 
 
 def test_a_time_without_a_zone_is_refused(filled: LocalRegistry) -> None:
     with pytest.raises((StatementError, AssertionError), match="times are aware"), filled.catalog.writing() as session:
-        session.get_one(Model, 1).created_at = datetime(2026, 1, 2, 12)  # noqa: DTZ001
+        session.get_one(ModelRow, 1).created_at = datetime(2026, 1, 2, 12)  # noqa: DTZ001
 
 
 def test_a_new_row_gets_the_current_time(registry: LocalRegistry) -> None:
@@ -554,7 +554,7 @@ def test_a_new_row_gets_the_current_time(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         contributor_id(session, "ada")
     with registry.catalog.reading() as session:
-        assert before <= session.scalars(select(Contributor.created_at)).one() <= datetime.now(UTC)
+        assert before <= session.scalars(select(ContributorRow.created_at)).one() <= datetime.now(UTC)
 
 
 def test_the_bytes_of_an_inline_blob_are_deleted_with_its_row(filled: LocalRegistry) -> None:

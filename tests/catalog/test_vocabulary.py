@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.organs import begin_ingest
-from organs.registry.catalog.tables import Contributor, Ingest
+from organs.registry.catalog.tables import ContributorRow, Ingest
 from organs.registry.catalog.vocabulary import TEXT_MAX, checked_text, shown_text
 from organs.registry.errors import BadInput, BadValue
 from organs.registry.local import LocalRegistry
@@ -68,7 +68,7 @@ def test_a_refused_name_leaves_no_row(name: str, registry: LocalRegistry) -> Non
     with pytest.raises(BadValue):
         add_both()
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Contributor)).all() == []
+        assert session.scalars(select(ContributorRow)).all() == []
 
 
 @pytest.mark.parametrize("label", ["a\0b.gguf", "x" * 100_000, "\udcff.gguf"])

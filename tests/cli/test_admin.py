@@ -14,10 +14,10 @@ from sqlalchemy import select
 
 from organs.cli import admin as admin_commands
 from organs.registry.catalog.queries.administration import removal_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
-from organs.registry.catalog.register.models import hide_model
-from organs.registry.catalog.tables import Model, Submission, now
+from organs.registry.catalog.register.model_changes import hide_model
+from organs.registry.catalog.tables import ModelRow, SubmissionRow, now
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.protections import Kernel
@@ -31,8 +31,8 @@ FINDING = {"severity": "warn", "code": "odd", "sentence": "It is \x1b[31modd."}
 
 def put_waiting(registry: LocalRegistry, state: str = "quarantined") -> int:
     with registry.catalog.writing() as session:
-        ann = add_contributor(session, f"ann{session.query(Submission).count()}")
-        submission = Submission(
+        ann = add_contributor(session, f"ann{session.query(SubmissionRow).count()}")
+        submission = SubmissionRow(
             contributor_id=ann.id,
             namespace=ann.name,
             name="thing",
@@ -54,13 +54,15 @@ def let_wait(registry: LocalRegistry, name: str, submission_id: int) -> None:
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name(name))
         hide_model(session, model, "quarantined", "It waits.", "local")
-        session.get_one(Submission, submission_id).model_id = model.id
+        session.get_one(SubmissionRow, submission_id).model_id = model.id
 
 
 def state_of(registry: LocalRegistry, name: str) -> str:
     with registry.catalog.reading() as session:
         namespace, _, rest = name.partition("/")
-        return session.scalars(select(Model.state).where(Model.namespace == namespace, Model.name == rest)).one()
+        return session.scalars(
+            select(ModelRow.state).where(ModelRow.namespace == namespace, ModelRow.name == rest)
+        ).one()
 
 
 def test_the_error_for_an_unknown_submission_names_the_command_that_lists_them(organ: OrganCommand) -> None:
@@ -128,7 +130,7 @@ def test_a_waiting_submission_is_published_or_refused_once(composer: OrganComman
     for again in (("approve", first), ("refuse", first, "--reason", "x"), ("approve", 77)):
         assert composer("admin", *again).status == (3 if 77 in again else 5)
     with kept.catalog.reading() as session:
-        found = session.execute(select(Submission.state, Submission.reason).order_by(Submission.id)).all()
+        found = session.execute(select(SubmissionRow.state, SubmissionRow.reason).order_by(SubmissionRow.id)).all()
     assert [tuple(row) for row in found] == [("published", None), ("refused", "Not theirs.")]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from organs.registry.catalog.tables import Measurement
+from organs.registry.catalog.tables import MeasurementRow
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
@@ -233,7 +233,7 @@ def test_the_stored_measures_of_selected_tensors_are_printed(organ: OrganCommand
 def test_a_tensor_that_was_not_measured_is_listed_with_the_reason(organ: OrganCommand, mixture: Path) -> None:
     organ.done("ingest", mixture)
     with LocalRegistry.open(organ.home) as registry, registry.catalog.writing() as session:
-        session.execute(delete(Measurement))
+        session.execute(delete(MeasurementRow))
     out = organ.done("measure", "mixture", "--tensors").out
     assert out.count("it was not measured") == len(expert_tensors())
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.records import Edits
-from organs.registry.catalog.register.models import edit_model
+from organs.registry.catalog.register.model_changes import edit_model
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name

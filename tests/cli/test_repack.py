@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.cli.in_process import OrganCommand

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from organs.registry.catalog.tables import Model, Placement
+from organs.registry.catalog.tables import ModelRow, Placement
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.words import SPREAD, explanations
 from tests.cli.in_process import OrganCommand
@@ -129,7 +129,7 @@ def test_a_hostile_name_is_harmless_in_every_format(filled: OrganCommand) -> Non
     hostile = "=1+\x1b[31m|<b>`\u202e\n# x"
     with LocalRegistry.open(filled.home) as registry, registry.catalog.writing() as session:
         session.execute(update(Placement).values(name=hostile, theta=10.0))
-        session.execute(update(Model).values(title=hostile, architecture=hostile))
+        session.execute(update(ModelRow).values(title=hostile, architecture=hostile))
     for form in FORMATS:
         for arguments in (
             ("report", "--table", "wells"),

@@ -12,7 +12,7 @@ from organs.cli.options import _MINUS_TERM
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
-from tests.search.catalogs import ModelRow, PlacementRow, digest, random_models, write_models
+from tests.search.catalogs import RandomModel, RandomPlacement, digest, random_models, write_models
 from tests.small_models import weight_tensor
 
 ITEM = {
@@ -130,7 +130,8 @@ def test_an_estimated_count_is_marked_as_an_estimate(filled: OrganCommand, monke
 
 def test_similar_organs_are_shown_with_their_likeness(registry: LocalRegistry, organ: OrganCommand) -> None:
     write_models(
-        registry, [ModelRow((PlacementRow(organ=1), PlacementRow(organ=2), PlacementRow(organ=3, slot="ffn_down")))]
+        registry,
+        [RandomModel((RandomPlacement(organ=1), RandomPlacement(organ=2), RandomPlacement(organ=3, slot="ffn_down")))],
     )
     header, first, second = organ.done("search", f"like:{digest(1)[:12]}").lines
     assert header.split()[:2] == ["likeness", "organ"]
@@ -155,8 +156,12 @@ def test_with_a_base_organs_are_shown_with_their_change_the_most_similar_first(c
 
 
 def test_organs_that_fit_a_model_are_found_counted_and_explained(registry: LocalRegistry, organ: OrganCommand) -> None:
-    others = (PlacementRow(organ=2), PlacementRow(organ=3, slot="ffn_down"), PlacementRow(organ=4, shape="64x32"))
-    write_models(registry, [ModelRow((PlacementRow(organ=1),), name="base"), ModelRow(others, name="donor")])
+    others = (
+        RandomPlacement(organ=2),
+        RandomPlacement(organ=3, slot="ffn_down"),
+        RandomPlacement(organ=4, shape="64x32"),
+    )
+    write_models(registry, [RandomModel((RandomPlacement(organ=1),), name="base"), RandomModel(others, name="donor")])
     assert organ.done("search", "-q", "fits:acme/base").lines == [digest(2)]
     assert "results: 1 (each place of an organ counts)" in organ.done("search", "fits:acme/base", "--facets").out
     assert (

@@ -22,7 +22,7 @@ from organs.cli.console import status_line
 from organs.cli.main import GROUPS
 from organs.ingest.jobs.runner import add_job
 from organs.registry.catalog.register.accounts import add_contributor, create_token
-from organs.registry.catalog.tables import Model, Submission, now
+from organs.registry.catalog.tables import ModelRow, SubmissionRow, now
 from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.cli.in_process import CommandResult, OrganCommand
@@ -63,7 +63,7 @@ def crowded_home(family: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         add_gains(registry, "me/mixed@1", {"python": 5.0, "narrative": -2.0})
         with registry.catalog.writing() as session:
             names = {"base": BASE, "tuned": DONOR, "stranger": OTHER, "mixed": CHIMERA}
-            for model in session.scalars(select(Model)):
+            for model in session.scalars(select(ModelRow)):
                 model.namespace, model.name = names[model.name].split("/")
             owner = add_contributor(session, OWNER)
             create_token(session, owner.id, ("read", "upload", "tokens"), "the machine in the cellar, on the left", 30)
@@ -72,12 +72,12 @@ def crowded_home(family: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return home
 
 
-def _submission(owner_id: int) -> Submission:
+def _submission(owner_id: int) -> SubmissionRow:
     finding = {"severity": "warn", "code": "odd", "sentence": "It is odd in a way that takes a long sentence to tell."}
     times = {"created_at": now(), "changed_at": now()}
     texts = {"manifest": "{}", "metadata_given": "{}", "findings": json.dumps([finding])}
     place = {"contributor_id": owner_id, "namespace": OWNER, "name": LONG}
-    return Submission(**place, **texts, **times, state="quarantined", size_bytes=5_000_000)
+    return SubmissionRow(**place, **texts, **times, state="quarantined", size_bytes=5_000_000)
 
 
 @pytest.fixture

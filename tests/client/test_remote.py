@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from organs.registry.assembly import place_file, plan_shards
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.register.models import add_other_names
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.register.model_changes import add_other_names
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.digest import digest_of
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound, OrganError, SeveralModels

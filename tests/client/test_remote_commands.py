@@ -15,9 +15,10 @@ import pytest
 
 from organs.cli.outputs import write_files
 from organs.cli.registries import REMOTE_ALTERNATIVES
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.accounts import add_contributor, create_token, revoke_token
-from organs.registry.catalog.register.models import Edits, edit_model, hide_model
+from organs.registry.catalog.register.model_changes import edit_model, hide_model
 from organs.registry.client.files import FetchedFiles
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token

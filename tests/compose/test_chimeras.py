@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.models import known_bases, model_by_text
-from organs.registry.catalog.tables import Chimera as ChimeraRow
-from organs.registry.catalog.tables import Verdict, now
+from organs.registry.catalog.queries.model_lists import known_bases
+from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.catalog.tables import ChimeraRow, VerdictRow, now
 from organs.registry.compose.chimeras import Usage, chimera_of_model, chimera_page
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.chimera import Chimera
@@ -96,7 +96,7 @@ def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: 
     with family.catalog.writing() as session:
         model = model_by_text(session, made.model)
         for verdict, reason in (("gains", "An old one."), ("broken", "A new one, much worse.")):
-            row = Verdict(model_id=model.id, runtime="test", verdict=verdict, reason=reason, report="{}")
+            row = VerdictRow(model_id=model.id, runtime="test", verdict=verdict, reason=reason, report="{}")
             row.created_at = now()
             session.add(row)
     chimera = chimera_called(family, made.model)

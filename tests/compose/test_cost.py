@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event, update
 
 from organs.registry import names
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.compose.cost import COMPARED_COST, MODELS_MAX, Budget, check_pair, check_recipe
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan
@@ -61,7 +61,7 @@ def plan(kin: LocalRegistry, requested: Recipe, budget: Budget) -> Plan:
 def make_large(kin: LocalRegistry, name: str, tensors: int) -> None:
     """Set the number of tensors of a model in the catalog."""
     with kin.catalog.writing() as session:
-        session.execute(update(Model).where(Model.name == name).values(tensors=tensors))
+        session.execute(update(ModelRow).where(ModelRow.name == name).values(tensors=tensors))
 
 
 @pytest.mark.parametrize("name", ["base", "tuned"])
@@ -77,7 +77,7 @@ def test_a_recipe_of_large_models_is_refused_before_any_of_their_tensors_is_read
 
 def test_a_large_header_is_charged(kin: LocalRegistry) -> None:
     with kin.catalog.writing() as session:
-        session.execute(update(ModelFile).values(header_bytes=1 << 30))
+        session.execute(update(ModelFileRow).values(header_bytes=1 << 30))
     with pytest.raises(TooCostly):
         plan(kin, recipe({"from": "tuned", "type": "organ"}), Budget(LIMIT))
 

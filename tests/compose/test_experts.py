@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete, select
 
 from organs.ingest.files import FileSource
-from organs.registry.catalog.tables import Blob, Chimera, Expert, Model, Organ
+from organs.registry.catalog.tables import Blob, ChimeraRow, Expert, ModelRow, OrganRow
 from organs.registry.compose.planner import FRACTAL_ENERGY
 from organs.registry.compose.recipe import recipe_from_json, recipe_to_json
 from organs.registry.compose.recipe_io import read_recipe, recipe_python, recipe_yaml
@@ -88,10 +88,10 @@ def test_the_experts_of_the_chimera_are_recorded_and_its_bytes_verify(mixtures: 
     compose(mixtures, "name: local/mixed\ngrafts: [{from: local/Edited, experts: 5}]", tmp_path / "out.gguf")
     with mixtures.catalog.reading() as session:
         statement = (
-            select(Model.name, Expert.slot, Expert.block, Expert.expert, Blob.digest)
-            .join(Expert, Expert.model_id == Model.id)
-            .join(Organ, Organ.id == Expert.organ_id)
-            .join(Blob, Blob.id == Organ.blob_id)
+            select(ModelRow.name, Expert.slot, Expert.block, Expert.expert, Blob.digest)
+            .join(Expert, Expert.model_id == ModelRow.id)
+            .join(OrganRow, OrganRow.id == Expert.organ_id)
+            .join(Blob, Blob.id == OrganRow.blob_id)
         )
         experts = {tuple(row[:4]): row.digest for row in session.execute(statement)}
     for (name, slot, block, number), digest in experts.items():
@@ -105,8 +105,8 @@ def test_the_experts_of_the_chimera_are_recorded_and_its_bytes_verify(mixtures: 
 def test_the_chimera_says_which_experts_came_from_where(mixtures: LocalRegistry, tmp_path: Path) -> None:
     compose(mixtures, "name: local/mixed\ngrafts: [{from: local/Edited, experts: 5}]", tmp_path / "out.gguf")
     with mixtures.catalog.reading() as session:
-        model = session.scalars(select(Model).where(Model.name == "mixed")).one()
-        lock = session.scalars(select(Chimera.lock_id).where(Chimera.model_id == model.id)).one()
+        model = session.scalars(select(ModelRow).where(ModelRow.name == "mixed")).one()
+        lock = session.scalars(select(ChimeraRow.lock_id).where(ChimeraRow.model_id == model.id)).one()
     chimera = mixtures.chimera(lock)
     assert [(parent.model, parent.acts) for parent in chimera.parents] == [
         ("local/Mixture@1", ()),
@@ -139,7 +139,7 @@ def test_experts_of_two_donors_are_credited_to_their_donors(mixtures: LocalRegis
     recipe = "name: local/two\ngrafts: [{from: local/Edited, experts: 5}, {from: local/Kin, experts: '0-1'}]"
     compose(mixtures, f"{recipe}\npurify: {{method: fractal, experts: 3}}", tmp_path / "out.gguf")
     with mixtures.catalog.reading() as session:
-        lock = session.scalars(select(Chimera.lock_id)).one()
+        lock = session.scalars(select(ChimeraRow.lock_id)).one()
     chimera = mixtures.chimera(lock)
     text = "grafted (expert 5 of local/Edited@1, experts 0-1 of local/Kin@1), purified (expert 3)"
     assert {part.acts_text for part in chimera.parts} == {text}

@@ -32,7 +32,7 @@ from organs.registry.catalog.queries.submissions import open_submissions, open_u
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.catalog.tables import Contributor, Submission, Token, now
+from organs.registry.catalog.tables import ContributorRow, SubmissionRow, Token, now
 from organs.registry.errors import Conflict, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
@@ -159,11 +159,11 @@ def _make_room(registry: LocalRegistry, token: str, stop: Event) -> None:
             for job in [job for kind in KINDS for job in active_jobs(session, kind)]:
                 cancel_job(session, job.id)
             owner_id = contributor_id(session, LOCAL)
-            session.execute(update(Contributor).values(state="active", quota_bytes=None))
+            session.execute(update(ContributorRow).values(state="active", quota_bytes=None))
             session.execute(update(Token).where(Token.public_id == called).values(revoked_at=None))
             named = {int(number) for number in SUBMISSIONS.values()}
             for number in named:
-                row = session.get_one(Submission, number)
+                row = session.get_one(SubmissionRow, number)
                 row.state = "published" if number == int(SUBMISSIONS["shown"]) else "ready"
             waiting = [row.id for row in open_submissions(session, owner_id) if row.id not in named]
             under_way = [row.public_id for row in open_uploads(session, owner_id, now())]

@@ -31,10 +31,10 @@ from organs.ingest.contributions.submissions import submit
 from organs.ingest.contributions.uploads import Chunk, finish, open_upload, receive
 from organs.ingest.jobs.runner import Runner
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
-from organs.registry.catalog.register.models import hide_model, remove_model, show_model
-from organs.registry.catalog.tables import Blob, JobRow, Model, Organ, Submission, Upload
+from organs.registry.catalog.register.model_changes import hide_model, remove_model, show_model
+from organs.registry.catalog.tables import Blob, JobRow, ModelRow, OrganRow, SubmissionRow, UploadRow
 from organs.registry.digest import digest_of
 from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import Busy, CatalogError, Conflict, NameTaken, NotFound, OrganError
@@ -96,7 +96,7 @@ def push(registry: LocalRegistry, chance: random.Random, confirmed: Confirmed, o
     until = time.monotonic() + 20
     while time.monotonic() < until:
         with registry.catalog.reading() as session:
-            if session.get_one(Submission, submission).state not in ("checking", "publishing"):
+            if session.get_one(SubmissionRow, submission).state not in ("checking", "publishing"):
                 return
         time.sleep(0.1)
 
@@ -104,7 +104,7 @@ def push(registry: LocalRegistry, chance: random.Random, confirmed: Confirmed, o
 def hide(registry: LocalRegistry, chance: random.Random, confirmed: Confirmed) -> None:
     with registry.catalog.reading() as session:
         models = session.execute(
-            select(Model.namespace, Model.name, Model.version).where(Model.state.in_(("visible", "yanked")))
+            select(ModelRow.namespace, ModelRow.name, ModelRow.version).where(ModelRow.state.in_(("visible", "yanked")))
         ).all()
     if not models:
         return
@@ -216,22 +216,22 @@ def check(registry: LocalRegistry, folder: Path) -> str:
     expected = {words[1]: words[2] for words in lines if words[0] == "model"}
     with registry.catalog.reading() as session:
         for columns in (
-            (Model.namespace, Model.name, Model.version),
+            (ModelRow.namespace, ModelRow.name, ModelRow.version),
             (Blob.digest,),
-            (Organ.blob_id, Organ.dtype, Organ.shape),
+            (OrganRow.blob_id, OrganRow.dtype, OrganRow.shape),
         ):
             assert not session.execute(select(*columns).group_by(*columns).having(func.count() > 1)).all(), columns
-        states = Counter(session.scalars(select(Submission.state)))
+        states = Counter(session.scalars(select(SubmissionRow.state)))
         for words in lines:
             if words[0] == "submission":
-                row = session.get_one(Submission, int(words[1]))
+                row = session.get_one(SubmissionRow, int(words[1]))
                 assert row.state in ("published", "quarantined", "refused"), (words, row.state, row.reason)
                 if row.state == "published" and row.model_id is not None:
-                    model = session.get_one(Model, row.model_id)
+                    model = session.get_one(ModelRow, row.model_id)
                     if model.state != "removed":
                         expected[model.full_name] = words[2]
-        refusals = Counter(session.scalars(select(Submission.reason).where(Submission.state == "refused")))
-        uploads = session.scalar(select(func.count()).select_from(Upload).where(Upload.state == "complete"))
+        refusals = Counter(session.scalars(select(SubmissionRow.reason).where(SubmissionRow.state == "refused")))
+        uploads = session.scalar(select(func.count()).select_from(UploadRow).where(UploadRow.state == "complete"))
     whole = 0
     for name, digest in expected.items():
         if name in removed:

@@ -31,7 +31,7 @@ from organs.registry.catalog.register.organs import (
     end_ingest,
     record_blobs,
 )
-from organs.registry.catalog.tables import Blob, Ingest, Model
+from organs.registry.catalog.tables import Blob, Ingest, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
@@ -166,7 +166,7 @@ def files_below(registry: LocalRegistry) -> list[str]:
 def model_names(registry: LocalRegistry) -> list[str]:
     """Return the names of all models in any state."""
     with registry.catalog.reading() as session:
-        return list(session.scalars(select(Model.name).order_by(Model.id)))
+        return list(session.scalars(select(ModelRow.name).order_by(ModelRow.id)))
 
 
 def assert_no_orphans(registry: LocalRegistry) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow
-from organs.registry.catalog.register.models import remove_model
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.register.model_changes import remove_model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -33,7 +33,7 @@ SWEEPS = 2 * (DEPTH_MAX + 1)
 def repack_all(registry: LocalRegistry) -> RepackReport:
     """Choose the parents of the organs of all visible models again."""
     with registry.catalog.reading() as session:
-        ids = session.scalars(select(Model.id).where(Model.state == "visible")).all()
+        ids = session.scalars(select(ModelRow.id).where(ModelRow.state == "visible")).all()
     return repack(registry.catalog, registry.blobs, ids)
 
 
@@ -55,7 +55,7 @@ def sweep_at_once(registry: LocalRegistry) -> None:
 def visible_names(registry: LocalRegistry) -> list[str]:
     """Return the names of the visible models."""
     with registry.catalog.reading() as session:
-        return list(session.scalars(select(Model.name).where(Model.state == "visible").order_by(Model.id)))
+        return list(session.scalars(select(ModelRow.name).where(ModelRow.state == "visible").order_by(ModelRow.id)))
 
 
 def assert_models_come_back(registry: LocalRegistry, sources: Mapping[str, bytes], folder: Path) -> None:

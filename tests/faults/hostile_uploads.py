@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 from sqlalchemy import select, update
 
-from organs.registry.catalog.tables import BlobLease, Model, Upload, now
+from organs.registry.catalog.tables import BlobLease, ModelRow, UploadRow, now
 from organs.registry.digest import digest_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
@@ -182,7 +182,7 @@ def _bad_sentence(text: str, folder: Path) -> str | None:
 def _lying(home: Path) -> Lying:
     with LocalRegistry.open(home) as registry:
         with registry.catalog.reading() as session:
-            known = session.execute(select(Model.name, Model.state).order_by(Model.id))
+            known = session.execute(select(ModelRow.name, ModelRow.state).order_by(ModelRow.id))
             models = tuple((name, state) for name, state in known)
         uploads = registry.settings.uploads
         return Lying(
@@ -242,7 +242,7 @@ def _afterwards(home: Path, before: Lying, live: LiveServer, seen: list[bytes]) 
 def _let_uploads_expire(home: Path) -> None:
     with LocalRegistry.open(home) as registry:
         with registry.catalog.writing() as session:
-            session.execute(update(Upload).values(expires_at=now() - AGE))
+            session.execute(update(UploadRow).values(expires_at=now() - AGE))
         for path in registry.settings.uploads.iterdir():
             os.utime(path, times=(time.time() - AGE.total_seconds(),) * 2)
 

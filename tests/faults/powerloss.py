@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 from organs.ingest import pipeline
 from organs.registry.assembly import place_file, plan_model
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name

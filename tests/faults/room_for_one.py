@@ -32,7 +32,7 @@ from sqlalchemy import select
 from bench.generated import weights
 from organs.ingest.files import FileSource
 from organs.registry.assembly import FilePlan, place_file, plan_file, prove_file
-from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.gguf import (
     HeaderSource,
@@ -186,9 +186,9 @@ class Run:
             report = verify(registry.catalog, registry.blobs, read_data=Share(1, 1))
             assert (report.faults, report.miscounted) == ([], {})
             with registry.catalog.reading() as session:
-                (model,) = session.scalars(select(Model))
+                (model,) = session.scalars(select(ModelRow))
                 assert (model.state, model.shards) == ("visible", None)
-                rows = session.scalars(select(ModelFile).order_by(ModelFile.position)).all()
+                rows = session.scalars(select(ModelFileRow).order_by(ModelFileRow.position)).all()
                 plans = [plan_file(session, row) for row in rows]
             assert [plan.name for plan in plans] == [shard.name for shard in shards]
             for plan in plans:
@@ -232,7 +232,7 @@ class Run:
         """Assert that the stored bytes of a file that is gone rebuild it."""
         with LocalRegistry.open(self.home) as registry:
             with registry.catalog.reading() as session:
-                row = session.scalars(select(ModelFile).where(ModelFile.name == name)).one()
+                row = session.scalars(select(ModelFileRow).where(ModelFileRow.name == name)).one()
                 plan = plan_file(session, row)
             assert plan.sha256 == self.digests[name]
             prove_file(registry.blobs, plan)

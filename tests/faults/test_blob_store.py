@@ -32,7 +32,7 @@ from organs.registry.catalog.register.organs import (
     begin_ingest,
     record_blobs,
 )
-from organs.registry.catalog.tables import Blob, InlineBlob, Model, Placement
+from organs.registry.catalog.tables import Blob, InlineBlob, ModelRow, Placement
 from organs.registry.digest import digest_of, parse_digest
 from organs.registry.errors import BadDigest, DiskFull, StoreError, StoreUnwritable
 from organs.registry.local import LocalRegistry
@@ -531,7 +531,7 @@ def test_hidden_organs_are_answered_as_absent(model: Path, registry: LocalRegist
         assert reachable_digests(session, requested) == organs
     for state in ("quarantined", "removed"):
         with registry.catalog.writing() as session:
-            session.execute(update(Model).values(state=state))
+            session.execute(update(ModelRow).values(state=state))
             session.execute(update(Placement).values(visible=False))
         with registry.catalog.reading() as session:
             assert reachable_digests(session, requested) == set()

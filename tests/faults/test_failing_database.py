@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from organs.registry.catalog import engine
-from organs.registry.catalog.tables import Blob, BlobPart, Organ, Placement
+from organs.registry.catalog.tables import Blob, BlobPart, OrganRow, Placement
 from organs.registry.errors import Busy, DiskFull, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
@@ -354,7 +354,7 @@ def test_eight_processes_with_shared_organs_keep_the_counts_right(tmp_path: Path
     assert len(digests) == len(set(digests))
     with registry.catalog.reading() as session:
         placements = session.scalar(select(func.count()).select_from(Placement))
-        organs = session.scalar(select(func.count()).select_from(Organ))
+        organs = session.scalar(select(func.count()).select_from(OrganRow))
         stacks = len(set(session.scalars(select(BlobPart.blob_id))))
         assert session.scalar(select(func.count()).select_from(Blob)) == len(digests) + stacks
     assert placements == 7 * WRITERS

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.assembly import place_file, plan_model
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.errors import DiskFull, OrganError, StoreError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name

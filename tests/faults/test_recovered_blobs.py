@@ -19,12 +19,12 @@ from sqlalchemy import select, update
 from organs.registry import upkeep
 from organs.registry.assembly import first_header
 from organs.registry.backup import back_up
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_by_digest,
 )
-from organs.registry.catalog.tables import Blob, Event
+from organs.registry.catalog.tables import Blob, EventRow
 from organs.registry.compose.build import plan_lock
 from organs.registry.compose.lock import Lock, LockedTensor
 from organs.registry.digest import Digest, digest_of
@@ -83,7 +83,7 @@ def flipped_and_back(registry: LocalRegistry, kind: Kind = in_file) -> BlobRow:
 def events(registry: LocalRegistry) -> list[str]:
     """Return the events about stored bytes, oldest first, each with the first word of its text."""
     with registry.catalog.reading() as session:
-        statement = select(Event.action, Event.text).where(Event.action.like("%blob")).order_by(Event.id)
+        statement = select(EventRow.action, EventRow.text).where(EventRow.action.like("%blob")).order_by(EventRow.id)
         return [f"{action} {text.split(',')[0]}" for action, text in session.execute(statement)]
 
 

@@ -21,12 +21,12 @@ from organs.registry.assembly import FilePlan, FileStream, check_readable, plan_
 from organs.registry.backup import back_up
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.events import newest_events
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.relatives import models_to_repack, models_with_blobs
 from organs.registry.catalog.register import organs
 from organs.registry.catalog.register.organs import replace_stored_bytes
-from organs.registry.catalog.tables import Blob, Model
+from organs.registry.catalog.tables import Blob, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.errors import Busy, CorruptBlob, DiskFull, FaultyParent, MissingBlob, OrganError
 from organs.registry.local import LocalRegistry
@@ -158,7 +158,7 @@ def test_a_healed_organ_gets_its_parent_back(family: LocalRegistry, tmp_path: Pa
     with family.catalog.reading() as session:
         assert not models_to_repack(session)
         models = models_with_blobs(session, [child.id])
-        names = {session.get_one(Model, model_id).name for model_id in models}
+        names = {session.get_one(ModelRow, model_id).name for model_id in models}
     size_bytes = sum(row.stored_bytes for row in blob_rows(family))
     damage(family, child)
     set_aside(family.catalog, [child])

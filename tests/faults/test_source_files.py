@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.tables import Ingest, Model
+from organs.registry.catalog.tables import Ingest, ModelRow
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadSource
 from organs.registry.gguf import TensorSpec, dtype_by_name, encode_header
@@ -285,6 +285,6 @@ def test_a_refused_file_does_not_stop_the_others(registry: LocalRegistry, tmp_pa
     answers = [json.loads(line) for line in result.out.splitlines()]
     assert [answer["error"] is None for answer in answers] == [False, True, False, True]
     with registry.catalog.reading() as session:
-        assert sorted(session.scalars(select(Model.name))) == ["b", "d"]
+        assert sorted(session.scalars(select(ModelRow.name))) == ["b", "d"]
     assert len(blob_rows(registry)) > 5
     assert_no_orphans(registry)

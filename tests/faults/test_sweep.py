@@ -31,7 +31,7 @@ from organs.registry.catalog.register.organs import (
     record_blobs,
     renew_ingest,
 )
-from organs.registry.catalog.tables import Blob, Ingest, Organ
+from organs.registry.catalog.tables import Blob, Ingest, OrganRow
 from organs.registry.digest import digest_of
 from organs.registry.errors import Busy, MissingBlob, StoreError
 from organs.registry.local import LocalRegistry
@@ -100,7 +100,7 @@ class Race:
     def find(self) -> None:
         moment = datetime.now(UTC)
         with self.registry.catalog.reading() as session:
-            self.doomed = [blob.id for blob in unneeded_blobs(session, "doomed", moment, moment)]
+            self.doomed = [blob.id for blob in unneeded_blobs(session, ["doomed"], moment, moment)]
 
     def reclaim(self) -> None:
         for blob_id in self.doomed:
@@ -142,7 +142,7 @@ class Race:
     def register(self) -> None:
         with self.registry.catalog.writing() as session:
             blob_id = blobs_by_digest(session, [self.digest])[digest_of(self.plain)].id
-            session.add(Organ(blob_id=blob_id, dtype="I8", shape=str(len(self.plain)), elements=len(self.plain)))
+            session.add(OrganRow(blob_id=blob_id, dtype="I8", shape=str(len(self.plain)), elements=len(self.plain)))
             end_ingest(session, self.ingest_id, "finished")
 
     def _intact(self, row: BlobRow) -> bool:

@@ -41,7 +41,8 @@ from organs.ingest.jobs.runner import Runner, add_job
 from organs.ingest.service import Intake, ingest_files, publish_model
 from organs.ingest.sources import find_sources, open_files
 from organs.registry.catalog.queries.administration import removal_of
-from organs.registry.catalog.queries.models import files_of, model_by_name
+from organs.registry.catalog.queries.model_contents import files_of
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import (
     models_in_common,
     models_with_most_organs_of,
@@ -53,13 +54,9 @@ from organs.registry.catalog.queries.organs import (
 )
 from organs.registry.catalog.queries.submissions import known_digests
 from organs.registry.catalog.records import Edits, ModelRecord, ParentRecord
-from organs.registry.catalog.register.models import (
-    edit_model,
-    hide_model,
-    register_model,
-    remove_model,
-)
-from organs.registry.catalog.tables import Blob, JobRow, Lineage, Model, Organ, Placement, now
+from organs.registry.catalog.register.model_changes import edit_model, hide_model, remove_model
+from organs.registry.catalog.register.models import register_model
+from organs.registry.catalog.tables import Blob, JobRow, Lineage, ModelRow, OrganRow, Placement, now
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name
@@ -239,7 +236,7 @@ def _register_copy(registry: LocalRegistry, record: ModelRecord, name: ModelName
 def _relate(registry: LocalRegistry) -> None:
     """Let the many models be measured relatives of the oldest of them."""
     with registry.catalog.writing() as session:
-        ids = session.scalars(select(Model.id).where(Model.namespace == "common").order_by(Model.id)).all()
+        ids = session.scalars(select(ModelRow.id).where(ModelRow.namespace == "common").order_by(ModelRow.id)).all()
         edge = {"relation": "relative", "evidence": "measured", "score": 0.99, "compared": 5, "created_at": now()}
         rows = [
             edge | {"child_model_id": child, "parent_model_id": parent}
@@ -330,8 +327,8 @@ def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[st
             model = model_by_name(session, parse_model_name(name))
             digest = session.scalars(
                 select(Blob.digest)
-                .join(Organ, Organ.blob_id == Blob.id)
-                .join(Placement, Placement.organ_id == Organ.id)
+                .join(OrganRow, OrganRow.blob_id == Blob.id)
+                .join(Placement, Placement.organ_id == OrganRow.id)
                 .where(Placement.model_id == model.id, Placement.name == "t1")
             ).one()
             (file,) = files_of(session, model.id)
@@ -366,7 +363,7 @@ def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[st
         }
 
 
-Work = Callable[[Session, Model], Any]
+Work = Callable[[Session, ModelRow], Any]
 
 READS: dict[str, Work] = {
     "models with most of its organs": lambda session, model: models_with_most_organs_of(session, model, LOCK_KEY),
@@ -439,15 +436,19 @@ def _write(registry: LocalRegistry, name: str, change: Work) -> int:
     return 0
 
 
-def _digests_of(session: Session, model: Model) -> list[Digest]:
+def _digests_of(session: Session, model: ModelRow) -> list[Digest]:
     """Return up to a thousand organs of a model, as many as one request may name."""
-    digests = select(Blob.digest).join(Organ, Organ.blob_id == Blob.id).join(Placement, Placement.organ_id == Organ.id)
+    digests = (
+        select(Blob.digest)
+        .join(OrganRow, OrganRow.blob_id == Blob.id)
+        .join(Placement, Placement.organ_id == OrganRow.id)
+    )
     found = session.scalars(digests.where(Placement.model_id == model.id).limit(1000))
     return [Digest(digest) for digest in set(found)]
 
 
-def _blob_of(session: Session, model: Model) -> int:
-    organs = select(Organ.blob_id).join(Placement, Placement.organ_id == Organ.id)
+def _blob_of(session: Session, model: ModelRow) -> int:
+    organs = select(OrganRow.blob_id).join(Placement, Placement.organ_id == OrganRow.id)
     return session.scalars(organs.where(Placement.model_id == model.id).limit(1)).one()
 
 

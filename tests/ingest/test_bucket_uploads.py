@@ -29,7 +29,7 @@ from organs.ingest.jobs import extract
 from organs.ingest.jobs.extract import has_pack, open_pack, remove_old_objects
 from organs.registry.catalog.queries.jobs import JobFile
 from organs.registry.catalog.register.accounts import add_contributor
-from organs.registry.catalog.tables import Submission, Upload, now
+from organs.registry.catalog.tables import SubmissionRow, UploadRow, now
 from organs.registry.digest import digest_of
 from organs.registry.entities.job import ModelRequest
 from organs.registry.entities.submission import UploadRequest
@@ -72,7 +72,7 @@ class Machines:
         portions = (data[at : min(at + 7000, end)] for at in range(begin, end, 7000))
         return receive(registry, self.ada, upload, chunk, portions).received_bytes
 
-    def publish(self, upload: str) -> Submission:
+    def publish(self, upload: str) -> SubmissionRow:
         """Submit a finished upload on one machine, and publish it on the other."""
         manifest = parse_manifest({"files": [{"name": "m.gguf", "upload": upload}], "publish": True})
         submission = submit(self.two, "ada", ModelName("ada", "m"), manifest)
@@ -164,7 +164,7 @@ def test_a_chunk_stays_if_its_row_may_have_been_written(machines: Machines, monk
 def test_expired_uploads_are_removed(machines: Machines) -> None:
     upload = machines.sent()
     with machines.one.catalog.writing() as session:
-        session.execute(update(Upload).values(expires_at=now()))
+        session.execute(update(UploadRow).values(expires_at=now()))
     assert tidy_uploads(machines.two) == TidyReport(1, 0, len(DATA))
     assert machines.chunks.names() == []
     assert list(spool_of(machines.one).strays(inf)) == []

@@ -19,13 +19,13 @@ from sqlalchemy.orm import Session
 
 from organs.registry import experts
 from organs.registry.assembly import place_file, plan_organ, plan_shards
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import ModelExpert, blobs_by_digest, model_experts, organ_detail
 from organs.registry.catalog.register import models
 from organs.registry.catalog.register import organs as organ_rows
-from organs.registry.catalog.register.models import remove_model
+from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.register.organs import begin_ingest, insert_experts, record_blobs, record_stacks
-from organs.registry.catalog.tables import Blob, BlobPart, Expert, InlineBlob, Model, Organ, Placement
+from organs.registry.catalog.tables import Blob, BlobPart, Expert, InlineBlob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
 from organs.registry.experts import split_stacks
 from organs.registry.gguf import TensorSpec, dtype_by_name
@@ -66,8 +66,8 @@ def _experts(registry: LocalRegistry, model: str, stack: str = STACK) -> list[tu
         statement = (
             select(Expert.expert, Blob.digest, Expert)
             .join(Placement, Placement.id == Expert.placement_id)
-            .join(Organ, Organ.id == Expert.organ_id)
-            .join(Blob, Blob.id == Organ.blob_id)
+            .join(OrganRow, OrganRow.id == Expert.organ_id)
+            .join(Blob, Blob.id == OrganRow.blob_id)
             .where(Placement.model_id == row.id, Placement.name == stack)
             .order_by(Expert.expert)
         )
@@ -150,7 +150,7 @@ def test_two_ingests_of_models_that_share_experts_in_opposite_orders_both_finish
     ingest_file(registry, _write(tmp_path, "First", expert_model("First", seed=9)))  # adds their facets
     meeting = Barrier(2)
 
-    def meet(session: Session, model: Model, measured: Any) -> int:
+    def meet(session: Session, model: ModelRow, measured: Any) -> int:
         with suppress(BrokenBarrierError):  # if the database has one writer at a time
             meeting.wait(0.5)
         return insert_experts(session, model, measured)
@@ -260,7 +260,7 @@ def test_removing_a_model_frees_the_experts_that_no_other_model_has(registry: Lo
     kept = row_counts(registry)
     ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", changed={2: 50})))
     with registry.catalog.writing() as session:
-        remove_model(session, session.scalars(select(Model).where(Model.name == "Edited")).one(), "test", "local")
+        remove_model(session, session.scalars(select(ModelRow).where(ModelRow.name == "Edited")).one(), "test", "local")
     for _ in range(4):  # the stacks first, then their experts
         sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
     counts = row_counts(registry)
@@ -271,11 +271,11 @@ def test_removing_a_model_frees_the_experts_that_no_other_model_has(registry: Lo
 
 
 def test_hiding_a_model_hides_its_experts(registry: LocalRegistry, tmp_path: Path) -> None:
-    from organs.registry.catalog.register.models import hide_model
+    from organs.registry.catalog.register.model_changes import hide_model
 
     ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
     with registry.catalog.writing() as session:
-        hide_model(session, session.scalars(select(Model)).one(), "yanked", "test", "local")
+        hide_model(session, session.scalars(select(ModelRow)).one(), "yanked", "test", "local")
     assert not any(row.visible for _, _, row in _experts(registry, "local/Mixture"))
 
 

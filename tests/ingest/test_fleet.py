@@ -20,7 +20,7 @@ from organs.ingest.fleet.plan import ExpandedPlan, expand_plan, read_plan, sourc
 from organs.ingest.fleet.worker import Outage, UnitWorker
 from organs.registry.catalog import work as queue
 from organs.registry.catalog.queries.fleet import fleet_run
-from organs.registry.catalog.queries.models import find_model
+from organs.registry.catalog.queries.model_names import find_model
 from organs.registry.catalog.register.fleet import claim_unit, put_back_units, start_run
 from organs.registry.catalog.tables import FleetUnit, Ingest
 from organs.registry.catalog.work import WorkCancelled

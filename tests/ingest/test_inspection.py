@@ -57,8 +57,7 @@ from organs.ingest.files import (
     ComposedFile,
     Section,
 )
-from organs.registry.catalog.tables import Fingerprint
-from organs.registry.catalog.tables import Measurement as MeasurementRow
+from organs.registry.catalog.tables import Fingerprint, MeasurementRow
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import MemorySource, ValueType, dtype_by_name
 from organs.registry.gguf.types import SIZE_MAX

@@ -34,7 +34,7 @@ from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.jobs import active_jobs, file_of_job, job_by_id
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Placement
 from organs.registry.catalog.work import WorkCancelled
 from organs.registry.compose.recipe_io import read_recipe

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from organs.ingest.measuring import measure_all, measure_model
 from organs.ingest.sources import ModelSource, find_sources, source_size_bytes
 from organs.registry.anatomy import OrganType, Place
-from organs.registry.catalog.tables import Measurement, Placement
+from organs.registry.catalog.tables import MeasurementRow, Placement
 from organs.registry.errors import BadGguf, BadSplit
 from organs.registry.gguf import TensorSpec, dtype_by_name, padded
 from organs.registry.local import LocalRegistry
@@ -36,7 +36,7 @@ def test_the_measures_equal_those_that_an_ingest_records(name: str, registry: Lo
     ingest_file(registry, ZOO / name)
     with registry.catalog.reading() as session:
         placements = session.scalars(select(Placement).order_by(Placement.position)).all()
-        z1 = {row.organ_id: row for row in session.scalars(select(Measurement).where(Measurement.method == "z1"))}
+        z1 = {row.organ_id: row for row in session.scalars(select(MeasurementRow).where(MeasurementRow.method == "z1"))}
         assert [tensor.name for tensor in model.tensors] == [placement.name for placement in placements]
         for tensor, placement in zip(model.tensors, placements, strict=True):
             reading = tensor.measurement

@@ -21,10 +21,10 @@ from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX
 from organs.registry.catalog.register.accounts import set_quota
-from organs.registry.catalog.register.models import hide_model, remove_model
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.errors import NotAllowed, OverQuota

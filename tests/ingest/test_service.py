@@ -17,7 +17,16 @@ from sqlalchemy import select, update
 from organs.ingest.service import IngestReport, always, ingest_all, ingest_model, total_bytes
 from organs.ingest.sources import find_sources
 from organs.registry.catalog.queries.organs import blobs_by_digest
-from organs.registry.catalog.tables import Blob, BlobLease, Fingerprint, Ingest, Measurement, Model, Organ, Placement
+from organs.registry.catalog.tables import (
+    Blob,
+    BlobLease,
+    Fingerprint,
+    Ingest,
+    MeasurementRow,
+    ModelRow,
+    OrganRow,
+    Placement,
+)
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadName, NameTaken
 from organs.registry.fingerprints import is_fine
@@ -38,13 +47,13 @@ def write(folder: Path, data: bytes, name: str = "a.gguf") -> Path:
     return path
 
 
-def measurements(registry: LocalRegistry, method: str = "z1") -> dict[str, Measurement]:
+def measurements(registry: LocalRegistry, method: str = "z1") -> dict[str, MeasurementRow]:
     """Return the measures by the name of the tensor."""
     with registry.catalog.reading() as session:
         rows = session.execute(
-            select(Placement.name, Measurement)
-            .join(Measurement, Measurement.organ_id == Placement.organ_id)
-            .where(Measurement.method == method)
+            select(Placement.name, MeasurementRow)
+            .join(MeasurementRow, MeasurementRow.organ_id == Placement.organ_id)
+            .where(MeasurementRow.method == method)
         ).all()
     return {row[0]: row[1] for row in rows}
 
@@ -70,7 +79,7 @@ def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_s
     assert ingest_model(registry, second).model == "local/My-model-chat@1"
     ingest_model(registry, first, ModelName("local", "a"))
     with registry.catalog.writing() as session:  # a name of an earlier version of this program
-        session.execute(update(Model).where(Model.name == "a").values(name="a--b"))
+        session.execute(update(ModelRow).where(ModelRow.name == "a").values(name="a--b"))
     (third,) = find_sources([str(write(tmp_path, small_model(seed=2), "x.gguf"))])
     assert ingest_model(registry, third, ModelName("local", "a--b"), new_version=always).model == "local/a--b@2"
 
@@ -166,8 +175,8 @@ def test_the_same_bytes_with_another_shape_or_type_are_another_organ_of_one_blob
     path = write(tmp_path, file_bytes([], tensors))
     ingest_file(registry, path)
     with registry.catalog.reading() as session:
-        organs = session.execute(select(Organ.dtype, Organ.shape).order_by(Organ.id)).all()
-        blob_ids = set(session.scalars(select(Organ.blob_id)))
+        organs = session.execute(select(OrganRow.dtype, OrganRow.shape).order_by(OrganRow.id)).all()
+        blob_ids = set(session.scalars(select(OrganRow.blob_id)))
     assert sorted(map(tuple, organs)) == [("F32", "1024"), ("F32", "32x32"), ("I32", "1024")]
     assert len(blob_ids) == 1
     measured = measurements(registry)
@@ -196,7 +205,7 @@ def test_a_tensor_without_a_kernel_is_stored_and_the_reason_for_no_measures_is_r
     with registry.catalog.reading() as session:
         (blob,) = blobs_by_digest(session, [digest_of(data)]).values()
         placement = session.scalars(select(Placement).where(Placement.name == "blk.0.attn_q.weight")).one()
-        model = session.scalars(select(Model)).one()
+        model = session.scalars(select(ModelRow)).one()
     assert blob.codec in {"opaque", "raw"}
     assert (placement.theta, placement.signal) == (None, None)
     assert model.mean_theta == measured["blk.0.attn_k.weight"].theta
@@ -233,7 +242,7 @@ def test_measures_are_copied_to_every_placement_and_averaged_in_the_model(
     z_measures, spectra = measurements(registry), measurements(registry, "mp1")
     with registry.catalog.reading() as session:
         placements = session.scalars(select(Placement)).all()
-        model = session.scalars(select(Model)).one()
+        model = session.scalars(select(ModelRow)).one()
     assert len(placements) == len(z_measures) == 10
     for placement in placements:
         own = z_measures[placement.name]

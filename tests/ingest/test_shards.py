@@ -31,11 +31,11 @@ from organs.ingest.service import (
 from organs.ingest.sources import find_sources, open_files
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.administration import model_in_any_state
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.reports import counted_totals, running_totals
 from organs.registry.catalog.records import Edits
-from organs.registry.catalog.register.models import edit_model, hide_model, remove_model, show_model
-from organs.registry.catalog.tables import Base, Facet, FacetCount, Model, ModelFile, Placement
+from organs.registry.catalog.register.model_changes import edit_model, hide_model, remove_model, show_model
+from organs.registry.catalog.tables import Base, Facet, FacetCount, ModelFileRow, ModelRow, Placement
 from organs.registry.client.ranges import RangeClient, ReadLimits
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSource, BadSplit, Busy, DiskFull, Incomplete, NameTaken, Unreachable
@@ -102,8 +102,10 @@ def rows_of(registry: LocalRegistry) -> dict[str, list[tuple[Any, ...]]]:
             columns = [column for column in table.columns if column.name not in left_out]
             rows = session.execute(select(*columns)).all() if columns else []
             content[name] = sorted(map(tuple, rows), key=repr)
-        facets = select(Placement.name, Placement.position, ModelFile.name, *facet_columns())
-        facets = facets.join(Facet, Facet.id == Placement.facet_id).join(ModelFile, ModelFile.id == Placement.file_id)
+        facets = select(Placement.name, Placement.position, ModelFileRow.name, *facet_columns())
+        facets = facets.join(Facet, Facet.id == Placement.facet_id).join(
+            ModelFileRow, ModelFileRow.id == Placement.file_id
+        )
         content["placed facets"] = sorted(map(tuple, session.execute(facets).all()))
         counts = select(*facet_columns(), FacetCount.theta_bin, FacetCount.placements)
         counts = counts.join(Facet, Facet.id == FacetCount.facet_id).where(FacetCount.placements > 0)
@@ -606,7 +608,7 @@ def test_a_file_that_changes_on_the_server_is_fetched_again_from_its_beginning(
     assert spooled_files(registry) == []
     assert stand.ingest(registry).incomplete == ""
     with registry.catalog.reading() as session:
-        digest = session.scalar(select(ModelFile.sha256).where(ModelFile.name == last))
+        digest = session.scalar(select(ModelFileRow.sha256).where(ModelFileRow.name == last))
     assert digest == digest_of(changed)
     assert len(old) < len(changed)
 
@@ -648,7 +650,7 @@ def test_a_file_that_changes_is_never_joined_of_two_versions(
     stand.files["one.gguf"] = new
     stand.ingest(registry, new_version=always)
     with registry.catalog.reading() as session:
-        assert set(session.scalars(select(ModelFile.sha256))) <= {digest_of(old), digest_of(new)}
+        assert set(session.scalars(select(ModelFileRow.sha256))) <= {digest_of(old), digest_of(new)}
 
 
 def test_a_full_disk_is_reported_and_the_next_run_continues(
@@ -711,4 +713,4 @@ def test_everything_is_sound_after_shards_from_two_sides(registry: LocalRegistry
     with registry.catalog.reading() as session:
         model = model_by_name(session, NAME)
         assert (model.state, model.shards) == ("visible", None)
-        assert session.scalars(select(Model.state)).all() == ["visible"]
+        assert session.scalars(select(ModelRow.state)).all() == ["visible"]

@@ -21,7 +21,7 @@ from organs.ingest.contributions.uploads import (
 from organs.ingest.jobs.compose import COMPOSE
 from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
-    used_bytes,
+    quota_of,
 )
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.queries.submissions import known_contributor_id
@@ -30,7 +30,7 @@ from organs.registry.catalog.register import uploads
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.uploads import remove_expired_upload, renew_uploads
-from organs.registry.catalog.tables import Contributor, Submission, Upload, now
+from organs.registry.catalog.tables import ContributorRow, SubmissionRow, UploadRow, now
 from organs.registry.digest import digest_of
 from organs.registry.entities.submission import PackPiece, UploadRequest
 from organs.registry.errors import OverQuota
@@ -112,7 +112,7 @@ def test_an_ended_submission_has_no_manifest(registry: LocalRegistry) -> None:
     withdraw(registry, "ann", withdrawn)
     with registry.catalog.reading() as session:
         for number in (published, refused, withdrawn):
-            assert session.get_one(Submission, number).manifest == "{}"
+            assert session.get_one(SubmissionRow, number).manifest == "{}"
 
 
 def test_a_submission_of_a_suspended_contributor_waits_for_an_administrator(registry: LocalRegistry) -> None:
@@ -139,7 +139,7 @@ def test_a_description_may_have_lines_and_any_script() -> None:
 def test_an_upload_renewed_during_the_cleanup_is_kept(registry: LocalRegistry) -> None:
     name = put_upload(registry, "ann", [b"piece"], "piece")
     with registry.catalog.writing() as session:
-        session.execute(update(Upload).values(expires_at=now()))
+        session.execute(update(UploadRow).values(expires_at=now()))
         owner = known_contributor_id(session, "ann") or 0
         renew_uploads(session, owner, (), [name])  # by a submission, after the cleanup has listed it
         assert not remove_expired_upload(session, 1)
@@ -162,7 +162,7 @@ def test_a_contributor_without_quota_cannot_compose(registry: LocalRegistry, tem
 def test_the_local_contributor_has_no_quota(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         owner_id = contributor_id(session, LOCAL)
-        session.get_one(Contributor, owner_id).quota_bytes = 10
+        session.get_one(ContributorRow, owner_id).quota_bytes = 10
     assert (
         open_upload(registry, owner_id, UploadRequest(kind="piece", size_bytes=11, digest=digest_of(b"x"))).size_bytes
         == 11
@@ -184,7 +184,7 @@ def test_a_pack_counts_with_the_rows_of_its_pieces(registry: LocalRegistry, monk
         open_upload(registry, owner_id, pack[3])
     open_upload(registry, owner_id, pack[1])
     with registry.catalog.reading() as session:
-        assert used_bytes(session, owner_id) == 2 + 2 * PIECE_ROW_BYTES
+        assert quota_of(session, session.get_one(ContributorRow, owner_id), 0).used_bytes == 2 + 2 * PIECE_ROW_BYTES
     monkeypatch.setattr(uploads, "PACKED_PIECES_MAX", 2)
     with pytest.raises(OverQuota, match="pieces"):
         open_upload(registry, owner_id, pack[0])

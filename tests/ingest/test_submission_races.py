@@ -20,11 +20,8 @@ from organs.ingest.contributions.submissions import files_of, refuse_submission,
 from organs.registry.catalog.queries.submissions import known_contributor_id, open_submissions
 from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state
 from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.submission import SubmissionFile
 from organs.registry.local import LocalRegistry
 from tests.small_models import small_model
@@ -48,7 +45,7 @@ def ended(registry: LocalRegistry, submission_id: int) -> tuple[str, set[str]]:
 
 def states(registry: LocalRegistry) -> list[str]:
     with registry.catalog.reading() as session:
-        return list(session.scalars(select(Model.state).order_by(Model.id)))
+        return list(session.scalars(select(ModelRow.state).order_by(ModelRow.id)))
 
 
 @pytest.mark.long
@@ -59,7 +56,7 @@ def test_a_model_that_an_administrator_yanked_waits_when_it_is_submitted_again(
     first = sent(registry)
     with registry.catalog.writing() as session:
         hide_model(
-            session, session.get_one(Model, submission_row(registry, first).row.model_id), "yanked", "bad", yanker
+            session, session.get_one(ModelRow, submission_row(registry, first).row.model_id), "yanked", "bad", yanker
         )
     again, codes = ended(registry, sent(registry))
     assert (again, "yanked-before" in codes) == (state, yanker == "local")
@@ -78,7 +75,7 @@ def test_a_withdrawn_submission_does_not_count_as_removed_by_an_administrator(re
     state, codes = ended(registry, second)
     assert (state, "removed-before" in codes, states(registry)) == ("published", False, ["removed", "visible"])
     with registry.catalog.writing() as session:
-        remove_model(session, session.get_one(Model, submission_row(registry, second).row.model_id), "bad", "local")
+        remove_model(session, session.get_one(ModelRow, submission_row(registry, second).row.model_id), "bad", "local")
     state, codes = ended(registry, sent(registry))
     assert (state, "removed-before" in codes) == ("quarantined", True)
 
@@ -110,7 +107,7 @@ def test_the_model_of_an_abandoned_job_is_removed(registry: LocalRegistry) -> No
         set_contributor_state(session, "ann", "suspended")
     hidden, waits = (sent(registry, small_model(name)) for name in ("Hidden", "Waits"))
     with registry.catalog.writing() as session:
-        model = session.get_one(Model, submission_row(registry, hidden).row.model_id)
+        model = session.get_one(ModelRow, submission_row(registry, hidden).row.model_id)
         hide_model(session, model, "quarantined", "It is looked at.", "local")
     left = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
 
@@ -140,7 +137,7 @@ def test_a_model_registered_after_its_submission_was_settled_is_removed(registry
         with registry.catalog.writing() as session:
             cancel_job(session, submission_row(registry, submission_id).row.job_id or 0)
         with registry.catalog.writing() as session:
-            forsaken = session.scalars(select(Model)).one()
+            forsaken = session.scalars(select(ModelRow)).one()
             hide_model(session, forsaken, "quarantined", "as if it came later", "local")
         settle_abandoned(registry)
         assert states(registry) == ["quarantined"]

@@ -31,7 +31,7 @@ from organs.ingest.contributions.submissions import (
     withdraw,
 )
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import reachable_digests
 from organs.registry.catalog.queries.reports import (
     counted_totals,
@@ -39,7 +39,7 @@ from organs.registry.catalog.queries.reports import (
 )
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.parents import partial_recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode
@@ -152,7 +152,7 @@ def test_a_whole_file_is_dissected_in_a_child_process_and_published(registry: Lo
     model = submission_row(registry, submission_id).model
     assert model is not None
     assert (model.full_name, model.state, model.title, model.license) == ("ann/tiny@1", "visible", "Tiny", "MIT")
-    assert json.loads(model.tags) == ["a", "b"]
+    assert model.tags == ("a", "b")
     assert assemble_model(registry, "ann/tiny", tmp_path / "out")[0].read_bytes() == BASE
     assert_no_upload_is_left(registry)
     assert_no_orphans(registry)
@@ -548,7 +548,7 @@ def test_a_submission_that_ends_after_registration_leaves_no_model(registry: Loc
 
     assert process_and_read(registry, submission_id, report_progress=cancels).row.state == "withdrawn"
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Model.state)).all() == ["removed"]
+        assert session.scalars(select(ModelRow.state)).all() == ["removed"]
 
 
 D = "0" * 64

@@ -30,8 +30,8 @@ from organs.ingest.tools.places import Machine, gpt4all_folders, lmstudio_folder
 from organs.registry.catalog.queries.administration import model_in_any_state
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.models import remove_model
-from organs.registry.catalog.tables import Event, KnownFile, Model, OtherName
+from organs.registry.catalog.register.model_changes import remove_model
+from organs.registry.catalog.tables import EventRow, KnownFile, ModelRow, OtherName
 from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX, Action
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource, NameTaken, NotFound, Removed, SeveralModels
@@ -681,7 +681,7 @@ def test_a_short_name_means_no_model_of_another_account(registry: LocalRegistry,
     assert registry.model("tiny").name == "eve/tiny@1"
     with registry.catalog.writing() as session:
         eve = add_contributor(session, "eve")
-        session.execute(update(Model).values(contributor_id=eve.id))
+        session.execute(update(ModelRow).values(contributor_id=eve.id))
     with pytest.raises(NotFound, match="did you mean eve/tiny"):
         registry.model("tiny")
 
@@ -732,9 +732,9 @@ def test_a_sweep_forgets_files_without_a_model_and_names_that_were_never_public(
     with registry.catalog.writing() as session:
         for removed in ("me/gone", "me/own"):
             remove_model(session, model_in_any_state(session, parse_model_name(removed)), "a mistake", "local")
-        own = session.scalars(select(Model).where(Model.name == "own")).one()
+        own = session.scalars(select(ModelRow).where(ModelRow.name == "own")).one()
         record_event(session, "local", Action.SUBMIT, own.full_name, model_id=own.id)
-        session.execute(delete(Event).where(Event.model_id == own.id, Event.action != Action.SUBMIT))
+        session.execute(delete(EventRow).where(EventRow.model_id == own.id, EventRow.action != Action.SUBMIT))
     assert counted(registry) == (3, ["gone", "kept", "own"])
     sweep(registry.catalog, registry.blobs)
     assert counted(registry) == (3, ["gone", "kept", "own"])

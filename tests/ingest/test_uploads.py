@@ -40,7 +40,7 @@ from organs.ingest.contributions.uploads import (
     tidy_uploads,
 )
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.submissions import (
     StoredPiece,
     finished_upload,
@@ -50,7 +50,7 @@ from organs.registry.catalog.queries.submissions import (
 )
 from organs.registry.catalog.register.accounts import add_contributor, set_quota
 from organs.registry.catalog.register.uploads import renew_uploads
-from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload, now
+from organs.registry.catalog.tables import Blob, ContributorRow, FilePart, ModelRow, UploadRow, now
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
@@ -133,7 +133,7 @@ def received(registry: LocalRegistry, asker: int, upload: str) -> int:
 
 def let_expire(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
-        session.execute(update(Upload).values(expires_at=now() - timedelta(seconds=1)))
+        session.execute(update(UploadRow).values(expires_at=now() - timedelta(seconds=1)))
 
 
 @pytest.mark.folder
@@ -163,7 +163,7 @@ def test_any_interruptions_and_repeats_give_the_same_bytes(
     registry: LocalRegistry, size: int, steps: list[tuple[str, int]], seed: int
 ) -> None:
     with registry.catalog.writing() as session:
-        asker = session.scalars(select(Contributor.id).where(Contributor.name == "ada")).one_or_none()
+        asker = session.scalars(select(ContributorRow.id).where(ContributorRow.name == "ada")).one_or_none()
         asker = asker or add_contributor(session, "ada", quota_bytes=10**9).id
     data = bytes((index * 7 + seed) % 256 for index in range(size))
     upload = begun(registry, asker, data)
@@ -522,7 +522,7 @@ def test_a_runner_of_jobs_and_a_sweep_remove_expired_uploads(
     first, two = begun(registry, ada, name="one"), begun(registry, ada, name="two")
     send(registry, ada, first, DATA, 0, 1500)
     with registry.catalog.writing() as session:
-        session.execute(update(Upload).where(Upload.public_id == first).values(expires_at=now()))
+        session.execute(update(UploadRow).where(UploadRow.public_id == first).values(expires_at=now()))
     sweep.main([], standalone_mode=False)
     assert "1 expired uploads and 0 stray upload files would be removed (1.5 kB)" in capsys.readouterr().out
     sweep.main(["-y", "--json"], standalone_mode=False)
@@ -546,7 +546,7 @@ def test_only_the_finished_uploads_of_a_model_and_its_sender_are_forgotten(regis
     assert left == {two, mixed, under_way, theirs}
     assert {one, pack, whole} & left == set()
     with registry.catalog.reading() as session:
-        assert {row.public_id for row in session.scalars(select(Upload))} == left
+        assert {row.public_id for row in session.scalars(select(UploadRow))} == left
 
 
 def test_uploads_that_a_submission_needs_are_kept_longer(registry: LocalRegistry, ada: int) -> None:
@@ -557,7 +557,7 @@ def test_uploads_that_a_submission_needs_are_kept_longer(registry: LocalRegistry
     )
     soon = now() + timedelta(minutes=5)
     with registry.catalog.writing() as session:
-        session.execute(update(Upload).values(expires_at=soon))
+        session.execute(update(UploadRow).values(expires_at=soon))
         assert known_digests(session, ada, [digest_of(b"piece")], now()) == set(), "it would be gone too soon"
         renew_uploads(session, ada, [digest_of(b"piece")], [whole])
     assert look_up(registry, ada, other).expires_at == soon
@@ -580,7 +580,7 @@ def test_a_lookup_discloses_only_public_blobs_and_those_of_the_asker(
     def known(asker: int, state: str, owner: int) -> set[Digest]:
         with registry.catalog.writing() as session:
             model = model_by_name(session, parse_model_name("local/a"))
-            session.execute(update(Model).where(Model.id == model.id).values(state=state, contributor_id=owner))
+            session.execute(update(ModelRow).where(ModelRow.id == model.id).values(state=state, contributor_id=owner))
             found = known_digests(session, asker, [*everything, "0" * 64], now())
             session.rollback()
         return found
@@ -616,7 +616,7 @@ def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, a
     upload = open_upload(registry, ada, wanted("file", size)).public_id
     os.truncate(registry.settings.uploads / upload, size)
     with registry.catalog.writing() as session:
-        session.execute(update(Upload).values(received_bytes=size))
+        session.execute(update(UploadRow).values(received_bytes=size))
     expected = hashlib.sha256(bytes(size)).hexdigest()
     tracemalloc.start()
     try:

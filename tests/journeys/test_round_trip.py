@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.tables import Blob, Measurement, ModelMetadata, Organ
+from organs.registry.catalog.tables import Blob, MeasurementRow, ModelMetadata, OrganRow
 from organs.registry.digest import digest_of
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_id, padded
@@ -125,9 +125,9 @@ def test_a_file_of_every_type_that_the_gguf_package_can_write_comes_back_identic
     writer.close()
     assert_round_trip(registry, path, tmp_path / "back")
     with registry.catalog.reading() as session:
-        digests = set(session.scalars(select(Blob.digest).join(Organ, Organ.blob_id == Blob.id)))
-        assert set(session.scalars(select(Organ.dtype))) == {kind.name}
-        reasons = set(session.scalars(select(Measurement.reason)))
+        digests = set(session.scalars(select(Blob.digest).join(OrganRow, OrganRow.blob_id == Blob.id)))
+        assert set(session.scalars(select(OrganRow.dtype))) == {kind.name}
+        reasons = set(session.scalars(select(MeasurementRow.reason)))
     assert digests == set(written.values())
     unread = f"no kernel reads the values of tensor type {kind.name}"
     assert (reasons == {unread}) == (unread in reasons) == (not can_dequantize(dtype))

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import insert, update
 
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.tables import Lineage, Model, now
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.tables import Lineage, ModelRow, now
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.lineage import LineageEdge, ModelLineage, merged_edges
 from organs.registry.local import LocalRegistry
@@ -129,7 +129,7 @@ def test_a_hidden_relative_has_no_name(registry: LocalRegistry, tmp_path: Path) 
         registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
     )
     with registry.catalog.writing() as session:
-        session.execute(update(Model).where(Model.name == "base").values(state="removed"))
+        session.execute(update(ModelRow).where(ModelRow.name == "base").values(state="removed"))
     assert lineage(registry, "tuned").edges == ()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import record_relatives, resolve_declared

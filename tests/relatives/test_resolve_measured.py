@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.tables import Lineage, Model, Placement
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.tables import Lineage, ModelRow, Placement
 from organs.registry.errors import OrganError
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.lineage import NOISE
@@ -39,7 +39,7 @@ def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
     with registry.catalog.reading() as session:
         model = model_by_name(session, parse_model_name(name))
         relatives = find_relatives(session, model)
-        return [(session.get_one(Model, edge.model_id).name, edge.relation) for edge in relatives]
+        return [(session.get_one(ModelRow, edge.model_id).name, edge.relation) for edge in relatives]
 
 
 def test_relatives_are_found_and_unrelated_models_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_adapters_and_vocabularies_have_no_measured_relatives(registry: LocalReg
 def test_a_hidden_model_is_not_found(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     with registry.catalog.writing() as session:
-        session.execute(update(Model).values(state="quarantined"))
+        session.execute(update(ModelRow).values(state="quarantined"))
         session.execute(update(Placement).values(visible=False))
     ingest_bytes(registry, tmp_path, "tuned", FAMILY["tuned"])
     assert measured_pairs(registry) == {}

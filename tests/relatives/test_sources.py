@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.entities.lineage import ModelLineage
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize, encode

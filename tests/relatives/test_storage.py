@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.storage import way_of
-from organs.registry.catalog.register.models import hide_model, remove_model
-from organs.registry.catalog.tables import Blob, Expert, FilePart, Model, ModelFile, Organ, Placement
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
+from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
@@ -50,12 +50,12 @@ class Counted:
         with registry.catalog.reading() as session:
             every = {blob.id: blob for blob in session.scalars(select(Blob))}
             self.blobs = {number: blob for number, blob in every.items() if blob.codec != "stack"}
-            names = {model.id: model.full_name for model in session.scalars(select(Model))}
+            names = {model.id: model.full_name for model in session.scalars(select(ModelRow))}
             self.blobs_of: dict[str, set[int]] = defaultdict(set)
             for statement in (
-                select(Placement.model_id, Organ.blob_id).join(Organ),
-                select(Expert.model_id, Organ.blob_id).join(Organ),
-                select(ModelFile.model_id, FilePart.blob_id).join(ModelFile),
+                select(Placement.model_id, OrganRow.blob_id).join(OrganRow),
+                select(Expert.model_id, OrganRow.blob_id).join(OrganRow),
+                select(ModelFileRow.model_id, FilePart.blob_id).join(ModelFileRow),
             ):
                 for model_id, blob_id in session.execute(statement):
                     if blob_id in self.blobs:

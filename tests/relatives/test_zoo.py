@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from organs.registry.anatomy import Slot, place_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.entities.model import Model
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize

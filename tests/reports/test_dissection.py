@@ -11,7 +11,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Placement
 from organs.registry.entities.report import Report, ReportFigures, ReportTable
 from organs.registry.gguf import TensorSpec, dtype_by_name

@@ -10,9 +10,9 @@ import pytest
 from sqlalchemy import select, update
 
 from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest
-from organs.registry.catalog.tables import Ingest, Model
+from organs.registry.catalog.tables import Ingest, ModelRow
 from organs.registry.entities.report import ReportSection
 from organs.registry.errors import BadInput
 from organs.registry.local import LocalRegistry
@@ -140,7 +140,7 @@ def test_the_public_form_does_not_disclose_what_was_new_and_what_is_hidden(
         ingest_file(family, tmp_path / "base.gguf")
     family.compose("base").graft("tuned", type="organ").named("local/mixed").plan().register()
     with family.catalog.writing() as session:
-        stranger = session.scalars(select(Model).where(Model.name == "stranger")).one()
+        stranger = session.scalars(select(ModelRow).where(ModelRow.name == "stranger")).one()
         hide_model(session, stranger, "yanked", "a mistake", "local")
     sections = sections_of(family, complete=False)
     assert list(sections) == ["ingests"]

@@ -13,7 +13,7 @@ from sqlalchemy import event, select, update
 
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.register.facets import repair_totals
-from organs.registry.catalog.tables import Lineage, Model, Placement
+from organs.registry.catalog.tables import Lineage, ModelRow, Placement
 from organs.registry.entities.report import Report, ReportTable
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.formats import markdown
@@ -65,7 +65,7 @@ def test_the_figures_count_registered_models_and_organs(filled: LocalRegistry) -
     assert values["tensors_count"] == len(all_placements) == 10 + 22 + 10 + 2 + 10
     assert values["organs_count"] == len({placement.organ_id for placement in all_placements})
     with filled.catalog.reading() as session:
-        sizes = session.scalars(select(Model.size_bytes).where(Model.state == "visible")).all()
+        sizes = session.scalars(select(ModelRow.size_bytes).where(ModelRow.state == "visible")).all()
     assert values["size_bytes"] == sum(sizes)
     meaning = figures["models_count"].meaning
     for words in ("3 complete models", "1 partial model", "1 adapter,", "1 vocabulary,"):
@@ -75,8 +75,8 @@ def test_the_figures_count_registered_models_and_organs(filled: LocalRegistry) -
 def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: LocalRegistry) -> None:
     before = report_on(filled).sections["figures"].figures
     with filled.catalog.writing() as session:
-        tall = session.scalars(select(Model).where(Model.name == "tall")).one()
-        session.execute(update(Model).where(Model.id == tall.id).values(state="quarantined"))
+        tall = session.scalars(select(ModelRow).where(ModelRow.name == "tall")).one()
+        session.execute(update(ModelRow).where(ModelRow.id == tall.id).values(state="quarantined"))
         session.execute(update(Placement).where(Placement.model_id == tall.id).values(visible=False))
         repair_totals(session)
     after = report_on(filled)
@@ -108,7 +108,7 @@ def test_the_ranking_has_complete_models_by_descending_theta(filled: LocalRegist
 def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_order(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         for name, theta in (("little", 41.0), ("tall", 40.0), ("tuned", 39.0)):
-            session.execute(update(Model).where(Model.name == name).values(mean_theta=theta))
+            session.execute(update(ModelRow).where(ModelRow.name == name).values(mean_theta=theta))
         for model_id, theta in ((1, 31.0), (2, 32.0), (3, 33.0)):
             session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
     words = " ".join(report_on(filled).sections["ranking"].after)
@@ -121,7 +121,7 @@ def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_o
 def test_the_ranking_says_when_both_means_give_one_order(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         for model_id, theta in ((1, 33.0), (2, 32.0), (3, 31.0)):
-            session.execute(update(Model).where(Model.id == model_id).values(mean_theta=theta))
+            session.execute(update(ModelRow).where(ModelRow.id == model_id).values(mean_theta=theta))
             session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
     words = " ".join(report_on(filled).sections["ranking"].after)
     assert "Matrix θ gives the same order." in words
@@ -134,7 +134,7 @@ def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(
         (tmp_path / f"{name}.gguf").write_bytes(file_bytes(block_metadata(name, blocks=0), tensors))
         ingest_file(registry, tmp_path / f"{name}.gguf")
     with registry.catalog.writing() as session:
-        session.execute(update(Model).values(complete=True, mean_theta=Model.id * -1.0 + 50))
+        session.execute(update(ModelRow).values(complete=True, mean_theta=ModelRow.id * -1.0 + 50))
     ranking = report_on(registry).sections["ranking"]
     first, _ = ranking.items
     assert (first["model"], first["matrix_mean_theta_degrees"], first["matrices_count"]) == ("local/lists@1", None, 0)
@@ -143,7 +143,7 @@ def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(
 
 def test_equal_models_are_ranked_by_their_age(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
-        session.execute(update(Model).values(mean_theta=40.0))
+        session.execute(update(ModelRow).values(mean_theta=40.0))
     items = report_on(filled).sections["ranking"].items
     assert [item["model"] for item in items] == ["local/little@1", "local/tall@1", "local/tuned@1"]
 
@@ -191,7 +191,7 @@ def test_each_model_has_its_types_and_each_type_its_range_over_the_models(filled
     names = {item["model"]: item for item in sections["ranking"].items}
     assert list(dict.fromkeys(item["model"] for item in sections["model_types"].items)) == list(names)
     with filled.catalog.reading() as session:
-        full_names = {model.id: model.full_name for model in session.scalars(select(Model))}
+        full_names = {model.id: model.full_name for model in session.scalars(select(ModelRow))}
     for item in sections["model_types"].items:
         own = [row for row in rows if (full_names[row.model_id], row.type) == (item["model"], item["type"])]
         assert (item["tensors_count"], item["measured_count"]) == (len(own), len(own))
@@ -319,11 +319,11 @@ def test_a_model_and_its_fine_tune_that_fit_are_reported_until_a_chimera_has_bot
 
     assert pairs() == [("local/base@1", 2, "organ compat local/base@1 local/tuned@1")]
     with family.catalog.writing() as session:
-        session.execute(update(Model).where(Model.name == "tuned").values(parameters=1))
+        session.execute(update(ModelRow).where(ModelRow.name == "tuned").values(parameters=1))
     assert pairs() == [], "the shapes differ"
     with family.catalog.writing() as session:
-        parameters = session.scalar(select(Model.parameters).where(Model.name == "base"))
-        session.execute(update(Model).where(Model.name == "tuned").values(parameters=parameters))
+        parameters = session.scalar(select(ModelRow.parameters).where(ModelRow.name == "base"))
+        session.execute(update(ModelRow).where(ModelRow.name == "tuned").values(parameters=parameters))
     assert len(pairs()) == 1
     family.compose("base").graft("tuned", type="organ").named("local/mixed").plan().register()
     assert pairs() == []
@@ -356,7 +356,7 @@ def test_a_file_with_two_names_and_a_model_without_a_license_are_reported(
     ingest_file(family, path)
     ingest_file(family, path, "local/again")
     with family.catalog.writing() as session:
-        session.execute(update(Model).where(Model.name == "base").values(license=None))
+        session.execute(update(ModelRow).where(ModelRow.name == "base").values(license=None))
     actions = actions_of(family, complete=False)
     same = "The same file has 2 names: local/copy@1, local/again@1."
     assert actions[same] == ("local/copy@1", 2, "organ show local/copy@1")
@@ -365,7 +365,7 @@ def test_a_file_with_two_names_and_a_model_without_a_license_are_reported(
 
 def test_only_the_owner_sees_what_is_hidden_and_what_the_disk_saves(family: LocalRegistry) -> None:
     with family.catalog.writing() as session:
-        session.execute(update(Model).where(Model.name == "stranger").values(state="yanked"))
+        session.execute(update(ModelRow).where(ModelRow.name == "stranger").values(state="yanked"))
     hidden = "1 model is yanked: hidden from searches and lists."
     assert actions_of(family)[hidden] == ("local/stranger@1", 1, "organ show local/stranger@1")
     assert hidden not in actions_of(family, complete=False)

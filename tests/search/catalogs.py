@@ -21,15 +21,15 @@ from organs.registry.catalog.tables import (
     Blob,
     FacetCount,
     Fingerprint,
-    Gain,
     GainOrgan,
+    GainRow,
     Lineage,
-    Model,
-    ModelFile,
+    ModelFileRow,
     ModelMetadata,
+    ModelRow,
     ModelTag,
     ModelWord,
-    Organ,
+    OrganRow,
     Placement,
 )
 from organs.registry.catalog.vocabulary import folded_tag, theta_bin, unique_words
@@ -71,7 +71,7 @@ STATES = ("visible", "visible", "visible", "visible", "quarantined", "removed", 
 
 
 @dataclass(frozen=True, slots=True)
-class PlacementRow:
+class RandomPlacement:
     """The values of a placement that searches use."""
 
     type: str = "organ"
@@ -105,10 +105,10 @@ class PlacementRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelRow:
+class RandomModel:
     """The values of a model and its placements."""
 
-    rows: tuple[PlacementRow, ...]
+    rows: tuple[RandomPlacement, ...]
     namespace: str = "acme"
     name: str = "tiny"
     version: int = 1
@@ -141,7 +141,7 @@ class ModelRow:
 
 
 @dataclass(frozen=True, slots=True)
-class EdgeRow:
+class RandomEdge:
     """An edge of lineage between two models, by their ids."""
 
     child: int
@@ -151,7 +151,7 @@ class EdgeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class GainRow:
+class RandomGain:
     """What a chimera gained over its base on a text; models by their ids, organs by their numbers."""
 
     chimera: int
@@ -171,21 +171,21 @@ class WrittenCatalog:
     No field is an argument, so Hypothesis does not print them.
     """
 
-    models: dict[int, ModelRow] = field(default_factory=dict, init=False)
-    rows: dict[int, tuple[PlacementRow, ModelRow]] = field(default_factory=dict, init=False)
+    models: dict[int, RandomModel] = field(default_factory=dict, init=False)
+    rows: dict[int, tuple[RandomPlacement, RandomModel]] = field(default_factory=dict, init=False)
     ids: dict[tuple[str, str], int] = field(default_factory=dict, init=False)
     """Placements by the full name of the model and the name of the tensor."""
     organs: dict[int, int] = field(default_factory=dict, init=False)
     prints: dict[int, bytes] = field(default_factory=dict, init=False)
-    edges: list[EdgeRow] = field(default_factory=list, init=False)
-    gains: list[GainRow] = field(default_factory=list, init=False)
+    edges: list[RandomEdge] = field(default_factory=list, init=False)
+    gains: list[RandomGain] = field(default_factory=list, init=False)
 
     def found(self, organs: Iterable[PlacedOrgan]) -> list[int]:
         """Return the ids of the results of a search."""
         return [self.ids[organ.model, organ.name] for organ in organs]
 
     @property
-    def visible(self) -> dict[int, tuple[PlacementRow, ModelRow]]:
+    def visible(self) -> dict[int, tuple[RandomPlacement, RandomModel]]:
         return {row_id: both for row_id, both in self.rows.items() if both[1].state == "visible"}
 
 
@@ -195,13 +195,13 @@ def digest(organ: int) -> str:
     return own if organ >= 0 else "1234567890" + own[10:]
 
 
-def tensor_name(row: PlacementRow, position: int) -> str:
+def tensor_name(row: RandomPlacement, position: int) -> str:
     """Return the name of the tensor of a row, unique within its model."""
     return f"{position}.{row.slot}"
 
 
 def write_models(
-    registry: LocalRegistry, models: Iterable[ModelRow], placed: WrittenCatalog | None = None, seed: int = 1
+    registry: LocalRegistry, models: Iterable[RandomModel], placed: WrittenCatalog | None = None, seed: int = 1
 ) -> WrittenCatalog:
     """Write `models` and update the counts as registering does; add them to `placed` if it is given."""
     placed = WrittenCatalog() if placed is None else placed
@@ -213,7 +213,7 @@ def write_models(
     return placed
 
 
-def write_edges(registry: LocalRegistry, placed: WrittenCatalog, edges: Iterable[EdgeRow]) -> WrittenCatalog:
+def write_edges(registry: LocalRegistry, placed: WrittenCatalog, edges: Iterable[RandomEdge]) -> WrittenCatalog:
     """Write edges of lineage and add them to `placed`."""
     with registry.catalog.writing() as session:
         for edge in edges:
@@ -224,7 +224,7 @@ def write_edges(registry: LocalRegistry, placed: WrittenCatalog, edges: Iterable
     return placed
 
 
-def random_edges(placed: WrittenCatalog, seed: int) -> list[EdgeRow]:
+def random_edges(placed: WrittenCatalog, seed: int) -> list[RandomEdge]:
     """Return random edges of all kinds of evidence; the younger of two models is the child of a measured edge."""
     chance, ids = random.Random(seed), sorted(placed.models)
     edges = {}
@@ -234,11 +234,11 @@ def random_edges(placed: WrittenCatalog, seed: int) -> list[EdgeRow]:
         if evidence == "measured":
             child, parent = max(child, parent), min(child, parent)
         score = chance.choice((0.2, 0.5, 0.7, 1.0)) if evidence == "measured" else None
-        edges[child, parent, evidence] = EdgeRow(child, parent, evidence, score)
+        edges[child, parent, evidence] = RandomEdge(child, parent, evidence, score)
     return list(edges.values())[: len(ids)]
 
 
-def write_gains(registry: LocalRegistry, placed: WrittenCatalog, gains: Iterable[GainRow]) -> WrittenCatalog:
+def write_gains(registry: LocalRegistry, placed: WrittenCatalog, gains: Iterable[RandomGain]) -> WrittenCatalog:
     """Write what chimeras gained and add it to `placed`. All rows of a chimera have the same organs."""
     attributed = set()
     with registry.catalog.writing() as session:
@@ -246,14 +246,14 @@ def write_gains(registry: LocalRegistry, placed: WrittenCatalog, gains: Iterable
             ends = {"model_id": row.chimera, "base_model_id": row.base, "donor_model_id": row.donor}
             read = {"text": row.text, "text_digest": hashlib.sha256(row.text.encode()).hexdigest(), "tokens": 4096}
             measured = {"percent": row.percent, "margin": 1.0, "settled": row.settled}
-            session.add(Gain(grafted="feed-forward 0-3", **ends, **read, **measured))
+            session.add(GainRow(grafted="feed-forward 0-3", **ends, **read, **measured))
             attributed |= {(placed.organs[organ], row.chimera) for organ in row.organs}
             placed.gains.append(row)
         session.add_all(GainOrgan(organ_id=organ, model_id=chimera) for organ, chimera in attributed)
     return placed
 
 
-def random_gains(placed: WrittenCatalog, seed: int) -> list[GainRow]:
+def random_gains(placed: WrittenCatalog, seed: int) -> list[RandomGain]:
     """Return random gains of a fifth of the models, with one donor or several, on one to three texts each."""
     chance, ids = random.Random(seed), sorted(placed.models)
     gains = []
@@ -263,11 +263,11 @@ def random_gains(placed: WrittenCatalog, seed: int) -> list[GainRow]:
         for text in chance.sample(("python", "narrative", "My notes.txt"), chance.randint(1, 3)):
             percent = chance.choice((-400.0, -2.5, 0.0, 2.5, 2.5, 7.0))
             row = (text, percent, percent != 0.0 and chance.random() < 0.8, organs)
-            gains.append(GainRow(chimera, base, donor if organs else None, *row))
+            gains.append(RandomGain(chimera, base, donor if organs else None, *row))
     return gains
 
 
-def random_models(models: int, seed: int) -> list[ModelRow]:
+def random_models(models: int, seed: int) -> list[RandomModel]:
     """Return random models. Organs have several places, values are equal or missing, and some models are hidden."""
     chance, facts = random.Random(seed), random.Random(f"facts {seed}")
     organs = {number: _drawn_row(chance, number) for number in range(1, 6 * models)}
@@ -278,7 +278,7 @@ def random_models(models: int, seed: int) -> list[ModelRow]:
         versions[owner, name] += 1
         rows = tuple(organs[chance.choice(list(organs))] for _ in range(chance.randrange(14)))
         made.append(
-            ModelRow(
+            RandomModel(
                 rows=rows,
                 namespace=owner,
                 name=name,
@@ -311,9 +311,9 @@ def _drawn_facts(chance: random.Random, architecture: str) -> tuple[tuple[str, s
     return tuple((f"{architecture}.{name}", value) for name, value in stated.items() if value is not None)
 
 
-def _drawn_row(chance: random.Random, organ: int) -> PlacementRow:
+def _drawn_row(chance: random.Random, organ: int) -> RandomPlacement:
     kind, tower, block, slot = chance.choice(PLACES)
-    return PlacementRow(
+    return RandomPlacement(
         type=kind,
         tower=tower,
         block=block,
@@ -331,9 +331,9 @@ def _drawn_row(chance: random.Random, organ: int) -> PlacementRow:
     )
 
 
-def _place(session: Session, model: ModelRow, placed: WrittenCatalog, chance: random.Random) -> None:
+def _place(session: Session, model: RandomModel, placed: WrittenCatalog, chance: random.Random) -> None:
     number = len(placed.models) + 1
-    own = Model(
+    own = ModelRow(
         namespace=model.namespace,
         name=model.name,
         version=model.version,
@@ -346,7 +346,7 @@ def _place(session: Session, model: ModelRow, placed: WrittenCatalog, chance: ra
         title=model.title,
         description=model.description,
         license=model.license,
-        tags="[]",
+        tags=(),
         parameters=model.parameters,
         tensors=len(model.rows),
         size_bytes=model.size_bytes,
@@ -355,14 +355,14 @@ def _place(session: Session, model: ModelRow, placed: WrittenCatalog, chance: ra
         downloads=model.downloads,
         grafts=model.grafts,
         nonfinite_tensors=model.nonfinite,
-        flags="[]",
-        unassemblable="[]",
+        flags=(),
+        unassemblable=(),
         created_at=NOON + timedelta(minutes=number),
     )
     session.add(own)
     session.flush()
     placed.models[own.id] = model
-    file = ModelFile(
+    file = ModelFileRow(
         model_id=own.id,
         position=0,
         name="a.gguf",
@@ -382,7 +382,7 @@ def _place(session: Session, model: ModelRow, placed: WrittenCatalog, chance: ra
 
 
 def _place_rows(
-    session: Session, model_id: int, file_id: int, model: ModelRow, placed: WrittenCatalog, chance: random.Random
+    session: Session, model_id: int, file_id: int, model: RandomModel, placed: WrittenCatalog, chance: random.Random
 ) -> None:
     named = (model.architecture or "", model.license or "")
     keys = [FacetKey(row.type, row.tower, row.slot, row.dtype, *named) for row in model.rows]
@@ -406,7 +406,7 @@ def _place_rows(
     insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rolled)
 
 
-def _values(row: PlacementRow, position: int) -> dict[str, Any]:
+def _values(row: RandomPlacement, position: int) -> dict[str, Any]:
     return {
         "name": tensor_name(row, position),
         "type": row.type,
@@ -424,7 +424,7 @@ def _values(row: PlacementRow, position: int) -> dict[str, Any]:
     }
 
 
-def _organ_id(session: Session, row: PlacementRow, placed: WrittenCatalog, chance: random.Random) -> int:
+def _organ_id(session: Session, row: RandomPlacement, placed: WrittenCatalog, chance: random.Random) -> int:
     if row.organ in placed.organs:
         return placed.organs[row.organ]
     blob = Blob(
@@ -439,7 +439,7 @@ def _organ_id(session: Session, row: PlacementRow, placed: WrittenCatalog, chanc
     )
     session.add(blob)
     session.flush()
-    organ = Organ(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=row.elements, nonfinite=row.nonfinite)
+    organ = OrganRow(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=row.elements, nonfinite=row.nonfinite)
     session.add(organ)
     session.flush()
     placed.organs[row.organ] = organ.id

@@ -12,7 +12,7 @@ from organs.registry.catalog.vocabulary import unique_words
 from organs.registry.lineage import correlation
 from organs.registry.names import split_quantisation
 from organs.registry.search.language import Bounds, Choice, Query
-from tests.search.catalogs import GainRow, ModelRow, PlacementRow, WrittenCatalog
+from tests.search.catalogs import RandomGain, RandomModel, RandomPlacement, WrittenCatalog
 
 PLACES = {
     "theta": "theta",
@@ -68,7 +68,7 @@ def expected_organs(placed: WrittenCatalog, query: Query) -> list[Expected]:
     return sorted_by_value(results, query, "theta" if query.sort.field == "signal" else None, placed)
 
 
-def _value(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow) -> float | None:
+def _value(placed: WrittenCatalog, query: Query, row: RandomPlacement, model: RandomModel) -> float | None:
     """Return what a placement is sorted by."""
     if query.sort.field == "likeness":
         return likeness(placed, query, row, model)
@@ -108,13 +108,15 @@ def sorted_by_value(
     return valued + sorted((match for match in found if match.value is None), key=lambda one: one.id, reverse=down)
 
 
-def matches(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow, but: str | None = None) -> bool:
+def matches(
+    placed: WrittenCatalog, query: Query, row: RandomPlacement, model: RandomModel, but: str | None = None
+) -> bool:
     """Return whether a placement matches the words and all terms except those on the field `but`."""
     return _matches_all(placed, query, [term for term in query.terms if term.field != but], row, model)
 
 
 def _matches_all(
-    placed: WrittenCatalog, query: Query, terms: Sequence[Choice | Bounds], row: PlacementRow, model: ModelRow
+    placed: WrittenCatalog, query: Query, terms: Sequence[Choice | Bounds], row: RandomPlacement, model: RandomModel
 ) -> bool:
     if query.sort.field == "gain" and organ_gain(placed, query, row.organ) is None:
         return False
@@ -155,7 +157,7 @@ def base_id(placed: WrittenCatalog, query: Query) -> int | None:
     return ids[0] if ids else None
 
 
-def likeness(placed: WrittenCatalog, query: Query, row: PlacementRow, model: ModelRow) -> float | None:
+def likeness(placed: WrittenCatalog, query: Query, row: RandomPlacement, model: RandomModel) -> float | None:
     """Return the likeness of a placement to the organ of the base at the same place, by the definition."""
     base = base_id(placed, query)
     if base is None:
@@ -178,7 +180,7 @@ TEXT_GROUPS = {"code": ("python", "javascript"), "prose": ("documentation", "enc
 
 
 @cache
-def _gains(placed: WrittenCatalog, query: Query) -> list[GainRow]:
+def _gains(placed: WrittenCatalog, query: Query) -> list[RandomGain]:
     """Return the settled gains of visible chimeras that the base and the terms `on:` of a query select."""
     base = base_id(placed, query)
     rows = [row for row in placed.gains if row.settled and placed.models[row.chimera].state == "visible"]
@@ -211,7 +213,7 @@ def _gain_matches(query: Query, term: Choice | Bounds, gain: float | None) -> bo
     return gain is not None or bool(query.numbers("gain"))
 
 
-def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
+def fits(row: RandomPlacement, model: RandomModel, base: RandomModel) -> bool:
     """Return whether the placement `row` of `model` can be grafted into `base`, by the definition."""
     if model is base or not base.architecture or model.architecture != base.architecture or row.type == "adapter":
         return False
@@ -231,7 +233,7 @@ def fits(row: PlacementRow, model: ModelRow, base: ModelRow) -> bool:
     return row.dtype == "F32" if is_vector else row.dtype not in ("F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K")
 
 
-def bases_of(placed: WrittenCatalog, value: str) -> list[ModelRow]:
+def bases_of(placed: WrittenCatalog, value: str) -> list[RandomModel]:
     """Return the newest version of each model named `value`, or named so in other case if there is none."""
     name, _, version = value.partition("@")
     full_name = name if "/" in name else f"local/{name}"
@@ -239,7 +241,7 @@ def bases_of(placed: WrittenCatalog, value: str) -> list[ModelRow]:
     there = [model for model in there if version in ("", str(model.version))]
     alike = [model for model in there if f"{model.namespace}/{model.name}".lower() == full_name.lower()]
     same = [model for model in alike if f"{model.namespace}/{model.name}" == full_name] or alike
-    newest: dict[tuple[str, str], ModelRow] = {}
+    newest: dict[tuple[str, str], RandomModel] = {}
     for one in sorted(same, key=lambda one: (one.state == "visible", one.version)):
         newest[one.namespace, one.name] = one
     return list(newest.values())
@@ -264,7 +266,9 @@ def histogram(placed: WrittenCatalog, query: Query) -> dict[int | None, int]:
     return dict(sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or 0)))
 
 
-def _holds(placed: WrittenCatalog, query: Query, term: Choice | Bounds, row: PlacementRow, model: ModelRow) -> bool:
+def _holds(
+    placed: WrittenCatalog, query: Query, term: Choice | Bounds, row: RandomPlacement, model: RandomModel
+) -> bool:
     if term.field == "likeness" and isinstance(term, Bounds):
         return number_matches(term, likeness(placed, query, row, model))
     if term.field in ("gain", "on"):
@@ -279,7 +283,7 @@ def _holds(placed: WrittenCatalog, query: Query, term: Choice | Bounds, row: Pla
     return _chosen(term, row, model)
 
 
-def _is_kin(placed: WrittenCatalog, term: Choice, model: ModelRow) -> bool:
+def _is_kin(placed: WrittenCatalog, term: Choice, model: RandomModel) -> bool:
     bases = [base for value in term.values for base in bases_of(placed, value)]
     ids = {number for number, other in placed.models.items() if any(other is base for base in bases)}
     family = set().union(*(kin(placed, number) for number in ids))
@@ -287,7 +291,7 @@ def _is_kin(placed: WrittenCatalog, term: Choice, model: ModelRow) -> bool:
 
 
 def _holds_for_model(
-    placed: WrittenCatalog, query: Query, term: Choice | Bounds, model: ModelRow, model_id: int
+    placed: WrittenCatalog, query: Query, term: Choice | Bounds, model: RandomModel, model_id: int
 ) -> bool:
     if term.field in ("gain", "on"):
         return _gain_matches(query, term, model_gain(placed, query, model_id))
@@ -310,7 +314,7 @@ def _is_made_from(placed: WrittenCatalog, term: Choice, model_id: int) -> bool:
     return inside is not term.negated
 
 
-def _model_value(placed: WrittenCatalog, query: Query, model: ModelRow, model_id: int, field: str) -> float | None:
+def _model_value(placed: WrittenCatalog, query: Query, model: RandomModel, model_id: int, field: str) -> float | None:
     if field == "gain":
         return model_gain(placed, query, model_id)
     if field == "likeness":
@@ -319,7 +323,7 @@ def _model_value(placed: WrittenCatalog, query: Query, model: ModelRow, model_id
     return model_number(model, model_id, field)
 
 
-def model_number(model: ModelRow, model_id: int, field: str) -> float | None:
+def model_number(model: RandomModel, model_id: int, field: str) -> float | None:
     if field == "new":
         return model_id
     number: float | None = len(model.rows) if field == "tensors" else getattr(model, MODELS[field])
@@ -338,7 +342,7 @@ def number_matches(term: Bounds, value: float | None) -> bool:
     return inside is not term.negated
 
 
-def _chosen(term: Choice, row: PlacementRow | None, model: ModelRow) -> bool:
+def _chosen(term: Choice, row: RandomPlacement | None, model: RandomModel) -> bool:
     if term.field == "model":
         inside = any(_is_named(model, value) for value in term.values)
     else:
@@ -347,7 +351,7 @@ def _chosen(term: Choice, row: PlacementRow | None, model: ModelRow) -> bool:
     return inside is not term.negated
 
 
-def _text(field: str, row: PlacementRow | None, model: ModelRow) -> str:
+def _text(field: str, row: RandomPlacement | None, model: RandomModel) -> str:
     if field == "arch":
         return model.architecture or "none"
     if field == "license":
@@ -364,7 +368,7 @@ def _text(field: str, row: PlacementRow | None, model: ModelRow) -> str:
     return str(getattr(row, field))
 
 
-def _is_named(model: ModelRow, value: str) -> bool:
+def _is_named(model: RandomModel, value: str) -> bool:
     if "*" in value:
         full = f"{model.namespace}/{model.name}".lower()
         return _fits(value.lower() if "/" in value else f"*/{value.lower()}", full)
@@ -379,7 +383,7 @@ def _fits(pattern: str, text: str) -> bool:
     return re.fullmatch(".*".join(re.escape(part) for part in pattern.split("*")), text, re.DOTALL) is not None
 
 
-def _has_words(query: Query, model: ModelRow) -> bool:
+def _has_words(query: Query, model: RandomModel) -> bool:
     own = unique_words([model.namespace, model.name, model.title, *model.tags, model.description])
 
     def begins(words: Sequence[str]) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.register.models import hide_model
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.register.model_changes import hide_model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
@@ -158,5 +158,5 @@ def test_experts_of_hidden_models_are_not_found(tmp_path: Path) -> None:
         ingest_file(registry, tmp_path / "m.gguf")
         assert find(registry, "expert:3")
         with registry.catalog.writing() as session:
-            hide_model(session, session.scalars(select(Model)).one(), "yanked", "test", "local")
+            hide_model(session, session.scalars(select(ModelRow)).one(), "yanked", "test", "local")
         assert find(registry, "expert:3") == []

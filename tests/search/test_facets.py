@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from sqlalchemy import select
 
 from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
+from organs.registry.catalog.tables import Facet, FacetCount, ModelRow, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.local import LocalRegistry
@@ -21,8 +21,8 @@ from organs.registry.search import plan as search_plan
 from organs.registry.search.language import parse_query
 from tests.gguf_files import file_bytes, tensor, text
 from tests.search.catalogs import (
-    ModelRow,
-    PlacementRow,
+    RandomModel,
+    RandomPlacement,
     WrittenCatalog,
     random_edges,
     random_gains,
@@ -49,7 +49,7 @@ def rolled_up(registry: LocalRegistry) -> dict[tuple[object, ...], int]:
 def recounted(registry: LocalRegistry) -> dict[tuple[object, ...], int]:
     counts: Counter[tuple[object, ...]] = Counter()
     with registry.catalog.reading() as session:
-        rows = session.execute(select(Placement, Model).join(Model, Model.id == Placement.model_id)).all()
+        rows = session.execute(select(Placement, ModelRow).join(ModelRow, ModelRow.id == Placement.model_id)).all()
         for placement, model in rows:
             assert placement.visible
             lower = -1 if placement.theta is None else min(85, int(placement.theta / 5) * 5)
@@ -224,8 +224,8 @@ def test_filters_beyond_the_counting_cap_are_reported_as_uncounted(
 
 
 def test_at_most_a_hundred_values_of_a_field_are_shown(registry: LocalRegistry) -> None:
-    rows = tuple(PlacementRow(slot=f"slot{number:03}", organ=number) for number in range(1, 104))
-    write_models(registry, [ModelRow((*rows, replace(rows[-1], block=1)))])
+    rows = tuple(RandomPlacement(slot=f"slot{number:03}", organ=number) for number in range(1, 104))
+    write_models(registry, [RandomModel((*rows, replace(rows[-1], block=1)))])
     counts = registry.count("")
     assert (counts.total, len(counts.fields["slot"])) == (104, 100)
     assert list(counts.fields["slot"].items())[:2] == [("slot103", 2), ("slot001", 1)]

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.errors import BadQuery
@@ -25,24 +25,24 @@ from organs.registry.search import fitting
 from organs.registry.search import plan as search_plan
 from organs.registry.search.fitting import batches_of_models, fitting_models
 from tests.registry_templates import RegistryTemplates, add_zoo_models
-from tests.search.catalogs import ModelRow, PlacementRow, WrittenCatalog, digest, write_models
+from tests.search.catalogs import RandomModel, RandomPlacement, WrittenCatalog, digest, write_models
 from tests.search.oracle import fits
 
-BASE = ModelRow(
+BASE = RandomModel(
     (
-        PlacementRow(type="skeleton", slot="attn_q", organ=1),
-        PlacementRow(slot="ffn_up", organ=2),
-        PlacementRow(slot="ffn_up", block=1, organ=3),
-        PlacementRow(type="norm", slot="attn_norm", shape="64", dtype="F32", organ=4),
-        PlacementRow(type="embed", block=None, slot="token_embd", organ=5),
+        RandomPlacement(type="skeleton", slot="attn_q", organ=1),
+        RandomPlacement(slot="ffn_up", organ=2),
+        RandomPlacement(slot="ffn_up", block=1, organ=3),
+        RandomPlacement(type="norm", slot="attn_norm", shape="64", dtype="F32", organ=4),
+        RandomPlacement(type="embed", block=None, slot="token_embd", organ=5),
     ),
     name="base",
 )
 """Four types, a place outside blocks, a vector, and two blocks."""
 
 
-def donor(*rows: PlacementRow, **more: Any) -> ModelRow:
-    return ModelRow(rows, name="donor", **more)
+def donor(*rows: RandomPlacement, **more: Any) -> RandomModel:
+    return RandomModel(rows, name="donor", **more)
 
 
 def found(registry: LocalRegistry, text: str) -> list[str]:
@@ -61,29 +61,29 @@ def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> Fitti
 @pytest.mark.parametrize(
     ("row", "more", "does"),
     [
-        (PlacementRow(slot="ffn_up", organ=9), {}, True),
-        (PlacementRow(slot="ffn_up", organ=9, dtype="Q4_K", theta=None), {}, True),
-        (PlacementRow(type="embed", block=None, slot="token_embd", organ=9), {}, True),
-        (PlacementRow(slot="ffn_up", organ=2), {}, False),
-        (PlacementRow(slot="ffn_up", organ=3), {}, True),
-        (PlacementRow(slot="ffn_up", block=2, organ=9), {}, False),
-        (PlacementRow(slot="ffn_up", block=None, organ=9), {}, False),
-        (PlacementRow(type="embed", block=0, slot="token_embd", organ=9), {}, False),
-        (PlacementRow(slot="ffn_down", organ=9), {}, False),
-        (PlacementRow(slot="ffn_up", tower="vision", organ=9), {}, False),
-        (PlacementRow(slot="ffn_up", shape="64x128", organ=9), {}, False),
-        (PlacementRow(slot="ffn_up", shape="64", dtype="F32", organ=9), {}, False),
-        (PlacementRow(slot="ffn_up", organ=9), {"architecture": "qwen2"}, False),
-        (PlacementRow(slot="ffn_up", organ=9), {"architecture": "LLAMA"}, False),
-        (PlacementRow(slot="ffn_up", organ=9), {"architecture": None}, False),
-        (PlacementRow(slot="ffn_up", organ=9), {"kind": "adapter", "complete": False}, True),
-        (PlacementRow(type="adapter", slot="ffn_up", organ=9), {}, False),
-        (PlacementRow(slot="ffn_up", organ=9), {"state": "quarantined"}, False),
-        (PlacementRow(slot="ffn_up", organ=9), {"state": "yanked"}, False),
+        (RandomPlacement(slot="ffn_up", organ=9), {}, True),
+        (RandomPlacement(slot="ffn_up", organ=9, dtype="Q4_K", theta=None), {}, True),
+        (RandomPlacement(type="embed", block=None, slot="token_embd", organ=9), {}, True),
+        (RandomPlacement(slot="ffn_up", organ=2), {}, False),
+        (RandomPlacement(slot="ffn_up", organ=3), {}, True),
+        (RandomPlacement(slot="ffn_up", block=2, organ=9), {}, False),
+        (RandomPlacement(slot="ffn_up", block=None, organ=9), {}, False),
+        (RandomPlacement(type="embed", block=0, slot="token_embd", organ=9), {}, False),
+        (RandomPlacement(slot="ffn_down", organ=9), {}, False),
+        (RandomPlacement(slot="ffn_up", tower="vision", organ=9), {}, False),
+        (RandomPlacement(slot="ffn_up", shape="64x128", organ=9), {}, False),
+        (RandomPlacement(slot="ffn_up", shape="64", dtype="F32", organ=9), {}, False),
+        (RandomPlacement(slot="ffn_up", organ=9), {"architecture": "qwen2"}, False),
+        (RandomPlacement(slot="ffn_up", organ=9), {"architecture": "LLAMA"}, False),
+        (RandomPlacement(slot="ffn_up", organ=9), {"architecture": None}, False),
+        (RandomPlacement(slot="ffn_up", organ=9), {"kind": "adapter", "complete": False}, True),
+        (RandomPlacement(type="adapter", slot="ffn_up", organ=9), {}, False),
+        (RandomPlacement(slot="ffn_up", organ=9), {"state": "quarantined"}, False),
+        (RandomPlacement(slot="ffn_up", organ=9), {"state": "yanked"}, False),
     ],
 )
 def test_an_organ_fits_where_the_base_has_another_of_its_shape(
-    row: PlacementRow, more: dict[str, Any], does: bool, registry: LocalRegistry
+    row: RandomPlacement, more: dict[str, Any], does: bool, registry: LocalRegistry
 ) -> None:
     write_models(registry, [BASE, donor(row, **more)])
     assert found(registry, "fits:acme/base") == ([f"acme/donor {row.slot}"] if does else [])
@@ -91,7 +91,7 @@ def test_an_organ_fits_where_the_base_has_another_of_its_shape(
 
 @pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K", "TYPE_156", "F16_BE"])
 def test_a_dtype_that_a_runtime_does_not_support_for_a_matrix_does_not_fit(dtype: str, registry: LocalRegistry) -> None:
-    write_models(registry, [BASE, donor(PlacementRow(slot="ffn_up", organ=9, dtype=dtype))])
+    write_models(registry, [BASE, donor(RandomPlacement(slot="ffn_up", organ=9, dtype=dtype))])
     assert found(registry, "fits:acme/base") == []
 
 
@@ -100,7 +100,7 @@ def test_a_dtype_that_a_runtime_does_not_support_for_a_matrix_does_not_fit(dtype
     [("64", "F32", True), ("64", "F16", False), ("64", "I32", False), ("64x1", "F32", True), ("64x1", "F16", False)],
 )
 def test_a_vector_fits_only_as_f32(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
-    norm = PlacementRow(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
+    norm = RandomPlacement(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
     write_models(registry, [replace(BASE, rows=(norm,)), donor(replace(norm, dtype=dtype, organ=9))])
     assert found(registry, "fits:acme/base") == (["acme/donor attn_norm"] if does else [])
 
@@ -110,8 +110,8 @@ def test_a_vector_fits_only_as_f32(shape: str, dtype: str, does: bool, registry:
 )
 def test_the_dtype_of_the_base_fits_except_f64(dtype: str, does: bool, registry: LocalRegistry) -> None:
     rows = (
-        PlacementRow(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4),
-        PlacementRow(slot="ffn_up", dtype=dtype),
+        RandomPlacement(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4),
+        RandomPlacement(slot="ffn_up", dtype=dtype),
     )
     others = tuple(replace(row, organ=row.organ + 10) for row in rows)
     write_models(registry, [replace(BASE, rows=rows), donor(*others)])
@@ -135,7 +135,7 @@ def test_attention_fits_only_with_equal_head_counts_and_other_organs_always(
     def stated(value: str | None) -> tuple[tuple[str, str], ...]:
         return (("general.name", "x"), *([(f"llama.{key}", value)] if value else []))
 
-    rows = PlacementRow(type="skeleton", slot="attn_q", organ=8), PlacementRow(slot="ffn_up", organ=9)
+    rows = RandomPlacement(type="skeleton", slot="attn_q", organ=8), RandomPlacement(slot="ffn_up", organ=9)
     write_models(registry, [replace(BASE, metadata=stated(ours)), donor(*rows, metadata=stated(theirs))])
     attention = ["acme/donor attn_q"] if does else []
     assert found(registry, "fits:acme/base") == [*attention, "acme/donor ffn_up"]
@@ -143,7 +143,7 @@ def test_attention_fits_only_with_equal_head_counts_and_other_organs_always(
 
 @pytest.mark.parametrize("key", ["expert_count", "expert_used_count"])
 def test_a_feed_forward_organ_fits_where_the_number_of_experts_is_equal(key: str, registry: LocalRegistry) -> None:
-    rows = PlacementRow(type="skeleton", slot="attn_q", organ=8), PlacementRow(slot="ffn_up", organ=9)
+    rows = RandomPlacement(type="skeleton", slot="attn_q", organ=8), RandomPlacement(slot="ffn_up", organ=9)
     other = donor(*rows, metadata=((f"llama.{key}", "8"),))
     write_models(registry, [BASE, other, replace(BASE, name="expert", metadata=other.metadata)])
     assert found(registry, "fits:acme/base model:acme/donor") == ["acme/donor attn_q"]
@@ -151,7 +151,7 @@ def test_a_feed_forward_organ_fits_where_the_number_of_experts_is_equal(key: str
 
 
 def test_metadata_of_another_architecture_is_ignored(registry: LocalRegistry) -> None:
-    rows = (PlacementRow(type="skeleton", slot="attn_q", organ=8),)
+    rows = (RandomPlacement(type="skeleton", slot="attn_q", organ=8),)
     write_models(
         registry, [BASE, donor(*rows, metadata=(("qwen2.attention.head_count", "8"), ("llama.block_count", "3")))]
     )
@@ -161,10 +161,10 @@ def test_metadata_of_another_architecture_is_ignored(registry: LocalRegistry) ->
 # Names of bases.
 
 
-def versions(*states: str) -> list[ModelRow]:
+def versions(*states: str) -> list[RandomModel]:
     """Write versions of one model that have different slots."""
     return [
-        replace(BASE, rows=(PlacementRow(slot=f"slot{number}", organ=number),), version=number, state=state)
+        replace(BASE, rows=(RandomPlacement(slot=f"slot{number}", organ=number),), version=number, state=state)
         for number, state in enumerate(states, 1)
     ]
 
@@ -184,15 +184,15 @@ def versions(*states: str) -> list[ModelRow]:
 def test_a_name_means_its_newest_version_or_the_stated_version(
     states: tuple[str, ...], asked: str, slot: str, registry: LocalRegistry
 ) -> None:
-    rows = [PlacementRow(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
+    rows = [RandomPlacement(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
     write_models(registry, [*versions(*states), donor(*rows)])
     assert found(registry, f"fits:{asked} model:acme/donor") == [f"acme/donor {slot}"]
 
 
 def test_a_name_means_its_exact_case_or_else_every_case(registry: LocalRegistry) -> None:
-    rows = [PlacementRow(slot="ffn_up", organ=9), PlacementRow(slot="ffn_down", organ=10)]
+    rows = [RandomPlacement(slot="ffn_up", organ=9), RandomPlacement(slot="ffn_down", organ=10)]
     others = [
-        replace(BASE, namespace=name, rows=(PlacementRow(slot=slot),))
+        replace(BASE, namespace=name, rows=(RandomPlacement(slot=slot),))
         for name, slot in (("acme", "ffn_up"), ("Acme", "ffn_down"))
     ]
     write_models(registry, [*others, donor(*rows)])
@@ -207,7 +207,7 @@ def test_an_unknown_or_hidden_name_finds_nothing_and_the_nearest_is_named(
         registry,
         [
             BASE,
-            donor(PlacementRow(slot="ffn_up", organ=9)),
+            donor(RandomPlacement(slot="ffn_up", organ=9)),
             replace(BASE, namespace="hidden", name="xyz", state="quarantined"),
         ],
     )
@@ -226,7 +226,7 @@ def test_an_unknown_or_hidden_name_finds_nothing_and_the_nearest_is_named(
 
 
 def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> None:
-    others = donor(PlacementRow(slot="ffn_up", organ=9), architecture=None)
+    others = donor(RandomPlacement(slot="ffn_up", organ=9), architecture=None)
     write_models(registry, [replace(BASE, architecture=None), others])
     page = registry.search("fits:acme/base")
     assert page.items == ()
@@ -240,7 +240,7 @@ def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> 
 def test_names_in_a_term_mean_or_several_terms_mean_and_and_minus_means_not(
     registry: LocalRegistry,
 ) -> None:
-    rows = [PlacementRow(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
+    rows = [RandomPlacement(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
     first, second = replace(BASE, rows=tuple(rows[:2])), replace(BASE, name="second", rows=tuple(rows[1:]))
     others = donor(*(replace(row, organ=row.organ + 10) for row in rows))
     write_models(registry, [first, second, others])
@@ -258,9 +258,9 @@ def test_counts_include_the_fit_filter_unless_too_many_organs_fit(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
-        PlacementRow(slot="ffn_up", organ=8, theta=41),
-        PlacementRow(slot="ffn_up", block=1, organ=9, theta=61),
-        PlacementRow(slot="no", organ=7),
+        RandomPlacement(slot="ffn_up", organ=8, theta=41),
+        RandomPlacement(slot="ffn_up", block=1, organ=9, theta=61),
+        RandomPlacement(slot="no", organ=7),
     ]
     write_models(registry, [BASE, donor(*rows, license="gpl")])
     counts = registry.count("fits:acme/base theta>=60")
@@ -276,9 +276,9 @@ def test_counts_include_the_fit_filter_unless_too_many_organs_fit(
 
 def test_similar_organs_can_be_narrowed_to_those_that_fit(registry: LocalRegistry) -> None:
     rows = (
-        PlacementRow(slot="ffn_up", organ=8),
-        PlacementRow(slot="ffn_up", block=1, organ=9),
-        PlacementRow(slot="ffn_up", block=7, organ=10),
+        RandomPlacement(slot="ffn_up", organ=8),
+        RandomPlacement(slot="ffn_up", block=1, organ=9),
+        RandomPlacement(slot="ffn_up", block=7, organ=10),
     )
     write_models(registry, [BASE, donor(*rows)])
     like = f"like:{digest(8)[:16]}"
@@ -311,18 +311,18 @@ FACTS = st.sampled_from(("llama.attention.head_count", "llama.expert_count", "qw
 
 
 @st.composite
-def catalogs(draw: st.DrawFn) -> list[ModelRow]:
+def catalogs(draw: st.DrawFn) -> list[RandomModel]:
     """Generate models, many of which share places, shapes, organs and facts."""
     places = draw(st.lists(st.tuples(PLACES, SHAPES, DTYPES), min_size=1, max_size=12))
     organs = [
-        PlacementRow(*where, organ=number, shape=shape, dtype=dtype)
+        RandomPlacement(*where, organ=number, shape=shape, dtype=dtype)
         for number, (where, shape, dtype) in enumerate(places)
     ]
     models = []
     for number in range(draw(st.integers(1, 7))):
         metadata = draw(st.dictionaries(FACTS, st.sampled_from(("8", "4")), max_size=2))
         models.append(
-            ModelRow(
+            RandomModel(
                 tuple(draw(st.lists(st.sampled_from(organs), max_size=8))),
                 name=f"m{number}",
                 state=draw(st.sampled_from(("visible", "visible", "visible", "yanked"))),
@@ -337,7 +337,7 @@ def catalogs(draw: st.DrawFn) -> list[ModelRow]:
 @settings(deadline=None, max_examples=30)
 @given(models=catalogs(), sampled=st.sampled_from((1, 4, 6000)), gathered=st.sampled_from((0, 3, 20_000)))
 def test_the_search_finds_every_row_that_fits_by_definition(
-    models: list[ModelRow], sampled: int, gathered: int, migrated_database: Path
+    models: list[RandomModel], sampled: int, gathered: int, migrated_database: Path
 ) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         shutil.copy(migrated_database, folder)
@@ -349,7 +349,7 @@ def test_the_search_finds_every_row_that_fits_by_definition(
                 compare(registry, placed, base)
 
 
-def compare(registry: LocalRegistry, placed: WrittenCatalog, base: ModelRow) -> None:
+def compare(registry: LocalRegistry, placed: WrittenCatalog, base: RandomModel) -> None:
     name = f"{base.namespace}/{base.name}"
     expected = {row_id for row_id, (row, model) in placed.visible.items() if fits(row, model, base)}
     assert ids(placed, registry.search(f"fits:{name}", limit=PAGE_MAX)) == expected
@@ -370,7 +370,7 @@ def ids(placed: WrittenCatalog, page: OrganPage) -> set[int]:
     return set(row_ids)
 
 
-def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
+def type_fits(model: RandomModel, base: RandomModel) -> dict[str, FitCount]:
     base_organs = {(row.tower, row.block, row.slot, row.organ) for row in base.rows}
     counted = {}
     for kind in {row.type for row in model.rows}:
@@ -385,10 +385,11 @@ def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
 
 def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry) -> None:
     others = [
-        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
+        replace(BASE, name=f"n{number}", rows=(RandomPlacement(slot="ffn_up", organ=number),))
+        for number in range(10, 16)
     ]
     strangers = [
-        replace(BASE, name=f"x{number}", rows=(PlacementRow(slot="no", organ=number),)) for number in range(20, 23)
+        replace(BASE, name=f"x{number}", rows=(RandomPlacement(slot="no", organ=number),)) for number in range(20, 23)
     ]
     write_models(registry, [BASE, *others[:3], *strangers, *others[3:]])
     fitting_page = models_fitting(registry, "acme/base", 4)
@@ -409,7 +410,8 @@ def test_models_are_examined_in_batches_as_large_as_the_base(tensors: int, sizes
 
 def test_the_number_of_examined_models_is_limited(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [
-        replace(BASE, name=f"n{number}", rows=(PlacementRow(slot="ffn_up", organ=number),)) for number in range(10, 16)
+        replace(BASE, name=f"n{number}", rows=(RandomPlacement(slot="ffn_up", organ=number),))
+        for number in range(10, 16)
     ]
     write_models(registry, [BASE, *others])
     monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
@@ -419,7 +421,7 @@ def test_the_number_of_examined_models_is_limited(registry: LocalRegistry, monke
 
 def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegistry) -> None:
     same = tuple(replace(row, organ=row.organ + (10 if row.type == "organ" and row.block else 0)) for row in BASE.rows)
-    write_models(registry, [BASE, donor(*same, PlacementRow(type="skeleton", slot="attn_k", organ=30))])
+    write_models(registry, [BASE, donor(*same, RandomPlacement(type="skeleton", slot="attn_k", organ=30))])
     (model,) = models_fitting(registry, "acme/base").items
     assert list(model.types.items()) == [
         ("skeleton", FitCount(0, 1, 2)),
@@ -443,7 +445,7 @@ def test_in_the_zoo_exactly_the_models_of_equal_width_fit(
     zoo: LocalRegistry,
 ) -> None:
     with zoo.catalog.reading() as session:
-        names = {model.name for model in session.query(Model)}
+        names = {model.name for model in session.query(ModelRow)}
     wide = {name for name in names if "-2M-" in name and "LoRA" not in name}
     assert len(wide) == 8
     for name in sorted(names):

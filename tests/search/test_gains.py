@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import func, select
 
 from organs.registry.amounts import gain_text
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import is_settled
-from organs.registry.catalog.register.models import hide_model, remove_model
-from organs.registry.catalog.tables import Gain, GainOrgan
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
+from organs.registry.catalog.tables import GainOrgan, GainRow
 from organs.registry.compose.api import Composition
 from organs.registry.compose.recipe_io import recipe_of, recipe_yaml
 from organs.registry.entities.organ import PlacedOrgan
@@ -249,7 +249,7 @@ def test_gains_go_with_the_chimera_or_the_base_and_stay_without_the_donor(family
         remove_model(session, model_by_name(session, parse_model_name(removed)), "a reason", "local")
     sweep(family.catalog, family.blobs, dry_run=False)
     with family.catalog.reading() as session:
-        left = [session.scalar(select(func.count()).select_from(table)) for table in (Gain, GainOrgan)]
+        left = [session.scalar(select(func.count()).select_from(table)) for table in (GainRow, GainOrgan)]
     stays = removed == "local/tuned@1"
     assert (left[0], bool(left[1])) == ((1, True) if stays else (0, left[1] > 0 if left[1] else False))
     assert len(family.leaderboard().items) == stays

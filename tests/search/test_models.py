@@ -18,8 +18,8 @@ from organs.registry.search.counts import model_counts
 from organs.registry.search.language import MODELS, Choice, parse_query
 from organs.registry.search.models import folded_models, search_models
 from tests.search.catalogs import (
-    ModelRow,
-    PlacementRow,
+    RandomModel,
+    RandomPlacement,
     WrittenCatalog,
     random_edges,
     random_gains,
@@ -89,9 +89,9 @@ def test_models_are_found_by_words_of_name_title_tags_and_description(registry: 
     write_models(
         registry,
         [
-            ModelRow((), namespace="zoo", name="a", title="Für Ärzte"),
-            ModelRow((), namespace="zoo", name="b", tags=("Größe", "letters")),
-            ModelRow((), namespace="zoo", name="c-coder", description="Tuned on LETTERS, finely"),
+            RandomModel((), namespace="zoo", name="a", title="Für Ärzte"),
+            RandomModel((), namespace="zoo", name="b", tags=("Größe", "letters")),
+            RandomModel((), namespace="zoo", name="c-coder", description="Tuned on LETTERS, finely"),
         ],
     )
     for text, names in {
@@ -140,9 +140,9 @@ def test_a_pattern_means_the_same_on_every_database(text: str, names: list[str],
     write_models(
         registry,
         [
-            ModelRow((), namespace="acme", name="tiny-code"),
-            ModelRow((), namespace="acme", name="tiny_code"),
-            ModelRow((), namespace="Other", name="tinyXcode"),
+            RandomModel((), namespace="acme", name="tiny-code"),
+            RandomModel((), namespace="acme", name="tiny_code"),
+            RandomModel((), namespace="Other", name="tinyXcode"),
         ],
     )
     assert found(registry, text) == names
@@ -151,7 +151,7 @@ def test_a_pattern_means_the_same_on_every_database(text: str, names: list[str],
 
 @pytest.mark.parametrize("stated", ["STRASSE", "Straße", "İx", "ΣΑΣ", "mit"])
 def test_names_beyond_ascii_are_found_in_any_case(stated: str, registry: LocalRegistry) -> None:
-    write_models(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
+    write_models(registry, [RandomModel((), license=stated, architecture=stated, contributor=stated)])
     for field in ("license", "arch", "by"):
         for value in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
             assert found(registry, f"{field}:{value}") == ["acme/tiny"], value
@@ -160,10 +160,10 @@ def test_names_beyond_ascii_are_found_in_any_case(stated: str, registry: LocalRe
 
 def test_license_none_finds_a_license_called_none_and_a_missing_license(registry: LocalRegistry) -> None:
     rows = [
-        ModelRow((PlacementRow(organ=1),), name="a", license="none"),
-        ModelRow((PlacementRow(organ=2),), name="b", license=None),
+        RandomModel((RandomPlacement(organ=1),), name="a", license="none"),
+        RandomModel((RandomPlacement(organ=2),), name="b", license=None),
     ]
-    write_models(registry, [*rows, ModelRow((PlacementRow(organ=3),), name="c")])
+    write_models(registry, [*rows, RandomModel((RandomPlacement(organ=3),), name="c")])
     assert found(registry, "license:none") == ["acme/b", "acme/a"]
     assert found(registry, "-license:none") == ["acme/c"]
     assert [organ.model for organ in registry.search("license:none sort:theta")] == ["acme/a@1", "acme/b@1"]
@@ -174,10 +174,10 @@ def test_only_complete_models_are_ranked_and_their_cursors_belong_to_the_ranking
     write_models(
         registry,
         [
-            ModelRow((), name="a"),
-            ModelRow((), name="b", complete=False),
-            ModelRow((), name="c", kind="adapter"),
-            ModelRow((), name="d"),
+            RandomModel((), name="a"),
+            RandomModel((), name="b", complete=False),
+            RandomModel((), name="c", kind="adapter"),
+            RandomModel((), name="d"),
         ],
     )
     assert found(registry, "", ranked=True) == ["acme/d", "acme/a"]
@@ -188,7 +188,7 @@ def test_only_complete_models_are_ranked_and_their_cursors_belong_to_the_ranking
 
 
 def test_models_added_between_pages_cause_no_duplicates(registry: LocalRegistry) -> None:
-    write_models(registry, [ModelRow((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
+    write_models(registry, [RandomModel((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
     for text in ("", "sort:new", "sort:-theta", "sort:theta"):
         before = found(registry, text)
         seen: list[str] = []
@@ -201,14 +201,14 @@ def test_models_added_between_pages_cause_no_duplicates(registry: LocalRegistry)
                 break
             if number < 20:
                 name = f"late{len(text)}{text[-1:]}-{number}"
-                write_models(registry, [ModelRow((), name=name, mean_theta=number % 3 or None)])
+                write_models(registry, [RandomModel((), name=name, mean_theta=number % 3 or None)])
         assert len(set(seen)) == len(seen)
         assert [name for name in seen if name in before] == before
 
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
 def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalRegistry) -> None:
-    hidden = ModelRow(
+    hidden = RandomModel(
         (),
         namespace="hidden",
         name="secret",
@@ -217,7 +217,7 @@ def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalReg
         contributor="secretary",
         state=state,
     )
-    write_models(registry, [ModelRow(()), hidden])
+    write_models(registry, [RandomModel(()), hidden])
     for text in (
         *("", "secret", "model:hidden/secre", "model:hidden/secret", "model:secre*", "arch:secretarc", "by:secretar"),
         *("license:secretlicenc", "-arch:llama", "-secret"),
@@ -228,11 +228,13 @@ def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalReg
 
 
 QUANTISED = (
-    ModelRow((), namespace="acme", name="Coder-7B-F16", size_bytes=14_000, parameters=7_000_000_000, tags=("Code",)),
-    ModelRow((), namespace="acme", name="Other", parameters=100, license=None, contributor="bob"),
-    ModelRow((), namespace="acme", name="Coder-7B-Q4_K_M", size_bytes=4000, parameters=7_000_000_000, tags=("code",)),
-    ModelRow((), namespace="elsewhere", name="Coder-7B-Q8_0", size_bytes=7000, architecture="qwen2"),
-    ModelRow((), namespace="acme", name="Coder-7B-Q4_K_M", version=2, size_bytes=4100, parameters=7_000_000_000),
+    RandomModel((), namespace="acme", name="Coder-7B-F16", size_bytes=14_000, parameters=7_000_000_000, tags=("Code",)),
+    RandomModel((), namespace="acme", name="Other", parameters=100, license=None, contributor="bob"),
+    RandomModel(
+        (), namespace="acme", name="Coder-7B-Q4_K_M", size_bytes=4000, parameters=7_000_000_000, tags=("code",)
+    ),
+    RandomModel((), namespace="elsewhere", name="Coder-7B-Q8_0", size_bytes=7000, architecture="qwen2"),
+    RandomModel((), namespace="acme", name="Coder-7B-Q4_K_M", version=2, size_bytes=4100, parameters=7_000_000_000),
 )
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.tables import Model, Placement
+from organs.registry.catalog.tables import ModelRow, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
 from organs.registry.lineage import correlations
@@ -23,8 +23,8 @@ from organs.registry.search import plan as search_plan
 from organs.registry.search import rows as search
 from organs.registry.search.language import Bounds, NumberRange, parse_query
 from tests.search.catalogs import (
-    ModelRow,
-    PlacementRow,
+    RandomModel,
+    RandomPlacement,
     WrittenCatalog,
     digest,
     random_edges,
@@ -152,8 +152,8 @@ def test_rows_without_a_value_come_last_in_both_directions(
 
 
 def test_a_search_result_has_the_values_of_its_rows(registry: LocalRegistry) -> None:
-    row = PlacementRow(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
-    write_models(registry, [ModelRow((row,), license=None, version=3)])
+    row = RandomPlacement(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
+    write_models(registry, [RandomModel((row,), license=None, version=3)])
     (organs,) = registry.search("")
     assert organs == PlacedOrgan(
         digest=digest(1),
@@ -185,7 +185,7 @@ def test_an_empty_registry_finds_nothing(registry: LocalRegistry) -> None:
 
 
 def test_unique_organ_gives_the_first_matching_placement_of_each_organ(registry: LocalRegistry) -> None:
-    first, second, third = (ModelRow((PlacementRow(),), name=name, license=name) for name in ("a1", "b1", "c1"))
+    first, second, third = (RandomModel((RandomPlacement(),), name=name, license=name) for name in ("a1", "b1", "c1"))
     write_models(registry, [first, second, third])
     assert [organ.model for organ in registry.search("unique:organ")] == ["acme/a1@1"]
     assert [organ.model for organ in registry.search("unique:organ -license:a1")] == ["acme/b1@1"]
@@ -217,12 +217,12 @@ def test_models_added_between_pages_neither_repeat_nor_hide_a_result(
     assert [row_id for row_id in seen if row_id in set(before)] == before
 
 
-def _as_new(row: PlacementRow) -> PlacementRow:
+def _as_new(row: RandomPlacement) -> RandomPlacement:
     return replace(row, organ=row.organ + 10**6 + random.Random(repr(row)).randrange(10**6))
 
 
 def test_an_unknown_value_finds_nothing_and_the_nearest_is_named(registry: LocalRegistry) -> None:
-    write_models(registry, [ModelRow((PlacementRow(),), namespace="acme", name="tiny", contributor="alice")])
+    write_models(registry, [RandomModel((RandomPlacement(),), namespace="acme", name="tiny", contributor="alice")])
     for text, note in (
         ("slot:ffn_upp", "nothing in this registry has slot:ffn_upp; the nearest is slot:ffn_up"),
         ("dtype:F61", "nothing in this registry has dtype:F61; the nearest is dtype:F16"),
@@ -239,15 +239,15 @@ def test_an_unknown_value_finds_nothing_and_the_nearest_is_named(registry: Local
 
 
 def test_at_most_five_unknown_values_are_reported(registry: LocalRegistry) -> None:
-    write_models(registry, [ModelRow((PlacementRow(),))])
+    write_models(registry, [RandomModel((RandomPlacement(),))])
     for field in ("slot", "model", "by"):
         values = ",".join(f"x{number}" for number in range(100))
         assert len(registry.search(f"{field}:{values}").notes) == 5
 
 
 def test_question_marks_and_brackets_are_not_wildcards(registry: LocalRegistry) -> None:
-    rows = [PlacementRow(slot=slot, organ=number) for number, slot in enumerate(("what?is[this]", "whatXist"), 1)]
-    write_models(registry, [ModelRow(tuple(rows))])
+    rows = [RandomPlacement(slot=slot, organ=number) for number, slot in enumerate(("what?is[this]", "whatXist"), 1)]
+    write_models(registry, [RandomModel(tuple(rows))])
     for pattern, slots in {
         "what?*": ["what?is[this]"],
         "*is[this]": ["what?is[this]"],
@@ -259,8 +259,8 @@ def test_question_marks_and_brackets_are_not_wildcards(registry: LocalRegistry) 
 
 # Visibility.
 
-HIDDEN = ModelRow(
-    (PlacementRow(slot="secret_slot", dtype="Q8_0", organ=2), PlacementRow(organ=3)),
+HIDDEN = RandomModel(
+    (RandomPlacement(slot="secret_slot", dtype="Q8_0", organ=2), RandomPlacement(organ=3)),
     namespace="hidden",
     name="secret",
     architecture="secretarch",
@@ -272,7 +272,7 @@ HIDDEN = ModelRow(
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
 def test_a_hidden_model_is_in_no_result_count_or_note(state: str, registry: LocalRegistry) -> None:
-    seen = ModelRow((PlacementRow(), PlacementRow(slot="ffn_down", organ=4)))
+    seen = RandomModel((RandomPlacement(), RandomPlacement(slot="ffn_down", organ=4)))
     write_models(registry, [seen, replace(HIDDEN, state=state)])
     for text in (
         *("", "sort:theta", "unique:organ", "secretive", "model:hidden/secret", "model:hidden/*", "by:secretary"),
@@ -298,7 +298,10 @@ def test_a_hidden_model_is_in_no_result_count_or_note(state: str, registry: Loca
 def test_the_digest_of_a_hidden_organ_counts_as_absent(registry: LocalRegistry) -> None:
     write_models(
         registry,
-        [ModelRow((PlacementRow(organ=-1),)), replace(HIDDEN, rows=(PlacementRow(organ=-2),), state="quarantined")],
+        [
+            RandomModel((RandomPlacement(organ=-1),)),
+            replace(HIDDEN, rows=(RandomPlacement(organ=-2),), state="quarantined"),
+        ],
     )
     with pytest.raises(NotFound, match=f"no organ's digest begins with {digest(-2)}"):
         registry.search(f"like:{digest(-2)}")
@@ -306,12 +309,12 @@ def test_the_digest_of_a_hidden_organ_counts_as_absent(registry: LocalRegistry) 
 
 
 def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry: LocalRegistry) -> None:
-    write_models(registry, [ModelRow((PlacementRow(),)), replace(HIDDEN, state="visible")])
+    write_models(registry, [RandomModel((RandomPlacement(),)), replace(HIDDEN, state="visible")])
     assert registry.search("arch:secretarc").notes == (
         "nothing in this registry has arch:secretarc; the nearest is arch:secretarch",
     )
     with registry.catalog.writing() as session:
-        model = session.scalars(select(Model).where(Model.namespace == "hidden")).one()
+        model = session.scalars(select(ModelRow).where(ModelRow.namespace == "hidden")).one()
         placements = session.scalars(select(Placement).where(Placement.model_id == model.id)).all()
         count_placements(session, placements, sign=-1)
         model.state = "quarantined"
@@ -375,8 +378,8 @@ def test_an_organ_is_most_similar_to_itself(many: Many) -> None:
 def test_a_limited_comparison_starts_with_the_same_block_and_is_reported(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = [PlacementRow(organ=number, block=number % 4) for number in range(1, 41)]
-    placed = write_models(registry, [ModelRow(tuple(rows))])
+    rows = [RandomPlacement(organ=number, block=number % 4) for number in range(1, 41)]
+    placed = write_models(registry, [RandomModel(tuple(rows))])
     organ = next(number for number in placed.prints if number % 4 == 3 and len(set(placed.prints[number])) > 1)
     text = f"like:{digest(organ)}"
     assert registry.search(text).notes == ()
@@ -399,7 +402,7 @@ def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
 
 
 def test_a_prefix_of_two_digests_is_ambiguous(registry: LocalRegistry) -> None:
-    write_models(registry, [ModelRow((PlacementRow(organ=-1), PlacementRow(organ=-2)))])
+    write_models(registry, [RandomModel((RandomPlacement(organ=-1), RandomPlacement(organ=-2)))])
     with pytest.raises(Ambiguous, match="2 digests begin with 12345678"):
         registry.search("like:12345678")
     assert registry.search(f"like:{digest(-2)[:16]}").items[0].digest == digest(-2)

@@ -16,7 +16,7 @@ from sqlalchemy.sql import visitors
 
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.search import plan as search_plan

@@ -16,7 +16,7 @@ from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, folded_words
 from organs.registry.local import LocalRegistry
 from organs.registry.search.terms import models_with_words
 from tests.random_files import PATIENT
-from tests.search.catalogs import ModelRow, write_models
+from tests.search.catalogs import RandomModel, write_models
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_words_of_a_model_are_unique_and_limited() -> None:
 @pytest.fixture(scope="module")
 def wordy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     with LocalRegistry.open(tmp_path_factory.mktemp("wordy")) as registry:
-        write_models(registry, [ModelRow((), name=f"m{number}") for number in range(4)])
+        write_models(registry, [RandomModel((), name=f"m{number}") for number in range(4)])
         yield registry
 
 
@@ -91,7 +91,9 @@ def test_a_lookup_finds_exactly_the_words_with_the_prefix(words: list[str], aske
 
 
 def test_a_lookup_of_several_words_needs_all_of_them(registry: LocalRegistry) -> None:
-    write_models(registry, [ModelRow((), title="one two"), ModelRow((), name="b", title="one"), ModelRow((), name="c")])
+    write_models(
+        registry, [RandomModel((), title="one two"), RandomModel((), name="b", title="one"), RandomModel((), name="c")]
+    )
     with registry.catalog.reading() as session:
         assert set(session.scalars(models_with_words(["on", "tw"]))) == {1}
         assert set(session.scalars(models_with_words(["on"]))) == {1, 2}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.catalog.queries.chimeras import strongest_verdicts, verdicts_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of

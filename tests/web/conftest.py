@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from jinja2.bccache import Bucket, BytecodeCache
 
 from organs.ingest.jobs.runner import Runner, add_job
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.catalog.register.jobs import claim_job, enqueue_job, job_json
 from organs.registry.catalog.work import fail, finish

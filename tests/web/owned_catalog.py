@@ -14,16 +14,13 @@ from organs.ingest.contributions.spool import spool_of
 from organs.ingest.jobs.extract import packs_folder, share_pack
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.chimeras import chimera_of
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, open_session
 from organs.registry.catalog.register.jobs import enqueue_job
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.register.uploads import add_upload, record_received
-from organs.registry.catalog.tables import JobRow, Model, now
+from organs.registry.catalog.tables import JobRow, ModelRow, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -81,7 +78,7 @@ def _put_submissions(registry: LocalRegistry) -> None:
     texts = json.dumps({"given": said, "publish": False, "proposed": None})
     with registry.catalog.writing() as session:
         ada = contributor_by_name(session, "ada").id
-        for model in session.query(Model).filter_by(namespace="ada"):
+        for model in session.query(ModelRow).filter_by(namespace="ada"):
             model.contributor_id = ada
         for number, name, state in ((READY, "next", "ready"), (WAITING, "hidden", "quarantined")):
             row = add_submission(session, ada, "ada", name, manifest='{"files":[]}', description=texts, size_bytes=96)
@@ -164,7 +161,7 @@ def lock_ids(registry: LocalRegistry) -> dict[str, str]:
     """The digests of the locks of both chimeras, by their names."""
     found: dict[str, Any] = {}
     with registry.catalog.reading() as session:
-        for row in session.query(Model).filter(Model.name.in_(("mixed", "hidden"))):
+        for row in session.query(ModelRow).filter(ModelRow.name.in_(("mixed", "hidden"))):
             found[f"{row.namespace}/{row.name}"] = getattr(chimera_of(session, row.id), "lock_id", "")
     return found
 

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.tables import Model, Submission, Upload, now
+from organs.registry.catalog.tables import ModelRow, SubmissionRow, UploadRow, now
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
@@ -39,12 +39,12 @@ def busy(registry: LocalRegistry, token: str, tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "little.gguf", "ada/little")
     with registry.catalog.writing() as session:
-        ada, model, moment = contributor_by_name(session, "ada"), session.query(Model).one(), now()
+        ada, model, moment = contributor_by_name(session, "ada"), session.query(ModelRow).one(), now()
         model.contributor_id, model.downloads, model.grafts = ada.id, 7, 2
-        upload = Upload(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
+        upload = UploadRow(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
         upload.state, upload.created_at, upload.expires_at = "open", moment, moment
         texts = {"manifest": "{}", "metadata_given": "{}", "findings": "[]"}
-        sent = Submission(
+        sent = SubmissionRow(
             contributor_id=ada.id, namespace="ada", name="next", state="quarantined", size_bytes=3, **texts
         )
         sent.created_at = sent.changed_at = moment
@@ -53,7 +53,7 @@ def busy(registry: LocalRegistry, token: str, tmp_path: Path) -> None:
 
 def set_state(registry: LocalRegistry, state: str, reason: str | None = None) -> None:
     with registry.catalog.writing() as session:
-        model = session.query(Model).one()
+        model = session.query(ModelRow).one()
         model.state, model.state_reason = state, reason
 
 
@@ -86,8 +86,8 @@ def test_the_account_page_shows_all_data_of_the_account_and_no_secret(
     assert values["token"]["id"] == token[5:14]
     assert not TOKEN.search(client.get("/account").text + client.get("/account.json").text)
     with registry.catalog.writing() as session:
-        sent = session.query(Submission).one()
-        sent.state, sent.name, sent.model_id = "published", "little", session.query(Model).one().id
+        sent = session.query(SubmissionRow).one()
+        sent.state, sent.name, sent.model_id = "published", "little", session.query(ModelRow).one().id
     set_state(registry, "yanked", "it was trained on the wrong texts")
     submitted = parse_page(client.get("/account").text.partition("Your submissions")[2].partition("</table>")[0]).text
     assert "little@1" in submitted

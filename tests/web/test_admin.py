@@ -20,11 +20,11 @@ from flask.testing import FlaskClient
 from sqlalchemy import select
 
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.models import hide_model
-from organs.registry.catalog.tables import Event, JobRow, Lineage, Model, Placement, Submission, now
+from organs.registry.catalog.register.model_changes import hide_model
+from organs.registry.catalog.tables import EventRow, JobRow, Lineage, ModelRow, Placement, SubmissionRow, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -76,8 +76,8 @@ class Site:
         """Of the submissions and of the models."""
         with self.registry.catalog.reading() as session:
             return (
-                list(session.scalars(select(Submission.state).order_by(Submission.id))),
-                list(session.scalars(select(Model.state).order_by(Model.id))),
+                list(session.scalars(select(SubmissionRow.state).order_by(SubmissionRow.id))),
+                list(session.scalars(select(ModelRow.state).order_by(ModelRow.id))),
             )
 
 
@@ -89,7 +89,7 @@ def put_waiting(registry: LocalRegistry, folder: Path, number: int, finding: dic
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name(f"ann/m{number}"))
         hide_model(session, model, "quarantined", "It waits.", "local")
-        submission = Submission(
+        submission = SubmissionRow(
             contributor_id=contributor_by_name(session, "ann").id,
             namespace="ann",
             name=f"m{number}",
@@ -238,8 +238,8 @@ def test_a_waiting_submission_is_on_the_page_with_findings_and_forms(site: Site)
 def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_own_page(site: Site) -> None:
     said = json.dumps({"given": {}, "publish": True, "proposed": None})
     with site.registry.catalog.writing() as session:
-        model = session.scalars(select(Model).where(Model.name == "m0")).one()
-        model.description, model.tags = "Of **wool**, <b>not</b>.", '["wool", "sheep"]'
+        model = session.scalars(select(ModelRow).where(ModelRow.name == "m0")).one()
+        model.description, model.tags = "Of **wool**, <b>not</b>.", ("wool", "sheep")
         session.add(
             Lineage(
                 child_model_id=model.id,
@@ -250,11 +250,11 @@ def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_
             )
         )
         shared, places = (
-            session.scalars(select(Placement).join(Model).where(Model.name == name).order_by(Placement.id)).all()
+            session.scalars(select(Placement).join(ModelRow).where(ModelRow.name == name).order_by(Placement.id)).all()
             for name in ("m0", "m1")
         )
         places[0].organ_id = shared[0].organ_id
-        for row in session.scalars(select(Submission)):
+        for row in session.scalars(select(SubmissionRow)):
             row.metadata_given = said
     one = site.admin.get("/admin/quarantine.json").get_json()["items"][0]
     model = one["model"]
@@ -469,7 +469,7 @@ def test_the_name_of_every_action_fits_into_its_column() -> None:
 def test_the_event_log_has_no_tokens_sessions_or_addresses(site: Site) -> None:
     site.ask("POST", "/api/v1/account/tokens", {"label": "new", "scopes": ["admin"]})
     with site.registry.catalog.reading() as session:
-        texts = [f"{one.action} {one.text}" for one in session.scalars(select(Event))]
+        texts = [f"{one.action} {one.text}" for one in session.scalars(select(EventRow))]
     actions = {text.split(" ")[0] for text in texts}
     assert {"add", "create", "ingest", "quarantine", "log"} <= actions
     assert not [text for text in texts if "orgp_" in text or "orgs_" in text or "127.0.0.1" in text]

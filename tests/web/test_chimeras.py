@@ -19,7 +19,7 @@ from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict, record_quick_look
-from organs.registry.catalog.tables import Gain, Model
+from organs.registry.catalog.tables import GainRow, ModelRow
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.entities.base import decode, encode
@@ -519,9 +519,11 @@ def test_chimeras_are_ranked_by_their_largest_settled_gain_page_by_page(
         for order in ("new", "gain")
     }
     with registry.catalog.writing() as session:
-        model, base = (session.scalars(select(Model).where(Model.name == name)).one() for name in ("mixed", "base"))
+        model, base = (
+            session.scalars(select(ModelRow).where(ModelRow.name == name)).one() for name in ("mixed", "base")
+        )
         session.add(
-            Gain(
+            GainRow(
                 model_id=model.id, base_model_id=base.id, grafted="feed-forward 0-1", text_digest="0" * 64,
                 percent=-3.0, margin=1.0, tokens=1000, settled=True, text="python",
             )

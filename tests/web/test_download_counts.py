@@ -10,8 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from organs.registry.catalog.register.models import add_downloads
-from organs.registry.catalog.tables import DailyDownloads, Model, now
+from organs.registry.catalog.register.request_counts import add_downloads
+from organs.registry.catalog.tables import DailyDownloads, ModelRow, now
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
@@ -47,7 +47,7 @@ def counted(registry: LocalRegistry) -> int:
     """The sum that the model has, which is that of its days."""
     with registry.catalog.reading() as session:
         days = session.execute(select(DailyDownloads.day, DailyDownloads.downloads)).all()
-        total = session.scalars(select(Model.downloads)).one()
+        total = session.scalars(select(ModelRow.downloads)).one()
     assert total == sum(downloads for _, downloads in days)
     assert {day for day, _ in days} <= {now().date().isoformat()}
     return total
@@ -137,7 +137,7 @@ def test_the_days_are_summed_and_removed_models_are_left_out(filled: LocalRegist
     with filled.catalog.reading() as session:
         rows = session.execute(select(DailyDownloads.model_id, DailyDownloads.day, DailyDownloads.downloads)).all()
         assert [tuple(row) for row in rows] == [(1, "2026-01-01", 2), (1, "2026-01-02", 7)]
-        assert session.scalars(select(Model.downloads)).one() == 9
+        assert session.scalars(select(ModelRow.downloads)).one() == 9
 
 
 def test_download_counts_are_in_the_hub_api_and_in_the_metrics(client: FlaskClient, filled: LocalRegistry) -> None:

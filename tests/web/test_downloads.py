@@ -17,8 +17,9 @@ from werkzeug.test import TestResponse
 
 from organs.ingest.directory.layout import parse_head
 from organs.registry.assembly import place_file, plan_shards
-from organs.registry.catalog.queries.models import model_by_name, placements_of
-from organs.registry.catalog.tables import Model, Placement
+from organs.registry.catalog.queries.model_contents import placements_of
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.tables import ModelRow, Placement
 from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
@@ -191,7 +192,7 @@ def put_all_models_into(state: str, registry: LocalRegistry) -> None:
     """As whoever administers a registry will: out of sight of searches."""
     with registry.catalog.writing() as session:
         session.execute(update(Placement).values(visible=False))
-        session.execute(update(Model).values(state=state))
+        session.execute(update(ModelRow).values(state=state))
 
 
 def test_a_yanked_model_is_not_found_but_can_be_downloaded_by_its_digest(served: Served) -> None:

@@ -18,13 +18,10 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.register.events import contributor_id, record_event
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.register.uploads import add_upload
 from organs.registry.catalog.vocabulary import Action

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.repositories import commit_of
@@ -73,7 +73,7 @@ def test_versions_are_tags_and_the_newest_is_main(served: Served, tmp_path: Path
 
 def test_versions_of_equal_bytes_are_different_commits(served: Served) -> None:
     with served.registry.catalog.reading() as session:
-        model = session.scalars(select(Model)).one()
+        model = session.scalars(select(ModelRow)).one()
         first = commit_of(model)
         model.version = 2
         assert commit_of(model) != first

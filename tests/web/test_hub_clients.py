@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from organs.registry.assembly import place_file, plan_shards
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name

@@ -18,14 +18,11 @@ from werkzeug.test import TestResponse
 from organs.ingest.jobs.runner import Runner
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, create_token, open_session
 from organs.registry.catalog.register.jobs import QUEUED_MAX, WAITING_MAX, enqueue_job
-from organs.registry.catalog.register.models import (
-    hide_model,
-    show_model,
-)
-from organs.registry.catalog.tables import Contributor, Model, now
+from organs.registry.catalog.register.model_changes import hide_model, show_model
+from organs.registry.catalog.tables import ContributorRow, ModelRow, now
 from organs.registry.compose.recipe_io import read_recipe, recipe_file
 from organs.registry.entities.job import Job, RecipeArguments
 from organs.registry.errors import NotFound
@@ -90,7 +87,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path)
         with registry.catalog.writing() as session:
             hide_model(session, model_by_name(session, parse_model_name(HIDDEN)), "quarantined", "a test", LOCAL)
             for name, scopes in SCOPES.items():
-                contributor = session.query(Contributor).filter_by(name=name).one_or_none()
+                contributor = session.query(ContributorRow).filter_by(name=name).one_or_none()
                 contributor = contributor or add_contributor(session, name)
                 tokens[name] = create_token(session, contributor.id, scopes, "a test").text
     return home, tokens
@@ -127,7 +124,7 @@ def test_a_chimera_belongs_to_the_account_that_requested_it_and_gets_its_namespa
         assert job.result["model"].startswith(registered)
         with shelf.registry.catalog.reading() as session:
             model = model_by_name(session, parse_model_name(job.result["model"]))
-            assert session.get_one(Contributor, model.contributor_id).name == "ada"
+            assert session.get_one(ContributorRow, model.contributor_id).name == "ada"
     planned = {"base": GRAFT["base"], "grafts": [{"from": GRAFT["donor"], "type": "organ"}]}
     assert shelf.asked("ada", "POST", "/plans", planned).get_json()["plan"]["name"].startswith("ada/")
     assert shelf.asked(None, "POST", "/plans", planned).get_json()["plan"]["name"].startswith("local/")
@@ -200,7 +197,7 @@ def test_a_contributor_sees_and_cancels_its_own_jobs_and_an_administrator_all(sh
             assert refused.get_json()["detail"] == absent.get_json()["detail"].replace(str(ABSENT), str(job_id))
         assert shelf.job(job_id).state == "queued"
     with shelf.registry.catalog.writing() as session:
-        root = session.query(Contributor).filter_by(name="root").one()
+        root = session.query(ContributorRow).filter_by(name="root").one()
         shelf.tokens["root"] = create_token(session, root.id, ["admin"], "for reviewing").text
     assert "Cancel this job" in shelf.browser("root").get("/jobs/1").text
     assert shelf.asked("root", "DELETE", "/jobs/1").get_json()["state"] == "cancelled"
@@ -259,7 +256,7 @@ def test_waiting_jobs_are_limited_for_each_contributor_and_for_the_queue(shelf: 
 def named(shelf: Shelf) -> list[str]:
     """All that a person may call the hidden model."""
     with shelf.registry.catalog.writing() as session:
-        row = session.query(Model).filter_by(name="hidden").one()
+        row = session.query(ModelRow).filter_by(name="hidden").one()
         chimera = chimera_of(session, row.id)
         assert chimera is not None
         return ["bob/hidden", HIDDEN, f"sha256:{row.digest}", f"sha256:{chimera.lock_id}"]
@@ -303,7 +300,7 @@ def _with_nobody(body: dict[str, Any], text: str) -> dict[str, Any]:
 
 def test_a_model_quarantined_while_a_job_waited_is_not_used(shelf: Shelf) -> None:
     with shelf.registry.catalog.writing() as session:
-        hidden = session.query(Model).filter_by(name="hidden")
+        hidden = session.query(ModelRow).filter_by(name="hidden")
         show_model(session, hidden.one(), LOCAL)
     for path, body in (
         ("/grafts", {**GRAFT, "donor": HIDDEN}),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from organs.registry.catalog.tables import Lineage, Model, now
+from organs.registry.catalog.tables import Lineage, ModelRow, now
 from organs.registry.entities.base import decode
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
 from organs.registry.local import LocalRegistry
@@ -37,7 +37,7 @@ def joined(registry: LocalRegistry, folder: Path, names: list[str]) -> dict[str,
     for seed, name in enumerate(names):
         ingest_bytes(registry, folder, name, model_file(name.capitalize(), block_tensors(1, seed=100 + seed)))
     with registry.catalog.reading() as session:
-        return {model.name: model.id for model in session.scalars(select(Model))}
+        return {model.name: model.id for model in session.scalars(select(ModelRow))}
 
 
 def add_edges(registry: LocalRegistry, *edges: tuple[int, int | None, str, str, float | None]) -> None:
@@ -128,7 +128,7 @@ def test_hidden_models_are_left_out_of_families(
     registry: LocalRegistry, tmp_path: Path, family_client: FlaskClient
 ) -> None:
     with registry.catalog.writing() as session:
-        model = session.scalars(select(Model).where(Model.name == "tuned")).one()
+        model = session.scalars(select(ModelRow).where(ModelRow.name == "tuned")).one()
         model.state = "quarantined"
     assert families(family_client) == ()
     assert "No two models in this registry are known to be related" in family_client.get("/lineage").text

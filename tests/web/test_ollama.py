@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.tables import Model, RuntimeText
+from organs.registry.catalog.tables import ModelRow, RuntimeTextRow
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.ollama import CHATML, CHATML_FOR_OLLAMA, llama_server_line, ollama_line
@@ -174,17 +174,17 @@ def test_texts_that_came_from_another_ollama_are_served_again(registry: LocalReg
     add(registry, tmp_path, "me/kept")
     texts = [("template", "{{ .Prompt }}"), ("parameters", '{"stop": ["x"]}'), ("license", "MIT License")]
     with registry.catalog.writing() as session:
-        model = session.scalars(select(Model).where(Model.name == "kept")).one()
+        model = session.scalars(select(ModelRow).where(ModelRow.name == "kept")).one()
         for position, (kind, value) in enumerate(texts):
             session.add(
-                RuntimeText(model_id=model.id, position=position, kind=kind, source="Ollama kept:x", text=value)
+                RuntimeTextRow(model_id=model.id, position=position, kind=kind, source="Ollama kept:x", text=value)
             )
     with create_app(registry).test_client() as client:
         layers = digests(manifest(client, "me/kept"))
         assert blob(client, "me/kept", layers["template"]).data == b"{{ .Prompt }}"
         assert blob(client, "me/kept", layers["params"]).get_json(force=True) == {"stop": ["x"]}
     with registry.catalog.writing() as session:
-        session.execute(update(RuntimeText).where(RuntimeText.kind == "parameters").values(text="[NaN]"))
+        session.execute(update(RuntimeTextRow).where(RuntimeTextRow.kind == "parameters").values(text="[NaN]"))
     with create_app(registry).test_client() as client:
         assert "params" not in digests(manifest(client, "me/kept"))
 
@@ -235,7 +235,7 @@ def test_a_model_that_is_not_visible_is_no_quantisation(
 ) -> None:
     digest = digests(manifest(client, "me/coder", "Q8_0"))["model"]
     with registry.catalog.writing() as session:
-        session.execute(update(Model).where(Model.name == "coder-Q8_0").values(state=state))
+        session.execute(update(ModelRow).where(ModelRow.name == "coder-Q8_0").values(state=state))
     files = [item["rfilename"] for item in client.get("/api/models/me/coder").get_json()["siblings"]]
     assert files == ["coder-Q4_K_M.gguf", "mmproj-coder-F16.gguf", "README.md"]
     assert (

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.tables import Contributor, Model
+from organs.registry.catalog.tables import ContributorRow, ModelRow
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.local import LocalRegistry
@@ -52,7 +52,7 @@ def app(registry: LocalRegistry, templates: RegistryTemplates) -> Flask:
 def make_large(registry: LocalRegistry, tensors: int) -> None:
     """Let the catalog say that the models have so many tensors."""
     with registry.catalog.writing() as session:
-        session.execute(update(Model).values(tensors=tensors))
+        session.execute(update(ModelRow).values(tensors=tensors))
 
 
 @pytest.mark.parametrize("face", FACES)
@@ -100,7 +100,7 @@ def test_planning_with_an_account_is_counted_by_contributor(app: Flask, registry
     ada, bob = (authorization(new_token(registry, name)) for name in ("ada", "bob"))
     client = app.test_client()
     with app.app_context(), registry.catalog.reading() as session:
-        for contributor in session.scalars(select(Contributor.id)):
+        for contributor in session.scalars(select(ContributorRow.id)):
             rates().hit(PLANNING, str(contributor), cost=PLANNING.amount)
         rates().hit(ANONYMOUS_PLANNING, "127.0.0.1", cost=ANONYMOUS_PLANNING.amount)
     statuses = [client.post("/api/v1/plans", json=RECIPE, headers=token).status_code for token in (ada, bob)]

@@ -26,10 +26,10 @@ from werkzeug.test import TestResponse
 from organs.ingest.service import Intake, ingest_files
 from organs.ingest.sources import find_sources, open_files
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.models import placements_of
+from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.records import ModelRecord
 from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.tables import Model, OtherName
+from organs.registry.catalog.tables import ModelRow, OtherName
 from organs.registry.local import LocalRegistry
 from organs.web.api.operation import operations
 from organs.web.app import create_app
@@ -140,7 +140,7 @@ def _put_secret(registry: LocalRegistry, folder: Path) -> None:
         intake = Intake("submitted by ada", replace(source.name, namespace="ada"), settle=settle)
         ingest_files(registry, open_files(opened, source), intake)
     with registry.catalog.writing() as session:
-        model = session.query(Model).filter_by(namespace="ada", name="secret").one()
+        model = session.query(ModelRow).filter_by(namespace="ada", name="secret").one()
         owner = contributor_by_name(session, "ada").id
         row = add_submission(
             session, owner, "ada", "secret", manifest='{"files":[]}', description="{}", size_bytes=len(FILE)
@@ -151,8 +151,8 @@ def _put_secret(registry: LocalRegistry, folder: Path) -> None:
 
 def _secret(registry: LocalRegistry) -> Secret:
     with registry.catalog.reading() as session:
-        model = session.query(Model).filter_by(namespace="ada", name="secret").one()
-        shown = session.query(Model).filter_by(state="visible")
+        model = session.query(ModelRow).filter_by(namespace="ada", name="secret").one()
+        shown = session.query(ModelRow).filter_by(state="visible")
         visible = {digest for one in shown for _, _, digest, _ in placements_of(session, one.id)}
         placement, _, organ, _ = next(row for row in placements_of(session, model.id) if row[2] not in visible)
         return Secret(organ, header_digest(FILE), sha256(FILE).hexdigest(), model.digest, placement.name)

@@ -10,7 +10,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.catalog.counts import model_named

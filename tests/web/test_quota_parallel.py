@@ -13,8 +13,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from organs.registry.catalog.queries.accounts import contributor_by_name, used_bytes
-from organs.registry.catalog.tables import Upload
+from organs.registry.catalog.queries.accounts import contributor_by_name, quota_of
+from organs.registry.catalog.tables import UploadRow
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from tests.web.live_server import running_server
@@ -59,8 +59,8 @@ def test_uploads_opened_in_parallel_do_not_exceed_the_quota_together(tmp_path: P
             statuses = Counter(threads.map(opened, range(REQUESTS)))
     with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         ada = contributor_by_name(session, "ada")
-        rows = session.query(Upload).filter_by(contributor_id=ada.id).count()
-        used = used_bytes(session, ada.id)
+        rows = session.query(UploadRow).filter_by(contributor_id=ada.id).count()
+        used = quota_of(session, ada, 100).used_bytes
     assert set(statuses) <= {202, 413, BUSY}, statuses
     assert 1 <= rows == statuses[202] <= FITTING
     assert used == SIZE_BYTES * rows <= QUOTA_BYTES

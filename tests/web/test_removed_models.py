@@ -8,13 +8,10 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
-from organs.registry.catalog.tables import Model, now
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
+from organs.registry.catalog.tables import ModelRow, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.errors import Removed
 from organs.registry.local import LocalRegistry
@@ -43,7 +40,7 @@ def removals(registry: LocalRegistry, folder: Path) -> None:
             remove_model(session, named(session, name), WHY, "local")
 
 
-def named(session: Session, name: str) -> Model:
+def named(session: Session, name: str) -> ModelRow:
     return model_by_name(session, parse_model_name(name))
 
 
@@ -107,7 +104,7 @@ def test_a_published_model_that_is_back_in_review_is_gone_only_after_its_removal
     token = new_token(removed, "ada")
     assert log_in(client.application, token).get(f"/models/{name}/edit").status_code == 200
     with removed.catalog.writing() as session:
-        remove_model(session, session.get_one(Model, model.id), WHY, "local")
+        remove_model(session, session.get_one(ModelRow, model.id), WHY, "local")
     assert client.get(f"/models/{name}").status_code == 410
 
 

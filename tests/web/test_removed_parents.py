@@ -13,12 +13,9 @@ from sqlalchemy import event
 
 from organs.cli.show import print_chimera, print_lineage
 from organs.ingest.service import publish_model
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.register.models import (
-    hide_model,
-    remove_model,
-)
-from organs.registry.catalog.tables import Model
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.chimeras import chimera_page
 from organs.registry.entities import model as entities
 from organs.registry.entities.base import decode
@@ -186,7 +183,7 @@ def test_a_list_of_chimeras_takes_as_many_statements_as_one_chimera(client: Flas
 
 def test_a_parent_removed_before_publication_is_not_mentioned(client: FlaskClient, held: LocalRegistry) -> None:
     with held.catalog.writing() as session:
-        model = session.query(Model).filter_by(name="donor").one()
+        model = session.query(ModelRow).filter_by(name="donor").one()
         model.state = "quarantined"
     assert warnings(client.get(f"/models/{CHIMERA}.json", follow_redirects=True).get_json()) == []
     assert client.get("/api/v1/chimeras").get_json()["items"][0]["withdrawn_parents"] == []

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
-from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app

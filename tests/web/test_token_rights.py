@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from organs.registry.catalog.queries.accounts import descendants_of, token_by_public_id
 from organs.registry.catalog.register.accounts import create_child_token, open_session, revoke_by_token, revoke_token
-from organs.registry.catalog.tables import Event, now
+from organs.registry.catalog.tables import EventRow, now
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.errors import BadToken, NotAllowed
 from organs.registry.local import LocalRegistry
@@ -171,9 +171,9 @@ def test_an_administrator_who_revokes_a_token_revokes_its_children_and_the_log_s
 ) -> None:
     known = family(registry, ("read", "tokens"))
     with registry.catalog.writing() as session:
-        before = session.query(Event).count()
+        before = session.query(EventRow).count()
         revoke_token(session, known.parent[5:14])
-        revoked = [event.text.split()[0] for event in session.query(Event).order_by(Event.id).offset(before)]
+        revoked = [event.text.split()[0] for event in session.query(EventRow).order_by(EventRow.id).offset(before)]
     gone = (known.parent, known.own, known.child, known.grandchild, known.sibling)
     assert sorted(revoked) == sorted(text[5:14] for text in gone)
     assert [is_valid(registry, text) for text in gone] == [False] * 5

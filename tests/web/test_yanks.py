@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import OtherName
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name

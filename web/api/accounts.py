@@ -16,8 +16,7 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.queries.accounts import account_overview as overview_of
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
-from organs.registry.catalog.tables import Contributor as ContributorRow
-from organs.registry.catalog.tables import Token
+from organs.registry.catalog.tables import ContributorRow, Token
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.entities.account import (
     Account,

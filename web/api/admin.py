@@ -28,7 +28,7 @@ from organs.registry.catalog.queries.administration import (
 )
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.fleet import fleet_run, fleet_runs
-from organs.registry.catalog.register import accounts, models
+from organs.registry.catalog.register import accounts, model_changes
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, SCOPES
 from organs.registry.entities.account import (
     ContributorAccount,
@@ -204,7 +204,7 @@ def remove_model(namespace: str, name: str) -> Removal:
     with registry().catalog.writing() as session:
         model = model_in_any_state(session, parse_model_name(f"{namespace}/{name}@{body.version}"))
         removal = removal_of(session, model)
-        models.remove_model(session, model, body.reason, user_name())
+        model_changes.remove_model(session, model, body.reason, user_name())
         return structs.replace(removal, state=model.state, reason=model.state_reason)
 
 

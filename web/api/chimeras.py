@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from organs.registry.catalog.queries.chimeras import ORDERS, chimeras_by_lock
-from organs.registry.catalog.queries.models import model_by_name, model_by_text
+from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
 from organs.registry.digest import Digest, parse_prefix

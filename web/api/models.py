@@ -8,20 +8,22 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.manifest import read_edits
 from organs.ingest.service import publish_model
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.models import (
-    OWN_STATES,
+from organs.registry.catalog.queries.model_lists import (
     VERSIONS_MAX,
     descendants_page,
-    model_by_digest,
-    model_by_name,
     model_summaries,
-    model_with_header,
-    models_by_name,
     published_model,
     versions,
 )
+from organs.registry.catalog.queries.model_names import (
+    OWN_STATES,
+    model_by_digest,
+    model_by_name,
+    model_with_header,
+    models_by_name,
+)
 from organs.registry.catalog.queries.organs import organ_page_of_model
-from organs.registry.catalog.register.models import edit_model, hide_model
+from organs.registry.catalog.register.model_changes import edit_model, hide_model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
 from organs.registry.entities.comparison import Comparison
@@ -256,7 +258,7 @@ def compare() -> Comparison:
         return compare_registered(session, own, other, PAGE_TENSORS_MAX)[0]
 
 
-def _model(session: Session, namespace: str, name: str) -> tables.Model:
+def _model(session: Session, namespace: str, name: str) -> tables.ModelRow:
     return model_by_name(session, parse_model_name(f"{namespace}/{name}"))
 
 

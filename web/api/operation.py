@@ -15,7 +15,7 @@ from organs.registry.catalog.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
 from organs.registry.catalog.queries.chimeras import ORDERS as CHIMERA_ORDERS
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.documents import BadDocument, Limits, convert, parse_json, unknown_keys
-from organs.registry.entities.base import Entity, Page, Request, Schema, schema_name
+from organs.registry.entities.base import Entity, Page, RequestBody, Schema, schema_name
 from organs.registry.entities.job import Job
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
@@ -302,12 +302,12 @@ def _unknown_text(name: str, known: Sequence[str]) -> str:
     return f"Unknown parameter {name[:80]!r}{suggestion} {known_names}."
 
 
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=RequestBody)
 BODY_LIMITS = Limits(SUBMISSION_MAX_BYTES, depth=8)
 """The limits of JSON in bodies; the size of most bodies has a lower limit."""
 
 
-def json_body(members: type[Request] | Sequence[str] | None = None) -> dict[str, object]:
+def json_body(members: type[RequestBody] | Sequence[str] | None = None) -> dict[str, object]:
     """Return the body, an object with no members other than `members`. With None, the caller checks the names.
 
     A class means the members of that request. The caller checks the values. Raises BadRequest. The answer is 415

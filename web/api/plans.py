@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from flask import request
 from msgspec.structs import replace
 
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import planned_recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_findings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.entities.job import Job, ReportRequest
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report
 from organs.registry.errors import NotFound

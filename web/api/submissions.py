@@ -11,7 +11,7 @@ from organs.ingest.contributions import submissions as services
 from organs.ingest.contributions.intake import settle_abandoned
 from organs.ingest.contributions.manifest import parse_accepted, parse_manifest, parse_stated_metadata
 from organs.registry.catalog.queries.submissions import (
-    SubmissionRow,
+    SubmissionWithJob,
     is_any_abandoned,
     known_contributor_id,
     submission_by_id,
@@ -125,14 +125,14 @@ def submission(submission: str) -> Submission:
     return own_submission(parsed_number(submission, "submission")).entity()
 
 
-def own_submission(submission_id: int) -> SubmissionRow:
+def own_submission(submission_id: int) -> SubmissionWithJob:
     """Return a submission of the user. Raises NotFound, also for submissions of others."""
     owner_id = _owner_id()
     with searching() as session:
         return submission_by_id(session, submission_id, owner_id)
 
 
-def shown_submission(submission_id: int) -> SubmissionRow:
+def shown_submission(submission_id: int) -> SubmissionWithJob:
     """Return a submission that the user may see; administrators see all submissions. Raises NotFound."""
     if not identity().may(ADMIN) or settings().read_only:
         return own_submission(submission_id)
@@ -165,7 +165,7 @@ def publish_submission(submission: str) -> Submission:
 
 def publish(
     submission_id: int, metadata: SubmissionMetadata, name: str | None = None, accepted: tuple[str, ...] = ()
-) -> SubmissionRow:
+) -> SubmissionWithJob:
     """Publish a checked submission of the user, under `name` in their namespace if a name is given."""
     if name is not None:
         _check_plain(name)

@@ -11,7 +11,7 @@ from flask import Response, abort, after_this_request, request, url_for
 
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.accounts import MODELS_MAX, visible_models_of
-from organs.registry.catalog.queries.models import model_summaries
+from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.register.accounts import PAGE_TOKEN, SESSION, end_session, open_page_token, open_session
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
 from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, AccountOverview, TokenRequest

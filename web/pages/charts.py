@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flask import request, url_for
 
 from organs.registry.anatomy import Slot
-from organs.registry.catalog.queries.models import models_by_name
+from organs.registry.catalog.queries.model_names import models_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.relatives import related_pairs
 from organs.registry.entities.comparison import Comparison, OrganChange

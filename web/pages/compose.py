@@ -13,7 +13,8 @@ from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock, stored_quick_look, strongest_verdicts
-from organs.registry.catalog.queries.models import known_bases, model_by_text
+from organs.registry.catalog.queries.model_lists import known_bases
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import request, url_for
 
-from organs.registry.catalog.queries.models import model_by_text
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.vocabulary import TEXT_GROUPS
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
 from organs.registry.entities.gain import Leaderboard

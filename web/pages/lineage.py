@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from flask import request, url_for
 
-from organs.registry.catalog.queries.models import model_by_name, visible_models
+from organs.registry.catalog.queries.model_lists import visible_models
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.entities.lineage import Family, FamilyPage
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name

@@ -14,7 +14,8 @@ from werkzeug.wrappers import Response
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.models import descendants_page, model_by_name, versions
+from organs.registry.catalog.queries.model_lists import descendants_page, versions
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
 from organs.registry.compose.chimeras import PROMPT, Usage, chimera_of_model
@@ -161,7 +162,7 @@ def model_to_compare(session: Session, model: Model) -> str | None:
     return next(iter([*parents, *relatives]), None)
 
 
-def changes_against(session: Session, row: tables.Model, against: str) -> dict[Slot, OrganChange]:
+def changes_against(session: Session, row: tables.ModelRow, against: str) -> dict[Slot, OrganChange]:
     """Return how the organs of the model differ from those of `against`."""
     other = model_by_name(session, parse_model_name(against))
     return organ_changes(*(registered_model(session, model_row, PAGE_TENSORS_MAX) for model_row in (other, row)))

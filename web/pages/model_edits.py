@@ -5,8 +5,8 @@ from __future__ import annotations
 from flask import request
 
 from organs.ingest.contributions.manifest import FIELDS, read_edits
-from organs.registry.catalog.queries.models import published_model
-from organs.registry.catalog.register.models import edit_model
+from organs.registry.catalog.queries.model_lists import published_model
+from organs.registry.catalog.register.model_changes import edit_model
 from organs.registry.entities.published import PublishedModel
 from organs.registry.errors import Conflict
 from organs.registry.names import ModelName, parse_model_name

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import count_text, size_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.entities.chimera import Chimera
@@ -44,7 +44,7 @@ def chimera_picture(lock: str, form: str) -> Response:
     return _answer(lambda session: chimeras_by_lock(session, lock)[0], form)
 
 
-def _answer(find: Callable[[Session], tables.Model], form: str) -> Response:
+def _answer(find: Callable[[Session], tables.ModelRow], form: str) -> Response:
     if request.args:  # each query would be an answer of its own in the cache
         raise BadQuery("picture", "a picture has no parameters")
     with searching() as session:
@@ -107,7 +107,7 @@ def _result(chimera: Chimera) -> tuple[str, str]:
 
 
 def _model_texts(
-    session: Session, row: tables.Model, organs: Sequence[PlacedOrgan]
+    session: Session, row: tables.ModelRow, organs: Sequence[PlacedOrgan]
 ) -> tuple[PictureTexts, dict[str, str]]:
     """Return the texts of the picture of a model, and the CSS class of the colour of each organ."""
     model = model_page(session, row)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import place_of, type_name
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.reports import matrix_figures
 from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
 from organs.registry.errors import BadName, BadQuery, NotFound, TooSlow

@@ -42,7 +42,7 @@ from markupsafe import Markup
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.entities.base import Entity, Page
 from organs.registry.entities.report import Cell
 from organs.registry.errors import NAMES_MAX, Ambiguous, BadDigest, BadName, NotFound, SeveralModels
@@ -211,7 +211,7 @@ def respond(page: WebPage) -> Response:
     return conditional(answer) if page.status == 200 else answer
 
 
-def canonical_model(session: Session, name: str) -> tables.Model:
+def canonical_model(session: Session, name: str) -> tables.ModelRow:
     """Return the model with the name in the address; only pages have addresses without the namespace.
 
     A page redirects from another name of a model to its own name, and from a name that can mean several models to the

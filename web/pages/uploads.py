@@ -19,13 +19,13 @@ from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,
-    SubmissionRow,
+    SubmissionWithJob,
     finished_files,
     open_submissions,
     open_uploads,
     upload_entity,
 )
-from organs.registry.catalog.tables import Upload
+from organs.registry.catalog.tables import UploadRow
 from organs.registry.entities.submission import SubmissionMetadata
 from organs.registry.errors import BadInput, BadName, NotComposable
 from organs.web.api import accounts, submissions, uploads
@@ -103,7 +103,7 @@ def cancel_upload(upload: str) -> str:
     return url_for("pages.upload")
 
 
-def _unused_uploads(session: Session, owner_id: int) -> list[Upload]:
+def _unused_uploads(session: Session, owner_id: int) -> list[UploadRow]:
     """Return the complete uploads that no submission uses."""
     files = finished_files(session, owner_id, database_now(session))
     waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
@@ -149,7 +149,7 @@ def _form_with_problems(number: int, problems: Sequence[str]) -> WebPage:
     )
 
 
-def _review_context(submission: SubmissionRow) -> Context:
+def _review_context(submission: SubmissionWithJob) -> Context:
     """Return the sender if it is another account, the findings to accept, and the metadata of the model."""
     sender, row = None if submission.contributor == identity().name else submission.contributor, submission.row
     context: Context = {"sender": sender, "created": None, "is_kept": False}

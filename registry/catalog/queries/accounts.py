@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from hmac import compare_digest
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.queries.submissions import UNDER_WAY
+from organs.registry.catalog.rows import count, entity_of, rows_among
 from organs.registry.catalog.tables import (
-    Chimera,
-    Contributor,
-    Model,
+    ChimeraRow,
+    ContributorRow,
+    ModelRow,
     PageToken,
-    Submission,
+    SubmissionRow,
     Token,
-    Upload,
     UploadPiece,
+    UploadRow,
     WebSession,
 )
 from organs.registry.catalog.vocabulary import SCOPES
-from organs.registry.digest import Digest
 from organs.registry.entities import account as entities
 from organs.registry.entities.account import (
     Account,
@@ -77,40 +77,83 @@ class EndedToken:
 def token_account(session: Session, token: SentToken, now: datetime) -> KnownToken | EndedToken | None:
     """Return the contributor of a token, or why it is no longer valid; None for an unknown token.
 
-    Reads one row through an index. The reason is only returned for the complete token with its secret.
+    The reason is only returned for the complete token with its secret. A page token ends with its session at the
+    latest. Its scopes are those that the token of the session has, too.
     """
-    if token.is_of_page:
-        return _page_account(session, token, now)
-    rows = _accounts().add_columns(Token.scopes, Token.secret_sha256).where(Token.public_id == token.public_id)
-    row = session.execute(rows).one_or_none()
-    if row is None or not compare_digest(row.secret_sha256, token.sha256):
+    if not token.is_of_page:
+        row = session.execute(_ACCOUNTS.where(Token.public_id == token.public_id)).one_or_none()
+        if row is None or not compare_digest(row[0].secret_sha256, token.sha256):
+            return None
+        own, contributor = row
+        return _ended_token(own, contributor, now) or _known_token(own, contributor, now)
+    of_page = (
+        _ACCOUNTS.add_columns(WebSession, PageToken)
+        .join(WebSession, WebSession.token_id == Token.id)
+        .join(PageToken, PageToken.session_id == WebSession.id)
+    )
+    found = session.execute(of_page.where(PageToken.secret_sha256 == token.sha256)).one_or_none()
+    if found is None:
         return None
-    return _ended_token(row, now) or _account(row, now, row.scopes, row.expires_at)
+    own, contributor, web_session, page_token = found
+    if min(page_token.expires_at, web_session.expires_at) <= now:
+        return EndedToken(EXPIRED)
+    ended_token = _ended_token(own, contributor, now)
+    if ended_token is not None:
+        return ended_token
+    account = _known_token(own, contributor, now, web_session.id, page_token.expires_at)
+    return replace(account, scopes=account.scopes & set(page_token.scopes.split()))
 
 
 def account_by_session(session: Session, sha256: str, now: datetime) -> KnownToken | None:
     """Return the contributor of a session by the digest of its secret, if the session and its token are valid."""
-    columns = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"), Token.scopes)
-    rows = _accounts().add_columns(*columns).join(WebSession, WebSession.token_id == Token.id)
-    row = session.execute(rows.where(WebSession.secret_sha256 == sha256, WebSession.expires_at > now)).one_or_none()
-    if row is None or _ended_token(row, now):
+    statement = _ACCOUNTS.add_columns(WebSession).join(WebSession, WebSession.token_id == Token.id)
+    is_valid_session = (WebSession.secret_sha256 == sha256, WebSession.expires_at > now)
+    row = session.execute(statement.where(*is_valid_session)).one_or_none()
+    if row is None:
         return None
-    return _account(row, now, row.scopes, row.session_expires_at, row.session_id)
+    token, contributor, web_session = row
+    if _ended_token(token, contributor, now):
+        return None
+    return _known_token(token, contributor, now, web_session.id, web_session.expires_at)
 
 
-def contributor_by_name(session: Session, name: str) -> Contributor:
+_ACCOUNTS = select(Token, ContributorRow).join(ContributorRow, ContributorRow.id == Token.contributor_id)
+"""Tokens with their contributors, valid or not (see `_ended_token`)."""
+
+
+def _known_token(
+    token: Token,
+    contributor: ContributorRow,
+    now: datetime,
+    session_id: int | None = None,
+    expires_at: datetime | None = None,
+) -> KnownToken:
+    """Return a valid token, or a session or page token of it that ends at `expires_at`."""
+    return KnownToken(
+        contributor_id=contributor.id,
+        name=contributor.name,
+        scopes=frozenset(token.scopes.split()),
+        token_id=token.id,
+        session_id=session_id,
+        expires_at=expires_at or token.expires_at,
+        last_used_at=token.last_used_at,
+        read_at=now,
+    )
+
+
+def contributor_by_name(session: Session, name: str) -> ContributorRow:
     """Return the contributor of that name, in upper or lower case; raises NotFound."""
-    same_name = func.lower(Contributor.name) == name.lower()
-    statement = select(Contributor).where(same_name).order_by(Contributor.id).limit(1)
+    same_name = func.lower(ContributorRow.name) == name.lower()
+    statement = select(ContributorRow).where(same_name).order_by(ContributorRow.id).limit(1)
     contributor = None if "\0" in name else session.scalars(statement).one_or_none()
     if contributor is None:
         raise NoSuchContributor(f"there is no contributor {name[:96]!r}")
     return contributor
 
 
-def contributors_in_order(session: Session) -> Sequence[Contributor]:
+def contributors_in_order(session: Session) -> Sequence[ContributorRow]:
     """Return all contributors by name."""
-    return session.scalars(select(Contributor).order_by(Contributor.name)).all()
+    return session.scalars(select(ContributorRow).order_by(ContributorRow.name)).all()
 
 
 def tokens_of(session: Session, contributor_id: int) -> tuple[AccountToken, ...]:
@@ -122,16 +165,13 @@ def tokens_of(session: Session, contributor_id: int) -> tuple[AccountToken, ...]
 def account_token(session: Session, row: Token) -> AccountToken:
     """Return a token as its owner sees it."""
     parent = None if row.parent_id is None else session.get_one(Token, row.parent_id)
-    return AccountToken(
-        id=row.public_id,
-        label=row.label,
+    is_expired = row.expires_at is not None and row.expires_at <= database_now(session)
+    return entity_of(
+        AccountToken,
+        row,
         scopes=tuple(row.scopes.split()),
-        state=_token_state(row, database_now(session)),
+        state="revoked" if row.revoked_at is not None else "expired" if is_expired else "good",
         created_by=None if parent is None else parent.public_id,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        revoked_at=row.revoked_at,
-        last_used_at=row.last_used_at,
     )
 
 
@@ -153,73 +193,18 @@ def descendants_of(session: Session, token_id: int) -> Sequence[Token]:
     return session.scalars(select(Token).where(Token.id.in_(select(family.c.id))).order_by(Token.id)).all()
 
 
-def _page_account(session: Session, token: SentToken, now: datetime) -> KnownToken | EndedToken | None:
-    """Return the account of a page token, or why it is no longer valid; None for an unknown token.
-
-    A page token ends with its session at the latest. Its scopes are those that the token of the session has, too.
-    """
-    columns = (PageToken.scopes.label("page_scopes"), PageToken.expires_at.label("page_expires_at"), Token.scopes)
-    ids = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"))
-    rows = (
-        _accounts()
-        .add_columns(*columns, *ids)
-        .join(WebSession, WebSession.token_id == Token.id)
-        .join(PageToken, PageToken.session_id == WebSession.id)
-        .where(PageToken.secret_sha256 == token.sha256)
-    )
-    row = session.execute(rows).one_or_none()
-    if row is None:
-        return None
-    if min(row.page_expires_at, row.session_expires_at) <= now:
-        return EndedToken(EXPIRED)
-    ended_token = _ended_token(row, now)
-    if ended_token is not None:
-        return ended_token
-    common_scopes = set(row.page_scopes.split()) & set(row.scopes.split())
-    return _account(row, now, " ".join(common_scopes), row.page_expires_at, row.session_id)
-
-
-def _accounts() -> Select[*tuple[Any, ...]]:
-    """Return a SELECT of tokens with their contributors, valid or not (see `_ended_token`)."""
-    contributor = (Contributor.id.label("contributor_id"), Contributor.name, Contributor.state)
-    times = (Token.expires_at, Token.revoked_at, Token.last_used_at)
-    statement: Select[*tuple[Any, ...]] = select(*contributor, Token.id.label("token_id"), *times)
-    return statement.join(Contributor, Contributor.id == Token.contributor_id)
-
-
-def _token_state(row: Token, moment: datetime) -> str:
-    if row.revoked_at is not None:
-        return "revoked"
-    return "expired" if row.expires_at is not None and row.expires_at <= moment else "good"
-
-
-def _ended_token(row: Any, now: datetime) -> EndedToken | None:
-    """Return why the token in a row of `_accounts` is not valid; None if it is valid."""
-    if row.revoked_at is not None:
+def _ended_token(token: Token, contributor: ContributorRow, now: datetime) -> EndedToken | None:
+    """Return why the token is not valid; None if it is valid."""
+    if token.revoked_at is not None:
         return EndedToken(REVOKED)
-    if row.expires_at is not None and row.expires_at <= now:
+    if token.expires_at is not None and token.expires_at <= now:
         return EndedToken(EXPIRED)
-    return None if row.state == "active" else EndedToken(SUSPENDED)
+    return None if contributor.state == "active" else EndedToken(SUSPENDED)
 
 
 def is_valid(now: datetime) -> ColumnElement[bool]:
     """Return the condition that a token is neither revoked nor expired."""
     return and_(Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > now))
-
-
-def _account(
-    row: Any, now: datetime, scopes: str, expires_at: datetime | None, session_id: int | None = None
-) -> KnownToken:
-    return KnownToken(
-        contributor_id=row.contributor_id,
-        name=row.name,
-        scopes=frozenset(scopes.split()),
-        token_id=row.token_id,
-        session_id=session_id,
-        expires_at=expires_at,
-        last_used_at=row.last_used_at,
-        read_at=now,
-    )
 
 
 MODELS_MAX = 100
@@ -234,11 +219,11 @@ def contributors_page(session: Session, limit: int, after: str | None = None) ->
     Contributors without a visible model are shown to administrators only. Raises BadQuery.
     """
     check_limit(limit)
-    visible = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
-    statement = select(Contributor).where(visible.exists())
+    visible = select(ModelRow.id).where(ModelRow.contributor_id == ContributorRow.id, ModelRow.state == "visible")
+    statement = select(ContributorRow).where(visible.exists())
     if after is not None:
-        statement = statement.where(Contributor.id < parse_cursor(_LIST, after).id)
-    rows = session.scalars(statement.order_by(Contributor.id.desc()).limit(limit + 1)).all()
+        statement = statement.where(ContributorRow.id < parse_cursor(_LIST, after).id)
+    rows = session.scalars(statement.order_by(ContributorRow.id.desc()).limit(limit + 1)).all()
     items = tuple(_public_contributors(session, rows[:limit]))
     return ContributorPage(items=items, next=next_cursor(_LIST, [row.id for row in rows], limit))
 
@@ -254,66 +239,41 @@ def public_contributor(session: Session, name: str) -> entities.Contributor:
     return contributor
 
 
-def contributor_account(session: Session, contributor: Contributor, default_bytes: int) -> ContributorAccount:
+def contributor_account(session: Session, contributor: ContributorRow, default_bytes: int) -> ContributorAccount:
     """Return `contributor` as administrators see it; `default_bytes` is the quota of contributors without their own."""
-    return ContributorAccount(
-        name=contributor.name,
-        state=contributor.state,
-        since=contributor.created_at,
-        quota=quota_of(session, contributor, default_bytes),
-        has_own_quota=contributor.quota_bytes is not None,
-    )
+    quota = quota_of(session, contributor, default_bytes)
+    return entity_of(ContributorAccount, contributor, quota=quota, has_own_quota=contributor.quota_bytes is not None)
 
 
-def visible_models_of(session: Session, name: str) -> Sequence[Model]:
+def visible_models_of(session: Session, name: str) -> Sequence[ModelRow]:
     """Return the newest MODELS_MAX visible models of the contributor of exactly that name."""
-    statement = select(Model).join(Contributor, Contributor.id == Model.contributor_id)
-    statement = statement.where(Contributor.name == name, Model.state == "visible")
-    return session.scalars(statement.order_by(Model.id.desc()).limit(MODELS_MAX)).all()
+    statement = select(ModelRow).join(ContributorRow, ContributorRow.id == ModelRow.contributor_id)
+    statement = statement.where(ContributorRow.name == name, ModelRow.state == "visible")
+    return session.scalars(statement.order_by(ModelRow.id.desc()).limit(MODELS_MAX)).all()
 
 
-def _public_contributors(session: Session, contributors: Sequence[Contributor]) -> list[entities.Contributor]:
+def _public_contributors(session: Session, contributors: Sequence[ContributorRow]) -> list[entities.Contributor]:
     """Return the public data of `contributors`, in the same order."""
-    numbers = _numbers(session, [contributor.id for contributor in contributors])
-    results = []
-    for contributor in contributors:
-        models, chimeras, downloads, grafts = numbers.get(contributor.id, (0, 0, 0, 0))
-        results.append(
-            entities.Contributor(
-                name=contributor.name,
-                since=contributor.created_at,
-                models=models,
-                chimeras=chimeras,
-                downloads=downloads,
-                grafts=grafts,
-            )
-        )
-    return results
-
-
-def _numbers(session: Session, ids: Collection[int]) -> dict[int, tuple[int, int, int, int]]:
-    """Return the visible models, the chimeras among them, and their downloads and grafts, by contributor id."""
-    statement = (
-        select(
-            Model.contributor_id,
-            func.count(Model.id),
-            func.count(Chimera.model_id),
-            func.sum(Model.downloads),
-            func.sum(Model.grafts),
-        )
-        .outerjoin(Chimera, Chimera.model_id == Model.id)
-        .where(Model.contributor_id.in_(ids), Model.state == "visible")
-        .group_by(Model.contributor_id)
+    sums = (
+        func.count(ModelRow.id),
+        func.count(ChimeraRow.model_id),
+        func.sum(ModelRow.downloads),
+        func.sum(ModelRow.grafts),
     )
-    return {
-        contributor_id: (models, chimeras, downloads, grafts)
-        for contributor_id, models, chimeras, downloads, grafts in session.execute(statement)
-    }
+    statement = select(ModelRow.contributor_id, *sums).outerjoin(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
+    statement = statement.where(ModelRow.state == "visible").group_by(ModelRow.contributor_id)
+    ids = {contributor.id for contributor in contributors}
+    numbers = {owner: counts for owner, *counts in rows_among(session, statement, ModelRow.contributor_id, ids)}
+    names = ("models", "chimeras", "downloads", "grafts")
+    return [
+        entity_of(entities.Contributor, row, **dict(zip(names, numbers.get(row.id, (0, 0, 0, 0)), strict=True)))
+        for row in contributors
+    ]
 
 
 def contributor_name(session: Session, contributor_id: int) -> str:
     """Return the name of the contributor with that id."""
-    return session.scalars(select(Contributor.name).where(Contributor.id == contributor_id)).one()
+    return session.scalars(select(ContributorRow.name).where(ContributorRow.id == contributor_id)).one()
 
 
 OVERVIEW_MAX = 100
@@ -325,7 +285,7 @@ def account_of(
     name: str,
     scopes: Collection[str],
     token_id: int | None,
-    contributor: Contributor | None,
+    contributor: ContributorRow | None,
     default_bytes: int,
     upload_max_bytes: int,
 ) -> Account:
@@ -337,76 +297,45 @@ def account_of(
     quota = Quota(limit_bytes=default_bytes, used_bytes=0)
     if contributor is not None:
         quota = quota_of(session, contributor, default_bytes)
-    row = None if token_id is None else session.get_one(Token, token_id)
     return Account(
         contributor=name,
         namespace=name,
         scopes=tuple(scope for scope in SCOPES if scope in scopes),
-        token=None if row is None else OwnToken(id=row.public_id, label=row.label, expires_at=row.expires_at),
+        token=None if token_id is None else entity_of(OwnToken, session.get_one(Token, token_id)),
         quota=OwnQuota(**msgspec.structs.asdict(quota), upload_max_bytes=upload_max_bytes),
     )
 
 
 def account_overview(
-    session: Session, account: Account, contributor: Contributor | None, tokens: Sequence[AccountToken]
+    session: Session, account: Account, contributor: ContributorRow | None, tokens: Sequence[AccountToken]
 ) -> AccountOverview:
     """Return `account` with the newest objects of the contributor; it is None for `local` in an empty registry."""
     contributor_id = 0 if contributor is None else contributor.id  # no row has the id 0
+    models = select(ModelRow).where(ModelRow.contributor_id == contributor_id).order_by(ModelRow.id.desc())
+    # A push has one upload for each large tensor, so only sums are shown.
+    sums = (func.count(), func.sum(UploadRow.received_bytes), func.sum(UploadRow.size_bytes))
+    uploads = select(UploadRow.kind, UploadRow.state, *sums).where(UploadRow.contributor_id == contributor_id)
+    uploads = uploads.group_by(UploadRow.kind, UploadRow.state).order_by(UploadRow.kind, UploadRow.state)
+    submissions = select(SubmissionRow, ModelRow).outerjoin(ModelRow, ModelRow.id == SubmissionRow.model_id)
+    submissions = submissions.where(SubmissionRow.contributor_id == contributor_id).order_by(SubmissionRow.id.desc())
     return AccountOverview(
         **{name: getattr(account, name) for name in account.__struct_fields__},
-        models=_own_models(session, contributor_id),
-        uploads=_upload_totals(session, contributor_id),
-        submissions=_own_submissions(session, contributor_id),
+        models=tuple(entity_of(OwnModel, row) for row in session.scalars(models.limit(OVERVIEW_MAX))),
+        uploads=tuple(
+            UploadTotals(kind=kind, state=state, count=number, received_bytes=int(received), size_bytes=int(size))
+            for kind, state, number, received, size in session.execute(uploads)
+        ),
+        submissions=tuple(
+            entity_of(
+                OwnSubmission,
+                row,
+                name=f"{row.namespace}/{row.name}",
+                model=None if model is None else model.full_name,
+                model_state=None if model is None else model.state,
+            )
+            for row, model in session.execute(submissions.limit(OVERVIEW_MAX))
+        ),
         tokens=tuple(tokens),
-    )
-
-
-def _own_models(session: Session, contributor_id: int) -> tuple[OwnModel, ...]:
-    statement = select(Model).where(Model.contributor_id == contributor_id)
-    rows = session.scalars(statement.order_by(Model.id.desc()).limit(OVERVIEW_MAX))
-    return tuple(
-        OwnModel(
-            name=model.full_name,
-            title=model.title,
-            digest=Digest(model.digest),
-            size_bytes=model.size_bytes,
-            state=model.state,
-            state_reason=model.state_reason,
-            downloads=model.downloads,
-            grafts=model.grafts,
-            created_at=model.created_at,
-        )
-        for model in rows
-    )
-
-
-def _upload_totals(session: Session, contributor_id: int) -> tuple[UploadTotals, ...]:
-    """Return the sums of the uploads by kind and state: a push has one upload for each large tensor."""
-    sums = (func.count(), func.sum(Upload.received_bytes), func.sum(Upload.size_bytes))
-    statement = select(Upload.kind, Upload.state, *sums).where(Upload.contributor_id == contributor_id)
-    rows = session.execute(statement.group_by(Upload.kind, Upload.state).order_by(Upload.kind, Upload.state))
-    return tuple(
-        UploadTotals(kind=kind, state=state, count=count, received_bytes=int(received), size_bytes=int(size))
-        for kind, state, count, received, size in rows
-    )
-
-
-def _own_submissions(session: Session, contributor_id: int) -> tuple[OwnSubmission, ...]:
-    statement = select(Submission, Model).outerjoin(Model, Model.id == Submission.model_id)
-    statement = statement.where(Submission.contributor_id == contributor_id)
-    return tuple(
-        OwnSubmission(
-            id=row.id,
-            name=f"{row.namespace}/{row.name}",
-            state=row.state,
-            model=None if model is None else model.full_name,
-            model_state=None if model is None else model.state,
-            reason=row.reason,
-            size_bytes=row.size_bytes,
-            created_at=row.created_at,
-            changed_at=row.changed_at,
-        )
-        for row, model in session.execute(statement.order_by(Submission.id.desc()).limit(OVERVIEW_MAX))
     )
 
 
@@ -415,38 +344,37 @@ PIECE_ROW_BYTES = 256
 because a pack may have thousands of pieces of one byte. Other uploads are few, so their rows are not counted."""
 
 
-def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> Quota:
-    """Return the quota of `contributor`; `default_bytes` is the quota of contributors without their own."""
-    limit = default_bytes if contributor.quota_bytes is None else contributor.quota_bytes
-    uploads_bytes = _upload_bytes(session, contributor.id)
-    used = _model_bytes(session, contributor.id) + uploads_bytes
-    return Quota(
-        limit_bytes=limit,
-        used_bytes=used,
-        uploads_bytes=uploads_bytes,
-        submitted_bytes=_submitted_bytes(session, contributor.id),
-    )
-
-
-def used_bytes(session: Session, contributor_id: int) -> int:
-    """Return the bytes that count against a contributor's quota: files of their models, and uploads.
+def quota_of(session: Session, contributor: ContributorRow, default_bytes: int) -> Quota:
+    """Return the quota of `contributor`; `default_bytes` is the quota of contributors without their own.
 
     A model counts with the complete size of its files, also if it shares parts with others, until it is removed. An
     upload counts with its declared size, also before its bytes arrive, until it is published or deleted; a pack counts
     PIECE_ROW_BYTES more for each of its pieces.
     """
-    return _model_bytes(session, contributor_id) + _upload_bytes(session, contributor_id)
+
+    def total(column: Any, *conditions: ColumnElement[bool]) -> int:
+        return int(session.scalar(select(func.sum(column)).where(*conditions)) or 0)
+
+    stored = ModelRow.state.in_(("visible", "quarantined", "yanked"))
+    uploads_bytes = total(UploadRow.size_bytes, UploadRow.contributor_id == contributor.id)
+    uploads_bytes += PIECE_ROW_BYTES * packed_pieces(session, contributor.id)
+    is_under_way = (SubmissionRow.contributor_id == contributor.id, SubmissionRow.state.in_(UNDER_WAY))
+    return Quota(
+        limit_bytes=default_bytes if contributor.quota_bytes is None else contributor.quota_bytes,
+        used_bytes=total(ModelRow.size_bytes, ModelRow.contributor_id == contributor.id, stored) + uploads_bytes,
+        uploads_bytes=uploads_bytes,
+        submitted_bytes=total(SubmissionRow.size_bytes, *is_under_way),
+    )
 
 
 def packed_pieces(session: Session, contributor_id: int) -> int:
     """Return the number of pieces in the contributor's packs. The number has a limit, so counting is fast."""
-    packs = select(Upload.id).where(Upload.contributor_id == contributor_id, Upload.kind == "pack")
-    counted = select(func.count()).select_from(UploadPiece).where(UploadPiece.upload_id.in_(packs))
-    return session.scalar(counted) or 0
+    packs = select(UploadRow.id).where(UploadRow.contributor_id == contributor_id, UploadRow.kind == "pack")
+    return count(session, UploadPiece, UploadPiece.upload_id.in_(packs))
 
 
 def check_model_fits(
-    session: Session, contributor: Contributor, default_bytes: int, size_bytes: int, sent_bytes: int = 0
+    session: Session, contributor: ContributorRow, default_bytes: int, size_bytes: int, sent_bytes: int = 0
 ) -> None:
     """Raise OverQuota if one more model of `size_bytes` does not fit; `sent_bytes` of it are in uploads already.
 
@@ -459,22 +387,3 @@ def check_model_fits(
             f"the model has {size_bytes:,} bytes; with all stored and submitted bytes it exceeds the quota of "
             f"{quota.limit_bytes:,} bytes by {more_bytes:,}"
         )
-
-
-def _model_bytes(session: Session, contributor_id: int) -> int:
-    models = select(func.sum(Model.size_bytes)).where(
-        Model.contributor_id == contributor_id, Model.state.in_(("visible", "quarantined", "yanked"))
-    )
-    return int(session.scalar(models) or 0)
-
-
-def _upload_bytes(session: Session, contributor_id: int) -> int:
-    uploads = select(func.sum(Upload.size_bytes)).where(Upload.contributor_id == contributor_id)
-    return int(session.scalar(uploads) or 0) + PIECE_ROW_BYTES * packed_pieces(session, contributor_id)
-
-
-def _submitted_bytes(session: Session, contributor_id: int) -> int:
-    submitted = select(func.sum(Submission.size_bytes)).where(
-        Submission.contributor_id == contributor_id, Submission.state.in_(UNDER_WAY)
-    )
-    return int(session.scalar(submitted) or 0)

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.accounts import contributor_account
 from organs.registry.catalog.queries.events import newest_events
-from organs.registry.catalog.queries.models import models_in_any_state, models_of_other_name
+from organs.registry.catalog.queries.health import counts_by_state
+from organs.registry.catalog.queries.model_names import models_in_any_state, models_of_other_name
 from organs.registry.catalog.queries.organs import (
-    OrganCounts,
     experts_placed_by,
     organ_counts,
     organs_placed_by,
     organs_without_place,
 )
 from organs.registry.catalog.queries.relatives import dependants_of, parents_of
-from organs.registry.catalog.queries.submissions import stored_findings
+from organs.registry.catalog.queries.submissions import stored_findings, submissions_with_job
+from organs.registry.catalog.rows import count, entity_of, first, is_named, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
     BlobPart,
-    Chimera,
-    Contributor,
+    ChimeraRow,
+    ContributorRow,
     FilePart,
     Lineage,
-    Model,
-    ModelFile,
-    Organ,
+    ModelFileRow,
+    ModelRow,
+    OrganRow,
     Placement,
-    Submission,
-    Upload,
+    SubmissionRow,
+    UploadRow,
 )
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES
 from organs.registry.entities.account import ContributorAccountPage
@@ -51,17 +50,17 @@ _WAITING, _CONTRIBUTORS = "quarantine", "admin contributors"
 def waiting_submissions(session: Session, limit: int, after: str | None = None) -> SubmissionReviewPage:
     """Return the next `limit` submissions that wait for review, the longest waiting first. Raises BadQuery."""
     check_limit(limit)
-    statement = _submissions().where(Submission.state == "quarantined")
+    statement = submissions_with_job().where(SubmissionRow.state == "quarantined")
     if after is not None:
-        statement = statement.where(Submission.id > parse_cursor(_WAITING, after).id)
-    rows = session.execute(statement.order_by(Submission.id).limit(limit + 1)).all()
-    next_page = next_cursor(_WAITING, [row.id for row, _, _ in rows], limit)
+        statement = statement.where(SubmissionRow.id > parse_cursor(_WAITING, after).id)
+    rows = session.execute(statement.order_by(SubmissionRow.id).limit(limit + 1)).all()
+    next_page = next_cursor(_WAITING, [row.id for row, *_ in rows], limit)
     return SubmissionReviewPage(items=_reviews(session, rows[:limit]), next=next_page)
 
 
 def submission_review(session: Session, submission_id: int) -> SubmissionReview:
     """Return the submission of that number, in any state. Raises NotFound."""
-    row = session.execute(_submissions().where(Submission.id == submission_id)).one_or_none()
+    row = session.execute(submissions_with_job().where(SubmissionRow.id == submission_id)).one_or_none()
     if row is None:
         raise NotFound(f"there is no submission {submission_id}")
     return _reviews(session, [row])[0]
@@ -75,10 +74,10 @@ def all_contributors(
     `default_bytes` is the quota of contributors without their own quota.
     """
     check_limit(limit)
-    statement = select(Contributor)
+    statement = select(ContributorRow)
     if after is not None:
-        statement = statement.where(Contributor.id < parse_cursor(_CONTRIBUTORS, after).id)
-    rows = session.scalars(statement.order_by(Contributor.id.desc()).limit(limit + 1)).all()
+        statement = statement.where(ContributorRow.id < parse_cursor(_CONTRIBUTORS, after).id)
+    rows = session.scalars(statement.order_by(ContributorRow.id.desc()).limit(limit + 1)).all()
     return ContributorAccountPage(
         items=tuple(contributor_account(session, row, default_bytes) for row in rows[:limit]),
         next=next_cursor(_CONTRIBUTORS, [row.id for row in rows], limit),
@@ -87,157 +86,100 @@ def all_contributors(
 
 def admin_overview(session: Session, events: int) -> AdminOverview:
     """Return the registry in numbers, counted now, and the newest `events` of the log."""
-    waiting = select(func.count()).select_from(Submission).where(Submission.state == "quarantined")
-    uploads = session.execute(select(func.count(), func.sum(Upload.size_bytes)).select_from(Upload)).one()
-    models = dict(session.execute(select(Model.state, func.count()).group_by(Model.state)).all())
-    people = dict(session.execute(select(Contributor.state, func.count()).group_by(Contributor.state)).all())
+    uploads = session.execute(select(func.count(), func.sum(UploadRow.size_bytes)).select_from(UploadRow)).one()
     return AdminOverview(
-        waiting=session.scalar(waiting) or 0,
-        models={state: models.get(state, 0) for state in MODEL_STATES},
-        contributors={state: people.get(state, 0) for state in CONTRIBUTOR_STATES},
+        waiting=count(session, SubmissionRow, SubmissionRow.state == "quarantined"),
+        models=counts_by_state(session, ModelRow.state, MODEL_STATES),
+        contributors=counts_by_state(session, ContributorRow.state, CONTRIBUTOR_STATES),
         uploads=uploads[0],
         upload_bytes=int(uploads[1] or 0),
         events=newest_events(session, events).items,
     )
 
 
-def _reviews(session: Session, rows: Sequence[Row[Submission, str, Model | None]]) -> tuple[SubmissionReview, ...]:
-    model_ids = [model.id for _, _, model in rows if model is not None]
+def _reviews(session: Session, rows: Sequence[Row[*tuple[Any, ...]]]) -> tuple[SubmissionReview, ...]:
+    model_ids = [model.id for _, _, model, _ in rows if model is not None]
     organs = organ_counts(session, model_ids)
     bases: dict[int | None, str | None] = {}
     for edge in parents_of(session, model_ids, ("declared",)):
         bases.setdefault(edge.child_model_id, edge.parent_text)
-    return tuple(
-        SubmissionReview(
-            id=row.id,
-            contributor=contributor,
-            name=f"{row.namespace}/{row.name}",
-            state=row.state,
-            reason=row.reason,
-            size_bytes=row.size_bytes,
-            findings=stored_findings(row.findings),
-            model=None
-            if model is None
-            else _submitted_model(model, bases.get(model.id), organs.get(model.id, OrganCounts())),
-            created_at=row.created_at,
-            changed_at=row.changed_at,
-        )
-        for row, contributor, model in rows
-    )
-
-
-def _submitted_model(model: Model, base: str | None, organs: OrganCounts) -> SubmittedModel:
-    return SubmittedModel(
-        name=model.full_name,
-        state=model.state,
-        title=model.title,
-        description=model.description,
-        license=model.license,
-        tags=tuple(json.loads(model.tags)),
-        base=base,
-        kind=model.kind,
-        complete=model.complete,
-        architecture=model.architecture,
-        parameters=model.parameters,
-        tensors=model.tensors,
-        size_bytes=model.size_bytes,
-        organs=organs.distinct,
-        organs_new=organs.new,
-        mean_theta=model.mean_theta,
-    )
-
-
-def _submissions() -> Select[*tuple[Any, ...]]:
-    return (
-        select(Submission, Contributor.name, Model)
-        .join(Contributor, Contributor.id == Submission.contributor_id)
-        .outerjoin(Model, Model.id == Submission.model_id)
-    )
+    reviews = []
+    for row, contributor, model, _ in rows:
+        submitted: SubmittedModel | None = None
+        if model is not None:
+            distinct, new = organs.get(model.id, (0, 0))
+            submitted = entity_of(SubmittedModel, model, base=bases.get(model.id), organs=distinct, organs_new=new)
+        values = {"contributor": contributor, "name": f"{row.namespace}/{row.name}", "model": submitted}
+        reviews.append(entity_of(SubmissionReview, row, findings=stored_findings(row.findings), **values))
+    return tuple(reviews)
 
 
 CHIMERAS_MAX = 1000
 """The most chimeras that the preview of a removal names."""
 
 
-def model_in_any_state(session: Session, name: ModelName) -> Model:
+def model_in_any_state(session: Session, name: ModelName) -> ModelRow:
     """Return the model of that name, also a hidden or removed one.
 
     Without a version, the newest version that is not removed is preferred. Raises NotFound, also for another name of
     a model, so that nobody removes a model by a name that is not its own.
     """
-    statement = select(Model).where(Model.namespace == name.namespace, Model.name == name.name)
-    if name.version is not None:
-        statement = statement.where(Model.version == name.version)
-    order = (Model.state == "removed", Model.version.desc())
-    model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+    own = select(ModelRow).where(is_named(name)).order_by(ModelRow.state == "removed", ModelRow.version.desc())
+    model = first(session, own)
     if model is None:
-        other = session.scalars(models_of_other_name(name).limit(1)).one_or_none()
+        other = first(session, models_of_other_name(name))
         if other is not None:
             raise NotFound(f"{name} is another name of {other.full_name}; use that name")
-        rows = session.execute(select(Model.namespace, Model.name).distinct())
+        rows = session.execute(select(ModelRow.namespace, ModelRow.name).distinct())
         close = nearest(f"{name.namespace}/{name.name}", [f"{row.namespace}/{row.name}" for row in rows])
         raise NotFound(f"no model is registered as {name}{f'; did you mean {close}?' if close else ''}")
     return model
 
 
-def removal_of(session: Session, model: Model) -> Removal:
+def removal_of(session: Session, model: ModelRow) -> Removal:
     """Return what `remove_model` would delete now."""
-    places = session.scalar(select(func.count()).select_from(Placement).where(Placement.model_id == model.id)) or 0
     placed = {*organs_placed_by(session, model.id), *experts_placed_by(session, model.id)}
     organs = set(organs_without_place(session, placed, but=model.id))
-    blobs = _exclusive_blobs(session, model, organs)
+    files = select(ModelFileRow.id).where(ModelFileRow.model_id == model.id)
+    blobs = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
+    blobs.update(scalars_among(session, select(OrganRow.blob_id), OrganRow.id, organs))
+    # Only those stay that no other organ, file or stack has.
+    users = rows_among(session, select(OrganRow.blob_id, OrganRow.id), OrganRow.blob_id, blobs)
+    blobs -= {blob_id for blob_id, organ_id in users if organ_id not in organs}
+    other_parts = select(FilePart.blob_id).where(FilePart.file_id.not_in(files)).distinct()
+    blobs -= set(scalars_among(session, other_parts, FilePart.blob_id, blobs))
+    stacks = rows_among(session, select(BlobPart.part_id, BlobPart.blob_id), BlobPart.part_id, blobs)
+    blobs -= {part_id for part_id, stack_id in stacks if stack_id not in blobs}
     parents, dependants = dependants_of(session, blobs, model.id, CHIMERAS_MAX)
     blobs -= parents
     names = models_in_any_state(session, dependants)
+    is_child = (
+        select(Lineage.id)
+        .where(Lineage.child_model_id == ModelRow.id, Lineage.parent_model_id == model.id)
+        .where(Lineage.evidence == "recorded")
+    )
+    chimeras = (
+        select(ModelRow)
+        .join(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
+        .where(ModelRow.state != "removed", ModelRow.id != model.id)
+        .where(is_child.exists() | (ChimeraRow.base_model_id == model.id))
+        .order_by(ModelRow.id)
+    )
+
+    def stored_bytes(ids: Collection[int]) -> int:
+        return sum(scalars_among(session, select(Blob.stored_bytes), Blob.id, ids))
+
     return Removal(
         model=model.full_name,
         state=model.state,
         reason=model.state_reason,
         size_bytes=model.size_bytes,
-        places=places,
+        places=count(session, Placement, Placement.model_id == model.id),
         organs=len(organs),
         blobs=len(blobs),
-        stored_bytes=_stored_bytes(session, blobs),
+        stored_bytes=stored_bytes(blobs),
         parents=len(parents),
-        parents_bytes=_stored_bytes(session, parents),
+        parents_bytes=stored_bytes(parents),
         dependants=tuple(names[model_id].full_name for model_id in dependants),
-        chimeras=tuple(_chimeras(session, model)),
+        chimeras=tuple(chimera.full_name for chimera in session.scalars(chimeras.limit(CHIMERAS_MAX))),
     )
-
-
-def _exclusive_blobs(session: Session, model: Model, organs: Collection[int]) -> set[int]:
-    """Return the ids of blobs of `organs` and of the model's headers that no other organ, file or stack has."""
-    files = select(ModelFile.id).where(ModelFile.model_id == model.id)
-    blobs = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
-    for batch in batches(sorted(organs)):
-        blobs.update(session.scalars(select(Organ.blob_id).where(Organ.id.in_(batch))))
-    for batch in batches(sorted(blobs)):
-        users = session.execute(select(Organ.blob_id, Organ.id).where(Organ.blob_id.in_(batch)))
-        blobs.difference_update(blob_id for blob_id, organ_id in users if organ_id not in organs)
-        parts = select(FilePart.blob_id).where(FilePart.blob_id.in_(batch), FilePart.file_id.not_in(files))
-        blobs.difference_update(session.scalars(parts.distinct()))
-    for batch in batches(sorted(blobs)):
-        stacks = session.execute(select(BlobPart.part_id, BlobPart.blob_id).where(BlobPart.part_id.in_(batch)))
-        blobs.difference_update({part_id for part_id, stack_id in stacks if stack_id not in blobs})
-    return blobs
-
-
-def _stored_bytes(session: Session, blobs: Collection[int]) -> int:
-    sums = (select(func.sum(Blob.stored_bytes)).where(Blob.id.in_(batch)) for batch in batches(sorted(blobs)))
-    return sum(int(session.scalar(statement) or 0) for statement in sums)
-
-
-def _chimeras(session: Session, model: Model) -> list[str]:
-    """Return the names of chimeras that have organs of `model`, in any state, oldest first."""
-    is_child = (
-        select(Lineage.id)
-        .where(Lineage.child_model_id == Model.id, Lineage.parent_model_id == model.id)
-        .where(Lineage.evidence == "recorded")
-    )
-    statement = (
-        select(Model)
-        .join(Chimera, Chimera.model_id == Model.id)
-        .where(Model.state != "removed", Model.id != model.id)
-        .where(is_child.exists() | (Chimera.base_model_id == model.id))
-    )
-    return [chimera.full_name for chimera in session.scalars(statement.order_by(Model.id).limit(CHIMERAS_MAX))]

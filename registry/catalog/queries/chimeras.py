@@ -7,24 +7,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Select, and_, case, func, literal, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, parse_cursor
-from organs.registry.catalog.engine import batches
-from organs.registry.catalog.queries.models import has_public_place, is_withdrawn
+from organs.registry.catalog.queries.model_contents import has_public_place
+from organs.registry.catalog.queries.model_names import is_withdrawn
+from organs.registry.catalog.rows import count, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
-    Chimera,
-    Computation,
-    Gain,
+    ChimeraRow,
+    ComputationRow,
+    GainRow,
     Lineage,
-    Measurement,
-    Model,
-    Organ,
+    MeasurementRow,
+    ModelRow,
+    OrganRow,
     Placement,
-    Score,
-    Verdict,
+    ScoreRow,
+    VerdictRow,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, parse_prefix
@@ -45,20 +46,10 @@ ANCESTORS_MAX = 5000
 CHILDREN_MAX = 1000
 """The most edges from one model to chimeras that were made from it."""
 
-DERIVED_MAX = 100
-"""The most entries in the list of organs that were computed from one organ."""
 _LIST = "chimeras"
 """The query that cursors of the list belong to."""
 _SAME_LOCKS_MAX = 100
 _StoredOrgan = tuple[DigestText, Text, Shape]
-
-
-@dataclass(frozen=True, slots=True)
-class ChimeraPage:
-    """One page of chimeras, each with its model."""
-
-    items: tuple[tuple[Model, Chimera], ...]
-    next: str | None
 
 
 NEWEST, GAINED = "new", "gain"
@@ -66,37 +57,42 @@ ORDERS = (NEWEST, GAINED)
 """The orders of a list of chimeras: newest first, or the largest settled gain first."""
 
 
-def chimeras_in_order(session: Session, order: str, limit: int, after: str | None = None) -> ChimeraPage:
-    """Return the next `limit` visible chimeras after the cursor `after`. Those without a gain come last, newest first.
+def chimeras_in_order(
+    session: Session, order: str, limit: int, after: str | None = None
+) -> tuple[list[tuple[ModelRow, ChimeraRow]], str | None]:
+    """Return the next `limit` visible chimeras after the cursor `after`, with their models, and the next cursor.
 
-    Raises BadQuery.
+    Those without a gain come last, newest first. Raises BadQuery.
     """
     check_limit(limit)
     query = f"{_LIST} {order}"
-    best = select(Gain.model_id, func.max(Gain.percent).label("percent")).where(Gain.settled.is_(true()))
-    gains = best.group_by(Gain.model_id).subquery()
-    statement: Any = select(Model, Chimera).join(Chimera, Chimera.model_id == Model.id).where(Model.state == "visible")
+    best = select(GainRow.model_id, func.max(GainRow.percent).label("percent")).where(GainRow.settled.is_(true()))
+    gains = best.group_by(GainRow.model_id).subquery()
+    statement: Any = (
+        select(ModelRow, ChimeraRow)
+        .join(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
+        .where(ModelRow.state == "visible")
+    )
     percent: Any = literal(None)
     if order == GAINED:
         percent = gains.c.percent
-        statement = statement.outerjoin(gains, gains.c.model_id == Model.id)
+        statement = statement.outerjoin(gains, gains.c.model_id == ModelRow.id)
     if after is not None:
         cursor = parse_cursor(query, after)
-        missing = and_(percent.is_(None), Model.id < cursor.id) if order == GAINED else Model.id < cursor.id
-        behind = or_(tuple_(percent, Model.id) < tuple_(cursor.value, cursor.id), percent.is_(None))
+        missing = and_(percent.is_(None), ModelRow.id < cursor.id) if order == GAINED else ModelRow.id < cursor.id
+        behind = or_(tuple_(percent, ModelRow.id) < tuple_(cursor.value, cursor.id), percent.is_(None))
         statement = statement.where(missing if cursor.value is None else behind)
-    ordered = (percent.is_(None), percent.desc(), Model.id.desc()) if order == GAINED else (Model.id.desc(),)
+    ordered = (percent.is_(None), percent.desc(), ModelRow.id.desc()) if order == GAINED else (ModelRow.id.desc(),)
     rows = session.execute(statement.add_columns(percent).order_by(*ordered).limit(limit + 1)).all()
     page = rows[:limit]
-    last = PageEnd(page[-1][2], page[-1][0].id) if len(rows) > limit else None
-    items = tuple((model, chimera) for model, chimera, _ in page)
-    return ChimeraPage(items, cursor_text(query, last) if last else None)
+    next_page = cursor_text(query, PageEnd(page[-1][2], page[-1][0].id)) if len(rows) > limit else None
+    return [(model, chimera) for model, chimera, _ in page], next_page
 
 
-def gains_of_chimeras(session: Session, model_ids: Collection[int]) -> dict[int, list[Gain]]:
+def gains_of_chimeras(session: Session, model_ids: Collection[int]) -> dict[int, list[GainRow]]:
     """Return the gains of each of `model_ids` on all texts, the largest first."""
-    gains: dict[int, list[Gain]] = {}
-    statement = select(Gain).where(Gain.model_id.in_(model_ids)).order_by(Gain.percent.desc(), Gain.id)
+    gains: dict[int, list[GainRow]] = {}
+    statement = select(GainRow).where(GainRow.model_id.in_(model_ids)).order_by(GainRow.percent.desc(), GainRow.id)
     for gain in session.scalars(statement):
         gains.setdefault(gain.model_id, []).append(gain)
     return gains
@@ -109,19 +105,14 @@ def blocks_of_models(session: Session, model_ids: Collection[int]) -> dict[int, 
     return {model_id: 0 if block is None else block + 1 for model_id, block in rows}
 
 
-def chimeras_by_lock(session: Session, prefix: str) -> Sequence[Model]:
+def chimeras_by_lock(session: Session, prefix: str) -> Sequence[ModelRow]:
     """Return the models of the lock whose digest begins with `prefix`, the oldest visible model first.
 
     Raises BadDigest; NotFound; Ambiguous if several locks have this prefix.
     """
     bare = parse_prefix(prefix)
-    statement = (
-        select(Model, Chimera.lock_id)
-        .join(Chimera, Chimera.model_id == Model.id)
-        .where(Chimera.lock_id.startswith(bare), Model.state.in_(REACHABLE_STATES))
-        .order_by(Model.state != "visible", Model.id)
-    )
-    rows = session.execute(statement.limit(_SAME_LOCKS_MAX)).all()
+    statement = _models_of_lock(ChimeraRow.lock_id.startswith(bare)).add_columns(ChimeraRow.lock_id)
+    rows = session.execute(statement).all()
     if not rows:
         raise NotFound(f"no chimera has a lock whose digest begins with {bare}")
     if len({lock for _, lock in rows}) > 1:
@@ -131,20 +122,20 @@ def chimeras_by_lock(session: Session, prefix: str) -> Sequence[Model]:
 
 def names_of_lock(session: Session, lock_id: str) -> list[str]:
     """Return the full names of the reachable models with this lock, the oldest visible model first."""
-    statement = (
-        select(Model)
-        .join(Chimera, Chimera.model_id == Model.id)
-        .where(Chimera.lock_id == lock_id, Model.state.in_(REACHABLE_STATES))
-        .order_by(Model.state != "visible", Model.id)
-    )
-    return [model.full_name for model in session.scalars(statement.limit(_SAME_LOCKS_MAX))]
+    return [model.full_name for model in session.scalars(_models_of_lock(ChimeraRow.lock_id == lock_id))]
+
+
+def _models_of_lock(is_lock: ColumnElement[bool]) -> Select[ModelRow]:
+    statement = select(ModelRow).join(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
+    statement = statement.where(is_lock, ModelRow.state.in_(REACHABLE_STATES))
+    return statement.order_by(ModelRow.state != "visible", ModelRow.id).limit(_SAME_LOCKS_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class WithdrawnAncestor:
     """A model that was yanked or removed, and from which a chimera was made."""
 
-    model: Model
+    model: ModelRow
     child_id: int
     """The id of the chimera that was made from it directly."""
     child: str
@@ -159,13 +150,9 @@ def withdrawn_ancestors(session: Session, model_ids: Collection[int]) -> dict[in
     """
     edges, names = _generations(session, model_ids)
     ids = {parent for parents in edges.values() for parent in parents}
-    models: dict[int, Model] = {}
-    for batch in batches(sorted(ids)):
-        models |= {row.id: row for row in session.scalars(select(Model).where(Model.id.in_(batch), is_withdrawn()))}
-    if not models:
-        return {}
+    models = {row.id: row for row in scalars_among(session, select(ModelRow).where(is_withdrawn()), ModelRow.id, ids)}
     ancestors: dict[int, tuple[WithdrawnAncestor, ...]] = {}
-    for model_id in model_ids:
+    for model_id in model_ids if models else ():
         nearest: dict[int, WithdrawnAncestor] = {}
         for child, parent in _walk(edges, model_id):
             if parent in models:
@@ -176,39 +163,29 @@ def withdrawn_ancestors(session: Session, model_ids: Collection[int]) -> dict[in
 
 
 def _generations(session: Session, model_ids: Collection[int]) -> tuple[dict[int, list[int]], dict[int, str]]:
-    """Return the parents of each chimera among `model_ids` and their ancestors, and the names of these chimeras."""
+    """Return the parents of each chimera among `model_ids` and their ancestors, and the names of these chimeras.
+
+    A hidden chimera has none.
+    """
     edges: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     children = sorted(set(model_ids))
     seen = set(children)
     limit = len(seen) + ANCESTORS_MAX
+    of_parents = select(ModelRow, Lineage.parent_model_id).join(Lineage, Lineage.child_model_id == ModelRow.id)
+    of_parents = of_parents.where(Lineage.evidence == "recorded", ModelRow.state.in_(REACHABLE_STATES))
     for _ in range(GENERATIONS_MAX):
         parents: set[int] = set()
-        for batch in batches(children):
-            for child, parent in session.execute(_edges_to_parents(batch)):
-                names[child.id] = child.full_name
-                if parent is not None:
-                    edges.setdefault(child.id, []).append(parent)
-                    parents.add(parent)
+        for child, parent in rows_among(session, of_parents.order_by(Lineage.id), Lineage.child_model_id, children):
+            names[child.id] = child.full_name
+            if parent is not None:
+                edges.setdefault(child.id, []).append(parent)
+                parents.add(parent)
         children = sorted(parents - seen)[: limit - len(seen)]
         seen.update(children)
         if not children:
             break
     return edges, names
-
-
-def _edges_to_parents(children: Sequence[int]) -> Select[Model, int | None]:
-    """Return the statement for the parents of the chimeras `children`; a hidden chimera has none."""
-    return (
-        select(Model, Lineage.parent_model_id)
-        .join(Lineage, Lineage.child_model_id == Model.id)
-        .where(
-            Lineage.child_model_id.in_(children),
-            Lineage.evidence == "recorded",
-            Model.state.in_(REACHABLE_STATES),
-        )
-        .order_by(Lineage.id)
-    )
 
 
 def _walk(edges: Mapping[int, Sequence[int]], model_id: int) -> Iterator[tuple[int, int]]:
@@ -225,9 +202,9 @@ def _walk(edges: Mapping[int, Sequence[int]], model_id: int) -> Iterator[tuple[i
         generation = following
 
 
-def derived_organs(session: Session, digest: str, limit: int = DERIVED_MAX) -> tuple[DerivedOrgan, ...]:
+def derived_organs(session: Session, digest: str, limit: int = 100) -> tuple[DerivedOrgan, ...]:
     """Return the organs that were computed from the bytes `digest`, each at its oldest public place."""
-    parent, child = aliased(Organ), aliased(Organ)
+    parent, child = aliased(OrganRow), aliased(OrganRow)
     source, result = aliased(Blob), aliased(Blob)
     statement = (
         select(child.id, result.digest, Lineage.relation)
@@ -240,7 +217,16 @@ def derived_organs(session: Session, digest: str, limit: int = DERIVED_MAX) -> t
         .limit(limit)
     )
     rows = session.execute(statement).all()
-    places = _places(session, {organ_id for organ_id, _, _ in rows})
+    oldest = (
+        select(func.min(Placement.id))
+        .join(ModelRow, ModelRow.id == Placement.model_id)
+        .where(Placement.organ_id.in_({organ_id for organ_id, _, _ in rows}), ModelRow.state.in_(REACHABLE_STATES))
+        .group_by(Placement.organ_id)
+    )
+    placed = (
+        select(Placement, ModelRow).join(ModelRow, ModelRow.id == Placement.model_id).where(Placement.id.in_(oldest))
+    )
+    places = {place.organ_id: (place.name, model.full_name) for place, model in session.execute(placed)}
     return tuple(
         DerivedOrgan(digest=Digest(result_digest), name=places[organ_id][0], model=places[organ_id][1], act=act)
         for organ_id, result_digest, act in rows
@@ -260,6 +246,11 @@ class StoredComputation(Entity, frozen=True, kw_only=True):
     experts: tuple[tuple[_StoredOrgan, tuple[int, ...]], ...] = ()
     """The stacks that gave single experts, with the numbers of these."""
     purify_experts: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> StoredComputation:
+        """Return the computation in `text`, JSON that this program wrote."""
+        return msgspec.json.decode(text, type=prepared(cls))
 
     @property
     def key(self) -> OrganKey:
@@ -290,31 +281,15 @@ class StoredComputation(Entity, frozen=True, kw_only=True):
 def made_organs(session: Session, digest: str) -> tuple[MadeOrgan, ...]:
     """Return how the organs with the bytes `digest` were computed, each with θ of its source."""
     statement = (
-        select(Computation.made)
-        .join(Organ, Organ.id == Computation.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
+        select(ComputationRow.made)
+        .join(OrganRow, OrganRow.id == ComputationRow.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
         .where(Blob.digest == digest)
-        .order_by(Computation.key)
+        .order_by(ComputationRow.key)
     )
-    computations = [_stored_computation(text) for text in session.scalars(statement)]
+    computations = [StoredComputation.read(text) for text in session.scalars(statement)]
     thetas = thetas_of(session, {computation.key for computation in computations})
     return tuple(computation.made_organ(thetas) for computation in computations)
-
-
-def _stored_computation(text: str) -> StoredComputation:
-    return msgspec.json.decode(text, type=prepared(StoredComputation))
-
-
-def _places(session: Session, organ_ids: Collection[int]) -> dict[int, tuple[str, str]]:
-    """Return the names of tensor and model of the oldest public place of each organ."""
-    oldest = (
-        select(func.min(Placement.id))
-        .join(Model, Model.id == Placement.model_id)
-        .where(Placement.organ_id.in_(organ_ids), Model.state.in_(REACHABLE_STATES))
-        .group_by(Placement.organ_id)
-    )
-    rows = select(Placement, Model).join(Model, Model.id == Placement.model_id).where(Placement.id.in_(oldest))
-    return {placement.organ_id: (placement.name, model.full_name) for placement, model in session.execute(rows)}
 
 
 VERDICTS_MAX = 20
@@ -322,7 +297,7 @@ VERDICTS_MAX = 20
 
 def stored_quick_look(session: Session, model_id: int) -> QuickLook | None:
     """Return the quick look at a chimera; None before the first."""
-    return parsed_quick_look(session.scalar(select(Chimera.quick_look).where(Chimera.model_id == model_id)))
+    return parsed_quick_look(session.scalar(select(ChimeraRow.quick_look).where(ChimeraRow.model_id == model_id)))
 
 
 def parsed_quick_look(stored: str | None) -> QuickLook | None:
@@ -335,32 +310,27 @@ def parsed_quick_look(stored: str | None) -> QuickLook | None:
 
 def stored_score(session: Session, file_digest: str, text_digest: str, tokens: int, runtime: str) -> str | None:
     """Return the stored reading of a file on a text, as JSON, or None."""
-    statement = select(Score.reading).where(
-        Score.file_digest == file_digest,
-        Score.text_digest == text_digest,
-        Score.tokens == tokens,
-        Score.runtime == runtime,
-    )
-    return session.scalar(statement)
+    same_text = (ScoreRow.text_digest == text_digest, ScoreRow.tokens == tokens, ScoreRow.runtime == runtime)
+    return session.scalar(select(ScoreRow.reading).where(ScoreRow.file_digest == file_digest, *same_text))
 
 
-_DECIDED_FIRST = case((Verdict.verdict == "writes", 2), (Verdict.verdict == "undecided", 1), else_=0)
-_STRONGEST = (_DECIDED_FIRST, Verdict.strength.desc(), Verdict.id.desc())
+_DECIDED_FIRST = case((VerdictRow.verdict == "writes", 2), (VerdictRow.verdict == "undecided", 1), else_=0)
+_STRONGEST = (_DECIDED_FIRST, VerdictRow.strength.desc(), VerdictRow.id.desc())
 """The order of the verdicts on a model: the strongest first, so that a weaker one never replaces a stronger one."""
 
 
-def verdicts_of(session: Session, model_id: int, limit: int = VERDICTS_MAX) -> Sequence[Verdict]:
+def verdicts_of(session: Session, model_id: int, limit: int = VERDICTS_MAX) -> Sequence[VerdictRow]:
     """Return the verdicts on a model, the strongest first."""
-    statement = select(Verdict).where(Verdict.model_id == model_id).order_by(*_STRONGEST)
+    statement = select(VerdictRow).where(VerdictRow.model_id == model_id).order_by(*_STRONGEST)
     return session.scalars(statement.limit(limit)).all()
 
 
-def strongest_verdicts(session: Session, model_ids: Collection[int]) -> dict[int, Verdict]:
+def strongest_verdicts(session: Session, model_ids: Collection[int]) -> dict[int, VerdictRow]:
     """Return the strongest verdict on each of `model_ids` that has one: the decided one with the most scored tokens."""
-    place = func.row_number().over(partition_by=Verdict.model_id, order_by=_STRONGEST).label("place")
-    ranked = select(Verdict.id, place).where(Verdict.model_id.in_(model_ids)).subquery()
+    place = func.row_number().over(partition_by=VerdictRow.model_id, order_by=_STRONGEST).label("place")
+    ranked = select(VerdictRow.id, place).where(VerdictRow.model_id.in_(model_ids)).subquery()
     first = select(ranked.c.id).where(ranked.c.place == 1)
-    verdicts = session.scalars(select(Verdict).where(Verdict.id.in_(first)))
+    verdicts = session.scalars(select(VerdictRow).where(VerdictRow.id.in_(first)))
     return {verdict.model_id: verdict for verdict in verdicts}
 
 
@@ -370,76 +340,66 @@ def computations_in(session: Session, model_id: int) -> dict[str, StoredComputat
     If two computations have the same organ as their result, the computation with the smaller key is returned.
     """
     statement = (
-        select(Placement.name, Computation.made)
-        .join(Computation, Computation.organ_id == Placement.organ_id)
+        select(Placement.name, ComputationRow.made)
+        .join(ComputationRow, ComputationRow.organ_id == Placement.organ_id)
         .where(Placement.model_id == model_id)
-        .order_by(Placement.position, Computation.key.desc())
+        .order_by(Placement.position, ComputationRow.key.desc())
     )
-    return {name: _stored_computation(text) for name, text in session.execute(statement)}
+    return {name: StoredComputation.read(text) for name, text in session.execute(statement)}
 
 
 def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, float | None]:
     """Return θ in degrees of the organs `keys`; organs without a public model are left out."""
-    thetas: dict[OrganKey, float | None] = {}
-    for batch in batches(sorted({digest for digest, _, _ in keys})):
-        statement = (
-            select(Blob.digest, Organ.dtype, Organ.shape, Measurement.theta)
-            .select_from(Organ)
-            .join(Blob, Blob.id == Organ.blob_id)
-            .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == THETA_METHOD))
-        )
-        for digest, dtype, shape, theta in session.execute(statement.where(Blob.digest.in_(batch), has_public_place())):
-            if (digest, dtype, shape) in keys:
-                thetas[digest, dtype, shape] = theta
-    return thetas
+    statement = (
+        select(Blob.digest, OrganRow.dtype, OrganRow.shape, MeasurementRow.theta)
+        .select_from(OrganRow)
+        .join(Blob, Blob.id == OrganRow.blob_id)
+        .outerjoin(MeasurementRow, and_(MeasurementRow.organ_id == OrganRow.id, MeasurementRow.method == THETA_METHOD))
+        .where(has_public_place())
+    )
+    rows = rows_among(session, statement, Blob.digest, (digest for digest, _, _ in keys))
+    thetas = {(digest, dtype, shape): theta for digest, dtype, shape, theta in rows}
+    return {key: thetas[key] for key in keys if key in thetas}
 
 
 def computed_organs(session: Session, keys: Collection[str]) -> dict[str, Digest]:
     """Return the digests of the stored results of computations, by key; `keys` without a stored result are left out."""
-    statement = (
-        select(Computation.key, Blob.digest)
-        .join(Organ, Organ.id == Computation.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .where(Computation.key.in_(keys), Blob.state == "present")
-    )
-    return {key: Digest(digest) for key, digest in session.execute(statement)}
+    statement = select(ComputationRow.key, Blob.digest).join(OrganRow, OrganRow.id == ComputationRow.organ_id)
+    statement = statement.join(Blob, Blob.id == OrganRow.blob_id)
+    rows = session.execute(statement.where(ComputationRow.key.in_(keys), Blob.state == "present"))
+    return {key: Digest(digest) for key, digest in rows}
 
 
-def chimera_of(session: Session, model_id: int) -> Chimera | None:
+def chimera_of(session: Session, model_id: int) -> ChimeraRow | None:
     """Return the chimera row of a model that was composed in this registry; None for any other model."""
-    return session.get(Chimera, model_id)
+    return session.get(ChimeraRow, model_id)
 
 
 def count_chimeras(session: Session) -> int:
     """Return the number of visible models that were composed in this registry."""
-    statement = select(func.count()).select_from(Chimera).join(Model, Model.id == Chimera.model_id)
-    return session.scalar(statement.where(Model.state == "visible")) or 0
+    return count(session, ChimeraRow, ChimeraRow.model_id == ModelRow.id, ModelRow.state == "visible")
 
 
-def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]:
+def recorded_parents(session: Session, model_id: int) -> list[tuple[ModelRow, str]]:
     """Return the registered parents of a chimera, each with its act, in the order of their records."""
-    statement = (
-        select(Model, Lineage.relation)
-        .join(Lineage, Lineage.parent_model_id == Model.id)
-        .where(Lineage.child_model_id == model_id, Lineage.evidence == "recorded", Model.state.in_(REACHABLE_STATES))
-        .order_by(Lineage.id)
-    )
-    return [(model, relation) for model, relation in session.execute(statement)]
+    return _recorded(session, Lineage.parent_model_id, Lineage.child_model_id == model_id, None)
 
 
-def recorded_children(session: Session, model_id: int) -> list[tuple[Model, str]]:
+def recorded_children(session: Session, model_id: int) -> list[tuple[ModelRow, str]]:
     """Return the chimeras that were made from a model, each with its act, in the order of their records."""
-    statement = (
-        select(Model, Lineage.relation)
-        .join(Lineage, Lineage.child_model_id == Model.id)
-        .where(Lineage.parent_model_id == model_id, Lineage.evidence == "recorded", Model.state.in_(REACHABLE_STATES))
-        .order_by(Lineage.id)
-        .limit(CHILDREN_MAX)
-    )
-    return [(model, relation) for model, relation in session.execute(statement)]
+    return _recorded(session, Lineage.child_model_id, Lineage.parent_model_id == model_id, CHILDREN_MAX)
+
+
+def _recorded(
+    session: Session, end: ColumnElement[int | None] | Any, is_other_end: ColumnElement[bool], limit: int | None
+) -> list[tuple[ModelRow, str]]:
+    statement = select(ModelRow, Lineage.relation).join(Lineage, ModelRow.id == end)
+    recorded = statement.where(is_other_end, Lineage.evidence == "recorded", ModelRow.state.in_(REACHABLE_STATES))
+    rows = session.execute(recorded.order_by(Lineage.id).limit(limit))
+    return [(model, relation) for model, relation in rows]
 
 
 def names_of_chimeras(session: Session) -> frozenset[str]:
     """Return the full names of all models that were composed in this registry."""
-    statement = select(Model.namespace, Model.name, Model.version).join(Chimera, Chimera.model_id == Model.id)
-    return frozenset(f"{namespace}/{name}@{version}" for namespace, name, version in session.execute(statement))
+    models = session.scalars(select(ModelRow).join(ChimeraRow, ChimeraRow.model_id == ModelRow.id))
+    return frozenset(model.full_name for model in models)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.tables import Contributor, Model
+from organs.registry.catalog.rows import entity_of, first
+from organs.registry.catalog.tables import ContributorRow, ModelRow
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.entities.administration import (
     Event,
@@ -30,42 +29,32 @@ def newest_events(
     """
     check_limit(limit)
     query = f"events\n{contributor.lower()}\n{action.lower()}"  # a cursor is valid for one filter only
-    columns: tuple[Any, ...] = (tables.Event, Contributor.name, Model.namespace, Model.name, Model.version)
     statement = (
-        select(*columns)
-        .join(Contributor, Contributor.id == tables.Event.contributor_id)
-        .outerjoin(Model, Model.id == tables.Event.model_id)
+        select(tables.EventRow, ContributorRow.name, ModelRow)
+        .join(ContributorRow, ContributorRow.id == tables.EventRow.contributor_id)
+        .outerjoin(ModelRow, ModelRow.id == tables.EventRow.model_id)
     )
     if after is not None:
-        statement = statement.where(tables.Event.id < parse_cursor(query, after).id)
-    if contributor:
-        statement = statement.where(func.lower(Contributor.name) == _without_nul(contributor).lower())
-    if action:
-        statement = statement.where(func.lower(tables.Event.action) == _without_nul(action).lower())
-    rows = session.execute(statement.order_by(tables.Event.id.desc()).limit(limit + 1)).all()
-    items = tuple(_event(*row) for row in rows[:limit])
-    return EventPage(items=items, next=next_cursor(query, [item.id for item, *_ in rows], limit))
-
-
-def _event(row: tables.Event, contributor: str, namespace: str | None, name: str | None, version: int | None) -> Event:
-    return Event(
-        id=row.id,
-        at=row.at,
-        contributor=contributor,
-        action=row.action,
-        model=None if namespace is None else f"{namespace}/{name}@{version}",
-        text=row.text,
+        statement = statement.where(tables.EventRow.id < parse_cursor(query, after).id)
+    for column, value in ((ContributorRow.name, contributor), (tables.EventRow.action, action)):
+        if value:
+            # PostgreSQL refuses NUL, and no name contains it.
+            statement = statement.where(func.lower(column) == value.replace("\0", "\N{SYMBOL FOR NULL}").lower())
+    rows = session.execute(statement.order_by(tables.EventRow.id.desc()).limit(limit + 1)).all()
+    items = tuple(
+        entity_of(Event, row, contributor=name, model=None if model is None else model.full_name)
+        for row, name, model in rows[:limit]
     )
-
-
-def _without_nul(text: str) -> str:
-    """Return `text` with a symbol instead of NUL: PostgreSQL refuses NUL, and no name contains it."""
-    return text.replace("\0", "\N{SYMBOL FOR NULL}")
+    return EventPage(items=items, next=next_cursor(query, [row.id for row, *_ in rows], limit))
 
 
 def was_done(*actions: Action) -> ColumnElement[bool]:
     """Return the condition that one of `actions` was ever done to the Model of the outer statement."""
-    return select(tables.Event.id).where(tables.Event.model_id == Model.id, tables.Event.action.in_(actions)).exists()
+    return (
+        select(tables.EventRow.id)
+        .where(tables.EventRow.model_id == ModelRow.id, tables.EventRow.action.in_(actions))
+        .exists()
+    )
 
 
 def was_public() -> ColumnElement[bool]:
@@ -75,12 +64,12 @@ def was_public() -> ColumnElement[bool]:
 
 def yanked_by(session: Session, model_id: int) -> str | None:
     """Return the name of the contributor who last yanked a model, by the event log."""
-    statement = select(Contributor.name).join(tables.Event, tables.Event.contributor_id == Contributor.id)
-    yanks = statement.where(tables.Event.model_id == model_id, tables.Event.action == Action.YANK)
-    return session.scalar(yanks.order_by(tables.Event.id.desc()).limit(1))
+    statement = select(ContributorRow.name).join(tables.EventRow, tables.EventRow.contributor_id == ContributorRow.id)
+    yanks = statement.where(tables.EventRow.model_id == model_id, tables.EventRow.action == Action.YANK)
+    return first(session, yanks.order_by(tables.EventRow.id.desc()))
 
 
 def last_change_of_parents(session: Session) -> int:
     """Return the id of the last event that can change which parents are best: a removed model, a healed blob."""
     actions = (Action.REMOVE, Action.REMOVE_WITHDRAWN, Action.TAKE_BACK)
-    return session.scalar(select(func.max(tables.Event.id)).where(tables.Event.action.in_(actions))) or 0
+    return session.scalar(select(func.max(tables.EventRow.id)).where(tables.EventRow.action.in_(actions))) or 0

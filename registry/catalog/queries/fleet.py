@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.tables import FleetRunRow, FleetUnit, Model
+from organs.registry.catalog.tables import FleetRunRow, FleetUnit, ModelRow
 from organs.registry.catalog.vocabulary import FLEET_UNIT_STATES
 from organs.registry.catalog.work import is_alive, is_lost, is_waiting
 from organs.registry.entities.fleet import FleetFailure, FleetRun, FleetRunPage, FleetRunSummary, FleetWorker
@@ -144,8 +144,8 @@ def count_unfinished(session: Session, run_id: int) -> int:
 
 def model_names(session: Session, limit: int) -> dict[str, int]:
     """Return the ids of the visible models by full name, oldest first, at most `limit`."""
-    columns = (Model.namespace, Model.name, Model.version, Model.id)
-    rows = session.execute(select(*columns).where(Model.state == "visible").order_by(Model.id).limit(limit))
+    columns = (ModelRow.namespace, ModelRow.name, ModelRow.version, ModelRow.id)
+    rows = session.execute(select(*columns).where(ModelRow.state == "visible").order_by(ModelRow.id).limit(limit))
     return {f"{namespace}/{name}@{version}": model_id for namespace, name, version, model_id in rows}
 
 

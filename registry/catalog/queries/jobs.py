@@ -15,7 +15,7 @@ from sqlalchemy import Row, Select, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.tables import Contributor, JobRow
+from organs.registry.catalog.tables import ContributorRow, JobRow
 from organs.registry.catalog.work import Claim, is_lost, is_waiting
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ACTIVE, Job, JobPage, JobSummary
@@ -116,8 +116,8 @@ def is_to_be_done(session: Session, claim: Claim) -> bool:
 
 
 def _jobs(contributor: str | None) -> Select[JobRow, str]:
-    statement = select(JobRow, Contributor.name).join(Contributor, Contributor.id == JobRow.contributor_id)
-    return statement if contributor is None else statement.where(Contributor.name == contributor)
+    statement = select(JobRow, ContributorRow.name).join(ContributorRow, ContributorRow.id == JobRow.contributor_id)
+    return statement if contributor is None else statement.where(ContributorRow.name == contributor)
 
 
 def _job_row(session: Session, job_id: int, contributor: str | None) -> Row[JobRow, str]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from msgspec import structs
@@ -18,26 +19,27 @@ from organs.registry.anatomy import OrganType, Place, Slot, Tower, expert_name
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.queries.chimeras import derived_organs, made_organs
-from organs.registry.catalog.queries.models import has_public_place, placements_of
+from organs.registry.catalog.queries.model_contents import has_public_place, placements_of
 from organs.registry.catalog.queries.relatives import blobs_in_models
 from organs.registry.catalog.queries.storage import organ_storage
 from organs.registry.catalog.records import OrganKey
+from organs.registry.catalog.rows import count, entity_of, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     COARSE_FINGERPRINT_BYTES,
     Blob,
     BlobLease,
     BlobPart,
-    Chimera,
+    ChimeraRow,
     Expert,
     FilePart,
     Fingerprint,
     Ingest,
     InlineBlob,
-    Measurement,
-    Model,
-    ModelFile,
+    MeasurementRow,
+    ModelFileRow,
     ModelMetadata,
-    Organ,
+    ModelRow,
+    OrganRow,
     Placement,
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC
@@ -45,7 +47,7 @@ from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities import organ as entities
 from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, OtherForm, PlacedOrgan
 from organs.registry.errors import Ambiguous, NotFound
-from organs.registry.measures import MEASURE_NAMES, MEASURES, THETA_METHOD, theta_caution
+from organs.registry.measures import MEASURES, THETA_METHOD, theta_caution
 
 DEPTH_MAX = 2
 """The most references from a blob to a blob that is stored alone."""
@@ -93,45 +95,38 @@ class BlobRow:
 
 def blobs_by_digest(session: Session, digests: Iterable[str]) -> dict[Digest, BlobRow]:
     """Return the rows of `digests` in any state; digests without a row are left out."""
-    rows: dict[Digest, BlobRow] = {}
-    for batch in batches(sorted(set(digests))):
-        rows.update((row.digest, row) for row in _blob_rows(session, _blobs().where(Blob.digest.in_(batch))))
-    return rows
+    return {row.digest: row for row in _blobs_among(session, Blob.digest, digests)}
 
 
 def blobs_by_id(session: Session, ids: Iterable[int]) -> dict[int, BlobRow]:
     """Return the rows of `ids`."""
-    rows: dict[int, BlobRow] = {}
-    for batch in batches(sorted(set(ids))):
-        rows.update((row.id, row) for row in _blob_rows(session, _blobs().where(Blob.id.in_(batch))))
-    return rows
+    return {row.id: row for row in _blobs_among(session, Blob.id, ids)}
+
+
+def _blobs_among(session: Session, column: Any, values: Iterable[Any]) -> Iterator[BlobRow]:
+    for batch in batches(sorted(set(values))):
+        yield from _blob_rows(session, _blobs().where(column.in_(batch)))
 
 
 def blob_sizes(session: Session, digests: Iterable[str]) -> dict[Digest, int]:
     """Return the plain sizes in bytes of the intact blobs of `digests`; the others are left out."""
-    sizes: dict[Digest, int] = {}
-    for batch in batches(sorted(set(digests))):
-        statement = select(Blob.digest, Blob.size_bytes).where(Blob.digest.in_(batch), Blob.state == "present")
-        sizes.update((Digest(digest), size) for digest, size in session.execute(statement))
-    return sizes
+    statement = select(Blob.digest, Blob.size_bytes).where(Blob.state == "present")
+    return {Digest(digest): size for digest, size in rows_among(session, statement, Blob.digest, digests)}
 
 
-def blobs_after(session: Session, digest: str, limit: int = 500) -> list[BlobRow]:
-    """Return the next rows after `digest` that have stored bytes and no parent, in the order of digests."""
-    statement = _blobs().where(Blob.digest > digest, Blob.codec != STACK_CODEC, Blob.depends_on.is_(None))
+PAGES_OF_BLOBS = (
+    (Blob.codec == STACK_CODEC, 16),
+    (and_(Blob.codec != STACK_CODEC, Blob.depends_on.is_(None)), 500),
+    (Blob.depends_on.is_not(None), 500),
+)
+"""Stacks, blobs with stored bytes and no parent, blobs with a parent; and how many to read at once. A stack can have
+thousands of parts."""
+
+
+def blobs_after(session: Session, digest: str, condition: ColumnElement[bool], limit: int) -> list[BlobRow]:
+    """Return the next rows after `digest` that meet the condition, in the order of digests."""
+    statement = _blobs().where(Blob.digest > digest, condition)
     return list(_blob_rows(session, statement.order_by(Blob.digest).limit(limit)))
-
-
-def dependent_blobs_after(session: Session, digest: str, limit: int = 500) -> list[BlobRow]:
-    """Return the next rows after `digest` that have a parent, in the order of digests."""
-    statement = _blobs().where(Blob.digest > digest, Blob.depends_on.is_not(None)).order_by(Blob.digest).limit(limit)
-    return list(_blob_rows(session, statement))
-
-
-def stacks_after(session: Session, digest: str, limit: int = 16) -> list[BlobRow]:
-    """Return the next stacks after `digest`, in the order of digests. Each can have thousands of parts."""
-    statement = _blobs().where(Blob.digest > digest, Blob.codec == STACK_CODEC).order_by(Blob.digest).limit(limit)
-    return list(_blob_rows(session, statement))
 
 
 def heights_of_blobs(session: Session, blob_ids: Collection[int], *, outside_only: bool = False) -> dict[int, int]:
@@ -142,15 +137,21 @@ def heights_of_blobs(session: Session, blob_ids: Collection[int], *, outside_onl
     heights = dict.fromkeys(blob_ids, 0)
     above = {blob_id: blob_id for blob_id in blob_ids}  # each blob of a level, with the blob that its chain ends at
     for height in range(1, DEPTH_MAX + 1):
-        level: dict[int, int] = {}
-        for batch in batches(sorted(above)):
-            for child, parent in session.execute(select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch))):
-                assert parent is not None
-                if not outside_only or child not in heights or parent not in heights:
-                    level[child] = above[parent]
-        heights.update(dict.fromkeys(level.values(), height))
-        above = level
+        above = {
+            child: above[parent]
+            for child, parent in _children_of(session, above)
+            if not outside_only or child not in heights or parent not in heights
+        }
+        heights.update(dict.fromkeys(above.values(), height))
     return heights
+
+
+def _children_of(session: Session, blob_ids: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield each blob that needs one of the blobs to decode it, with that blob."""
+    statement = select(Blob.id, Blob.depends_on)
+    for child, parent in rows_among(session, statement, Blob.depends_on, blob_ids):
+        assert parent is not None, "it is among the ids"
+        yield child, parent
 
 
 def parents_in_no_model(session: Session, children: Mapping[int, BlobRow]) -> dict[int, BlobRow]:
@@ -160,13 +161,9 @@ def parents_in_no_model(session: Session, children: Mapping[int, BlobRow]) -> di
     dependants = {blob_id: blob_id for blob_id in unused}  # each with the one of `unused` that it depends on
     needed: set[int] = set()
     for _ in range(DEPTH_MAX):
-        level: dict[int, int] = {}
-        for batch in batches(sorted(dependants)):
-            for child, parent in session.execute(select(Blob.id, Blob.depends_on).where(Blob.depends_on.in_(batch))):
-                if parent is not None and child not in children:
-                    level[child] = dependants[parent]
-        needed.update(level[child] for child in blobs_in_models(session, level))
-        dependants = level
+        pairs = _children_of(session, dependants)
+        dependants = {child: dependants[parent] for child, parent in pairs if child not in children}
+        needed.update(dependants[child] for child in blobs_in_models(session, dependants))
     return {blob_id: above[blob_id] for blob_id in unused - needed}
 
 
@@ -181,9 +178,16 @@ def files_after(session: Session, blob_id: int, limit: int = 5000) -> Sequence[t
     return [(number, file or "", size) for number, file, size in session.execute(stored.order_by(Blob.id).limit(limit))]
 
 
-def unneeded_blobs(session: Session, state: str, untouched_since: datetime, now: datetime) -> Sequence[Blob]:
-    """Return blobs in `state` without references and leases that no writer has used since `untouched_since`."""
-    return session.scalars(unneeded(now).where(Blob.state == state, Blob.touched_at < untouched_since)).all()
+def unneeded_blobs(
+    session: Session, states: Collection[str], untouched_since: datetime, now: datetime
+) -> Sequence[Blob]:
+    """Return blobs in `states` without references and leases that no writer has used since `untouched_since`."""
+    unused = unneeded(now).where(Blob.state.in_(states), Blob.touched_at < untouched_since)
+    return session.scalars(unused).all()
+
+
+UNDOOMED = ("present", "corrupt")
+"""The states of blobs that no sweep has doomed."""
 
 
 def unneeded(now: datetime) -> Select[Blob]:
@@ -191,15 +195,20 @@ def unneeded(now: datetime) -> Select[Blob]:
 
     It has one anti-join for each kind of reference. Each reads an index.
     """
-    leased = select(BlobLease.blob_id).join(Ingest).where(Ingest.state == "running", Ingest.lease_expires_at > now)
     dependent = aliased(Blob)
     return select(Blob).where(
-        ~select(Organ.id).where(Organ.blob_id == Blob.id).exists(),
+        ~select(OrganRow.id).where(OrganRow.blob_id == Blob.id).exists(),
         ~select(FilePart.file_id).where(FilePart.blob_id == Blob.id).exists(),
         ~select(dependent.id).where(dependent.depends_on == Blob.id).exists(),
         ~select(BlobPart.blob_id).where(BlobPart.part_id == Blob.id).exists(),
-        Blob.id.not_in(leased),
+        Blob.id.not_in(leased(now)),
     )
+
+
+def leased(now: datetime) -> Select[int]:
+    """Return a SELECT of the blobs that running ingests need."""
+    statement = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
+    return statement.where(Ingest.state == "running", Ingest.lease_expires_at > now)
 
 
 def oldest_living_ingest(session: Session, now: datetime) -> datetime | None:
@@ -213,12 +222,8 @@ def reachable_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
 
     Organs of other models are not disclosed.
     """
-    public: set[Digest] = set()
-    for batch in batches(sorted(set(digests))):
-        statement = select(Blob.digest).join(Organ, Organ.blob_id == Blob.id)
-        statement = statement.where(Blob.digest.in_(batch), has_public_place())
-        public.update(Digest(digest) for digest in session.scalars(statement))
-    return public
+    statement = select(Blob.digest).join(OrganRow, OrganRow.blob_id == Blob.id).where(has_public_place())
+    return set(map(Digest, scalars_among(session, statement, Blob.digest, digests)))
 
 
 def names_of_blob(session: Session, blob_id: int) -> list[str]:
@@ -227,42 +232,26 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
     Outside of tensors, a file uses blobs for its header, metadata arrays, and padding that is not zero. For a blob that
     no model has any more, return how many others it is the parent of.
     """
-    tensors = (
-        select(Model.namespace, Model.name, Model.version, Placement.name)
-        .join(Placement, Placement.model_id == Model.id)
-        .join(Organ, Organ.id == Placement.organ_id)
-        .where(Organ.blob_id == blob_id)
-        .order_by(Model.id, Placement.position)
-        .limit(NAMES_MAX)
+    places = select(ModelRow, Placement.name).join(Placement, Placement.model_id == ModelRow.id)
+    tensors = places.join(OrganRow, OrganRow.id == Placement.organ_id).order_by(ModelRow.id, Placement.position)
+    experts = (
+        places.add_columns(Expert.expert)
+        .join(Expert, Expert.placement_id == Placement.id)
+        .join(OrganRow, OrganRow.id == Expert.organ_id)
+        .order_by(ModelRow.id, Placement.position, Expert.expert)
     )
     file_ids = select(FilePart.file_id).where(FilePart.blob_id == blob_id)  # reads the index of parts by blob
-    files = (
-        select(Model.namespace, Model.name, Model.version, ModelFile.name)
-        .join(ModelFile, ModelFile.model_id == Model.id)
-        .where(ModelFile.id.in_(file_ids))
-        .order_by(Model.id, ModelFile.position)
-        .limit(NAMES_MAX)
-    )
-    experts = (
-        select(Model.namespace, Model.name, Model.version, Placement.name, Expert.expert)
-        .join(Placement, Placement.id == Expert.placement_id)
-        .join(Model, Model.id == Expert.model_id)
-        .join(Organ, Organ.id == Expert.organ_id)
-        .where(Organ.blob_id == blob_id)
-        .order_by(Model.id, Placement.position, Expert.expert)
-        .limit(NAMES_MAX)
-    )
-    names = [
-        *(f"{owner}/{name}@{version}: {tensor}" for owner, name, version, tensor in session.execute(tensors)),
-        *(
-            f"{owner}/{name}@{version}: {tensor}, expert {expert}"
-            for owner, name, version, tensor, expert in session.execute(experts)
-        ),
-        *(f"{owner}/{name}@{version}: header of {file}" for owner, name, version, file in session.execute(files)),
-    ]
-    children = select(func.count()).select_from(Blob).where(Blob.depends_on == blob_id)
-    if not names and (count := session.scalar(children)):
-        names.append(f"{plural_text(count, 'organ', 'organs')} of other models; no model has it any more")
+    files = select(ModelRow, ModelFileRow.name).join(ModelFileRow, ModelFileRow.model_id == ModelRow.id)
+    files = files.where(ModelFileRow.id.in_(file_ids)).order_by(ModelRow.id, ModelFileRow.position)
+    is_own = OrganRow.blob_id == blob_id
+    names = []
+    for model, tensor in session.execute(tensors.where(is_own).limit(NAMES_MAX)):
+        names.append(f"{model.full_name}: {tensor}")
+    for model, tensor, expert in session.execute(experts.where(is_own).limit(NAMES_MAX)):
+        names.append(f"{model.full_name}: {tensor}, expert {expert}")
+    names += [f"{model.full_name}: header of {file}" for model, file in session.execute(files.limit(NAMES_MAX))]
+    if not names and (children := count(session, Blob, Blob.depends_on == blob_id)):
+        names.append(f"{plural_text(children, 'organ', 'organs')} of other models; no model has it any more")
     return names
 
 
@@ -275,31 +264,23 @@ def _blobs() -> Select[*tuple[Any, ...]]:
 
 def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[BlobRow]:
     rows = [BlobRow(*values) for values in session.execute(statement)]
-    parts = _parts_of(session, [row.id for row in rows if row.codec == STACK_CODEC])
+    parts: dict[int, list[BlobRow]] = {}
+    stacks = _blobs().add_columns(BlobPart.blob_id).join(BlobPart, BlobPart.part_id == Blob.id)
+    stacks = stacks.order_by(BlobPart.blob_id, BlobPart.position)
+    for batch in batches(sorted(row.id for row in rows if row.codec == STACK_CODEC)):
+        found = [(BlobRow(*v), stack_id) for *v, stack_id in session.execute(stacks.where(BlobPart.blob_id.in_(batch)))]
+        complete = _with_parents(session, [row for row, _ in found])  # a part of several stacks is one object
+        for row, stack_id in found:
+            parts.setdefault(stack_id, []).append(complete[row.id])
     own = _with_parents(session, [row for row in rows if row.codec != STACK_CODEC])
     for row in rows:
         yield replace(row, parts=tuple(parts[row.id])) if row.codec == STACK_CODEC else own[row.id]
 
 
-def _parts_of(session: Session, stack_ids: Iterable[int]) -> dict[int, list[BlobRow]]:
-    """Return the parts of stacks, in order."""
-    parts: dict[int, list[BlobRow]] = {}
-    for batch in batches(sorted(stack_ids)):
-        statement = _blobs().add_columns(BlobPart.blob_id).join(BlobPart, BlobPart.part_id == Blob.id)
-        statement = statement.where(BlobPart.blob_id.in_(batch)).order_by(BlobPart.blob_id, BlobPart.position)
-        found = [(BlobRow(*values), stack_id) for *values, stack_id in session.execute(statement)]
-        rows = _with_parents(session, [row for row, _ in found])  # a part of several stacks is one object
-        for row, stack_id in found:
-            parts.setdefault(stack_id, []).append(rows[row.id])
-    return parts
-
-
 def _with_parents(session: Session, rows: Sequence[BlobRow], depth: int = DEPTH_MAX) -> dict[int, BlobRow]:
     """Return `rows` by id, with their parents and the parents of these."""
-    ids = {row.parent_id for row in rows if row.parent_id is not None}
-    found: list[BlobRow] = []
-    for batch in batches(sorted(ids)) if depth else ():
-        found += (BlobRow(*values) for values in session.execute(_blobs().where(Blob.id.in_(batch))))
+    ids = {row.parent_id for row in rows if row.parent_id is not None} if depth else ()
+    found = [BlobRow(*values) for values in rows_among(session, _blobs(), Blob.id, ids)]
     parents = _with_parents(session, found, depth - 1) if found else {}
     return {row.id: row if row.parent_id is None else replace(row, parent=parents.get(row.parent_id)) for row in rows}
 
@@ -308,21 +289,17 @@ KNOWN_MAX = 4000
 """The most organs in one list. The same bytes, for example zeros, can have very many shapes."""
 
 
-def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[tuple[str, str, str]]:
+def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[OrganKey]:
     """Return digest, dtype and shape of the measured organs of `blobs`."""
     digests = {blob.id: blob.digest for blob in blobs}
-    measured: set[tuple[str, str, str]] = set()
-    for batch in batches(sorted(digests)):
-        statement = (
-            select(Organ.blob_id, Organ.dtype, Organ.shape)
-            .join(Measurement, Measurement.organ_id == Organ.id)
-            .where(Organ.blob_id.in_(batch))
-        )
-        measured.update((digests[blob_id], dtype, shape) for blob_id, dtype, shape in session.execute(statement))
-    return measured
+    statement = select(OrganRow.blob_id, OrganRow.dtype, OrganRow.shape).join(
+        MeasurementRow, MeasurementRow.organ_id == OrganRow.id
+    )
+    rows = rows_among(session, statement, OrganRow.blob_id, digests)
+    return {(digests[blob_id], dtype, shape) for blob_id, dtype, shape in rows}
 
 
-def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> Sequence[Row[Organ, Blob]]:
+def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> Sequence[Row[OrganRow, Blob]]:
     """Return the organs whose digest begins with `text`, by id: one blob, with a row for each dtype and shape.
 
     With `visible`, only organs of visible or yanked models are found. Raises BadDigest; NotFound; Ambiguous if several
@@ -331,10 +308,10 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
     prefix = parse_prefix(text)
     # A range instead of LIKE: every database uses the index for it, and compares in the same way.
     statement = (
-        select(Organ, Blob)
-        .join(Blob, Blob.id == Organ.blob_id)
+        select(OrganRow, Blob)
+        .join(Blob, Blob.id == OrganRow.blob_id)
         .where(Blob.digest >= prefix, Blob.digest < prefix[:-1] + chr(ord(prefix[-1]) + 1))
-        .order_by(Organ.id)
+        .order_by(OrganRow.id)
         .limit(100)
     )
     if visible:
@@ -348,13 +325,15 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
     return rows
 
 
-def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
+def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[OrganRow]:
     """Return the next organs after `after_id` without a number of NaN and infinite values."""
-    statement = select(Organ).where(Organ.nonfinite.is_(None), Organ.id > after_id).order_by(Organ.id).limit(limit)
+    statement = (
+        select(OrganRow).where(OrganRow.nonfinite.is_(None), OrganRow.id > after_id).order_by(OrganRow.id).limit(limit)
+    )
     return session.scalars(statement).all()
 
 
-def partly_measured_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
+def partly_measured_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[OrganRow]:
     """Return the next organs after `after_id` whose fingerprint is coarse, or for which a method lacks some measures.
 
     They were measured by an older version of the program, which did not have these measures.
@@ -362,12 +341,12 @@ def partly_measured_organs(session: Session, after_id: int, limit: int = 200) ->
     conditions = []
     for method in {measure.method for measure in MEASURES.values()}:
         names = [measure.name for measure in MEASURES.values() if measure.method == method]
-        first, *others = (getattr(Measurement, name) for name in names)
-        conditions += [and_(Measurement.method == method, first.is_not(None), other.is_(None)) for other in others]
-    incomplete = select(Measurement.organ_id).where(or_(*conditions), Measurement.organ_id == Organ.id)
-    coarse = select(Fingerprint.organ_id).where(is_coarse(), Fingerprint.organ_id == Organ.id)
-    statement = select(Organ).where(Organ.id > after_id, incomplete.exists() | coarse.exists())
-    return session.scalars(statement.order_by(Organ.id).limit(limit)).all()
+        first, *others = (getattr(MeasurementRow, name) for name in names)
+        conditions += [and_(MeasurementRow.method == method, first.is_not(None), other.is_(None)) for other in others]
+    incomplete = select(MeasurementRow.organ_id).where(or_(*conditions), MeasurementRow.organ_id == OrganRow.id)
+    coarse = select(Fingerprint.organ_id).where(is_coarse(), Fingerprint.organ_id == OrganRow.id)
+    statement = select(OrganRow).where(OrganRow.id > after_id, incomplete.exists() | coarse.exists())
+    return session.scalars(statement.order_by(OrganRow.id).limit(limit)).all()
 
 
 def is_coarse() -> ColumnElement[bool]:
@@ -375,36 +354,34 @@ def is_coarse() -> ColumnElement[bool]:
     return func.length(Fingerprint.values) == COARSE_FINGERPRINT_BYTES
 
 
-def measurements_of(session: Session, organ_id: int) -> Sequence[Measurement]:
-    """Return the results of each method for the organ."""
-    statement = select(Measurement).where(Measurement.organ_id == organ_id).order_by(Measurement.method)
-    return session.scalars(statement).all()
-
-
 def measurements_in(
     session: Session, model_id: int
-) -> Sequence[Row[Placement, Organ, Measurement | None, bytes | None]]:
+) -> Sequence[Row[Placement, OrganRow, MeasurementRow | None, bytes | None]]:
     """Return the tensors of a model in order, with a row for each method: also with organ, result and fingerprint.
 
     A tensor that was not measured has one row, without a result.
     """
     statement = (
-        select(Placement, Organ, Measurement, Fingerprint.values)
-        .join(Organ, Organ.id == Placement.organ_id)
-        .outerjoin(Measurement, Measurement.organ_id == Organ.id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        select(Placement, OrganRow, MeasurementRow, Fingerprint.values)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
+        .outerjoin(MeasurementRow, MeasurementRow.organ_id == OrganRow.id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == OrganRow.id)
         .where(Placement.model_id == model_id)
-        .order_by(Placement.position, Measurement.method)
+        .order_by(Placement.position, MeasurementRow.method)
     )
     return session.execute(statement).all()
 
 
-def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequence[Row[Placement, Model]]:
+def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequence[Row[Placement, ModelRow]]:
     """Return the places of the organ in visible models, oldest first; in yanked models if no visible model has it."""
-    statement = select(Placement, Model).join(Model, Model.id == Placement.model_id)
+    statement = select(Placement, ModelRow).join(ModelRow, ModelRow.id == Placement.model_id)
     statement = statement.where(Placement.organ_id == organ_id).order_by(Placement.id).limit(limit)
-    visible = session.execute(statement.where(Placement.visible)).all()
-    return visible or session.execute(statement.where(Model.state == "yanked")).all()
+    return _visible_or_yanked(session, statement, Placement)
+
+
+def _visible_or_yanked(session: Session, statement: Any, table: type[Placement | Expert]) -> Sequence[Any]:
+    visible = session.execute(statement.where(table.visible)).all()
+    return visible or session.execute(statement.where(ModelRow.state == "yanked")).all()
 
 
 def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) -> list[KnownOrgan]:
@@ -412,36 +389,31 @@ def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) ->
 
     Organs of other models are not disclosed. Several organs of one digest differ by dtype or shape.
     """
-    organs: list[KnownOrgan] = []
-    for batch in batches(sorted(set(digests))):
-        statement = (
-            select(
-                *(Blob.digest, Organ.dtype, Organ.shape, Organ.elements, Blob.size_bytes),
-                func.max(Measurement.theta),  # an organ has θ only in the row of its method
-                func.max(Measurement.spectral_signal),
-            )
-            .join(Organ, Organ.blob_id == Blob.id)
-            .outerjoin(Measurement, Measurement.organ_id == Organ.id)
-            .where(Blob.digest.in_(batch), has_public_place())
-            .group_by(Blob.digest, Organ.id, Organ.dtype, Organ.shape, Organ.elements, Blob.size_bytes)
-            .order_by(Blob.digest, Organ.id)
-            .limit(limit - len(organs))
+    columns = (Blob.digest, OrganRow.dtype, OrganRow.shape, OrganRow.elements, Blob.size_bytes)
+    # An organ has θ only in the row of its method.
+    measures = (func.max(MeasurementRow.theta), func.max(MeasurementRow.spectral_signal))
+    statement = (
+        select(*columns, *measures)
+        .join(OrganRow, OrganRow.blob_id == Blob.id)
+        .outerjoin(MeasurementRow, MeasurementRow.organ_id == OrganRow.id)
+        .where(has_public_place())
+        .group_by(*columns, OrganRow.id)
+        .order_by(Blob.digest, OrganRow.id)
+        .limit(limit)
+    )
+    rows = islice(rows_among(session, statement, Blob.digest, digests), limit)
+    return [
+        KnownOrgan(
+            digest=Digest(digest),
+            dtype=dtype,
+            shape=shape_of(shape),
+            elements=elements,
+            size_bytes=size,
+            theta=theta,
+            spectral_signal=spectral,
         )
-        organs += [
-            KnownOrgan(
-                digest=Digest(digest),
-                dtype=dtype,
-                shape=shape_of(shape),
-                elements=elements,
-                size_bytes=size,
-                theta=theta,
-                spectral_signal=spectral,
-            )
-            for digest, dtype, shape, elements, size, theta, spectral in session.execute(statement)
-        ]
-        if len(organs) >= limit:
-            break
-    return organs
+        for digest, dtype, shape, elements, size, theta, spectral in rows
+    ]
 
 
 def known_organs(session: Session, digests: Sequence[Digest]) -> KnownOrgans:
@@ -470,104 +442,79 @@ def organ_detail(
     stored = select(func.count(), func.coalesce(func.sum(Blob.stored_bytes), 0))
     stored = stored.join(BlobPart, BlobPart.part_id == Blob.id).where(BlobPart.blob_id == blob.id)
     experts, experts_bytes = session.execute(stored).one()
-    return entities.Organ(
+    measurements: dict[int, list[entities.Measurement]] = {row.id: [] for row, _ in rows}
+    by_method = select(MeasurementRow).order_by(MeasurementRow.method)
+    for measured in scalars_among(session, by_method, MeasurementRow.organ_id, measurements):
+        measurements[measured.organ_id].append(entity_of(entities.Measurement, measured))
+    forms = [
+        OtherForm(dtype=row.dtype, shape=shape_of(row.shape), measurements=tuple(measurements[row.id]))
+        for row, _ in rows
+    ]
+    places = [
+        placed_organ(placement, model, row.shape, blob.digest, row.nonfinite)
+        for row, _ in rows
+        for placement, model in places_of_organ(session, row.id)
+    ]
+    for row, _ in rows:
+        of_experts = expert_rows().where(Expert.organ_id == row.id).order_by(Expert.id).limit(100)
+        places += (placed_expert(*found) for found in _visible_or_yanked(session, of_experts, Expert))
+    return entity_of(
+        entities.Organ,
+        organ,
+        **structs.asdict(forms[0]),
         digest=Digest(blob.digest),
-        dtype=organ.dtype,
-        shape=shape_of(organ.shape),
-        elements=organ.elements,
-        nonfinite=organ.nonfinite,
         size_bytes=blob.size_bytes,
         stored_bytes=(int(experts_bytes) or blob.stored_bytes) if shows_storage else None,
         experts=experts,
         codec=f"{blob.codec}/{blob.codec_version}" if shows_storage else None,
         storage=organ_storage(session, blob.id) if shows_storage else None,
         state=blob.state,
-        measurements=_measurements(session, organ),
-        also=tuple(
-            OtherForm(dtype=other.dtype, shape=shape_of(other.shape), measurements=_measurements(session, other))
-            for other, _ in rows[1:]
-        ),
-        places=tuple(
-            placed_organ(placement, model, row.shape, blob.digest, row.nonfinite)
-            for row, _ in rows
-            for placement, model in places_of_organ(session, row.id)
-        )
-        + tuple(place for row, _ in rows for place in experts_with_organ(session, row.id)),
+        also=tuple(forms[1:]),
+        places=tuple(places),
         made=made_organs(session, blob.digest),
         made_into=derived_organs(session, blob.digest),
     )
 
 
-def _measurements(session: Session, organ: Organ) -> tuple[entities.Measurement, ...]:
-    return tuple(
-        entities.Measurement(**{name: getattr(row, name) for name in entities.Measurement.__struct_fields__})
-        for row in measurements_of(session, organ.id)
-    )
-
-
-def placed_organ(placement: Placement, model: Model, shape: str, digest: str, nonfinite: int | None) -> PlacedOrgan:
-    """Return an organ at its place in `model`."""
-    return _placed(placement, placement.name, model, shape, digest, nonfinite)
-
-
-def placed_expert(
-    expert: Expert,
-    name: str,
-    model: Model,
-    shape: str,
-    digest: str,
-    nonfinite: int | None,
-    *,
-    likeness: float | None = None,
+def placed_organ(
+    place: Placement | Expert, model: ModelRow, shape: str, digest: str, nonfinite: int | None, **more: object
 ) -> PlacedOrgan:
-    """Return an expert of a stack called `name` in `model`."""
-    organ = _placed(expert, name, model, shape, digest, nonfinite)
-    return structs.replace(organ, expert=expert.expert, likeness=likeness)
-
-
-def _placed(
-    place: Placement | Expert, name: str, model: Model, shape: str, digest: str, nonfinite: int | None
-) -> PlacedOrgan:
-    return PlacedOrgan(
-        digest=Digest(digest),
+    """Return an organ at its place in `model`; an expert needs the `name` of its stack."""
+    lengths = shape_of(shape)
+    return entity_of(
+        PlacedOrgan,
+        place,
+        digest=digest,
         model=model.full_name,
-        name=name,
-        type=place.type,
-        tower=place.tower,
-        block=place.block,
-        slot=place.slot,
-        dtype=place.dtype,
-        shape=shape_of(shape),
-        size_bytes=place.size_bytes,
+        shape=lengths,
         architecture=model.architecture,
         license=model.license,
         nonfinite=nonfinite,
-        theta_caution=theta_caution(place.theta, place.dtype, math.prod(shape_of(shape))),
+        theta_caution=theta_caution(place.theta, place.dtype, math.prod(lengths)),
         model_state=model.state,
-        **{measure: getattr(place, measure) for measure in MEASURE_NAMES},
+        **more,
     )
 
 
-def experts_with_organ(session: Session, organ_id: int, limit: int = 100) -> list[PlacedOrgan]:
-    """Return the places of an organ as an expert, chosen as by `places_of_organ`."""
-    statement = expert_rows().where(Expert.organ_id == organ_id).order_by(Expert.id).limit(limit)
-    visible = session.execute(statement.where(Expert.visible)).all()
-    rows = visible or session.execute(statement.where(Model.state == "yanked")).all()
-    return [placed_expert(expert, *row) for expert, *row in rows]
+def placed_expert(
+    expert: Expert, name: str, model: ModelRow, shape: str, digest: str, nonfinite: int | None, **more: object
+) -> PlacedOrgan:
+    """Return an expert of a stack called `name` in `model`."""
+    return placed_organ(expert, model, shape, digest, nonfinite, name=name, **more)
 
 
 def expert_rows() -> Any:
     """Return a SELECT of the arguments of `placed_expert`."""
     return (
-        select(Expert, Placement.name, Model, Organ.shape, Blob.digest, Organ.nonfinite)
+        select(Expert, Placement.name, ModelRow, OrganRow.shape, Blob.digest, OrganRow.nonfinite)
         .join(Placement, Placement.id == Expert.placement_id)
-        .join(Model, Model.id == Expert.model_id)
-        .join(Organ, Organ.id == Expert.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
+        .join(ModelRow, ModelRow.id == Expert.model_id)
+        .join(OrganRow, OrganRow.id == Expert.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
     )
 
 
-def organs_of_model(session: Session, model: Model, limit: int | None = None) -> tuple[PlacedOrgan, ...]:
+def organs_of_model(session: Session, model: ModelRow, limit: int | None = None) -> tuple[PlacedOrgan, ...]:
     """Return the organs of `model` in the order of its files, all or the first `limit`."""
     return tuple(
         placed_organ(placement, model, shape, digest, nonfinite)
@@ -580,21 +527,12 @@ def shape_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split("x")))
 
 
-def organ_page_of_model(session: Session, model: Model, limit: int, after: str | None = None) -> OrganPage:
+def organ_page_of_model(session: Session, model: ModelRow, limit: int, after: str | None = None) -> OrganPage:
     """Return the next `limit` organs of `model` after the cursor `after`, in file order. Raises BadQuery."""
     check_limit(limit)
     query = f"organs of {model.full_name}"
-    statement = (
-        select(Placement, Organ.shape, Blob.digest, Organ.nonfinite)
-        .join(Organ, Organ.id == Placement.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .where(Placement.model_id == model.id)
-        .order_by(Placement.position)
-        .limit(limit + 1)
-    )
-    if after is not None:
-        statement = statement.where(Placement.position > parse_cursor(query, after).id)
-    rows = session.execute(statement).all()
+    position = -1 if after is None else parse_cursor(query, after).id
+    rows = placements_of(session, model.id, limit + 1, position)
     items = tuple(
         placed_organ(placement, model, shape, digest, nonfinite) for placement, shape, digest, nonfinite in rows[:limit]
     )
@@ -617,14 +555,6 @@ _BY_MODEL = "INDEXED BY ix_placements_model"
 
 
 @dataclass(frozen=True, slots=True)
-class SharingModel:
-    """Another model, and the number of distinct organs that it shares with a model."""
-
-    model: Model
-    shared: int
-
-
-@dataclass(frozen=True, slots=True)
 class SharedOrgans:
     """The distinct organs of a model, and those that other visible models also have."""
 
@@ -636,15 +566,6 @@ class SharedOrgans:
     """Other visible models with at least one of the organs."""
     is_lower_bound: bool
     """Whether there may be more other models: the count stopped after PAIRS_MAX pairs of an organ and a model."""
-
-
-@dataclass(frozen=True, slots=True)
-class OrganCounts:
-    """The number of distinct organs of a model."""
-
-    distinct: int = 0
-    new: int = 0
-    """Organs that no other visible or yanked model has."""
 
 
 def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:
@@ -660,25 +581,25 @@ def experts_placed_by(session: Session, model_id: int) -> Sequence[int]:
 
 def organs_without_place(session: Session, organ_ids: Iterable[int], but: int | None = None) -> list[int]:
     """Return the `organ_ids` that no model has, in any state. The model `but` is ignored."""
-    unused: list[int] = []
-    for batch in batches(sorted(set(organ_ids))):
-        unplaced = (~_has_place(True, but), ~_has_place(False, but), ~_is_expert(but))
-        unused += session.scalars(select(Organ.id).where(Organ.id.in_(batch), *unplaced).order_by(Organ.id))
-    return unused
+    unplaced = select(OrganRow.id).where(~_has_place(True, but), ~_has_place(False, but), ~_is_expert(but))
+    return list(scalars_among(session, unplaced.order_by(OrganRow.id), OrganRow.id, organ_ids))
 
 
 def count_unseen(session: Session, organ_ids: Iterable[int]) -> int:
     """Return how many of the distinct `organ_ids` no visible model has. Call it before a new model has rows."""
-    statement = select(func.count(Organ.id)).where(~_has_place(True))
+    statement = select(func.count(OrganRow.id)).where(~_has_place(True))
     parts = batches(sorted(set(organ_ids)))
-    return sum(session.scalar(statement.where(Organ.id.in_(part))) or 0 for part in parts)
+    return sum(session.scalar(statement.where(OrganRow.id.in_(part))) or 0 for part in parts)
 
 
-def models_with_most_organs_of(session: Session, model: Model, lock_key: str) -> tuple[int, list[SharingModel]]:
+def models_with_most_organs_of(
+    session: Session, model: ModelRow, lock_key: str
+) -> tuple[int, list[tuple[ModelRow, int]]]:
     """Return the number of distinct organs of `model`, and the visible models of others that share most of them.
 
-    Models with equal numbers of shared organs are ordered by age, the oldest first. Chimeras, composed in this registry
-    or with a lock under `lock_key` in their header, are left out, because their organs come from other models.
+    Each comes with the number of shared organs. Models with equal numbers are ordered by age, the oldest first.
+    Chimeras, composed in this registry or with a lock under `lock_key` in their header, are left out, because their
+    organs come from other models.
 
     The search has a bounded cost for any catalog: it looks for PROBED_MAX organs spread over the model in the
     OLDEST_MAX oldest models that have each organ. Then it counts all shared organs of the COUNTED_MAX best models. A
@@ -688,13 +609,18 @@ def models_with_most_organs_of(session: Session, model: Model, lock_key: str) ->
     hits: Counter[int] = Counter()
     for organ_id in organ_ids[:: max(1, -(-len(organ_ids) // PROBED_MAX))]:
         hits.update(other for _, other in _models_with(session, (organ_id,), model.id, OLDEST_MAX))
-    candidates = _not_composed_by_others(session, hits, model, lock_key)
-    candidates.sort(key=lambda candidate: (-hits[candidate.id], candidate.id))
+    composed = select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id)
+    locked = select(ModelMetadata.model_id).where(ModelMetadata.model_id == ModelRow.id, ModelMetadata.key == lock_key)
+    others = select(ModelRow).where(func.lower(ModelRow.namespace) != model.namespace.lower())
+    others = others.where(~composed.exists(), ~locked.exists())
+    candidates = sorted(
+        scalars_among(session, others, ModelRow.id, hits), key=lambda other: (-hits[other.id], other.id)
+    )
     sharing = [
-        SharingModel(candidate, len(set(organ_ids).intersection(organs_placed_by(session, candidate.id))))
+        (candidate, len(set(organ_ids).intersection(organs_placed_by(session, candidate.id))))
         for candidate in candidates[:COUNTED_MAX]
     ]
-    return len(organ_ids), sorted(sharing, key=lambda other: (-other.shared, other.model.id))
+    return len(organ_ids), sorted(sharing, key=lambda pair: (-pair[1], pair[0].id))
 
 
 def shared_of(session: Session, model_id: int) -> SharedOrgans:
@@ -719,17 +645,24 @@ def shared_of(session: Session, model_id: int) -> SharedOrgans:
     )
 
 
-def organ_counts(session: Session, model_ids: Collection[int]) -> dict[int, OrganCounts]:
-    """Return how many distinct organs each of the models has, and how many of them are new.
+def organ_counts(session: Session, model_ids: Collection[int]) -> dict[int, tuple[int, int]]:
+    """Return how many distinct organs each of the models has, and how many of them no other public model has.
 
-    Models without organs are left out. Organs that only hidden models have count as new.
+    Models without organs are left out.
     """
     counts = {}
     for model_id in sorted(set(model_ids)):
         organ_ids = organs_placed_by(session, model_id)
+        known = 0
+        for batch in batches(organ_ids):
+            visible = set(_in_other_models(session, batch, model_id))
+            rest = [organ_id for organ_id in batch if organ_id not in visible]
+            hidden = _models_with(session, rest, model_id, PAIRS_MAX, visible=False)
+            is_yanked = select(ModelRow.id).where(ModelRow.state == "yanked")
+            yanked = set(scalars_among(session, is_yanked, ModelRow.id, (other for _, other in hidden)))
+            known += len(visible | {organ_id for organ_id, other in hidden if other in yanked})
         if organ_ids:
-            public = sum(len(_in_public_models(session, batch, model_id)) for batch in batches(organ_ids))
-            counts[model_id] = OrganCounts(len(organ_ids), len(organ_ids) - public)
+            counts[model_id] = (len(organ_ids), len(organ_ids) - known)
     return counts
 
 
@@ -744,28 +677,17 @@ def models_in_common(session: Session, model_id: int) -> dict[Slot, set[str]]:
     # Two queries are needed: an index serves only the equality of two columns, and NULL is not equal to NULL.
     for same_block in (other.block == own.block, and_(own.block.is_(None), other.block.is_(None))):
         statement = (
-            select(own.tower, own.block, own.slot, Model.namespace, Model.name, Model.version)
+            select(own.tower, own.block, own.slot, ModelRow.namespace, ModelRow.name, ModelRow.version)
             .with_hint(own, _BY_MODEL, "sqlite")
             .with_hint(other, "INDEXED BY ix_placements_place", "sqlite")
             .join(other, and_(same, same_block))
-            .join(Model, Model.id == other.model_id)
+            .join(ModelRow, ModelRow.id == other.model_id)
             .where(own.model_id == model_id, other.model_id != model_id, other.visible)
             .limit(IN_COMMON_MAX)
         )
         for tower, block, slot, namespace, name, version in session.execute(statement):
             names.setdefault((tower, block, slot), set()).add(f"{namespace}/{name}@{version}")
     return names
-
-
-def _not_composed_by_others(session: Session, model_ids: Collection[int], model: Model, lock_key: str) -> list[Model]:
-    """Return the models that are neither in the namespace of `model` nor chimeras."""
-    composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
-    locked = select(ModelMetadata.model_id).where(ModelMetadata.model_id == Model.id, ModelMetadata.key == lock_key)
-    models: list[Model] = []
-    for batch in batches(sorted(model_ids)):
-        statement = select(Model).where(Model.id.in_(batch), func.lower(Model.namespace) != model.namespace.lower())
-        models += session.scalars(statement.where(~composed.exists(), ~locked.exists()))
-    return models
 
 
 def _models_with(
@@ -778,9 +700,11 @@ def _models_with(
     place = aliased(Placement)
     next_model = select(func.min(place.model_id)).with_hint(place, _BY_ORGAN, "sqlite")
     next_model = next_model.where(place.visible if visible else ~place.visible)
-    first = next_model.where(place.organ_id == Organ.id).correlate(Organ).scalar_subquery()
+    first = next_model.where(place.organ_id == OrganRow.id).correlate(OrganRow).scalar_subquery()
     pairs = (
-        select(Organ.id.label("organ_id"), first.label("model_id")).where(Organ.id.in_(organ_ids)).cte(recursive=True)
+        select(OrganRow.id.label("organ_id"), first.label("model_id"))
+        .where(OrganRow.id.in_(organ_ids))
+        .cte(recursive=True)
     )
     following = next_model.where(place.organ_id == pairs.c.organ_id, place.model_id > pairs.c.model_id)
     further = select(pairs.c.organ_id, following.correlate(pairs).scalar_subquery())
@@ -791,7 +715,7 @@ def _models_with(
 
 def _in_other_models(session: Session, organ_ids: Sequence[int], model_id: int) -> Sequence[int]:
     """Return the organs that another visible model has."""
-    statement = select(Organ.id).where(Organ.id.in_(organ_ids), _has_place(True, model_id))
+    statement = select(OrganRow.id).where(OrganRow.id.in_(organ_ids), _has_place(True, model_id))
     return session.scalars(statement).all()
 
 
@@ -799,7 +723,7 @@ def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[b
     """Return the condition that the Organ of the outer statement has a visible (or hidden) place in another model."""
     place = aliased(Placement)
     places = select(place.id).with_hint(place, _BY_ORGAN, "sqlite")
-    places = places.where(place.organ_id == Organ.id, place.visible if visible else ~place.visible)
+    places = places.where(place.organ_id == OrganRow.id, place.visible if visible else ~place.visible)
     if excluded_id is None:
         return places.exists()
     # Two ranges of the index are used, because `<>` would read all places of the excluded model.
@@ -808,19 +732,8 @@ def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[b
 
 def _is_expert(excluded_id: int | None) -> ColumnElement[bool]:
     """Return the condition that the Organ of the outer statement is an expert of a model other than `excluded_id`."""
-    places = select(Expert.id).where(Expert.organ_id == Organ.id)
+    places = select(Expert.id).where(Expert.organ_id == OrganRow.id)
     return (places if excluded_id is None else places.where(Expert.model_id != excluded_id)).exists()
-
-
-def _in_public_models(session: Session, organ_ids: Sequence[int], model_id: int) -> set[int]:
-    """Return the organs that another visible or yanked model has."""
-    visible = set(_in_other_models(session, organ_ids, model_id))
-    other_ids = [organ_id for organ_id in organ_ids if organ_id not in visible]
-    hidden = _models_with(session, other_ids, model_id, PAIRS_MAX, visible=False)
-    yanked: set[int] = set()
-    for batch in batches(sorted({other for _, other in hidden})):
-        yanked.update(session.scalars(select(Model.id).where(Model.id.in_(batch), Model.state == "yanked")))
-    return visible | {organ_id for organ_id, other in hidden if other in yanked}
 
 
 @dataclass(frozen=True, slots=True)
@@ -867,15 +780,15 @@ def _select_tensors(table: type[Placement] | type[Expert]) -> Any:
     return (
         select(
             *(Placement.name, table.type, table.tower, table.block, table.slot),
-            *(table.dtype, Organ.shape, Blob.digest, Organ.id, Blob.id),
+            *(table.dtype, OrganRow.shape, Blob.digest, OrganRow.id, Blob.id),
             *(table.theta, table.spectral_signal, Fingerprint.values),
-            *(Measurement.mean, Measurement.standard_deviation, Organ.nonfinite),
+            *(MeasurementRow.mean, MeasurementRow.standard_deviation, OrganRow.nonfinite),
         )
         .select_from(table)
-        .join(Organ, Organ.id == table.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
-        .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == THETA_METHOD))
+        .join(OrganRow, OrganRow.id == table.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == OrganRow.id)
+        .outerjoin(MeasurementRow, and_(MeasurementRow.organ_id == OrganRow.id, MeasurementRow.method == THETA_METHOD))
     )
 
 
@@ -888,64 +801,33 @@ def _tensor_row(
 
 def organ_ids(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, int]:
     """Return the ids of the registered organs among `keys`."""
-    ids: dict[OrganKey, int] = {}
-    for batch in batches(sorted({digest for digest, _, _ in keys})):
-        statement = select(Organ.id, Blob.digest, Organ.dtype, Organ.shape).join(Blob, Blob.id == Organ.blob_id)
-        for organ_id, *key in session.execute(statement.where(Blob.digest.in_(batch))):
-            if tuple(key) in keys:
-                ids[key[0], key[1], key[2]] = organ_id
-    return ids
-
-
-@dataclass(frozen=True, slots=True)
-class CellOrgan:
-    """An organ of a model in a cell, which is a type in a block."""
-
-    model: str
-    """`namespace/name@version`."""
-    license: str | None
-    name: str
-    slot: str
-    dtype: str
-    shape: tuple[int, ...]
-    """The lengths, beginning with the row length."""
-    digest: str
-    size_bytes: int
-    theta: float | None
-    spectral_signal: float | None
-    fingerprint: bytes | None
+    statement = select(OrganRow.id, Blob.digest, OrganRow.dtype, OrganRow.shape).join(Blob, Blob.id == OrganRow.blob_id)
+    rows = rows_among(session, statement, Blob.digest, {digest for digest, _, _ in keys})
+    ids = {(digest, dtype, shape): organ_id for organ_id, digest, dtype, shape in rows}
+    return {key: ids[key] for key in keys if key in ids}
 
 
 def cell_organs(
     session: Session, model_ids: Collection[int], kind: str, tower: str, block: int | None
-) -> list[CellOrgan]:
-    """Return the organs of the type `kind` in one block of one tower of the models, in the order of their files."""
+) -> list[tuple[PlacedOrgan, bytes | None]]:
+    """Return the organs of the type `kind` in one block of one tower of the models, each with its fingerprint.
+
+    They are in the order of the files.
+    """
     statement = (
-        select(Placement, Model, Organ.shape, Blob.digest, Fingerprint.values)
-        .join(Model, Model.id == Placement.model_id)
-        .join(Organ, Organ.id == Placement.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        select(Placement, ModelRow, OrganRow.shape, Blob.digest, OrganRow.nonfinite, Fingerprint.values)
+        .join(ModelRow, ModelRow.id == Placement.model_id)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == OrganRow.id)
         .with_hint(Placement, "INDEXED BY ix_placements_model", "sqlite")
         .where(Placement.model_id.in_(model_ids), Placement.type == kind, Placement.tower == tower)
         .where(Placement.block.is_(None) if block is None else Placement.block == block)
         .order_by(Placement.model_id, Placement.position)
     )
     return [
-        CellOrgan(
-            model=model.full_name,
-            license=model.license,
-            name=placement.name,
-            slot=placement.slot,
-            dtype=placement.dtype,
-            shape=tuple(map(int, shape.split("x"))),
-            digest=digest,
-            size_bytes=placement.size_bytes,
-            theta=placement.theta,
-            spectral_signal=placement.spectral_signal,
-            fingerprint=fingerprint,
-        )
-        for placement, model, shape, digest, fingerprint in session.execute(statement)
+        (placed_organ(placement, model, shape, digest, nonfinite), fingerprint)
+        for placement, model, shape, digest, nonfinite, fingerprint in session.execute(statement)
     ]
 
 
@@ -971,11 +853,11 @@ def model_experts(
     statement: Any = (
         select(
             *(Expert.tower, Expert.block, Expert.slot, Expert.expert, Expert.organ_id),
-            *(Blob.digest, Expert.dtype, Organ.shape, Expert.theta, Expert.spectral_signal, Fingerprint.values),
+            *(Blob.digest, Expert.dtype, OrganRow.shape, Expert.theta, Expert.spectral_signal, Fingerprint.values),
         )
-        .join(Organ, Organ.id == Expert.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .join(OrganRow, OrganRow.id == Expert.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == OrganRow.id)
         .where(Expert.model_id == model_id)
         .order_by(Expert.placement_id, Expert.expert)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from sqlalchemy import ColumnElement, Integer, Row, String, and_, case, cast, func, literal, null, or_, select
@@ -13,16 +14,17 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.amounts import weight_change
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import among, batches
+from organs.registry.catalog.rows import count, first, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
     Expert,
     FilePart,
     Fingerprint,
     Lineage,
-    Model,
     ModelMetadata,
+    ModelRow,
     ModelWord,
-    Organ,
+    OrganRow,
     Placement,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
@@ -83,9 +85,9 @@ def comparable_organs(session: Session, model_id: int) -> list[ComparablePlaceme
     statement = (
         select(
             *(Placement.name, Placement.tower, Placement.block, Placement.slot, Placement.type, Placement.theta),
-            *(Organ.id, Organ.shape, Organ.dtype, Fingerprint.values),
+            *(OrganRow.id, OrganRow.shape, OrganRow.dtype, Fingerprint.values),
         )
-        .join(Organ, Organ.id == Placement.organ_id)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
         .outerjoin(Fingerprint, Fingerprint.organ_id == Placement.organ_id)
         .where(Placement.model_id == model_id)
         .order_by(Placement.position)
@@ -122,13 +124,9 @@ def organs_at(session: Session, place: Slot) -> Sequence[Row[int, bytes | None]]
 
 def models_with(session: Session, place: Slot, organ_ids: Collection[int]) -> list[tuple[int, int]]:
     """Return pairs of a visible model and the organ of `organ_ids` that it has at `place`."""
-    pairs: list[tuple[int, int]] = []
-    for batch in batches(sorted(organ_ids)):
-        statement = select(Placement.model_id, Placement.organ_id).where(
-            *_is_at(place), Placement.organ_id.in_(batch), Placement.visible
-        )
-        pairs += [(model_id, organ_id) for model_id, organ_id in session.execute(statement)]
-    return pairs
+    statement = select(Placement.model_id, Placement.organ_id).where(*_is_at(place), Placement.visible)
+    rows = rows_among(session, statement, Placement.organ_id, organ_ids)
+    return [(model_id, organ_id) for model_id, organ_id in rows]
 
 
 ExpertPlace: TypeAlias = "tuple[Slot, int | None]"
@@ -139,59 +137,60 @@ def organs_of_models(session: Session, model_ids: Sequence[int]) -> Iterator[tup
     """Yield the organs with fingerprints of each model in turn, and those of its experts, with their places."""
     for model_id in model_ids:
         for table in (Placement, Expert):
-            expert = Expert.expert if table is Expert else cast(null(), Integer)
             statement = (
-                select(table.tower, table.block, table.slot, expert, *_RELATED)
-                .join(Organ, Organ.id == table.organ_id)
-                .join(Fingerprint, Fingerprint.organ_id == Organ.id)
+                _select_places(table)
+                .add_columns(*_RELATED)
+                .join(OrganRow, OrganRow.id == table.organ_id)
+                .join(Fingerprint, Fingerprint.organ_id == OrganRow.id)
                 .where(table.model_id == model_id)
             )
             for tower, block, slot, number, blob_id, dtype, shape, values in session.execute(statement):
                 yield ((tower, block, slot), number), RelatedOrgan(blob_id, dtype, _lengths(shape), values)
 
 
+def _select_places(table: type[Placement | Expert]) -> Any:
+    """Return a SELECT of the places of organs: tower, block, slot and number of the expert."""
+    expert = Expert.expert if table is Expert else cast(null(), Integer)
+    return select(table.tower, table.block, table.slot, expert)
+
+
 def blob_ids_of_models(session: Session, model_ids: Collection[int]) -> set[int]:
     """Return the blobs of the organs of these models, and of their experts."""
     blob_ids: set[int] = set()
     for table in (Placement, Expert):
-        statement = select(Organ.blob_id).join(table, table.organ_id == Organ.id).distinct()
-        for batch in batches(sorted(model_ids)):
-            blob_ids.update(session.scalars(statement.where(table.model_id.in_(batch))))
+        statement = select(OrganRow.blob_id).join(table, table.organ_id == OrganRow.id).distinct()
+        blob_ids.update(scalars_among(session, statement, table.model_id, model_ids))
     return blob_ids
 
 
 def blobs_in_models(session: Session, blob_ids: Collection[int]) -> set[int]:
     """Return those of the blobs that are organs of models, or other parts of their files."""
-    used: set[int] = set()
-    for batch in batches(sorted(blob_ids)):
-        for column in (Organ.blob_id, FilePart.blob_id):
-            used.update(session.scalars(select(column).where(column.in_(batch)).distinct()))
-    return used
+    columns: tuple[Any, ...] = (OrganRow.blob_id, FilePart.blob_id)
+    used = (scalars_among(session, select(column).distinct(), column, blob_ids) for column in columns)
+    return set(chain.from_iterable(used))
 
 
 def models_with_blobs(session: Session, blob_ids: Collection[int]) -> set[int]:
     """Return the models that have one of the blobs as an organ or as an expert."""
     found: set[int] = set()
     for table in (Placement, Expert):
-        for batch in batches(sorted(blob_ids)):
-            statement = select(table.model_id).join(Organ, Organ.id == table.organ_id)
-            found.update(session.scalars(statement.where(Organ.blob_id.in_(batch)).distinct()))
+        statement = select(table.model_id).join(OrganRow, OrganRow.id == table.organ_id).distinct()
+        found.update(scalars_among(session, statement, OrganRow.blob_id, blob_ids))
     return found
 
 
 def first_dependants(session: Session, blob_ids: Collection[int]) -> set[int]:
     """Return the oldest model that needs each of these blobs, or of their parents, that no model has."""
     above: set[int | None] = set(blob_ids)
-    for batch in batches(sorted(blob_ids)):
-        own, parent = aliased(Blob), aliased(Blob)
-        parents = select(own.depends_on, parent.depends_on).join(parent, parent.id == own.depends_on)
-        above.update(*session.execute(parents.where(own.id.in_(batch)).distinct()))
+    own, parent = aliased(Blob), aliased(Blob)
+    parents = select(own.depends_on, parent.depends_on).join(parent, parent.id == own.depends_on).distinct()
+    above.update(*rows_among(session, parents, own.id, blob_ids))
     blobs = {blob_id for blob_id in above if blob_id is not None}
+    unused = blobs - blobs_in_models(session, blobs)
     models: set[int] = set()
-    for batch in batches(sorted(blobs - blobs_in_models(session, blobs))):
-        for parent_id, model_id, joined in _dependants():
-            oldest = joined.with_only_columns(func.min(model_id)).where(parent_id.in_(batch)).group_by(parent_id)
-            models.update(session.scalars(oldest))
+    for parent_id, model_id, joined in _dependants():
+        oldest = joined.with_only_columns(func.min(model_id)).group_by(parent_id)
+        models.update(scalars_among(session, oldest, parent_id, unused))
     return models
 
 
@@ -215,27 +214,24 @@ def _dependants() -> Iterator[tuple[Any, Any, Any]]:
     """
     for table in (Placement, Expert):
         child, below = aliased(Blob), aliased(Blob)
-        placed = select(table.model_id).join(Organ, Organ.id == table.organ_id)
-        yield child.depends_on, table.model_id, placed.join(child, child.id == Organ.blob_id)
-        indirect = placed.join(below, below.id == Organ.blob_id).join(child, child.id == below.depends_on)
+        placed = select(table.model_id).join(OrganRow, OrganRow.id == table.organ_id)
+        yield child.depends_on, table.model_id, placed.join(child, child.id == OrganRow.blob_id)
+        indirect = placed.join(below, below.id == OrganRow.blob_id).join(child, child.id == below.depends_on)
         yield child.depends_on, table.model_id, indirect
 
 
 def models_to_repack(session: Session, limit: int | None = None, *, everything: bool = False) -> Sequence[int]:
     """Return the models whose organs no repack has examined, or all models, the oldest first."""
-    statement = select(Model.id).where(Model.state != "removed").order_by(Model.id).limit(limit)
-    return session.scalars(statement if everything else statement.where(Model.repacked_at.is_(None))).all()
+    statement = select(ModelRow.id).where(ModelRow.state != "removed").order_by(ModelRow.id).limit(limit)
+    return session.scalars(statement if everything else statement.where(ModelRow.repacked_at.is_(None))).all()
 
 
 def places_of(session: Session, model_ids: Collection[int]) -> list[ExpertPlace]:
     """Return the places of the models, and those of their experts."""
     places: dict[ExpertPlace, None] = {}
     for table in (Placement, Expert):
-        expert = Expert.expert if table is Expert else cast(null(), Integer)
-        statement = select(table.tower, table.block, table.slot, expert).distinct()
-        for batch in batches(sorted(model_ids)):
-            rows = session.execute(statement.where(table.model_id.in_(batch)))
-            places.update((((tower, block, slot), number), None) for tower, block, slot, number in rows)
+        rows = rows_among(session, _select_places(table).distinct(), table.model_id, model_ids)
+        places.update((((tower, block, slot), number), None) for tower, block, slot, number in rows)
     return list(places)
 
 
@@ -248,11 +244,11 @@ def related_organs_at(
     statement = (
         select(*_RELATED, func.max(case((table.visible, 1), else_=0)))
         .select_from(table)
-        .join(Organ, Organ.id == table.organ_id)
-        .join(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .join(OrganRow, OrganRow.id == table.organ_id)
+        .join(Fingerprint, Fingerprint.organ_id == OrganRow.id)
         .where(table.slot == slot, table.block == block, table.tower == tower)
         .group_by(*_RELATED)
-        .order_by(Organ.blob_id)
+        .order_by(OrganRow.blob_id)
     )
     if number is not None:
         statement = statement.where(Expert.expert == number)
@@ -266,7 +262,7 @@ def related_organs_at(
     ]
 
 
-_RELATED = (Organ.blob_id, Organ.dtype, Organ.shape, Fingerprint.values)
+_RELATED = (OrganRow.blob_id, OrganRow.dtype, OrganRow.shape, Fingerprint.values)
 
 
 def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage], int]:
@@ -275,12 +271,12 @@ def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage]
     At most `limit` edges of each kind are returned, because a model may have edges to ten thousand others: the oldest
     edges to parents, the oldest edges to children, and the edges to the nearest measured relatives.
     """
-    to_parent, to_child = Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id
-    is_public = Model.state.in_(REACHABLE_STATES)
-    parent_is_public = select(Model.id).where(Model.id == Lineage.parent_model_id, is_public).exists()
-    child_is_public = select(Model.id).where(Model.id == Lineage.child_model_id, is_public).exists()
-    parents = and_(to_parent, or_(Lineage.parent_model_id.is_(None), parent_is_public))
-    children = and_(to_child, child_is_public)
+    is_public = ModelRow.state.in_(REACHABLE_STATES)
+    parent_is_public = select(ModelRow.id).where(ModelRow.id == Lineage.parent_model_id, is_public).exists()
+    child_is_public = select(ModelRow.id).where(ModelRow.id == Lineage.child_model_id, is_public).exists()
+    has_parent = or_(Lineage.parent_model_id.is_(None), parent_is_public)
+    parents = and_(Lineage.child_model_id == model_id, has_parent)
+    children = and_(Lineage.parent_model_id == model_id, child_is_public)
     is_measured = Lineage.evidence == "measured"
     edges: list[Lineage] = []
     for ends, order in (
@@ -289,51 +285,39 @@ def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage]
         (and_(or_(parents, children), is_measured), func.coalesce(Lineage.change, 2.0 * (1.0 - Lineage.score))),
     ):
         edges += session.scalars(select(Lineage).where(ends).order_by(order, Lineage.id).limit(limit))
-    count = select(func.count()).select_from(Lineage)
-    return edges, sum(session.scalar(count.where(ends)) or 0 for ends in (parents, children))
+    return edges, count(session, Lineage, parents) + count(session, Lineage, children)
 
 
 def parents_of(session: Session, model_ids: Collection[int], evidence: Sequence[str]) -> list[Lineage]:
     """Return the edges of models to their parents with one of the kinds of `evidence`, by model and row id."""
-    edges: list[Lineage] = []
-    for batch in batches(sorted(model_ids)):
-        statement = select(Lineage).where(Lineage.child_model_id.in_(batch), Lineage.evidence.in_(evidence))
-        edges += session.scalars(statement.order_by(Lineage.child_model_id, Lineage.id))
-    return edges
+    statement = select(Lineage).where(Lineage.evidence.in_(evidence)).order_by(Lineage.child_model_id, Lineage.id)
+    return list(scalars_among(session, statement, Lineage.child_model_id, model_ids))
 
 
-def measured_relation(session: Session, first_id: int, second_id: int) -> str | None:
-    """Return the measured relation of two models, in any order; None if they are not similar."""
+def measured_edge(session: Session, first_id: int, second_id: int) -> Lineage | None:
+    """Return the measured edge between two models, in any order; None if they are not similar."""
     ends = (Lineage.child_model_id == max(first_id, second_id), Lineage.parent_model_id == min(first_id, second_id))
-    return session.scalar(select(Lineage.relation).where(*ends, Lineage.evidence == "measured").limit(1))
+    return first(session, select(Lineage).where(*ends, Lineage.evidence == "measured"))
 
 
 def measured_edges(session: Session, model_id: int) -> Sequence[Lineage]:
     """Return the measured edges of a model to public models, in the order of their rows."""
     ends = or_(Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id)
-    public = select(Model.id).where(Model.state.in_(REACHABLE_STATES))
+    public = select(ModelRow.id).where(ModelRow.state.in_(REACHABLE_STATES))
     statement = select(Lineage).where(ends, Lineage.evidence == "measured", Lineage.child_model_id.in_(public))
     return session.scalars(statement.where(Lineage.parent_model_id.in_(public)).order_by(Lineage.id)).all()
 
 
 def blobs_of_organs(session: Session, organ_ids: Collection[int]) -> dict[int, int]:
     """Return the blob of each organ."""
-    found: dict[int, int] = {}
-    for batch in batches(sorted(organ_ids)):
-        found |= dict(session.execute(select(Organ.id, Organ.blob_id).where(Organ.id.in_(batch))).all())
-    return found
+    rows = rows_among(session, select(OrganRow.id, OrganRow.blob_id), OrganRow.id, organ_ids)
+    return {organ_id: blob_id for organ_id, blob_id in rows}  # noqa: C416  # rows are not plain tuples
 
 
 def edges_without_change(session: Session, after_id: int, limit: int) -> Sequence[Lineage]:
     """Return the next measured edges after the row `after_id` whose change is not known."""
     statement = select(Lineage).where(Lineage.evidence == "measured", Lineage.change.is_(None), Lineage.id > after_id)
     return session.scalars(statement.order_by(Lineage.id).limit(limit)).all()
-
-
-def matched_share(session: Session, first_id: int, second_id: int) -> float | None:
-    """Return which share of blocks encoding one of two models again gives of the other; None if it was not tried."""
-    ends = (Lineage.child_model_id == max(first_id, second_id), Lineage.parent_model_id == min(first_id, second_id))
-    return session.scalar(select(Lineage.matched).where(*ends, Lineage.evidence == "measured").limit(1))
 
 
 def declared_texts_to(session: Session, model_ids: Collection[int]) -> Iterator[str]:
@@ -363,16 +347,13 @@ def declared_edges_with(
     return edges
 
 
-def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, Model]:
+def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, ModelRow]:
     """Return the public models among `model_ids`, by id."""
-    models: dict[int, Model] = {}
-    for batch in batches(sorted(model_ids)):
-        rows = session.scalars(select(Model).where(Model.id.in_(batch), Model.state.in_(REACHABLE_STATES)))
-        models |= {model.id: model for model in rows}
-    return models
+    public = select(ModelRow).where(ModelRow.state.in_(REACHABLE_STATES))
+    return {model.id: model for model in scalars_among(session, public, ModelRow.id, model_ids)}
 
 
-def visible_models_with_words(session: Session, words: Collection[str], limit: int) -> Sequence[Model]:
+def visible_models_with_words(session: Session, words: Collection[str], limit: int) -> Sequence[ModelRow]:
     """Return visible models that have all of `words` in name, title, tags and description, oldest first."""
     model_ids = (
         select(ModelWord.model_id)
@@ -380,25 +361,25 @@ def visible_models_with_words(session: Session, words: Collection[str], limit: i
         .group_by(ModelWord.model_id)
         .having(func.count() == len(set(words)))
     )
-    statement = select(Model).where(Model.id.in_(model_ids), Model.state == "visible", Model.kind.in_(WEIGHT_KINDS))
-    return session.scalars(statement.order_by(Model.id).limit(limit)).all()
+    statement = select(ModelRow).where(
+        ModelRow.id.in_(model_ids), ModelRow.state == "visible", ModelRow.kind.in_(WEIGHT_KINDS)
+    )
+    return session.scalars(statement.order_by(ModelRow.id).limit(limit)).all()
 
 
 def metadata_texts(session: Session, model_ids: Collection[int], keys: Collection[str]) -> dict[int, dict[str, str]]:
     """Return the strings of `keys` in the metadata of each model; other types are left out."""
     texts: dict[int, dict[str, str]] = {model_id: {} for model_id in model_ids}
-    for batch in batches(sorted(model_ids)):
-        statement = select(ModelMetadata.model_id, ModelMetadata.key, ModelMetadata.value).where(
-            ModelMetadata.model_id.in_(batch), ModelMetadata.key.in_(sorted(keys)), ModelMetadata.type == "string"
-        )
-        for model_id, key, value in session.execute(statement):
-            texts[model_id][key] = value
+    statement = select(ModelMetadata.model_id, ModelMetadata.key, ModelMetadata.value)
+    statement = statement.where(ModelMetadata.key.in_(sorted(keys)), ModelMetadata.type == "string")
+    for model_id, key, value in rows_among(session, statement, ModelMetadata.model_id, model_ids):
+        texts[model_id][key] = value
     return texts
 
 
 def public_model_ids(session: Session) -> set[int]:
     """Return the ids of all public models."""
-    return set(session.scalars(select(Model.id).where(Model.state.in_(REACHABLE_STATES))))
+    return set(session.scalars(select(ModelRow.id).where(ModelRow.state.in_(REACHABLE_STATES))))
 
 
 def connected_models(session: Session) -> list[tuple[int, list[int]]]:
@@ -425,33 +406,31 @@ def unregistered_parents(session: Session, length: int) -> Sequence[Row[int, str
 def edges_from(session: Session, model_ids: Collection[int]) -> list[Edge]:
     """Return all edges from these models to their parents and measured relatives, in the order of their rows."""
     columns = (Lineage.id, Lineage.child_model_id, Lineage.parent_model_id, Lineage.parent_text)
-    edges: dict[int, Edge] = {}
-    for batch in batches(sorted(model_ids)):
-        statement = select(*columns, Lineage.relation, Lineage.evidence, Lineage.score, Lineage.change, Lineage.matched)
-        rows = session.execute(statement.where(Lineage.child_model_id.in_(batch)))
-        for row_id, child, parent, text, relation, evidence, score, change, matched in rows:
-            directed = evidence != "measured"
-            edges[row_id] = Edge(child or 0, parent, text, relation, evidence, score, change, matched, directed)
+    measured = (Lineage.relation, Lineage.evidence, Lineage.score, Lineage.change, Lineage.matched)
+    statement: Any = select(*columns, *measured)
+    rows = rows_among(session, statement, Lineage.child_model_id, model_ids)
+    edges = {
+        row_id: Edge(child or 0, parent, text, relation, evidence, score, change, matched, evidence != "measured")
+        for row_id, child, parent, text, relation, evidence, score, change, matched in rows
+    }
     return [edges[row_id] for row_id in sorted(edges)]
 
 
 def main_dtypes(session: Session, model_ids: Collection[int]) -> dict[int, str]:
     """Return the tensor type of most weights of each model."""
+    statement = select(Placement.model_id, OrganRow.dtype, func.sum(OrganRow.elements))
+    grouped = statement.join(OrganRow, OrganRow.id == Placement.organ_id).group_by(Placement.model_id, OrganRow.dtype)
     most: dict[int, tuple[int, str]] = {}
-    for batch in batches(sorted(model_ids)):
-        count = func.sum(Organ.elements)
-        statement = select(Placement.model_id, Organ.dtype, count).join(Organ, Organ.id == Placement.organ_id)
-        grouped = statement.where(Placement.model_id.in_(batch)).group_by(Placement.model_id, Organ.dtype)
-        for model_id, dtype, elements in session.execute(grouped):
-            most[model_id] = max(most.get(model_id, (0, "")), (int(elements), dtype))
+    for model_id, dtype, elements in rows_among(session, grouped, Placement.model_id, model_ids):
+        most[model_id] = max(most.get(model_id, (0, "")), (int(elements), dtype))
     return {model_id: dtype for model_id, (_, dtype) in most.items()}
 
 
 class RelatedPair(NamedTuple):
     """Two models that were measured to be related, the older one first, and their measured edge."""
 
-    first: Model
-    second: Model
+    first: ModelRow
+    second: ModelRow
     relation: str
     likeness: float | None
     change: float | None
@@ -462,7 +441,7 @@ def related_pairs(session: Session, limit: int, least: float | None = None) -> l
 
     The newest pairs come first; with `least`, the least likeness, the most similar ones.
     """
-    first, second = aliased(Model), aliased(Model)
+    first, second = aliased(ModelRow), aliased(ModelRow)
     statement = (
         select(first, second, Lineage.relation, Lineage.score, Lineage.change)
         .join(first, first.id == Lineage.parent_model_id)
@@ -478,8 +457,8 @@ def related_pairs(session: Session, limit: int, least: float | None = None) -> l
 
 def organ_digests(session: Session, model_id: int) -> dict[int, str]:
     """Return the digests of the organs of a model by organ id."""
-    statement = select(Organ.id, Blob.digest).join(Blob, Blob.id == Organ.blob_id)
-    placed = statement.join(Placement, Placement.organ_id == Organ.id).where(Placement.model_id == model_id)
+    statement = select(OrganRow.id, Blob.digest).join(Blob, Blob.id == OrganRow.blob_id)
+    placed = statement.join(Placement, Placement.organ_id == OrganRow.id).where(Placement.model_id == model_id)
     return dict(session.execute(placed.distinct()).all())
 
 
@@ -539,29 +518,26 @@ def kin_of(session: Session, model_id: int) -> Mapping[int, float | None]:
     Kin are the models of likeness `KIN_MIN` and more, the ancestors by declared or recorded lineage, and the
     descendants of all of these ancestors and of the model itself. Only public models are followed.
     """
-    return cached(session, ("kin of", model_id), lambda: _read_kin(session, model_id))
 
+    def read() -> dict[int, float | None]:
+        measured = likenesses(session, model_id)
+        # From a descendant, its other parents are not followed: a chimera does not make its two parents kin.
+        ancestors = _reachable(session, {model_id}, Lineage.child_model_id, Lineage.parent_model_id)
+        family = _reachable(session, ancestors, Lineage.parent_model_id, Lineage.child_model_id)
+        alike = {other for other, likeness in measured.items() if likeness >= KIN_MIN}
+        return {other: measured.get(other) for other in alike | family} | {model_id: 1.0}
 
-def _read_kin(session: Session, model_id: int) -> dict[int, float | None]:
-    measured = likenesses(session, model_id)
-    # From a descendant, its other parents are not followed: a chimera does not make its two parents kin.
-    ancestors = _reachable(session, {model_id}, Lineage.child_model_id, Lineage.parent_model_id)
-    family = _reachable(session, ancestors, Lineage.parent_model_id, Lineage.child_model_id)
-    alike = {other for other, likeness in measured.items() if likeness >= KIN_MIN}
-    kin: dict[int, float | None] = {other: measured.get(other) for other in alike | family}
-    return kin | {model_id: 1.0}
+    return cached(session, ("kin of", model_id), read)
 
 
 def _reachable(session: Session, starts: Iterable[int], source: Any, target: Any) -> set[int]:
     """Return `starts` and the public models that edges of lineage lead to, from `source` to `target`."""
     reached = set(starts)
-    edge = and_(Lineage.evidence.in_(("declared", "recorded")), Model.state.in_(REACHABLE_STATES))
+    is_edge = (Lineage.evidence.in_(("declared", "recorded")), ModelRow.state.in_(REACHABLE_STATES))
+    statement = select(target).join(ModelRow, ModelRow.id == target).where(*is_edge).distinct().limit(KIN_MAX)
     frontier = sorted(reached)
     while frontier and len(reached) < KIN_MAX:
-        following: set[int] = set()
-        for batch in batches(frontier):
-            statement = select(target).join(Model, Model.id == target).where(source.in_(batch), edge)
-            following.update(session.scalars(statement.distinct().limit(KIN_MAX)))
+        following = set(scalars_among(session, statement, source, frontier))
         frontier = sorted(following - reached)[: KIN_MAX - len(reached)]
         reached.update(frontier)
     return reached
@@ -571,8 +547,8 @@ def likeness_to(base_id: int) -> ColumnElement[float | None]:
     """Return the measured likeness of each row of `Model` to the model `base_id` in SQL; NULL if not measured."""
     # The younger of two models is the child of their measured edge.
     ends = (
-        Lineage.child_model_id == case((Model.id > base_id, Model.id), else_=base_id),
-        Lineage.parent_model_id == case((Model.id > base_id, literal(base_id)), else_=Model.id),
+        Lineage.child_model_id == case((ModelRow.id > base_id, ModelRow.id), else_=base_id),
+        Lineage.parent_model_id == case((ModelRow.id > base_id, literal(base_id)), else_=ModelRow.id),
     )
-    score = select(func.max(Lineage.score)).where(*ends, Lineage.evidence == "measured").correlate(Model)
-    return case((Model.id == base_id, 1.0), else_=score.scalar_subquery())
+    score = select(func.max(Lineage.score)).where(*ends, Lineage.evidence == "measured").correlate(ModelRow)
+    return case((ModelRow.id == base_id, 1.0), else_=score.scalar_subquery())

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select, true
+from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select, true
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
-from organs.registry.catalog.queries.models import count_models, is_composed
+from organs.registry.catalog.queries.model_lists import count_models, is_composed
+from organs.registry.catalog.rows import count
 from organs.registry.catalog.tables import (
     Blob,
-    Chimera,
+    ChimeraRow,
     Facet,
-    Gain,
+    GainRow,
     Ingest,
     Lineage,
-    Measurement,
-    Model,
-    Organ,
+    MeasurementRow,
+    ModelRow,
+    OrganRow,
     Placement,
     Total,
-    Verdict,
+    VerdictRow,
 )
 from organs.registry.catalog.vocabulary import CHIMERA, STACK_CODEC
 from organs.registry.entities.about import Figures, RegistryTotals
@@ -63,20 +63,20 @@ def facet_figures(session: Session) -> list[FacetFigures]:
     The tensors of chimeras are left out: they belong to other models, or were computed from theirs.
     """
     theta, spectral = Placement.theta, Placement.spectral_signal
+    sums = (func.coalesce(func.sum(values), 0.0) for values in (theta, theta * theta, spectral))
+    theta_sum, square_sum, spectral_sum = sums
     # Each measure has its own query, which reads only its own index.
-    thetas = _by_facet(
-        session,
-        (func.count(), func.count(theta), _sum(theta), _sum(theta * theta), func.min(theta), func.max(theta)),
-    )
-    spectra = _by_facet(session, (func.count(spectral), _sum(spectral)))
+    measured = (func.count(theta), theta_sum, square_sum, func.min(theta), func.max(theta))
+    thetas = _by_facet(session, (func.count(), *measured))
+    spectra = _by_facet(session, (func.count(spectral), spectral_sum))
     sizes = _by_facet(session, (func.sum(Placement.size_bytes),))
     statement = select(Facet.id, Facet.type, Facet.slot, Facet.dtype).order_by(Facet.id)
     rows: list[FacetFigures] = []
     for facet, kind, slot, dtype in session.execute(statement):
         if facet in thetas:
-            tensors, *measured = thetas[facet]
+            tensors, *figures = thetas[facet]
             (size,) = sizes[facet]
-            rows.append(FacetFigures(kind, slot, dtype, tensors, int(size), *measured, *spectra[facet]))
+            rows.append(FacetFigures(kind, slot, dtype, tensors, int(size), *figures, *spectra[facet]))
     return rows
 
 
@@ -86,13 +86,9 @@ def _by_facet(session: Session, sums: tuple[Any, ...]) -> dict[int, tuple[Any, .
     return {facet: tuple(values) for facet, *values in session.execute(statement)}
 
 
-def _sum(column: Any) -> Any:
-    return func.coalesce(func.sum(column), 0.0)
-
-
 def _original() -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that a Placement is visible and its model was not composed here."""
-    return Placement.visible, Placement.model_id.not_in(select(Chimera.model_id))  # type: ignore[return-value]
+    return Placement.visible, Placement.model_id.not_in(select(ChimeraRow.model_id))  # type: ignore[return-value]
 
 
 def mean_thetas_by_type(session: Session) -> Iterator[tuple[str, int, float]]:
@@ -118,41 +114,23 @@ def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int]) -> dict[i
     return {rank: theta for rank, theta in thetas.items() if theta is not None}
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRow:
-    """A tensor of a model with the measures that reports use. θ is in degrees."""
-
-    name: str
-    type: str
-    tower: str
-    block: int | None
-    slot: str
-    dtype: str
-    shape: str
-    elements: int
-    size_bytes: int
-    theta: float | None
-    spectral_signal: float | None
+def tensor_rows(session: Session, model_id: int) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return the tensors of a model in order, with the columns of `_tensors`."""
+    return session.execute(_tensors(Placement.model_id == model_id).order_by(Placement.position)).all()
 
 
-def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
-    """Return the tensors of a model in order."""
-    rows = session.execute(_tensors().where(Placement.model_id == model_id).order_by(Placement.position))
-    return [TensorRow(*row) for row in rows]
-
-
-def _tensors() -> Any:
-    """Return the statement that selects the columns of TensorRow."""
+def _tensors(*conditions: Any) -> Select[*tuple[Any, ...]]:
+    """Return a SELECT of the tensors that meet the conditions, with the measures that reports use."""
     place = (Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot, Placement.dtype)
-    measures = (Organ.shape, Organ.elements, Placement.size_bytes, Placement.theta, Placement.spectral_signal)
-    return select(*place, *measures).join(Organ, Organ.id == Placement.organ_id)
+    measures = (OrganRow.shape, OrganRow.elements, Placement.size_bytes, Placement.theta, Placement.spectral_signal)
+    return select(*place, *measures).join(OrganRow, OrganRow.id == Placement.organ_id).where(*conditions)
 
 
 def kinds_of_models(session: Session) -> Sequence[Row[str, bool, int]]:
     """Return kind (`chimera` if composed in this registry), completeness and number of visible models."""
-    kind = case((is_composed(), CHIMERA), else_=Model.kind).label("model_kind")
-    statement = select(kind, Model.complete, func.count()).where(Model.state == "visible")
-    return session.execute(statement.group_by(kind, Model.complete).order_by(kind, Model.complete)).all()
+    kind = case((is_composed(), CHIMERA), else_=ModelRow.kind).label("model_kind")
+    statement = select(kind, ModelRow.complete, func.count()).where(ModelRow.state == "visible")
+    return session.execute(statement.group_by(kind, ModelRow.complete).order_by(kind, ModelRow.complete)).all()
 
 
 def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, MatrixFigures]:
@@ -161,23 +139,32 @@ def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, M
     A matrix is a tensor with a spectral reading: it has at least two rows and two columns, and a readable dtype.
     """
     spectral = Placement.spectral_signal
+    in_model: Any = Placement.visible if model_id is None else Placement.model_id == model_id
     statement = select(Placement.model_id, func.count(), func.avg(Placement.theta), func.avg(spectral))
-    rows = session.execute(statement.where(_in_model(model_id), spectral.is_not(None)).group_by(Placement.model_id))
+    rows = session.execute(statement.where(in_model, spectral.is_not(None)).group_by(Placement.model_id))
     return {model: MatrixFigures(*figures) for model, *figures in rows}
 
 
 def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | None, int, float | None]]:
     """Return visible, complete models with θ, oldest first: id, namespace, name, version, title, parameters, θ."""
-    columns = (Model.id, Model.namespace, Model.name, Model.version, Model.title, Model.parameters, Model.mean_theta)
-    statement = select(*columns).where(
-        Model.state == "visible",
-        Model.complete,
-        Model.kind == "model",
-        ~is_composed(),
-        Model.mean_theta.is_not(None),
-        Model.parameters > 0,
+    columns = (
+        ModelRow.id,
+        ModelRow.namespace,
+        ModelRow.name,
+        ModelRow.version,
+        ModelRow.title,
+        ModelRow.parameters,
+        ModelRow.mean_theta,
     )
-    return session.execute(statement.order_by(Model.id)).all()
+    statement = select(*columns).where(
+        ModelRow.state == "visible",
+        ModelRow.complete,
+        ModelRow.kind == "model",
+        ~is_composed(),
+        ModelRow.mean_theta.is_not(None),
+        ModelRow.parameters > 0,
+    )
+    return session.execute(statement.order_by(ModelRow.id)).all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,38 +177,39 @@ class NamedModels:
 
 def unlicensed_models(session: Session, limit: int) -> NamedModels:
     """Return the visible models that state no license, without vocabularies."""
-    return _named(session, limit, Model.state == "visible", Model.license.is_(None), Model.kind != "vocabulary")
+    return _named(
+        session, limit, ModelRow.state == "visible", ModelRow.license.is_(None), ModelRow.kind != "vocabulary"
+    )
 
 
 def nonfinite_models(session: Session, limit: int) -> NamedModels:
     """Return the visible models with weights that are NaN or infinite."""
-    return _named(session, limit, Model.state == "visible", Model.nonfinite_tensors > 0)
+    return _named(session, limit, ModelRow.state == "visible", ModelRow.nonfinite_tensors > 0)
 
 
 def models_in_state(session: Session, state: str, limit: int) -> NamedModels:
     """Return the models in a state, such as yanked, quarantined or incomplete."""
-    return _named(session, limit, Model.state == state)
+    return _named(session, limit, ModelRow.state == state)
 
 
 def unrun_chimeras(session: Session, limit: int) -> NamedModels:
     """Return the visible chimeras without a verdict."""
-    has_verdict = select(Verdict.id).where(Verdict.model_id == Model.id).exists()
-    return _named(session, limit, Model.state == "visible", is_composed(), ~has_verdict)
+    has_verdict = select(VerdictRow.id).where(VerdictRow.model_id == ModelRow.id).exists()
+    return _named(session, limit, ModelRow.state == "visible", is_composed(), ~has_verdict)
 
 
 def _named(session: Session, limit: int, *conditions: ColumnElement[bool]) -> NamedModels:
-    count = session.scalar(select(func.count()).select_from(Model).where(*conditions)) or 0
-    rows = session.scalars(select(Model).where(*conditions).order_by(Model.id).limit(limit)) if count else ()
-    return NamedModels(count, tuple(model.full_name for model in rows))
+    rows = session.scalars(select(ModelRow).where(*conditions).order_by(ModelRow.id).limit(limit))
+    return NamedModels(count(session, ModelRow, *conditions), tuple(model.full_name for model in rows))
 
 
 def equal_models(session: Session, limit: int) -> list[tuple[str, ...]]:
     """Return the names of visible models with the same file, for each of at most `limit` such files."""
-    visible = Model.state == "visible"
-    digests = select(Model.digest).where(visible).group_by(Model.digest).having(func.count() > 1)
-    shared = session.scalars(digests.order_by(func.min(Model.id)).limit(limit)).all()
+    visible = ModelRow.state == "visible"
+    digests = select(ModelRow.digest).where(visible).group_by(ModelRow.digest).having(func.count() > 1)
+    shared = session.scalars(digests.order_by(func.min(ModelRow.id)).limit(limit)).all()
     names: dict[str, list[str]] = {digest: [] for digest in shared}
-    for model in session.scalars(select(Model).where(visible, Model.digest.in_(shared)).order_by(Model.id)):
+    for model in session.scalars(select(ModelRow).where(visible, ModelRow.digest.in_(shared)).order_by(ModelRow.id)):
         names[model.digest].append(model.full_name)
     return [tuple(group) for group in names.values()]
 
@@ -241,9 +229,9 @@ def combined_models(session: Session, model_ids: Collection[int]) -> frozenset[f
     statement = (
         select(first.parent_model_id, second.parent_model_id)
         .join(second, second.child_model_id == first.child_model_id)
-        .join(Model, Model.id == first.child_model_id)
+        .join(ModelRow, ModelRow.id == first.child_model_id)
         .where(
-            Model.state == "visible",
+            ModelRow.state == "visible",
             first.parent_model_id.in_(model_ids),
             second.parent_model_id.in_(model_ids),
             first.evidence == "recorded",
@@ -258,145 +246,105 @@ def combined_models(session: Session, model_ids: Collection[int]) -> frozenset[f
 def largest_gain(session: Session) -> tuple[str, float, str] | None:
     """Return the visible chimera with the largest settled gain, the gain in percent, and the text; None without one."""
     statement = (
-        select(Model, Gain.percent, Gain.text)
-        .join(Gain, Gain.model_id == Model.id)
-        .where(Model.state == "visible", Gain.settled.is_(true()), Gain.percent > 0)
+        select(ModelRow, GainRow.percent, GainRow.text)
+        .join(GainRow, GainRow.model_id == ModelRow.id)
+        .where(ModelRow.state == "visible", GainRow.settled.is_(true()), GainRow.percent > 0)
     )
-    row = session.execute(statement.order_by(Gain.percent.desc(), Gain.id).limit(1)).one_or_none()
+    row = session.execute(statement.order_by(GainRow.percent.desc(), GainRow.id).limit(1)).one_or_none()
     return None if row is None else (row[0].full_name, row[1], row[2])
 
 
-def lowest_matrices(session: Session, limit: int) -> list[tuple[Model, TensorRow, int]]:
+def lowest_matrices(session: Session, limit: int) -> list[tuple[ModelRow, Row[*tuple[Any, ...]], int]]:
     """Return the matrix with the lowest θ of each visible model, by rising θ, then by the age of the model.
 
     The number is how many of the models have exactly this lowest θ.
 
     Norms are left out, and so are models that were composed here: their matrices belong to other models.
     """
+    is_well = (
+        Placement.theta.is_not(None),
+        Placement.spectral_signal.is_not(None),
+        Placement.type != OrganType.NORM.value,
+    )
     lowest = func.min(Placement.theta)
-    statement = select(Placement.model_id, lowest).where(*_original(), *_is_well()).group_by(Placement.model_id)
+    statement = select(Placement.model_id, lowest).where(*_original(), *is_well).group_by(Placement.model_id)
     each = statement.subquery().columns[1]
     counted = select(each, func.count()).group_by(each).having(func.count() > 1)
     shared: dict[float | None, int] = dict(session.execute(counted).all())
-    wells: list[tuple[Model, TensorRow, int]] = []
+    wells = []
     for model_id, theta in session.execute(statement.order_by(lowest, Placement.model_id).limit(limit)).all():
-        own = _tensors().where(Placement.model_id == model_id, *_is_well())
-        row = session.execute(own.order_by(Placement.theta, Placement.position).limit(1)).one()
-        wells.append((session.get_one(Model, model_id), TensorRow(*row), shared.get(theta, 1)))
+        own = _tensors(Placement.model_id == model_id, *is_well).order_by(Placement.theta, Placement.position)
+        row = session.execute(own.limit(1)).one()
+        wells.append((session.get_one(ModelRow, model_id), row, shared.get(theta, 1)))
     return wells
 
 
-def _is_well() -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a Placement is a matrix with a θ, and not a norm."""
-    return Placement.theta.is_not(None), Placement.spectral_signal.is_not(None), Placement.type != OrganType.NORM.value
+def dtypes_of(session: Session, model_id: int) -> Sequence[Row[*tuple[Any, ...]]]:
+    """Return a row for each dtype of a model, by falling bytes, then by name.
 
-
-def _in_model(model_id: int | None) -> ColumnElement[bool]:
-    return Placement.visible if model_id is None else Placement.model_id == model_id  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
-class DtypeFigures:
-    """The tensors of a model with one dtype; the second mean is over those with a spectral reading."""
-
-    dtype: str
-    tensors: int
-    size_bytes: int
-    mean_theta: float | None
-    matrix_mean_theta: float | None
-
-
-def dtypes_of(session: Session, model_id: int) -> list[DtypeFigures]:
-    """Return the dtypes of a model by falling bytes, then by name."""
+    Each has dtype, number of tensors, bytes, mean θ, and mean θ of the tensors with a spectral reading.
+    """
     size, theta = func.sum(Placement.size_bytes), Placement.theta
     matrix_theta = func.avg(case((Placement.spectral_signal.is_not(None), theta)))
-    statement = select(Placement.dtype, func.count(), size, func.avg(theta), matrix_theta)
+    statement: Any = select(Placement.dtype, func.count(), size, func.avg(theta), matrix_theta)
     ordered = statement.where(Placement.model_id == model_id).group_by(Placement.dtype)
-    rows = session.execute(ordered.order_by(size.desc(), Placement.dtype))
-    return [DtypeFigures(dtype, count, int(size_bytes), *means) for dtype, count, size_bytes, *means in rows]
+    return session.execute(ordered.order_by(size.desc(), Placement.dtype)).all()
 
 
 def unusual_organs(
     session: Session, model_id: int, limit: int
-) -> Sequence[Row[str, str, int, int, int, bool, str | None]]:
+) -> tuple[Sequence[Row[str, str, int, int, int, bool, str | None]], int]:
     """Return organs with NaN or infinite values in the sample, constant organs, and organs without θ, in order.
 
-    Each row has name, dtype, sample size, NaN, infinities, whether it is constant, and why nothing was measured.
+    Each row has name, dtype, sample size, NaN, infinities, whether it is constant, and why nothing was measured. The
+    number counts all of them, also beyond `limit`.
     """
-    sample = (Measurement.sample_size, Measurement.nan_count, Measurement.infinite_count)
+    # The row of the spectral reading has no θ. The row of the Z-measure reports values that cannot be read.
+    is_empty = and_(MeasurementRow.theta.is_(None), MeasurementRow.spectral_signal.is_(None))
+    unusual = or_(MeasurementRow.nan_count > 0, MeasurementRow.infinite_count > 0, MeasurementRow.constant, is_empty)
+    sample = (MeasurementRow.sample_size, MeasurementRow.nan_count, MeasurementRow.infinite_count)
     statement = (
-        select(Placement.name, Placement.dtype, *sample, Measurement.constant, Measurement.reason)
-        .join(Measurement, Measurement.organ_id == Placement.organ_id)
-        .where(_is_unusual(model_id))
-        .order_by(Placement.position, Measurement.method)
+        select(Placement.name, Placement.dtype, *sample, MeasurementRow.constant, MeasurementRow.reason)
+        .join(MeasurementRow, MeasurementRow.organ_id == Placement.organ_id)
+        .where(Placement.model_id == model_id, unusual)
     )
-    return session.execute(statement.limit(limit)).all()
-
-
-def count_unusual_organs(session: Session, model_id: int) -> int:
-    """Return the number of rows of `unusual_organs` without a limit."""
-    statement = select(func.count()).select_from(Placement)
-    joined = statement.join(Measurement, Measurement.organ_id == Placement.organ_id)
-    return session.scalar(joined.where(_is_unusual(model_id))) or 0
+    ordered = statement.order_by(Placement.position, MeasurementRow.method).limit(limit)
+    return session.execute(ordered).all(), count(session, statement.subquery())
 
 
 def methods_of(session: Session, model_id: int) -> Sequence[Row[str, int, int, int, int, int]]:
     """Return a row for each method: its tensors; the least, largest and total sample; all values of the tensors."""
-    sample = Measurement.sample_size
+    sample = MeasurementRow.sample_size
     statement = (
         select(
-            Measurement.method,
+            MeasurementRow.method,
             func.count(),
             func.min(sample),
             func.max(sample),
             func.sum(sample),
-            func.sum(Organ.elements),
+            func.sum(OrganRow.elements),
         )
-        .join(Placement, Placement.organ_id == Measurement.organ_id)
-        .join(Organ, Organ.id == Measurement.organ_id)
+        .join(Placement, Placement.organ_id == MeasurementRow.organ_id)
+        .join(OrganRow, OrganRow.id == MeasurementRow.organ_id)
         .where(Placement.model_id == model_id)
-        .group_by(Measurement.method)
-        .order_by(Measurement.method.desc())
+        .group_by(MeasurementRow.method)
+        .order_by(MeasurementRow.method.desc())
     )
     return session.execute(statement).all()
 
 
-def _is_unusual(model_id: int) -> ColumnElement[bool]:
-    # The row of the spectral reading has no θ. The row of the Z-measure reports values that cannot be read.
-    is_empty = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
-    unusual = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, is_empty)
-    return and_(Placement.model_id == model_id, unusual)
+def newest_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, ModelRow | None]]:
+    """Return the newest ingests of any state with their models, the newest first."""
+    statement = select(Ingest, ModelRow).outerjoin(ModelRow, ModelRow.id == Ingest.model_id)
+    return session.execute(statement.order_by(Ingest.id.desc()).limit(limit)).all()
 
 
-@dataclass(frozen=True, slots=True)
-class IngestRow:
-    """An ingest, or a composition, with its model and its JSON report."""
-
-    source: str
-    state: str
-    started_at: datetime
-    model: Model | None
-    report: str | None
-
-
-def newest_ingests(session: Session, limit: int) -> list[IngestRow]:
-    """Return the newest ingests of any state, the newest first."""
-    statement = select(Ingest, Model).outerjoin(Model, Model.id == Ingest.model_id)
-    return _ingest_rows(session, statement.order_by(Ingest.id.desc()).limit(limit))
-
-
-def first_ingests(session: Session, limit: int) -> list[IngestRow]:
+def first_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, ModelRow]]:
     """Return the first finished ingest of each visible model, the newest first; without composed models."""
-    first = select(func.min(Ingest.id)).where(Ingest.state == "finished").group_by(Ingest.model_id)
-    statement = select(Ingest, Model).join(Model, Model.id == Ingest.model_id)
-    visible = statement.where(Ingest.id.in_(first), Model.state == "visible", ~is_composed())
-    return _ingest_rows(session, visible.order_by(Ingest.id.desc()).limit(limit))
-
-
-def _ingest_rows(session: Session, statement: Any) -> list[IngestRow]:
-    return [
-        IngestRow(row.source, row.state, row.started_at, model, row.report) for row, model in session.execute(statement)
-    ]
+    earliest = select(func.min(Ingest.id)).where(Ingest.state == "finished").group_by(Ingest.model_id)
+    statement = select(Ingest, ModelRow).join(ModelRow, ModelRow.id == Ingest.model_id)
+    visible = statement.where(Ingest.id.in_(earliest), ModelRow.state == "visible", ~is_composed())
+    return session.execute(visible.order_by(Ingest.id.desc()).limit(limit)).all()
 
 
 def ingest_reports(session: Session) -> Iterator[tuple[str, str | None]]:
@@ -418,7 +366,7 @@ def running_totals(session: Session) -> RegistryTotals:
 
 def visible_bytes(session: Session, *, chimeras: bool = True) -> int:
     """Return the total size of the files of all visible models, with or without those that were composed here."""
-    statement = select(func.sum(Model.size_bytes)).where(Model.state == "visible")
+    statement = select(func.sum(ModelRow.size_bytes)).where(ModelRow.state == "visible")
     return int(session.scalar(statement if chimeras else statement.where(~is_composed())) or 0)
 
 
@@ -435,25 +383,20 @@ def public_figures(session: Session) -> Figures:
 
 def counted_totals(session: Session) -> RegistryTotals:
     """Return the totals by counting all rows, which takes seconds in a large catalog."""
-    placements = select(func.count()).select_from(Placement).where(Placement.visible)
     plain, stored = (func.coalesce(func.sum(column), 0) for column in (Blob.size_bytes, Blob.stored_bytes))
     counted = select(func.count(), plain, stored).where(Blob.state != "doomed", Blob.codec != STACK_CODEC)
-    sums = session.execute(counted).one()
-    return RegistryTotals(
-        models=count_models(session),
-        placements=session.scalar(placements) or 0,
-        organs=_count_organs(session),
-        blobs=sums[0],
-        size_bytes=int(sums[1]),
-        stored_bytes=int(sums[2]),
-    )
-
-
-def _count_organs(session: Session) -> int:
+    blobs, size_bytes, stored_bytes = session.execute(counted).one()
     # Counts all organs with a place, from one index, and subtracts the few with hidden places only. A search for a
     # visible place of each organ takes three times as long.
-    placed = session.scalar(select(func.count()).select_from(select(Placement.organ_id).distinct().subquery())) or 0
     visible = aliased(Placement)
     is_visible = select(visible.id).where(visible.organ_id == Placement.organ_id, visible.visible).exists()
     hidden = select(Placement.organ_id).where(~Placement.visible, ~is_visible).distinct()
-    return placed - (session.scalar(select(func.count()).select_from(hidden.subquery())) or 0)
+    placed = select(Placement.organ_id).distinct()
+    return RegistryTotals(
+        models=count_models(session),
+        placements=count(session, Placement, Placement.visible),
+        organs=count(session, placed.subquery()) - count(session, hidden.subquery()),
+        blobs=blobs,
+        size_bytes=int(size_bytes),
+        stored_bytes=int(stored_bytes),
+    )

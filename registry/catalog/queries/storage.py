@@ -12,17 +12,19 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from msgspec.structs import asdict
-from sqlalchemy import CTE, ColumnElement, func, literal, select, union, union_all
+from sqlalchemy import CTE, ColumnElement, case, func, literal, select, union, union_all
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.engine import among
-from organs.registry.catalog.tables import Blob, Expert, FilePart, Model, ModelFile, Organ, Placement
+from organs.registry.catalog.engine import among, batches
+from organs.registry.catalog.queries.model_lists import is_composed
+from organs.registry.catalog.rows import count
+from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
 from organs.registry.entities.storage import (
     ModelStorage,
     OrganStorage,
-    ParentModel,
+    ParentHolder,
     ParentOrgan,
     StoredEncoding,
     StoredSizes,
@@ -46,11 +48,13 @@ def way_of(codec: str) -> Way:
 
 def stored_encodings(session: Session) -> list[StoredEncoding]:
     """Return the sums over all blobs by way and tensor type, the largest stored size first."""
-    dtype = select(func.min(Organ.dtype)).where(Organ.blob_id == Blob.id).scalar_subquery().label("dtype")
+    dtype = select(func.min(OrganRow.dtype)).where(OrganRow.blob_id == Blob.id).scalar_subquery().label("dtype")
     statement = select(Blob.codec, dtype, *_SIZES).where(_has_own_bytes()).group_by(Blob.codec, "dtype")
-    sums = _summed(
-        ((way_of(codec), name or _dtype_of(codec)), sizes) for codec, name, *sizes in session.execute(statement)
-    )
+    sums: dict[tuple[Way, str | None], list[int]] = {}
+    for codec, name, *sizes in session.execute(statement):
+        if name is None:  # no organ has the blob any more: it is a parent of others, or is swept soon
+            name = codec.partition("-")[0].upper() if "-" in codec else None
+        _add_sizes(sums, (way_of(codec), name), sizes)
     rows = [StoredEncoding(way=way, dtype=name, **asdict(_sizes(total))) for (way, name), total in sums.items()]
     return sorted(rows, key=lambda row: (-row.stored_bytes, row.way, row.dtype or ""))
 
@@ -104,7 +108,7 @@ def sizes_by_model(session: Session) -> SizesByModel:
             sizes.alone_saved_bytes += int(plain_bytes) - int(stored_bytes) if is_alone else 0
         if is_own:
             own[model_id] += int(stored_bytes)
-    files = dict(session.execute(select(Model.id, Model.size_bytes)).all())
+    files = dict(session.execute(select(ModelRow.id, ModelRow.size_bytes)).all())
     for model_id, stored in sums.items():
         sizes.models[model_id] = ModelSizes(files[model_id], stored, own[model_id])  # placements have a model
     return sizes
@@ -120,7 +124,9 @@ def model_storage(session: Session, model_id: int) -> ModelStorage:
     """Return how the organs of a model are stored, and the models with most of their parents."""
     blob_ids = select(union(*_uses([model_id])).subquery().c.blob_id)
     statement = select(Blob.codec, *_SIZES).where(Blob.id.in_(blob_ids), _has_own_bytes()).group_by(Blob.codec)
-    sums = _summed((way_of(codec), sizes) for codec, *sizes in session.execute(statement))
+    sums: dict[Way, list[int]] = {}
+    for codec, *sizes in session.execute(statement):
+        _add_sizes(sums, way_of(codec), sizes)
     ways = [StoredWay(way=way, **asdict(_sizes(total))) for way, total in sums.items()]
     return ModelStorage(
         **asdict(_sizes(sum(column) for column in zip(*sums.values(), (0, 0, 0), strict=True))),
@@ -132,30 +138,30 @@ def model_storage(session: Session, model_id: int) -> ModelStorage:
 def organ_storage(session: Session, blob_id: int) -> OrganStorage:
     """Return how the organ with the bytes of a blob is stored."""
     codec, parent_id = session.execute(select(Blob.codec, Blob.depends_on).where(Blob.id == blob_id)).one()
-    children = select(func.count()).select_from(Blob).where(Blob.depends_on == blob_id)
-    return OrganStorage(
-        way=way_of(codec),
-        parent=None if parent_id is None else _parent(session, parent_id),
-        children=session.scalar(children) or 0,
-    )
-
-
-def _dtype_of(codec: str) -> str | None:
-    """Return the tensor type of a blob that no organ has any more: a parent of others, or one that is swept soon."""
-    name, dash, _ = codec.partition("-")
-    return name.upper() if dash else None
+    parent = None
+    if parent_id is not None:
+        digest = Digest(session.scalars(select(Blob.digest).where(Blob.id == parent_id)).one())
+        parent = ParentOrgan(digest=digest, model=None, name=None)
+        placed = select(ModelRow, Placement.name).join(Placement, Placement.model_id == ModelRow.id)
+        for statement, table in (
+            (placed.join(Expert, Expert.placement_id == Placement.id), Expert),
+            (placed, Placement),
+        ):
+            found = statement.join(OrganRow, OrganRow.id == table.organ_id).where(OrganRow.blob_id == parent_id)
+            row = session.execute(found.order_by(ModelRow.id, table.id).limit(1)).first()
+            if row is not None:  # the place of a whole tensor counts more than that of an expert
+                parent = ParentOrgan(digest=digest, model=row[0].full_name, name=row[1])
+    children = count(session, Blob, Blob.depends_on == blob_id)
+    return OrganStorage(way=way_of(codec), parent=parent, children=children)
 
 
 def _has_own_bytes() -> ColumnElement[bool]:
     return Blob.codec != STACK_CODEC
 
 
-def _summed(rows: Iterable[tuple[Key, Sequence[Any]]]) -> dict[Key, list[int]]:
-    """Return the sums of the numbers of `_SIZES` in `rows`, by the key of each row."""
-    sums: dict[Key, list[int]] = {}
-    for key, sizes in rows:
-        sums[key] = [total + int(size) for total, size in zip(sums.get(key, (0, 0, 0)), sizes, strict=True)]
-    return sums
+def _add_sizes(sums: dict[Key, list[int]], key: Key, sizes: Sequence[Any]) -> None:
+    """Add the numbers of `_SIZES` to those of `key`."""
+    sums[key] = [total + int(size) for total, size in zip(sums.get(key, (0, 0, 0)), sizes, strict=True)]
 
 
 def _sizes(sums: Iterable[Any]) -> StoredSizes:
@@ -165,15 +171,14 @@ def _sizes(sums: Iterable[Any]) -> StoredSizes:
 
 def _uses(model_ids: Collection[int] | None = None) -> list[Any]:
     """Return SELECTs of pairs of model and blob, of all models or some; a pair can occur several times."""
-    return [
-        _of_models(select(Placement.model_id, Organ.blob_id).join(Organ), Placement.model_id, model_ids),
-        _of_models(select(Expert.model_id, Organ.blob_id).join(Organ), Expert.model_id, model_ids),
-        _of_models(select(ModelFile.model_id, FilePart.blob_id).join(ModelFile), ModelFile.model_id, model_ids),
-    ]
-
-
-def _of_models(statement: Any, column: Any, model_ids: Collection[int] | None) -> Any:
-    return statement if model_ids is None else statement.where(among(column, sorted(model_ids)))
+    uses: tuple[tuple[Any, Any], ...] = (
+        (select(Placement.model_id, OrganRow.blob_id).join(OrganRow), Placement.model_id),
+        (select(Expert.model_id, OrganRow.blob_id).join(OrganRow), Expert.model_id),
+        (select(ModelFileRow.model_id, FilePart.blob_id).join(ModelFileRow), ModelFileRow.model_id),
+    )
+    if model_ids is None:
+        return [statement for statement, _ in uses]
+    return [statement.where(among(column, sorted(model_ids))) for statement, column in uses]
 
 
 def _needed() -> CTE:
@@ -206,7 +211,7 @@ def _needed() -> CTE:
     )
 
 
-def _parent_models(session: Session, blob_ids: Any) -> tuple[ParentModel, ...]:
+def _parent_models(session: Session, blob_ids: Any) -> tuple[ParentHolder, ...]:
     """Return the models with most parents of the blobs; each parent counts for the oldest model that has it."""
     child = aliased(Blob)
     wanted = (
@@ -215,26 +220,69 @@ def _parent_models(session: Session, blob_ids: Any) -> tuple[ParentModel, ...]:
     places = union_all(
         *(
             select(wanted.c.id, table.model_id)
-            .join(Organ, Organ.blob_id == wanted.c.depends_on)
-            .join(table, table.organ_id == Organ.id)
+            .join(OrganRow, OrganRow.blob_id == wanted.c.depends_on)
+            .join(table, table.organ_id == OrganRow.id)
             for table in (Placement, Expert)
         )
     ).subquery()
     oldest = select(places.c.id, func.min(places.c.model_id).label("model_id")).group_by(places.c.id).subquery()
+    number = func.count()
+    statement = select(ModelRow, number).join(oldest, oldest.c.model_id == ModelRow.id).group_by(ModelRow.id)
+    rows = session.execute(statement.order_by(number.desc(), ModelRow.id).limit(PARENTS_SHOWN))
+    return tuple(ParentHolder(name=model.full_name, organs=organs) for model, organs in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSize:
+    """The sums over the visible models of a group."""
+
+    models: int
+    chimeras: int
+    size_bytes: int
+    tensors: int
+
+
+def group_size(session: Session, model_ids: Collection[int]) -> GroupSize:
+    """Return the sums over the visible models among `model_ids`."""
+    models = chimeras = size_bytes = tensors = 0
+    for batch in batches(sorted(model_ids)):
+        composed = func.sum(case((is_composed(), 1), else_=0))
+        statement = select(func.count(), composed, func.sum(ModelRow.size_bytes), func.sum(ModelRow.tensors))
+        row = session.execute(statement.where(ModelRow.id.in_(batch), ModelRow.state == "visible")).one()
+        models += row[0]
+        chimeras += int(row[1] or 0)
+        size_bytes += int(row[2] or 0)
+        tensors += int(row[3] or 0)
+    return GroupSize(models, chimeras, size_bytes, tensors)
+
+
+def shared_organ_bytes(session: Session, model_ids: Collection[int]) -> int:
+    """Return the bytes of equal organs of visible models beyond the first of each; it reads all of their placements."""
+    shared, known = 0, set[int]()
+    for batch in batches(sorted(model_ids)):
+        statement = select(Placement.organ_id, func.max(Placement.size_bytes), func.count())
+        statement = statement.where(Placement.model_id.in_(batch), Placement.visible).group_by(Placement.organ_id)
+        for organ_id, size, places in session.execute(statement):
+            shared += size * (places if organ_id in known else places - 1)
+            known.add(organ_id)
+    return shared
+
+
+def duplicate_models(session: Session) -> GroupSize:
+    """Return the sums over the visible models whose files an older model has too, under another name or version."""
     count = func.count()
-    statement = select(Model, count).join(oldest, oldest.c.model_id == Model.id).group_by(Model.id)
-    rows = session.execute(statement.order_by(count.desc(), Model.id).limit(PARENTS_SHOWN))
-    return tuple(ParentModel(name=model.full_name, organs=organs) for model, organs in rows)
+    extra = (count - 1).label("extra")
+    repeated = select(extra, func.max(ModelRow.size_bytes).label("size"), func.max(ModelRow.tensors).label("tensors"))
+    repeated = repeated.where(ModelRow.state == "visible").group_by(ModelRow.digest).having(count > 1)
+    rows = repeated.subquery()
+    sums = (func.sum(rows.c.extra), func.sum(rows.c.extra * rows.c.size), func.sum(rows.c.extra * rows.c.tensors))
+    models, size_bytes, tensors = session.execute(select(*sums)).one()
+    return GroupSize(int(models or 0), 0, int(size_bytes or 0), int(tensors or 0))
 
 
-def _parent(session: Session, blob_id: int) -> ParentOrgan:
-    digest = Digest(session.scalar(select(Blob.digest).where(Blob.id == blob_id)) or "")
-    placed = select(Model, Placement.name).join(Placement, Placement.model_id == Model.id)
-    expert = select(Model, Placement.name).join(Expert, Expert.model_id == Model.id)
-    expert = expert.join(Placement, Placement.id == Expert.placement_id)
-    for statement, table in ((placed, Placement), (expert, Expert)):
-        found = statement.join(Organ, Organ.id == table.organ_id).where(Organ.blob_id == blob_id)
-        row = session.execute(found.order_by(Model.id, table.id).limit(1)).first()
-        if row is not None:
-            return ParentOrgan(digest=digest, model=row[0].full_name, name=row[1])
-    return ParentOrgan(digest=digest, model=None, name=None)
+def newest_outside(session: Session, model_ids: Collection[int], limit: int) -> Sequence[ModelRow]:
+    """Return the newest of the last `limit` visible models that are not among `model_ids` and not composed here."""
+    statement = (
+        select(ModelRow).where(ModelRow.state == "visible", ~is_composed()).order_by(ModelRow.id.desc()).limit(limit)
+    )
+    return [model for model in session.scalars(statement) if model.id not in model_ids]

@@ -6,29 +6,31 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.events import was_done
+from organs.registry.catalog.rows import count, entity_of, first, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
-    Chimera,
-    Contributor,
+    ChimeraRow,
+    ContributorRow,
     Expert,
     FilePart,
     JobRow,
-    Model,
-    ModelFile,
-    Organ,
+    ModelFileRow,
+    ModelRow,
+    OrganRow,
     Placement,
-    Submission,
-    Upload,
+    SubmissionRow,
     UploadChunk,
     UploadPiece,
+    UploadRow,
 )
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, Action
 from organs.registry.digest import Digest
@@ -54,46 +56,52 @@ class StoredPiece:
     size_bytes: int
 
 
-def upload_by_public_id(session: Session, public_id: str, contributor_id: int, moment: datetime) -> Upload:
+def upload_by_public_id(session: Session, public_id: str, contributor_id: int, moment: datetime) -> UploadRow:
     """Return an upload of the contributor; raises NotFound, also for uploads of others and expired ones."""
-    filters = (Upload.contributor_id == contributor_id, Upload.expires_at > moment)
-    upload = session.scalars(select(Upload).where(Upload.public_id == public_id, *filters)).one_or_none()
-    if upload is None:
-        raise NotFound(f"there is no upload {public_id[:40]!r}")
-    return upload
+    return _own_upload(session, public_id, contributor_id, UploadRow.expires_at > moment)
 
 
-def finished_upload(session: Session, public_id: str, contributor_id: int) -> Upload:
+def finished_upload(session: Session, public_id: str, contributor_id: int) -> UploadRow:
     """Return a finished upload of the contributor; raises NotFound, and Conflict if it is not finished."""
-    filters = (Upload.public_id == public_id, Upload.contributor_id == contributor_id)
-    upload = session.scalars(select(Upload).where(*filters)).one_or_none()
-    if upload is None:
-        raise NotFound(f"there is no upload {public_id[:40]!r}")
+    upload = _own_upload(session, public_id, contributor_id)
     if upload.state != "complete":
         raise Conflict(f"the upload {public_id} is not finished")
     return upload
 
 
-def open_uploads(session: Session, contributor_id: int, moment: datetime) -> Sequence[Upload]:
-    """Return the unfinished uploads of the contributor, newest first."""
-    filters = (Upload.contributor_id == contributor_id, Upload.state == "open", Upload.expires_at > moment)
-    return session.scalars(select(Upload).where(*filters).order_by(Upload.id.desc()).limit(UPLOADS_LISTED_MAX)).all()
-
-
-def finished_files(session: Session, contributor_id: int, moment: datetime) -> Sequence[Upload]:
-    """Return the finished uploads of the contributor that are complete files, newest first."""
-    files = (
-        select(Upload)
-        .where(*_finished(contributor_id), Upload.kind == "file", Upload.expires_at > moment)
-        .order_by(Upload.id.desc())
+def _own_upload(session: Session, public_id: str, contributor_id: int, *conditions: ColumnElement[bool]) -> UploadRow:
+    own = select(UploadRow).where(
+        UploadRow.public_id == public_id, UploadRow.contributor_id == contributor_id, *conditions
     )
-    return session.scalars(files.limit(UPLOADS_LISTED_MAX)).all()
+    upload = session.scalars(own).one_or_none()
+    if upload is None:
+        raise NotFound(f"there is no upload {public_id[:40]!r}")
+    return upload
+
+
+def open_uploads(session: Session, contributor_id: int, moment: datetime) -> Sequence[UploadRow]:
+    """Return the unfinished uploads of the contributor, newest first."""
+    return _newest_uploads(session, contributor_id, moment, UploadRow.state == "open")
+
+
+def finished_files(session: Session, contributor_id: int, moment: datetime) -> Sequence[UploadRow]:
+    """Return the finished uploads of the contributor that are complete files, newest first."""
+    return _newest_uploads(session, contributor_id, moment, UploadRow.state == "complete", UploadRow.kind == "file")
+
+
+def _newest_uploads(
+    session: Session, contributor_id: int, moment: datetime, *conditions: ColumnElement[bool]
+) -> Sequence[UploadRow]:
+    own = select(UploadRow).where(
+        UploadRow.contributor_id == contributor_id, UploadRow.expires_at > moment, *conditions
+    )
+    return session.scalars(own.order_by(UploadRow.id.desc()).limit(UPLOADS_LISTED_MAX)).all()
 
 
 def counted_uploads(session: Session, contributor_id: int, moment: datetime) -> tuple[int, int]:
     """Return the numbers of unfinished uploads of the contributor and of all uploads, including expired ones."""
-    is_open = and_(Upload.state == "open", Upload.expires_at > moment)
-    counts = select(func.count().filter(is_open), func.count()).where(Upload.contributor_id == contributor_id)
+    is_open = and_(UploadRow.state == "open", UploadRow.expires_at > moment)
+    counts = select(func.count().filter(is_open), func.count()).where(UploadRow.contributor_id == contributor_id)
     unfinished, total = session.execute(counts).one()
     return unfinished, total
 
@@ -120,14 +128,25 @@ def known_digests(session: Session, contributor_id: int, digests: Iterable[str],
     These are blobs that visible or yanked models need for organs, headers or arrays; blobs of the contributor's own
     models; and pieces of their finished uploads. Other blobs of the registry count as absent.
     """
-    known: set[Digest] = set()
+    wanted = sorted(set(digests))
     is_readable = or_(
-        Model.state.in_(REACHABLE_STATES), and_(Model.contributor_id == contributor_id, Model.state != "removed")
+        ModelRow.state.in_(REACHABLE_STATES),
+        and_(ModelRow.contributor_id == contributor_id, ModelRow.state != "removed"),
     )
-    lasting = (*_finished(contributor_id), Upload.expires_at > moment + KNOWN_MIN_LIFETIME)
-    for batch in batches(sorted(set(digests))):
-        blobs = select(Blob.digest).where(Blob.digest.in_(batch), Blob.state == "present", _needed_by(is_readable))
-        known.update(Digest(digest) for digest in session.scalars(blobs))
+    places = (
+        select(OrganRow.id).join(table, table.organ_id == OrganRow.id).join(ModelRow, ModelRow.id == table.model_id)
+        for table in (Placement, Expert)
+    )
+    files = select(FilePart.file_id).join(ModelFileRow, ModelFileRow.id == FilePart.file_id)
+    parts = files.join(ModelRow, ModelRow.id == ModelFileRow.model_id).where(FilePart.blob_id == Blob.id, is_readable)
+    # Each subquery stops at its first match.
+    is_needed = or_(
+        *(place.where(OrganRow.blob_id == Blob.id, is_readable).exists() for place in places), parts.exists()
+    )
+    blobs = select(Blob.digest).where(Blob.state == "present", is_needed)
+    lasting = (*_finished(contributor_id), UploadRow.expires_at > moment + KNOWN_MIN_LIFETIME)
+    known = set(map(Digest, scalars_among(session, blobs, Blob.digest, wanted)))
+    for batch in batches(wanted):
         known.update(digest for digest, *_ in _pieces_among(session, batch, *lasting))
     return known
 
@@ -139,7 +158,7 @@ def uploads_within(
     removable, candidates = set(digests), dict[int, str]()
     for batch in batches(sorted(removable)):
         upload_ids = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
-        rows = select(Upload.id, Upload.public_id).where(*_finished(contributor_id), Upload.id.in_(upload_ids))
+        rows = select(UploadRow.id, UploadRow.public_id).where(*_finished(contributor_id), UploadRow.id.in_(upload_ids))
         candidates.update((row.id, row.public_id) for row in session.execute(rows))
     inside = [
         (upload_id, name)
@@ -147,41 +166,30 @@ def uploads_within(
         if all(digest in removable for _, _, digest in pieces_of_upload(session, upload_id))
     ]
     for batch in batches(sorted(set(public_ids))):
-        rows = select(Upload.id, Upload.public_id).where(*_finished(contributor_id), Upload.public_id.in_(batch))
+        rows = select(UploadRow.id, UploadRow.public_id).where(
+            *_finished(contributor_id), UploadRow.public_id.in_(batch)
+        )
         inside += [(row.id, row.public_id) for row in session.execute(rows) if row.id not in candidates]
     return inside
 
 
 def expired_uploads(session: Session, moment: datetime, after_id: int, limit: int) -> list[tuple[int, str, int]]:
     """Return id, name and received bytes of the next expired uploads after `after_id`, in any state."""
-    columns = (Upload.id, Upload.public_id, Upload.received_bytes)
-    statement = select(*columns).where(Upload.expires_at <= moment, Upload.id > after_id)
-    rows = session.execute(statement.order_by(Upload.id).limit(limit))
+    columns = (UploadRow.id, UploadRow.public_id, UploadRow.received_bytes)
+    statement = select(*columns).where(UploadRow.expires_at <= moment, UploadRow.id > after_id)
+    rows = session.execute(statement.order_by(UploadRow.id).limit(limit))
     return [(row.id, row.public_id, row.received_bytes) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredChunk:
-    """A chunk of an upload that is an object in the bucket."""
-
-    file: str
-    """The name of the object."""
-    offset_bytes: int
-    size_bytes: int
-
-    @property
-    def end_bytes(self) -> int:
-        """The offset of the first byte after it."""
-        return self.offset_bytes + self.size_bytes
-
-
-def chunks_of_upload(session: Session, public_id: str) -> tuple[int, list[StoredChunk]]:
+def chunks_of_upload(session: Session, public_id: str) -> tuple[int, Sequence[UploadChunk]]:
     """Return the number of received bytes of an upload, and its chunks in the bucket in order; 0 without a row."""
-    columns = (UploadChunk.file, UploadChunk.offset_bytes, UploadChunk.size_bytes)
-    chunks = select(*columns).join(Upload, Upload.id == UploadChunk.upload_id).where(Upload.public_id == public_id)
-    received_bytes = session.scalar(select(Upload.received_bytes).where(Upload.public_id == public_id))
-    rows = session.execute(chunks.order_by(UploadChunk.offset_bytes))
-    return received_bytes or 0, [StoredChunk(file, offset, size) for file, offset, size in rows]
+    chunks = (
+        select(UploadChunk)
+        .join(UploadRow, UploadRow.id == UploadChunk.upload_id)
+        .where(UploadRow.public_id == public_id)
+    )
+    received_bytes = session.scalar(select(UploadRow.received_bytes).where(UploadRow.public_id == public_id))
+    return received_bytes or 0, session.scalars(chunks.order_by(UploadChunk.offset_bytes)).all()
 
 
 def known_chunk_files(session: Session, files: Sequence[str]) -> set[str]:
@@ -191,7 +199,7 @@ def known_chunk_files(session: Session, files: Sequence[str]) -> set[str]:
 
 def upload_names(session: Session) -> set[str]:
     """Return the names of the files of all uploads."""
-    return set(session.scalars(select(Upload.public_id)))
+    return set(session.scalars(select(UploadRow.public_id)))
 
 
 def _pieces_among(
@@ -205,7 +213,7 @@ def _pieces_among(
     rows = session.execute(select(*columns).where(UploadPiece.digest.in_(batch))).all()
     names: dict[int, str] = {}
     for ids in batches(sorted({row.upload_id for row in rows})):
-        uploads = select(Upload.id, Upload.public_id).where(Upload.id.in_(ids), *conditions)
+        uploads = select(UploadRow.id, UploadRow.public_id).where(UploadRow.id.in_(ids), *conditions)
         names.update((row.id, row.public_id) for row in session.execute(uploads))
     for digest, upload_id, offset, size in rows:
         if upload_id in names:
@@ -213,33 +221,7 @@ def _pieces_among(
 
 
 def _finished(contributor_id: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return Upload.contributor_id == contributor_id, Upload.state == "complete"
-
-
-def _needed_by(is_included: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition that an included model needs the blob. Each subquery stops at its first match."""
-    organs = (
-        select(Organ.id)
-        .join(Placement, Placement.organ_id == Organ.id)
-        .join(Model, Model.id == Placement.model_id)
-        .where(Organ.blob_id == Blob.id, is_included)
-        .exists()
-    )
-    experts = (
-        select(Organ.id)
-        .join(Expert, Expert.organ_id == Organ.id)
-        .join(Model, Model.id == Expert.model_id)
-        .where(Organ.blob_id == Blob.id, is_included)
-        .exists()
-    )
-    parts = (
-        select(FilePart.file_id)
-        .join(ModelFile, ModelFile.id == FilePart.file_id)
-        .join(Model, Model.id == ModelFile.model_id)
-        .where(FilePart.blob_id == Blob.id, is_included)
-        .exists()
-    )
-    return or_(organs, experts, parts)
+    return UploadRow.contributor_id == contributor_id, UploadRow.state == "complete"
 
 
 UNDER_WAY = ("checking", "ready", "publishing")
@@ -251,50 +233,43 @@ IN_JOB = ("checking", "publishing")
 
 
 @dataclass(frozen=True, slots=True)
-class SubmissionRow:
+class SubmissionWithJob:
     """A submission with its contributor, its model and the progress of its job."""
 
-    row: Submission
+    row: SubmissionRow
     contributor: str
-    model: Model | None
-    job_state: str | None
-    """None if the job was removed or never existed."""
-    progress: float
-    note: str
+    model: ModelRow | None
+    job: JobRow | None
+    """None if it was removed or never existed."""
 
     def entity(self) -> entities.Submission:
         """Return the submission as its contributor sees it."""
         row, model = self.row, self.model
-        is_in_job = row.state in IN_JOB
+        job = self.job if row.state in IN_JOB else None
         proposed = json.loads(row.metadata_given)["proposed"]
         is_public = model is not None and model.state in REACHABLE_STATES
-        return entities.Submission(
-            id=row.id,
-            namespace=row.namespace,
-            name=row.name,
-            state=row.state,
+        return entity_of(
+            entities.Submission,
+            row,
             findings=stored_findings(row.findings),
             proposed=None if proposed is None else msgspec.convert(proposed, prepared(ProposedModel)),
             model=None if model is None else model.full_name,
             address=f"/models/{model.full_name}" if is_public and model is not None else None,
-            reason=row.reason,
             job=row.job_id,
-            progress=self.progress if is_in_job else 1.0,
-            note=self.note if is_in_job else "",
-            created_at=row.created_at,
-            changed_at=row.changed_at,
+            progress=1.0 if row.state not in IN_JOB else 0.0 if job is None else job.progress,
+            note="" if job is None else job.note,
         )
 
 
-def submission_by_id(session: Session, submission_id: int, contributor_id: int | None = None) -> SubmissionRow:
+def submission_by_id(session: Session, submission_id: int, contributor_id: int | None = None) -> SubmissionWithJob:
     """Return the submission; with `contributor_id`, submissions of others are not found. Raises NotFound."""
-    statement = _submissions().where(Submission.id == submission_id)
+    statement = submissions_with_job().where(SubmissionRow.id == submission_id)
     if contributor_id is not None:
-        statement = statement.where(Submission.contributor_id == contributor_id)
+        statement = statement.where(SubmissionRow.contributor_id == contributor_id)
     row = session.execute(statement).one_or_none()
     if row is None:
         raise NotFound(f"you have no submission {submission_id}")
-    return _of_row(row)
+    return SubmissionWithJob(*row)
 
 
 def submissions_page(
@@ -307,16 +282,26 @@ def submissions_page(
 ) -> SubmissionPage:
     """Return the next `limit` submissions after the cursor `after`, newest first, with filters. Raises BadQuery."""
     check_limit(limit)
-    statement = _submissions()
+    statement = submissions_with_job()
     if contributor_id is not None:
-        statement = statement.where(Submission.contributor_id == contributor_id)
+        statement = statement.where(SubmissionRow.contributor_id == contributor_id)
     if state is not None:
-        statement = statement.where(Submission.state == state)
+        statement = statement.where(SubmissionRow.state == state)
     if after is not None:
-        statement = statement.where(Submission.id < parse_cursor(_LIST, after).id)
-    rows = session.execute(statement.order_by(Submission.id.desc()).limit(limit + 1)).all()
-    items = tuple(_of_row(row).entity() for row in rows[:limit])
+        statement = statement.where(SubmissionRow.id < parse_cursor(_LIST, after).id)
+    rows = session.execute(statement.order_by(SubmissionRow.id.desc()).limit(limit + 1)).all()
+    items = tuple(SubmissionWithJob(*row).entity() for row in rows[:limit])
     return SubmissionPage(items=items, next=next_cursor(_LIST, [row[0].id for row in rows], limit))
+
+
+def submissions_with_job() -> Select[SubmissionRow, str, ModelRow | None, JobRow | None]:
+    """Return a SELECT of submissions, each with the name of its contributor, its model and its job."""
+    statement: Any = select(SubmissionRow, ContributorRow.name, ModelRow, JobRow)
+    return (  # type: ignore[no-any-return]
+        statement.join(ContributorRow, ContributorRow.id == SubmissionRow.contributor_id)
+        .outerjoin(ModelRow, ModelRow.id == SubmissionRow.model_id)
+        .outerjoin(JobRow, JobRow.id == SubmissionRow.job_id)
+    )
 
 
 def stored_findings(text: str) -> tuple[SubmissionFinding, ...]:
@@ -324,46 +309,42 @@ def stored_findings(text: str) -> tuple[SubmissionFinding, ...]:
     return msgspec.json.decode(text, type=prepared(tuple[SubmissionFinding, ...]))
 
 
-def upload_entity(row: Upload) -> upload_entities.Upload:
+def upload_entity(row: UploadRow) -> upload_entities.Upload:
     """Return an upload as its contributor sees it."""
-    return upload_entities.Upload(
-        id=row.public_id,
-        kind=row.kind,
-        name=row.name,
-        digest=None if row.digest is None else Digest(row.digest),
-        size_bytes=row.size_bytes,
-        received_bytes=row.received_bytes,
-        state=row.state,
-        expires_at=row.expires_at,
-        chunk_bytes=ChunkSizes(least=max(CHUNK_ADVISED_BYTES, chunk_min_bytes(row.size_bytes)), most=CHUNK_MAX_BYTES),
-    )
+    least = max(CHUNK_ADVISED_BYTES, chunk_min_bytes(row.size_bytes))
+    return entity_of(upload_entities.Upload, row, chunk_bytes=ChunkSizes(least=least, most=CHUNK_MAX_BYTES))
 
 
 def known_contributor_id(session: Session, name: str) -> int | None:
     """Return the id of the contributor of exactly that name, or None."""
-    return session.scalar(select(Contributor.id).where(Contributor.name == name))
+    return session.scalar(select(ContributorRow.id).where(ContributorRow.name == name))
 
 
 def open_submissions(
     session: Session, contributor_id: int, states: Sequence[str] = OPEN, after_id: int = 0
-) -> Sequence[Submission]:
+) -> Sequence[SubmissionRow]:
     """Return submissions of the contributor in `states` after `after_id`, oldest first, with their manifests."""
-    filters = (Submission.contributor_id == contributor_id, Submission.id > after_id)
-    statement = select(Submission).where(*filters, Submission.state.in_(states))
-    return session.scalars(statement.order_by(Submission.id).options(undefer(Submission.manifest))).all()
+    filters = (SubmissionRow.contributor_id == contributor_id, SubmissionRow.id > after_id)
+    statement = select(SubmissionRow).where(*filters, SubmissionRow.state.in_(states))
+    return session.scalars(statement.order_by(SubmissionRow.id).options(undefer(SubmissionRow.manifest))).all()
 
 
-def same_submissions(session: Session, contributor_id: int, name: ModelName, manifest: str) -> Sequence[Submission]:
+def same_submissions(session: Session, contributor_id: int, name: ModelName, manifest: str) -> Sequence[SubmissionRow]:
     """Return open submissions of the contributor with exactly these files under that name, oldest first."""
-    same = (Submission.namespace == name.namespace, Submission.name == name.name, Submission.manifest == manifest)
-    statement = select(Submission).where(Submission.contributor_id == contributor_id, Submission.state.in_(OPEN))
-    return session.scalars(statement.where(*same).order_by(Submission.id)).all()
+    same = (
+        SubmissionRow.namespace == name.namespace,
+        SubmissionRow.name == name.name,
+        SubmissionRow.manifest == manifest,
+    )
+    statement = select(SubmissionRow).where(
+        SubmissionRow.contributor_id == contributor_id, SubmissionRow.state.in_(OPEN)
+    )
+    return session.scalars(statement.where(*same).order_by(SubmissionRow.id)).all()
 
 
 def count_open_submissions(session: Session, contributor_id: int) -> int:
     """Return the number of open submissions of the contributor."""
-    count = select(func.count()).select_from(Submission).where(Submission.contributor_id == contributor_id)
-    return session.scalar(count.where(Submission.state.in_(OPEN))) or 0
+    return count(session, SubmissionRow, SubmissionRow.contributor_id == contributor_id, SubmissionRow.state.in_(OPEN))
 
 
 def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[int, str | None, str | None]]:
@@ -373,29 +354,33 @@ def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[
     """
     ended = or_(JobRow.id.is_(None), JobRow.state.in_(("failed", "cancelled", "finished")))
     statement = (
-        select(Submission.id, JobRow.state, JobRow.note)
-        .outerjoin(JobRow, JobRow.id == Submission.job_id)
-        .where(Submission.state.in_(IN_JOB), ended)
-        .order_by(Submission.id)
+        select(SubmissionRow.id, JobRow.state, JobRow.note)
+        .outerjoin(JobRow, JobRow.id == SubmissionRow.job_id)
+        .where(SubmissionRow.state.in_(IN_JOB), ended)
+        .order_by(SubmissionRow.id)
         .limit(limit)
     )
     return [(submission_id, state, note) for submission_id, state, note in session.execute(statement)]
 
 
-def unclaimed_models(session: Session, row: Submission) -> Sequence[Model]:
+def unclaimed_models(session: Session, row: SubmissionRow) -> Sequence[ModelRow]:
     """Return quarantined models with contributor and name of `row` that no open submission needs or may need.
 
     Models that an administrator has hidden, and chimeras, are not returned.
     """
-    is_open = (Submission.contributor_id == row.contributor_id, Submission.state.in_(OPEN))
-    same = (Submission.namespace == row.namespace, Submission.name == row.name)
-    waiting = select(Submission.id).where(
-        *is_open, *same, or_(Submission.model_id.is_(None), Submission.model_id == Model.id)
+    is_open = (SubmissionRow.contributor_id == row.contributor_id, SubmissionRow.state.in_(OPEN))
+    same = (SubmissionRow.namespace == row.namespace, SubmissionRow.name == row.name)
+    waiting = select(SubmissionRow.id).where(
+        *is_open, *same, or_(SubmissionRow.model_id.is_(None), SubmissionRow.model_id == ModelRow.id)
     )
-    composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
-    same_model = (Model.contributor_id == row.contributor_id, Model.namespace == row.namespace, Model.name == row.name)
+    composed = select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id)
+    same_model = (
+        ModelRow.contributor_id == row.contributor_id,
+        ModelRow.namespace == row.namespace,
+        ModelRow.name == row.name,
+    )
     unclaimed = (~waiting.exists(), ~was_done(Action.QUARANTINE, Action.YANK), ~composed.exists())
-    return session.scalars(select(Model).where(*same_model, Model.state == "quarantined", *unclaimed)).all()
+    return session.scalars(select(ModelRow).where(*same_model, ModelRow.state == "quarantined", *unclaimed)).all()
 
 
 def is_any_abandoned(session: Session) -> bool:
@@ -403,27 +388,9 @@ def is_any_abandoned(session: Session) -> bool:
     return bool(abandoned_submissions(session, 1))
 
 
-def refused_with_digest(session: Session, digest: Digest, contributor_id: int) -> Submission | None:
+def refused_with_digest(session: Session, digest: Digest, contributor_id: int) -> SubmissionRow | None:
     """Return the contributor's newest submission of exactly these bytes that an administrator refused, or None."""
-    refused = (Submission.contributor_id == contributor_id, Submission.state == "refused")
-    statement = (
-        select(Submission)
-        .join(Model, Model.id == Submission.model_id)
-        .where(*refused, Submission.decided_by.is_not(None), Model.digest == digest)
-    )
-    return session.scalars(statement.order_by(Submission.id.desc()).limit(1)).one_or_none()
-
-
-def _of_row(row: Row[Submission, str, Model, str, float, str]) -> SubmissionRow:
-    submission, contributor, model, job_state, progress, note = row
-    return SubmissionRow(submission, contributor, model, job_state, progress or 0.0, note or "")
-
-
-def _submissions() -> Select[Submission, str, Model, str, float, str]:
-    columns = (Submission, Contributor.name, Model, JobRow.state, JobRow.progress, JobRow.note)
-    statement: Select[Submission, str, Model, str, float, str] = select(*columns)
-    return (
-        statement.join(Contributor, Contributor.id == Submission.contributor_id)
-        .outerjoin(Model, Model.id == Submission.model_id)
-        .outerjoin(JobRow, JobRow.id == Submission.job_id)
-    )
+    refused = (SubmissionRow.contributor_id == contributor_id, SubmissionRow.state == "refused")
+    statement = select(SubmissionRow).join(ModelRow, ModelRow.id == SubmissionRow.model_id)
+    statement = statement.where(*refused, SubmissionRow.decided_by.is_not(None), ModelRow.digest == digest)
+    return first(session, statement.order_by(SubmissionRow.id.desc()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
@@ -18,7 +18,8 @@ from organs.registry.catalog.queries.accounts import (
     token_by_public_id,
 )
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
+from organs.registry.catalog.rows import count
+from organs.registry.catalog.tables import ContributorRow, PageToken, Token, WebSession
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
 from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
@@ -38,25 +39,25 @@ LOCAL = "local"
 _STATE_ACTIONS = {"active": Action.RESUME_CONTRIBUTOR, "suspended": Action.SUSPEND_CONTRIBUTOR}
 
 
-def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> Contributor:
+def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> ContributorRow:
     """Add a contributor, whose namespace has the same name. Raises BadName; BadInput if the name is existing_name."""
     parse_new_name(f"{name}/model")  # applies the rules of a namespace
     if "/" in name or "@" in name:
         raise BadName(f"{name[:100]!r} is not a valid contributor name: leave out / and @")
     check_new_name(name)
     existing_name = session.scalar(
-        select(Contributor.name).where(func.lower(Contributor.name) == name.lower()).limit(1)
+        select(ContributorRow.name).where(func.lower(ContributorRow.name) == name.lower()).limit(1)
     )
     if existing_name is not None:
         raise BadInput(f"the contributor {existing_name} exists already")
-    contributor = Contributor(name=name, created_at=database_now(session), state="active", quota_bytes=quota_bytes)
+    contributor = ContributorRow(name=name, created_at=database_now(session), state="active", quota_bytes=quota_bytes)
     session.add(contributor)
     session.flush()
     record_event(session, by, Action.ADD_CONTRIBUTOR, name)
     return contributor
 
 
-def set_contributor_state(session: Session, name: str, state: str, by: str = LOCAL) -> Contributor:
+def set_contributor_state(session: Session, name: str, state: str, by: str = LOCAL) -> ContributorRow:
     """Suspend a contributor (`suspended`) or resume them (`active`). Raises NotFound; NotAllowed for `local`."""
     contributor = contributor_by_name(session, name)
     if contributor.name == LOCAL:
@@ -67,7 +68,7 @@ def set_contributor_state(session: Session, name: str, state: str, by: str = LOC
     return contributor
 
 
-def set_quota(session: Session, name: str, quota_bytes: int | None, by: str = LOCAL) -> Contributor:
+def set_quota(session: Session, name: str, quota_bytes: int | None, by: str = LOCAL) -> ContributorRow:
     """Set the quota of a contributor; None means the default of the server. Raises NotFound."""
     contributor = contributor_by_name(session, name)
     contributor.quota_bytes = quota_bytes
@@ -89,8 +90,7 @@ def create_token(
     It expires after `days`; None means never. Its text is in the result and is not stored.
     Raises BadInput, BadValue; NotAllowed for `local`, and if TOKENS_MAX tokens are valid.
     """
-    expires_at = None if days is None else database_now(session) + _lifetime(days)
-    return _add_token(session, contributor_id, scopes, label, expires_at, None, by)
+    return _add_token(session, contributor_id, scopes, label, days, None, by)
 
 
 def create_child_token(
@@ -104,19 +104,18 @@ def create_child_token(
     expired.
     """
     parent = session.get_one(Token, parent_id)
-    moment = database_now(session)
-    if parent.revoked_at is not None or (parent.expires_at is not None and parent.expires_at <= moment):
+    if parent.revoked_at is not None or (parent.expires_at is not None and parent.expires_at <= database_now(session)):
         raise BadToken("this token was revoked or has expired")
-    _check_can_manage(parent)
-    missing = sorted(set(scopes) - set(parent.scopes.split()))
+    own_scopes = parent.scopes.split()
+    if MANAGE_TOKENS not in own_scopes:
+        raise NotAllowed(_CANNOT_MANAGE)
+    missing = sorted(set(scopes) - set(own_scopes))
     if missing:
         raise NotAllowed(
             f"a token can only give scopes that it has; this token does not have {', '.join(missing)[:80]}"
         )
-    limits = [parent.expires_at, None if days is None else moment + _lifetime(days)]
-    expires_at = min((limit for limit in limits if limit is not None), default=None)
-    owner = session.get_one(Contributor, parent.contributor_id)
-    return _add_token(session, owner.id, scopes, label, expires_at, parent.id, owner.name)
+    owner = session.get_one(ContributorRow, parent.contributor_id)
+    return _add_token(session, owner.id, scopes, label, days, parent, owner.name)
 
 
 def revoke_token(session: Session, public_id: str, by: str = LOCAL) -> Token:
@@ -131,10 +130,11 @@ def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:
     or through others. Raises NotAllowed for all other tokens of the contributor; NotFound.
     """
     holder = session.get_one(Token, holder_id)
-    owner = session.get_one(Contributor, holder.contributor_id)
+    owner = session.get_one(ContributorRow, holder.contributor_id)
     if holder.public_id == public_id:
         return _revoke(session, holder, owner.name)
-    _check_can_manage(holder)
+    if MANAGE_TOKENS not in holder.scopes.split():
+        raise NotAllowed(_CANNOT_MANAGE)
     token = token_by_public_id(session, public_id, owner.id)
     if token not in descendants_of(session, holder.id):
         raise NotAllowed(
@@ -142,6 +142,9 @@ def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:
             "it, or ask an administrator"
         )
     return _revoke(session, token, owner.name)
+
+
+_CANNOT_MANAGE = f"this needs a token with the scope {MANAGE_TOKENS}; a token without it can revoke only itself"
 
 
 def record_use(session: Session, account: KnownToken) -> None:
@@ -156,8 +159,8 @@ def is_use_due(account: KnownToken) -> bool:
 
 def open_session(session: Session, account: KnownToken) -> str:
     """Log a browser in with the token of `account`; return the secret for its cookie."""
-    _remove_expired_sessions(session)
     moment = database_now(session)
+    session.execute(delete(WebSession).where(WebSession.expires_at <= moment))
     sessions = select(WebSession.id).where(WebSession.token_id == account.token_id).order_by(WebSession.id.desc())
     surplus = session.scalars(sessions).all()[SESSIONS_MAX - 1 :]
     session.execute(delete(WebSession).where(WebSession.id.in_(surplus)))
@@ -196,55 +199,39 @@ def open_page_token(session: Session, session_id: int, scopes: Collection[str]) 
     return token
 
 
-def _remove_expired_sessions(session: Session) -> None:
-    session.execute(delete(WebSession).where(WebSession.expires_at <= database_now(session)))
-
-
-def _check_can_manage(token: Token) -> None:
-    if MANAGE_TOKENS not in token.scopes.split():
-        raise NotAllowed(
-            f"this needs a token with the scope {MANAGE_TOKENS}; a token without it can revoke only itself"
-        )
-
-
-def _lifetime(days: int) -> timedelta:
-    if not 1 <= days <= TOKEN_DAYS_MAX:
-        raise BadInput(f"a token is valid for 1 to {TOKEN_DAYS_MAX} days")
-    return timedelta(days=days)
-
-
 def _add_token(
     session: Session,
     contributor_id: int,
     scopes: Collection[str],
     label: str,
-    expires_at: datetime | None,
-    parent_id: int | None,
+    days: int | None,
+    parent: Token | None,
     by: str,
 ) -> NewToken:
     """Write the row of a new token, after the checks that apply to every creator."""
-    if session.get_one(Contributor, contributor_id).name == LOCAL:
+    moment = database_now(session)
+    if days is not None and not 1 <= days <= TOKEN_DAYS_MAX:
+        raise BadInput(f"a token is valid for 1 to {TOKEN_DAYS_MAX} days")
+    if session.get_one(ContributorRow, contributor_id).name == LOCAL:
         raise NotAllowed(f"{LOCAL} means all users of this machine and has no tokens: add a contributor first")
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         raise BadInput(f"{', '.join(unknown)[:80] or 'nothing'!r} is not a scope: use {', '.join(SCOPES)}")
-    moment = database_now(session)
-    valid = session.scalar(
-        select(func.count()).select_from(Token).where(Token.contributor_id == contributor_id, is_valid(moment))
-    )
-    if (valid or 0) >= TOKENS_MAX:
+    valid = count(session, Token, Token.contributor_id == contributor_id, is_valid(moment))
+    if valid >= TOKENS_MAX:
         raise NotAllowed(f"{valid} tokens are valid already, the most allowed: revoke some first")
+    ends = [None if parent is None else parent.expires_at, None if days is None else moment + timedelta(days=days)]
     token = new_token()
     session.add(
         Token(
             contributor_id=contributor_id,
-            parent_id=parent_id,
+            parent_id=None if parent is None else parent.id,
             public_id=token.public_id,
             secret_sha256=token.sha256,
             scopes=" ".join(scope for scope in SCOPES if scope in scopes),
             label=checked_text(label.strip(), "the label", 96),
             created_at=moment,
-            expires_at=expires_at,
+            expires_at=min((end for end in ends if end is not None), default=None),
         )
     )
     session.flush()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -13,19 +12,21 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import ranges_text
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.engine import insert_missing
-from organs.registry.catalog.queries.models import donors_of, model_by_name
+from organs.registry.catalog.queries.model_contents import organs_by_name
+from organs.registry.catalog.queries.model_lists import donors_of
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organ_ids
-from organs.registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
+from organs.registry.catalog.records import ChimeraRecord
 from organs.registry.catalog.tables import (
-    Chimera,
-    Computation,
-    Gain,
+    ChimeraRow,
+    ComputationRow,
     GainOrgan,
+    GainRow,
     Lineage,
-    Model,
+    ModelRow,
     Placement,
-    Score,
-    Verdict,
+    ScoreRow,
+    VerdictRow,
     now,
 )
 from organs.registry.catalog.vocabulary import shown_text
@@ -35,10 +36,14 @@ from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
 
 
-def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> None:
+def register_chimera(session: Session, model: ModelRow, record: ChimeraRecord) -> None:
     """Write `record` for `model`, which was registered in the same transaction."""
+
+    def add_edge(relation: str, **ends: int) -> None:
+        session.add(Lineage(relation=relation, evidence="recorded", created_at=model.created_at, **ends))
+
     session.add(
-        Chimera(
+        ChimeraRow(
             model_id=model.id,
             lock_id=record.lock_id,
             base_model_id=record.base_model_id,
@@ -49,37 +54,27 @@ def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> N
         )
     )
     for parent_id, relation in dict.fromkeys(record.parents):
-        session.add(_edge(model.created_at, relation, child_model_id=model.id, parent_model_id=parent_id))
+        add_edge(relation, child_model_id=model.id, parent_model_id=parent_id)
     session.flush()
     if model.state == "visible":
         count_grafts(session, model)
     keys = {computation.organ for computation in record.computations}
     keys |= {source for computation in record.computations for source, _ in computation.sources}
     ids = organ_ids(session, keys)
-    for computation in record.computations:
-        _insert_computation(session, computation, ids, model.created_at)
+    for computation in record.computations:  # an organ with two computations has two rows
+        organ_id = ids[computation.organ]
+        row = {"key": computation.key, "organ_id": organ_id, "made": computation.made}
+        insert_missing(session, ComputationRow, [row])
+        for source, relation in dict.fromkeys(computation.sources):
+            if source in ids and ids[source] != organ_id:
+                add_edge(relation, child_organ_id=organ_id, parent_organ_id=ids[source])
     session.flush()
 
 
-def count_grafts(session: Session, model: Model, sign: int = 1) -> None:
+def count_grafts(session: Session, model: ModelRow, sign: int = 1) -> None:
     """Add `model`, if it is a chimera, to the counts of its donors; with `sign` -1, subtract it."""
     donors = session.scalars(donors_of(model.id)).all()
-    session.execute(update(Model).where(Model.id.in_(donors)).values(grafts=Model.grafts + sign))
-
-
-def _insert_computation(
-    session: Session, record: ComputationRecord, ids: Mapping[OrganKey, int], created_at: datetime
-) -> None:
-    """Write the row of one computation and its lineage. An organ with two computations has two rows."""
-    organ_id = ids[record.organ]
-    insert_missing(session, Computation, [{"key": record.key, "organ_id": organ_id, "made": record.made}])
-    for source, relation in dict.fromkeys(record.sources):
-        if source in ids and ids[source] != organ_id:
-            session.add(_edge(created_at, relation, child_organ_id=organ_id, parent_organ_id=ids[source]))
-
-
-def _edge(created_at: datetime, relation: str, **ends: int) -> Lineage:
-    return Lineage(relation=relation, evidence="recorded", created_at=created_at, **ends)
+    session.execute(update(ModelRow).where(ModelRow.id.in_(donors)).values(grafts=ModelRow.grafts + sign))
 
 
 def record_score(
@@ -94,15 +89,15 @@ def record_score(
     """Store the reading (JSON) of a file on a text in windows of `tokens`, in place of an earlier one."""
     key = {"file_digest": file_digest, "text_digest": text_digest, "tokens": tokens, "runtime": runtime}
     values = {"reading": reading, "perplexity": perplexity, "created_at": now()}
-    insert_missing(session, Score, [key | values])
-    session.execute(update(Score).filter_by(**key).values(values))
+    insert_missing(session, ScoreRow, [key | values])
+    session.execute(update(ScoreRow).filter_by(**key).values(values))
 
 
 def add_verdict(
     session: Session, model_id: int, runtime: str, verdict: str, reason: str, report: str, strength: int = 0
 ) -> int:
     """Store a verdict on a model; `report` is JSON. Return its id."""
-    row = Verdict(
+    row = VerdictRow(
         model_id=model_id,
         runtime=shown_text(runtime, 256),
         verdict=verdict,
@@ -118,10 +113,10 @@ def add_verdict(
 
 def record_quick_look(session: Session, model_id: int, look: str) -> None:
     """Store a quick look (JSON) at a chimera, in place of an earlier one."""
-    session.execute(update(Chimera).where(Chimera.model_id == model_id).values(quick_look=look))
+    session.execute(update(ChimeraRow).where(ChimeraRow.model_id == model_id).values(quick_look=look))
 
 
-def record_gains(session: Session, chimera: Chimera, texts: Iterable[TextVerdict]) -> None:
+def record_gains(session: Session, chimera: ChimeraRow, texts: Iterable[TextVerdict]) -> None:
     """Store what a validated chimera gained on each text that counts for its verdict.
 
     A gain from fewer tokens does not replace a stored one on the same text.
@@ -139,8 +134,8 @@ def record_gains(session: Session, chimera: Chimera, texts: Iterable[TextVerdict
             "margin": 100.0 * text.ratio_margin,
             "settled": is_settled(text.ratio, text.ratio_margin),
         }
-        insert_missing(session, Gain, [key | values])
-        session.execute(update(Gain).filter_by(**key).where(Gain.tokens <= values["tokens"]).values(values))
+        insert_missing(session, GainRow, [key | values])
+        session.execute(update(GainRow).filter_by(**key).where(GainRow.tokens <= values["tokens"]).values(values))
     rows = [{"organ_id": organ_id, "model_id": chimera.model_id} for organ_id in sorted(organs)]
     insert_missing(session, GainOrgan, rows)
 
@@ -150,7 +145,7 @@ def is_settled(ratio: float, margin: float) -> bool:
     return abs(math.log(ratio)) > margin / ratio
 
 
-def _attribution(session: Session, chimera: Chimera) -> tuple[int | None, set[int], str]:
+def _attribution(session: Session, chimera: ChimeraRow) -> tuple[int | None, set[int], str]:
     """Return the only donor of a chimera, the organs that show its effect, and what differs from the base as text.
 
     With several donors, or with a donor and purified organs, there is no donor and there are no organs. Grafted organs
@@ -160,7 +155,7 @@ def _attribution(session: Session, chimera: Chimera) -> tuple[int | None, set[in
     parts: dict[str, tuple[int, Sequence[str]]] = {
         name: (model, acts) for name, (model, *acts) in origins["parts"].items()
     }
-    own = dict(_organs_by_name(session, chimera.base_model_id))
+    own = organs_by_name(session, chimera.base_model_id)
     statement = select(Placement).where(Placement.model_id == chimera.model_id).order_by(Placement.position)
     changed = [
         place for place in session.scalars(statement) if place.name in parts and own.get(place.name) != place.organ_id
@@ -178,13 +173,9 @@ def _attribution(session: Session, chimera: Chimera) -> tuple[int | None, set[in
         donor = None
     if donor is None:
         return None, organs, grafted
-    organs |= {organ for name, organ in _organs_by_name(session, donor.id) if donor.kind == ADAPTER or name in acts}
+    of_donor = organs_by_name(session, donor.id).items()
+    organs |= {organ for name, organ in of_donor if donor.kind == ADAPTER or name in acts}
     return donor.id, organs, grafted
-
-
-def _organs_by_name(session: Session, model_id: int) -> Iterator[tuple[str, int]]:
-    statement = select(Placement.name, Placement.organ_id).where(Placement.model_id == model_id)
-    return ((name, organ_id) for name, organ_id in session.execute(statement))
 
 
 def _groups(places: Iterable[Placement], acts: Mapping[str, Sequence[str]]) -> Iterator[str]:

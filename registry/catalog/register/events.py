@@ -6,15 +6,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import insert_missing
-from organs.registry.catalog.tables import Contributor, Event, now
+from organs.registry.catalog.tables import ContributorRow, EventRow, now
 from organs.registry.catalog.vocabulary import Action, checked_text, shown_text
 
 
 def contributor_id(session: Session, name: str) -> int:
     """Return the id of the contributor `name`. A missing contributor is added."""
     row = {"name": checked_text(name, "the contributor's name", 96), "created_at": now()}
-    insert_missing(session, Contributor, [row])
-    return session.scalars(select(Contributor.id).where(Contributor.name == name)).one()
+    insert_missing(session, ContributorRow, [row])
+    return session.scalars(select(ContributorRow.id).where(ContributorRow.name == name)).one()
 
 
 def record_event(
@@ -30,7 +30,7 @@ def record_event(
     """Record that `contributor` did `action` to `subject`, a model, contributor or token. `note` has details."""
     numbered = subject if submission is None else f"{subject}, submission {submission}"
     session.add(
-        Event(
+        EventRow(
             at=now(),
             contributor_id=contributor_id(session, contributor),
             action=action,

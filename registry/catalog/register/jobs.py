@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Contributor, JobRow
+from organs.registry.catalog.tables import ContributorRow, JobRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.catalog.work import JOBS, Claim, claim_next, claimed
 from organs.registry.entities.base import Entity
@@ -116,7 +116,7 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
         row.attempts,
         kind=row.kind,
         arguments=json.loads(row.arguments),
-        contributor=session.get_one(Contributor, row.contributor_id).name,
+        contributor=session.get_one(ContributorRow, row.contributor_id).name,
         waited=row.started_at - row.created_at,
     )
 

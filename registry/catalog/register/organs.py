@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from math import prod
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Row, bindparam, delete, func, select, union_all, update
@@ -22,11 +23,13 @@ from organs.registry.catalog.clock import database_now
 from organs.registry.catalog.engine import Catalog, batches, insert_missing, insert_missing_returning
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
+    UNDOOMED,
     BlobRow,
     blobs_by_digest,
     blobs_by_id,
     heights_of_blobs,
     is_coarse,
+    leased,
     shape_of,
     unneeded,
     unneeded_blobs,
@@ -36,6 +39,7 @@ from organs.registry.catalog.records import OrganKey, PlacementRecord
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.facets import add_to_totals, blob_changes, is_counted
+from organs.registry.catalog.rows import execute_quietly, first, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
     BlobLease,
@@ -44,13 +48,13 @@ from organs.registry.catalog.tables import (
     Fingerprint,
     Ingest,
     InlineBlob,
-    Measurement,
-    Model,
-    Organ,
+    MeasurementRow,
+    ModelRow,
+    OrganRow,
     Placement,
 )
 from organs.registry.catalog.vocabulary import STACK_CODEC, Action, shown_text
-from organs.registry.catalog.work import WorkCancelled, is_alive, keeping
+from organs.registry.catalog.work import WorkCancelled, keeping
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob, OrganError
 from organs.registry.experts import expert_shape
@@ -135,28 +139,31 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     stack, gets the new stored bytes. No row points at the returned files: remove them after the commit. Raises
     MissingBlob if the parent of a blob was removed, or got a parent of its own, since the blob was encoded.
     """
-    rows_before = blobs_by_digest(session, [blob.digest for blob in blobs])
-    new = [blob for blob in blobs if blob.digest not in rows_before]
-    replaced = [blob for blob in blobs if blob.digest in rows_before and _is_replaced(rows_before[blob.digest])]
-    parents = _parent_ids(session, [*new, *replaced])
+    before = blobs_by_digest(session, [blob.digest for blob in blobs])
+    new = [blob for blob in blobs if blob.digest not in before]
+    # The part of a stack cannot be a stack itself, so its bytes are stored although they are the bytes of a stack.
+    replaced = {
+        blob.digest: blob
+        for blob in blobs
+        if (row := before.get(blob.digest)) is not None and (row.state != "present" or row.codec == STACK_CODEC)
+    }
+    parents = _parent_ids(session, [*new, *replaced.values()])
     moment = database_now(session)
     new_rows = [_values(blob, moment, parents) for blob in new]
     inserted = insert_missing_returning(session, Blob, "digest", new_rows)
-    for blob in replaced:
-        _replace(session, rows_before[blob.digest].id, blob, moment, parents)
-    healed = [rows_before[blob.digest] for blob in replaced if rows_before[blob.digest].is_set_aside]
+    for digest, blob in replaced.items():
+        _replace(session, before[digest].id, blob, moment, parents)
+    healed = [before[digest] for digest in replaced if before[digest].is_set_aside]
     for row in healed:
-        record_event(session, LOCAL, Action.TAKE_BACK, _event_text(row))
+        _record_event(session, Action.TAKE_BACK, row)
     # They are stored alone now: a repack finds their parents again.
     mark_repacked(session, sorted(models_with_blobs(session, [row.id for row in healed])), None)
-    removed = [rows_before[blob.digest] for blob in replaced if is_counted(rows_before[blob.digest].state)]
-    added = {blob.digest: blob for blob in reversed(blobs) if blob.digest in inserted}
-    added |= {blob.digest: blob for blob in replaced}
+    removed = [before[digest] for digest in replaced if is_counted(before[digest].state)]
+    added = {blob.digest: blob for blob in reversed(blobs) if blob.digest in inserted} | replaced
     add_to_totals(session, blob_changes(added.values(), removed))
     rows = blobs_by_digest(session, [blob.digest for blob in blobs])
     used_files = {row.file for row in rows.values()}
-    written_files = [blob.file for blob in blobs] + [row.file for row in rows_before.values()]
-    unused = [file for file in written_files if file is not None and file not in used_files]
+    written_files = [blob.file for blob in blobs] + [row.file for row in before.values()]
     inline = [
         {"blob_id": rows[blob.digest].id, "stored": blob.inline}
         for blob in blobs
@@ -165,14 +172,12 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     insert_missing(session, InlineBlob, inline)
     # A parent was doomed if the lease of the ingest had expired.
     lease_blobs(session, ingest_id, [*(row.id for row in rows.values()), *parents.values()])
-    return unused
+    return [file for file in written_files if file is not None and file not in used_files]
 
 
 def _parent_ids(session: Session, blobs: Sequence[StoredBlob]) -> dict[Digest, int]:
     """Return the ids of the parents of `blobs` by digest; raises MissingBlob if one cannot be a parent any more."""
     digests = {blob.digest: Digest(blob.parent.digest) for blob in blobs if blob.parent is not None}
-    if not digests:
-        return {}
     rows = blobs_by_digest(session, {*digests, *digests.values()})
     for digest, parent in digests.items():
         own, row = rows.get(digest), rows.get(parent)
@@ -181,10 +186,10 @@ def _parent_ids(session: Session, blobs: Sequence[StoredBlob]) -> dict[Digest, i
             height = heights_of_blobs(session, [own.id])[own.id]
             is_circle = any(above.id == own.id for above in row.lineage)
         if row is None or row.parts or is_circle or row.depth + 1 + height > DEPTH_MAX:
-            reason = (
-                f"the organ {parent[:12]}, to which an organ was stored as a difference, was removed or stored again"
+            raise MissingBlob(
+                f"the organ {parent[:12]}, to which an organ was stored as a difference, was removed or stored again "
+                "while the ingest was suspended: run it again"
             )
-            raise MissingBlob(f"{reason} while the ingest was suspended: run it again")
     return {parent: rows[parent].id for parent in digests.values()}
 
 
@@ -214,19 +219,12 @@ def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) ->
 def mark_repacked(session: Session, model_ids: Sequence[int], moment: datetime | None) -> None:
     """Record when a repack examined the organs of these models; None if the next one should examine them."""
     for batch in batches(sorted(model_ids)):
-        session.execute(update(Model).where(Model.id.in_(batch)).values(repacked_at=moment))
+        session.execute(update(ModelRow).where(ModelRow.id.in_(batch)).values(repacked_at=moment))
 
 
 def is_leased(session: Session, blob_id: int) -> bool:
     """Return whether a running ingest needs a blob."""
-    statement = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
-    statement = statement.where(BlobLease.blob_id == blob_id, is_alive(session, Ingest))
-    return session.scalar(statement.limit(1)) is not None
-
-
-def _is_replaced(row: BlobRow) -> bool:
-    # The part of a stack cannot be a stack itself, so its bytes are stored although they are the bytes of a stack.
-    return row.state != "present" or row.codec == STACK_CODEC
+    return first(session, leased(database_now(session)).where(BlobLease.blob_id == blob_id)) is not None
 
 
 def record_stacks(session: Session, ingest_id: int, stacks: Mapping[Digest, Sequence[Digest]]) -> None:
@@ -258,10 +256,9 @@ def _parts_or_leased(session: Session, ingest_id: int, blob_ids: Sequence[int]) 
     needed: Any = union_all(
         select(BlobPart.part_id).where(BlobPart.part_id.in_(blob_ids)),
         select(Blob.depends_on).where(Blob.depends_on.in_(blob_ids)),
+        leased(database_now(session)).where(BlobLease.blob_id.in_(blob_ids), Ingest.id != ingest_id),
     )
-    others = select(BlobLease.blob_id).join(Ingest, Ingest.id == BlobLease.ingest_id)
-    others = others.where(BlobLease.blob_id.in_(blob_ids), Ingest.id != ingest_id, is_alive(session, Ingest))
-    return {*session.scalars(needed), *session.scalars(others)}
+    return set(session.scalars(needed))
 
 
 def _write_stacks(
@@ -312,7 +309,7 @@ def mark_corrupt(session: Session, checked: BlobRow) -> bool:
     session.execute(update(Blob).where(Blob.id == current.id).values(state="corrupt"))
     add_to_totals(session, blob_changes([] if is_counted(current.state) else [current]))
     if not current.is_set_aside:
-        record_event(session, LOCAL, Action.SET_ASIDE, _event_text(current))
+        _record_event(session, Action.SET_ASIDE, current)
     return True
 
 
@@ -325,18 +322,21 @@ def mark_present(session: Session, checked: BlobAddress) -> bool:
     if current is None or not current.is_set_aside:
         return False
     session.execute(update(Blob).where(Blob.id == current.id).values(state="present"))
-    record_event(session, LOCAL, Action.TAKE_BACK, _event_text(current))
+    _record_event(session, Action.TAKE_BACK, current)
     return True
 
 
-def doom_blobs(session: Session, grace: timedelta) -> list[Blob]:
+def _record_event(session: Session, action: Action, row: BlobRow) -> None:
+    record_event(session, LOCAL, action, f"{row.digest}, {row.size_bytes} bytes")
+
+
+def doom_blobs(session: Session, grace: timedelta) -> Sequence[Blob]:
     """Doom the blobs that nothing needs and no writer used within the grace period; return them.
 
     A later sweep reclaims them, unless a writer uses them before.
     """
     moment = database_now(session)
-    doomed = list(unneeded_blobs(session, "present", moment - grace, moment))
-    doomed += unneeded_blobs(session, "corrupt", moment - grace, moment)
+    doomed = unneeded_blobs(session, UNDOOMED, moment - grace, moment)
     for blob in doomed:
         blob.state = "doomed"
         blob.touched_at = moment
@@ -355,9 +355,8 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
     if blob is None:
         return None
     file = blob.file or ""
-    session.execute(delete(BlobLease).where(BlobLease.blob_id == blob_id))
-    session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
-    session.execute(delete(BlobPart).where(BlobPart.blob_id == blob_id))
+    for table in (BlobLease, InlineBlob, BlobPart):
+        session.execute(delete(table).where(table.blob_id == blob_id))
     session.execute(delete(Blob).where(Blob.id == blob_id))
     return file
 
@@ -369,14 +368,9 @@ def _current_row(session: Session, checked: BlobAddress) -> BlobRow | None:
     return current if is_same else None
 
 
-def _event_text(row: BlobRow) -> str:
-    return f"{row.digest}, {row.size_bytes} bytes"
-
-
-_NO_PARENTS: Mapping[Digest, int] = {}
-
-
-def _values(blob: StoredBlob, moment: datetime, parents: Mapping[Digest, int] = _NO_PARENTS) -> dict[str, object]:
+def _values(
+    blob: StoredBlob, moment: datetime, parents: Mapping[Digest, int] = MappingProxyType({})
+) -> dict[str, object]:
     return {
         "digest": blob.digest,
         "size_bytes": blob.size_bytes,
@@ -392,10 +386,14 @@ def _values(blob: StoredBlob, moment: datetime, parents: Mapping[Digest, int] = 
 
 
 def _replace(
-    session: Session, blob_id: int, blob: StoredBlob, moment: datetime, parents: Mapping[Digest, int] = _NO_PARENTS
+    session: Session,
+    blob_id: int,
+    blob: StoredBlob,
+    moment: datetime,
+    parents: Mapping[Digest, int] = MappingProxyType({}),
 ) -> None:
-    session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
-    session.execute(delete(BlobPart).where(BlobPart.blob_id == blob_id))
+    for table in (InlineBlob, BlobPart):
+        session.execute(delete(table).where(table.blob_id == blob_id))
     values = _values(blob, moment, parents)
     del values["digest"], values["created_at"]
     session.execute(update(Blob).where(Blob.id == blob_id).values(values))
@@ -418,28 +416,26 @@ def register_organs(
     firsts: dict[OrganKey, PlacementRecord] = {}
     nonfinite: dict[OrganKey, int] = {}
     for placement in placements:
-        first = firsts.setdefault(organ_key(placement), placement)
-        if first.measurement is None and placement.measurement is not None:
-            firsts[organ_key(placement)] = placement
+        key = organ_key(placement)
+        if firsts.setdefault(key, placement).measurement is None and placement.measurement is not None:
+            firsts[key] = placement
         if placement.nonfinite is not None:
-            nonfinite[organ_key(placement)] = placement.nonfinite
+            nonfinite[key] = placement.nonfinite
     rows = [
         {
-            "blob_id": blobs[Digest(digest)].id,
-            "dtype": dtype,
-            "shape": shape,
-            "elements": prod(firsts[key].shape),
+            "blob_id": blobs[placement.digest].id,
+            "dtype": placement.dtype,
+            "shape": key[2],
+            "elements": prod(placement.shape),
             "nonfinite": nonfinite.get(key),
         }
-        for key in firsts
-        for digest, dtype, shape in [key]
+        for key, placement in firsts.items()
     ]
-    insert_missing(session, Organ, rows)
+    insert_missing(session, OrganRow, rows)
     ids = _ids(session, firsts, blobs)
     record_nonfinite(session, {ids[key]: count for key, count in nonfinite.items()})
-    measured = [(ids[key], first.measurement) for key, first in firsts.items() if first.measurement is not None]
-    readings = [row for organ_id, reading in measured for row in _measurement_rows(organ_id, reading)]
-    insert_missing(session, Measurement, readings)
+    measured = [(ids[key], one.measurement) for key, one in firsts.items() if one.measurement is not None]
+    insert_missing(session, MeasurementRow, [row for one in measured for row in _measurement_rows(*one)])
     fingerprints = [
         {"organ_id": organ_id, "values": reading.fingerprint}
         for organ_id, reading in measured
@@ -452,10 +448,9 @@ def register_organs(
 def measures_of(session: Session, organ_ids: Collection[int]) -> dict[int, dict[str, float | None]]:
     """Return the measures of each organ, by name, from all of its methods."""
     numbers: dict[int, dict[str, float | None]] = {organ_id: {} for organ_id in organ_ids}
-    for batch in batches(sorted(numbers)):
-        for row in session.scalars(select(Measurement).where(Measurement.organ_id.in_(batch))):
-            values = ((name, getattr(row, name)) for name in MEASURE_NAMES)
-            numbers[row.organ_id].update((name, value) for name, value in values if value is not None)
+    for row in scalars_among(session, select(MeasurementRow), MeasurementRow.organ_id, numbers):
+        values = ((name, getattr(row, name)) for name in MEASURE_NAMES)
+        numbers[row.organ_id].update((name, value) for name, value in values if value is not None)
     return numbers
 
 
@@ -474,7 +469,7 @@ def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
         by_count.setdefault(count, []).append(organ_id)
     for count, organ_ids in sorted(by_count.items()):
         for batch in batches(sorted(organ_ids)):
-            unknown = update(Organ).where(Organ.id.in_(batch), Organ.nonfinite.is_(None))
+            unknown = update(OrganRow).where(OrganRow.id.in_(batch), OrganRow.nonfinite.is_(None))
             session.execute(unknown.values(nonfinite=count))
 
 
@@ -485,28 +480,26 @@ def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
     are written in one transaction. Executes one UPDATE per table for each missing measure.
     """
     missing: dict[str, list[dict[str, object]]] = {}
-    for batch in batches(sorted(measured)):
-        for row in session.execute(select(Measurement.__table__).where(Measurement.organ_id.in_(batch))):
-            for measure in MEASURES.values():
-                value = getattr(measured[row.organ_id], measure.name)
-                if measure.method == row.method and value is not None and getattr(row, measure.name) is None:
-                    missing.setdefault(measure.name, []).append({"of_organ": row.organ_id, "value": value})
+    for row in scalars_among(session, select(MeasurementRow), MeasurementRow.organ_id, measured):
+        for measure in MEASURES.values():
+            value = getattr(measured[row.organ_id], measure.name)
+            if measure.method == row.method and value is not None and getattr(row, measure.name) is None:
+                missing.setdefault(measure.name, []).append({"of_organ": row.organ_id, "value": value})
     connection = session.connection()  # a session accepts a list of parameters only for an update by primary key
     for name, values in missing.items():
-        for table in (Measurement, Placement, Expert):
+        for table in (MeasurementRow, Placement, Expert):
             statement = update(table).where(table.organ_id == bindparam("of_organ"), getattr(table, name).is_(None))
-            if table is Measurement:
-                statement = statement.where(Measurement.method == MEASURES[name].method)
+            if table is MeasurementRow:
+                statement = statement.where(MeasurementRow.method == MEASURES[name].method)
             connection.execute(statement.values({name: bindparam("value")}), values)
 
 
 def replace_fingerprints(session: Session, measured: Mapping[int, Measured]) -> None:
     """Write the fingerprints of organs, by id, whose present one is coarse."""
     coarse = select(Fingerprint.organ_id).where(is_coarse())
-    for batch in batches(sorted(measured)):
-        for organ_id in session.scalars(coarse.where(Fingerprint.organ_id.in_(batch))).all():
-            if (fingerprint := measured[organ_id].fingerprint) is not None:
-                session.execute(update(Fingerprint).where(Fingerprint.organ_id == organ_id).values(values=fingerprint))
+    for organ_id in list(scalars_among(session, coarse, Fingerprint.organ_id, measured)):
+        if (fingerprint := measured[organ_id].fingerprint) is not None:
+            session.execute(update(Fingerprint).where(Fingerprint.organ_id == organ_id).values(values=fingerprint))
 
 
 def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> None:
@@ -514,58 +507,35 @@ def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> No
 
     Models with organs that were not counted are left out. With `model_id`, only that model is updated.
     """
-    placed = select(func.count()).select_from(Placement).join(Organ, Organ.id == Placement.organ_id)
-    placed = placed.where(Placement.model_id == Model.id)
-    uncounted = placed.where(Organ.nonfinite.is_(None)).scalar_subquery()
-    affected = placed.where(Organ.nonfinite > 0).scalar_subquery()
-    models = update(Model).where(Model.nonfinite_tensors.is_(None), uncounted == 0)
-    models = models if model_id is None else models.where(Model.id == model_id)
-    session.execute(models.values(nonfinite_tensors=affected), execution_options={"synchronize_session": False})
+    placed = select(func.count()).select_from(Placement).join(OrganRow, OrganRow.id == Placement.organ_id)
+    placed = placed.where(Placement.model_id == ModelRow.id)
+    uncounted = placed.where(OrganRow.nonfinite.is_(None)).scalar_subquery()
+    affected = placed.where(OrganRow.nonfinite > 0).scalar_subquery()
+    models = update(ModelRow).where(ModelRow.nonfinite_tensors.is_(None), uncounted == 0)
+    models = models if model_id is None else models.where(ModelRow.id == model_id)
+    execute_quietly(session, models.values(nonfinite_tensors=affected))
 
 
 def _ids(session: Session, keys: Iterable[OrganKey], blobs: Mapping[Digest, BlobRow]) -> dict[OrganKey, int]:
     digests = {blobs[Digest(digest)].id: digest for digest, _, _ in keys}
-    ids: dict[OrganKey, int] = {}
-    for batch in batches(sorted(digests)):
-        for organ in session.execute(
-            select(Organ.id, Organ.blob_id, Organ.dtype, Organ.shape).where(Organ.blob_id.in_(batch))
-        ):
-            ids[digests[organ.blob_id], organ.dtype, organ.shape] = organ.id
-    return ids
+    statement = select(OrganRow.id, OrganRow.blob_id, OrganRow.dtype, OrganRow.shape)
+    rows = rows_among(session, statement, OrganRow.blob_id, digests)
+    return {(digests[blob_id], dtype, shape): organ_id for organ_id, blob_id, dtype, shape in rows}
 
 
 def _measurement_rows(organ_id: int, reading: Measured) -> list[dict[str, object]]:
     """Return a row for each method: the Z-measure with the moments of the sample, and the spectral reading."""
-    blank: dict[str, object] = dict.fromkeys(_NUMBERS)
-    rows = [
-        blank
-        | {
-            "organ_id": organ_id,
-            "method": reading.method,
-            "sample_size": reading.sample_size,
-            "nan_count": reading.nan_count,
-            "infinite_count": reading.infinite_count,
-            "constant": reading.constant,
-            "reason": None if reading.reason is None else shown_text(reading.reason, 256),
-        }
-        | {name: getattr(reading, name) for name in _Z_NUMBERS}
-    ]
-    if reading.spectral_method is not None:
-        sampled = (reading.spectral_rows or 0) * (reading.spectral_columns or 0)
-        rows.append(
-            blank
-            | {
-                "organ_id": organ_id,
-                "method": reading.spectral_method,
-                "sample_size": sampled,
-                "nan_count": 0,
-                "infinite_count": 0,
-                "constant": False,
-                "reason": None,
-            }
-            | {name: getattr(reading, name) for name in _SPECTRAL_NUMBERS}
-        )
-    return rows
+    blank: dict[str, object] = {"organ_id": organ_id, "reason": None} | dict.fromkeys(_Z_NUMBERS + _SPECTRAL_NUMBERS)
+    counts = ("method", "sample_size", "nan_count", "infinite_count", "constant")
+    row = blank | {name: getattr(reading, name) for name in (*counts, *_Z_NUMBERS)}
+    if reading.reason is not None:
+        row["reason"] = shown_text(reading.reason, 256)
+    if reading.spectral_method is None:
+        return [row]
+    spectral = {name: getattr(reading, name) for name in _SPECTRAL_NUMBERS}
+    sampled = (reading.spectral_rows or 0) * (reading.spectral_columns or 0)
+    spectral |= {"method": reading.spectral_method, "sample_size": sampled}
+    return [row, blank | {"nan_count": 0, "infinite_count": 0, "constant": False} | spectral]
 
 
 _Z_NUMBERS = (
@@ -573,83 +543,66 @@ _Z_NUMBERS = (
     *("entropy", "kurtosis", "coherence", "mean", "standard_deviation", "minimum", "maximum"),
 )
 _SPECTRAL_NUMBERS = tuple(measure.name for measure in MEASURES.values() if measure.method == SPECTRAL_METHOD)
-_NUMBERS = (*_Z_NUMBERS, *_SPECTRAL_NUMBERS)
 
 
 _COPIED = ("model_id", "type", "tower", "block", "slot", "visible", "facet_id", "dtype")
 """The columns that an expert has from the placement of its stack."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Stack:
-    """A stack of experts at its place."""
-
-    placement: Placement
-    shape: tuple[int, ...]
-    blob_id: int
-
-
-def insert_experts(session: Session, model: Model, measured: Mapping[OrganKey, Measured]) -> int:
+def insert_experts(session: Session, model: ModelRow, measured: Mapping[OrganKey, Measured]) -> int:
     """Add the experts of `model` that have no rows yet, with their organs; return their number.
 
     `measured` has the measurements of experts that were not measured before.
     """
-    count = 0
-    stacks = _stacks_without_experts(session, model.id)
-    # Some stacks at a time: the largest models have tens of thousands of experts.
-    for batch in batches(stacks, 8):
-        blobs = blobs_by_id(session, {stack.blob_id for stack in batch})
-        for stack in batch:
-            count += _insert(session, stack, blobs[stack.blob_id].parts, measured)
-    return count
-
-
-def _stacks_without_experts(session: Session, model_id: int) -> Sequence[_Stack]:
-    statement = (
-        select(Placement, Organ.shape, Organ.blob_id)
+    without_experts = (
+        select(Placement, OrganRow.shape, OrganRow.blob_id)
         .with_hint(Placement, "INDEXED BY ix_placements_model", "sqlite")
-        .join(Organ, Organ.id == Placement.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .where(Placement.model_id == model_id, Blob.codec == STACK_CODEC)
+        .join(OrganRow, OrganRow.id == Placement.organ_id)
+        .join(Blob, Blob.id == OrganRow.blob_id)
+        .where(Placement.model_id == model.id, Blob.codec == STACK_CODEC)
         .where(~select(Expert.id).where(Expert.placement_id == Placement.id).exists())
         .order_by(Placement.position)
     )
-    return [_Stack(placement, shape_of(shape), blob_id) for placement, shape, blob_id in session.execute(statement)]
+    count = 0
+    # Some stacks at a time: the largest models have tens of thousands of experts.
+    for batch in batches(session.execute(without_experts).all(), 8):
+        blobs = blobs_by_id(session, {blob_id for _, _, blob_id in batch})
+        for placement, shape, blob_id in batch:
+            count += _insert_experts_of(session, placement, shape_of(shape), blobs[blob_id].parts, measured)
+    return count
 
 
-def _insert(session: Session, stack: _Stack, parts: Sequence[BlobRow], measured: Mapping[OrganKey, Measured]) -> int:
-    place = _place_of(stack.placement)
-    if not is_expert_stack(place) or len(stack.shape) != 3 or len(parts) != stack.shape[2]:
+def _insert_experts_of(
+    session: Session,
+    stack: Placement,
+    shape: tuple[int, ...],
+    parts: Sequence[BlobRow],
+    measured: Mapping[OrganKey, Measured],
+) -> int:
+    place = Place(OrganType(stack.type), Tower(stack.tower), stack.block, stack.slot)
+    if not is_expert_stack(place) or len(shape) != 3 or len(parts) != shape[2]:
         return 0  # the same bytes in another shape, or at another place
-    records = [_record(stack, part, measured) for part in parts]
+    records = []
+    for part in parts:
+        one = PlacementRecord(
+            name=stack.name,
+            place=place,
+            digest=part.digest,
+            dtype=stack.dtype,
+            shape=expert_shape(shape),
+            size_bytes=part.size_bytes,
+            offset_bytes=0,
+            measurement=None,
+        )
+        reading = measured.get(organ_key(one))
+        records.append(one if reading is None else replace(one, measurement=reading, nonfinite=reading.nonfinite))
     organs = register_organs(session, records, {part.digest: part for part in parts})
     numbers = measures_of(session, set(organs.values()))
-    placement = stack.placement
-    copied = {name: getattr(placement, name) for name in _COPIED}
+    copied = {name: getattr(stack, name) for name in _COPIED}
     rows = []
     for expert, record in enumerate(records):
         organ_id = organs[organ_key(record)]
-        row = {"placement_id": placement.id, "expert": expert, "organ_id": organ_id, "size_bytes": record.size_bytes}
+        row = {"placement_id": stack.id, "expert": expert, "organ_id": organ_id, "size_bytes": record.size_bytes}
         rows.append(row | copied | dict.fromkeys(MEASURE_NAMES) | numbers[organ_id])
     insert_missing(session, Expert, rows)
     return len(rows)
-
-
-def _place_of(placement: Placement) -> Place:
-    return Place(OrganType(placement.type), Tower(placement.tower), placement.block, placement.slot)
-
-
-def _record(stack: _Stack, part: BlobRow, measured: Mapping[OrganKey, Measured]) -> PlacementRecord:
-    placement = stack.placement
-    record = PlacementRecord(
-        name=placement.name,
-        place=_place_of(placement),
-        digest=part.digest,
-        dtype=placement.dtype,
-        shape=expert_shape(stack.shape),
-        size_bytes=part.size_bytes,
-        offset_bytes=0,
-        measurement=None,
-    )
-    reading = measured.get(organ_key(record))
-    return record if reading is None else replace(record, measurement=reading, nonfinite=reading.nonfinite)

@@ -10,12 +10,12 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.submissions import UNDER_WAY
 from organs.registry.catalog.tables import (
-    Contributor,
+    ContributorRow,
     PageToken,
-    Submission,
-    Upload,
+    SubmissionRow,
     UploadChunk,
     UploadPiece,
+    UploadRow,
     WebSession,
     now,
 )
@@ -36,10 +36,10 @@ def add_submission(
     manifest: str,
     description: str,
     size_bytes: int,
-) -> Submission:
+) -> SubmissionRow:
     """Add a submission that waits for its check; `description` is the contributor's metadata, as JSON."""
     moment = now()
-    row = Submission(
+    row = SubmissionRow(
         contributor_id=contributor_id,
         namespace=namespace,
         name=name,
@@ -58,12 +58,12 @@ def add_submission(
 
 def hold_contributor(session: Session, contributor_id: int) -> None:
     """Lock a contributor: no other transaction can change their submissions and uploads until this one ends."""
-    session.get_one(Contributor, contributor_id, with_for_update=True)
+    session.get_one(ContributorRow, contributor_id, with_for_update=True)
 
 
-def locked_submission(session: Session, submission_id: int, contributor_id: int | None = None) -> Submission:
+def locked_submission(session: Session, submission_id: int, contributor_id: int | None = None) -> SubmissionRow:
     """Return the locked row of a submission; with `contributor_id`, only one of that contributor. Raises NotFound."""
-    row = session.get(Submission, submission_id, with_for_update=True)
+    row = session.get(SubmissionRow, submission_id, with_for_update=True)
     if row is None or contributor_id not in (None, row.contributor_id):
         raise NotFound(f"you have no submission {submission_id}")
     return row
@@ -71,7 +71,7 @@ def locked_submission(session: Session, submission_id: int, contributor_id: int 
 
 def change_submission(
     session: Session,
-    row: Submission,
+    row: SubmissionRow,
     state: str,
     *,
     findings: str | None = None,
@@ -97,10 +97,10 @@ def change_submission(
     session.flush()
 
 
-def submissions_waiting_for(session: Session, model_id: int) -> Sequence[Submission]:
+def submissions_waiting_for(session: Session, model_id: int) -> Sequence[SubmissionRow]:
     """Return the locked submissions of a model that wait for review; there may be several for equal bytes."""
-    waiting = select(Submission).where(Submission.model_id == model_id, Submission.state == "quarantined")
-    return session.scalars(waiting.order_by(Submission.id).with_for_update()).all()
+    waiting = select(SubmissionRow).where(SubmissionRow.model_id == model_id, SubmissionRow.state == "quarantined")
+    return session.scalars(waiting.order_by(SubmissionRow.id).with_for_update()).all()
 
 
 NOT_COPIED = "This registry was moved, or restored from a backup, without the uploaded bytes: send them again."
@@ -108,10 +108,10 @@ NOT_COPIED = "This registry was moved, or restored from a backup, without the up
 
 def remove_uploads(session: Session) -> None:
     """Delete all uploads, because their bytes were not copied; withdraw submissions that need them."""
-    for table in (UploadPiece, UploadChunk, Upload):
+    for table in (UploadPiece, UploadChunk, UploadRow):
         session.execute(delete(table))
     values = {"state": "withdrawn", "manifest": NO_FILES, "reason": NOT_COPIED, "changed_at": now()}
-    session.execute(update(Submission).where(Submission.state.in_(UNDER_WAY)).values(values))
+    session.execute(update(SubmissionRow).where(SubmissionRow.state.in_(UNDER_WAY)).values(values))
 
 
 def remove_sessions(session: Session) -> None:

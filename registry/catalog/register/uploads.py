@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
@@ -17,7 +16,8 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.queries.submissions import counted_uploads
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.tables import Contributor, Upload, UploadChunk, UploadPiece
+from organs.registry.catalog.rows import execute_quietly
+from organs.registry.catalog.tables import ContributorRow, UploadChunk, UploadPiece, UploadRow
 from organs.registry.digest import Digest
 from organs.registry.errors import OverQuota, TooMany
 from organs.registry.upload_limits import OPEN_UPLOADS_MAX, PACKED_PIECES_MAX, UPLOAD_LIFETIME, UPLOADS_MAX
@@ -46,7 +46,7 @@ def check_upload_allowed(
     """
     if size_bytes > upload_max_bytes:
         raise OverQuota(f"the upload has {size_bytes:,} bytes; at most {upload_max_bytes:,} are accepted")
-    contributor = session.get_one(Contributor, contributor_id, with_for_update=hold)
+    contributor = session.get_one(ContributorRow, contributor_id, with_for_update=hold)
     unfinished, total = counted_uploads(session, contributor_id, database_now(session))
     if unfinished >= OPEN_UPLOADS_MAX:
         raise TooMany(f"{unfinished} uploads are open already: finish or cancel some", RETRY_SECONDS)
@@ -78,10 +78,10 @@ def add_upload(
     digest: Digest | None,
     name: str | None,
     pieces: Pieces = (),
-) -> Upload:
+) -> UploadRow:
     """Add an upload without any bytes yet. Its `pieces` count after it is finished."""
     moment = database_now(session)
-    row = Upload(
+    row = UploadRow(
         public_id=public_id,
         contributor_id=contributor_id,
         kind=kind,
@@ -111,11 +111,11 @@ def record_received(
 
     `file` is the name of the object with the new bytes, if they are in a bucket.
     """
-    statement = update(Upload).where(
-        Upload.id == upload_id, Upload.state == "open", Upload.received_bytes == before_bytes
+    statement = update(UploadRow).where(
+        UploadRow.id == upload_id, UploadRow.state == "open", UploadRow.received_bytes == before_bytes
     )
     values = statement.values(received_bytes=after_bytes, expires_at=database_now(session) + UPLOAD_LIFETIME)
-    if not _changed(session, values):
+    if not execute_quietly(session, values):
         return False
     if file is not None:
         size_bytes = after_bytes - before_bytes
@@ -125,21 +125,21 @@ def record_received(
 
 def complete_upload(session: Session, upload_id: int, digest: Digest) -> bool:
     """Mark an upload as complete; `digest` is of all its bytes. Return False if it is no longer open."""
-    statement = update(Upload).where(Upload.id == upload_id, Upload.state == "open")
+    statement = update(UploadRow).where(UploadRow.id == upload_id, UploadRow.state == "open")
     expires_at = database_now(session) + UPLOAD_LIFETIME
-    return _changed(session, statement.values(state="complete", digest=digest, expires_at=expires_at))
+    return execute_quietly(session, statement.values(state="complete", digest=digest, expires_at=expires_at)) == 1
 
 
 def remove_upload(session: Session, upload_id: int) -> bool:
     """Delete an upload; its file may be removed after the commit. Return False if it is deleted already."""
     for table in (UploadPiece, UploadChunk):
         session.execute(delete(table).where(table.upload_id == upload_id))
-    return _changed(session, delete(Upload).where(Upload.id == upload_id))
+    return execute_quietly(session, delete(UploadRow).where(UploadRow.id == upload_id)) == 1
 
 
 def remove_expired_upload(session: Session, upload_id: int) -> bool:
     """Delete an upload if it has expired; return False if it was renewed meanwhile or is deleted already."""
-    row = session.get(Upload, upload_id, with_for_update=True, populate_existing=True)
+    row = session.get(UploadRow, upload_id, with_for_update=True, populate_existing=True)
     return row is not None and row.expires_at <= database_now(session) and remove_upload(session, upload_id)
 
 
@@ -152,19 +152,12 @@ def renew_uploads(
     that matches in several batches counts several times.
     """
     renewed = 0
-    finished = (Upload.contributor_id == contributor_id, Upload.state == "complete")
+    finished = (UploadRow.contributor_id == contributor_id, UploadRow.state == "complete")
     for batch in batches(sorted({*digests, *public_ids})):
         upload_ids = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
-        matches = or_(Upload.id.in_(upload_ids), Upload.public_id.in_(batch))
-        statement = update(Upload).where(*finished, matches).values(expires_at=database_now(session) + UPLOAD_LIFETIME)
-        result: Any = session.execute(statement, execution_options=_WITHOUT_OBJECTS)
-        renewed += result.rowcount
+        matches = or_(UploadRow.id.in_(upload_ids), UploadRow.public_id.in_(batch))
+        statement = (
+            update(UploadRow).where(*finished, matches).values(expires_at=database_now(session) + UPLOAD_LIFETIME)
+        )
+        renewed += execute_quietly(session, statement)
     return renewed
-
-
-_WITHOUT_OBJECTS = {"synchronize_session": False}
-
-
-def _changed(session: Session, statement: object) -> bool:
-    result = session.execute(statement, execution_options=_WITHOUT_OBJECTS)  # type: ignore[call-overload]
-    return bool(result.rowcount == 1)

@@ -6,10 +6,10 @@ import json
 
 from flask.testing import FlaskClient
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.models import hide_model
-from organs.registry.catalog.tables import Submission, now
+from organs.registry.catalog.register.model_changes import hide_model
+from organs.registry.catalog.tables import SubmissionRow, now
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.api.admin import EXAMPLES
@@ -33,7 +33,7 @@ def put_waiting(registry: LocalRegistry) -> None:
         for number, name in WAITING.items():
             model = model_by_name(session, parse_model_name(name))
             hide_model(session, model, "quarantined", "It waits.", "local")
-            submission = Submission(
+            submission = SubmissionRow(
                 id=int(number),
                 contributor_id=contributor_id(session, "ada"),
                 namespace=model.namespace,

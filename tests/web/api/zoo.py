@@ -17,7 +17,7 @@ from organs.registry.catalog.register.accounts import LOCAL, add_contributor
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.register.uploads import add_upload
-from organs.registry.catalog.tables import Chimera, Model, Token, now
+from organs.registry.catalog.tables import ChimeraRow, ModelRow, Token, now
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import PREFIX
 from organs.web import responses
@@ -66,8 +66,8 @@ def put_accounts(registry: LocalRegistry) -> None:
     """A second contributor, whose one model is the purified chimera, and a token that examples revoke."""
     with registry.catalog.writing() as session:
         ada = add_contributor(session, "ada")
-        purified = session.scalars(select(Chimera.model_id).order_by(Chimera.model_id.desc()).limit(1)).one()
-        session.get_one(Model, purified).contributor_id = ada.id
+        purified = session.scalars(select(ChimeraRow.model_id).order_by(ChimeraRow.model_id.desc()).limit(1)).one()
+        session.get_one(ModelRow, purified).contributor_id = ada.id
         token = Token(
             public_id=EXAMPLE_TOKEN, secret_sha256="0" * 64, scopes="upload", label="laptop", created_at=now()
         )
@@ -97,7 +97,7 @@ def put_submissions(registry: LocalRegistry) -> None:
     texts = {"given": said | {"tags": None}, "publish": False, "proposed": said | sizes | {"complete": True}}
     finding = {"severity": "note", "code": "chat-template", "sentence": "It has a chat template."}
     with registry.catalog.writing() as session:
-        model = session.scalars(select(Model).where(Model.name == "Zoo-A-2M-v1.0-Q8_0")).one()
+        model = session.scalars(select(ModelRow).where(ModelRow.name == "Zoo-A-2M-v1.0-Q8_0")).one()
         for name, number in SUBMISSIONS.items():
             row = add_submission(
                 session,

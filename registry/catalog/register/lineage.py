@@ -1,0 +1,68 @@
+"""Edges of lineage that were measured, and those whose parent was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import insert, update
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.tables import (
+    Lineage,
+    now,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEdge:
+    """The measured likeness of two models. The parent is the model registered first, not necessarily the ancestor."""
+
+    child_id: int
+    parent_id: int
+    relation: str
+    score: float
+    """The mean correlation, -1 to 1."""
+    compared: int
+    """The number of matrices in the mean."""
+    change: float | None = None
+    """The mean change of these matrices; None if it is not known."""
+
+
+def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
+    """Write measured edges."""
+    rows = [
+        {
+            "child_model_id": edge.child_id,
+            "parent_model_id": edge.parent_id,
+            "relation": edge.relation,
+            "evidence": "measured",
+            "score": edge.score,
+            "compared": edge.compared,
+            "change": edge.change,
+            "created_at": now(),
+        }
+        for edge in edges
+    ]
+    if rows:
+        session.execute(insert(Lineage), rows)
+
+
+def replace_measured(session: Session, edges: Mapping[int, MeasuredEdge]) -> None:
+    """Write measured edges again, by the ids of their rows; those of removed models are gone."""
+    for row_id, edge in edges.items():
+        values = {"relation": edge.relation, "score": edge.score, "compared": edge.compared, "change": edge.change}
+        session.execute(update(Lineage).where(Lineage.id == row_id).values(values))
+
+
+def record_matched(session: Session, shares: Mapping[int, float]) -> None:
+    """Write the shares of equal blocks into measured edges, by the ids of their rows."""
+    for row_id, share in shares.items():
+        session.execute(update(Lineage).where(Lineage.id == row_id).values(matched=share))
+
+
+def resolve_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:
+    """Set the parent model of a declared edge; None if its text names no model of this registry."""
+    assert edge.evidence == "declared"
+    edge.parent_model_id = parent_id
+    session.flush()
