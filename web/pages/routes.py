@@ -19,7 +19,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
@@ -139,7 +139,7 @@ def list_links(following: str | None, *kept: str, path: str | None = None) -> di
 
 
 def list_page(
-    template: str, page: Page[Any], *kept: str, columns: Sequence[str] = (), extra: Context | None = None
+    template: str, page: Page[Any], *kept: str, columns: Sequence[str] = (), extra: Mapping[str, object] | None = None
 ) -> WebPage:
     """Return the page of a list, with links to the next and the first page that keep the parameters `kept`.
 
@@ -148,7 +148,7 @@ def list_page(
     return WebPage(
         template,
         {"items": page.items},
-        extra=lambda: list_links(page.next, *kept) | (extra or {}),
+        extra=lambda: {**list_links(page.next, *kept), **(extra or {})},
         sheet=lambda: sheet_of(columns, page),
         next=page.next,
         entity=page,

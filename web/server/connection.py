@@ -71,7 +71,7 @@ _ONCE = ("host", "content-type")
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HttpRefusal:
     """A refusal of a request. It needs neither a thread nor the application."""
 
     status: int
@@ -91,16 +91,18 @@ class Framing:
     length: int | None = None
 
 
-TOO_MANY_CONNECTIONS = Refusal(503, "Too many connections are open; try again in a few seconds.")
-TOO_MANY_OF_ADDRESS = Refusal(503, "Too many requests from this address are in progress; try again in a few seconds.")
-TOO_MANY_BODIES = Refusal(503, "Too much is being sent to this server; try again in a few seconds.")
-TOO_MANY_UNREAD = Refusal(503, "Too many answers are waiting to be read; read them, or try again in a few seconds.")
-TOO_SLOW_HEAD = Refusal(408, "The header of the request did not come in time.")
-TOO_SLOW_BODY = Refusal(408, "The body of the request did not come in time.")
-TOO_LARGE_HEAD = Refusal(
+TOO_MANY_CONNECTIONS = HttpRefusal(503, "Too many connections are open; try again in a few seconds.")
+TOO_MANY_OF_ADDRESS = HttpRefusal(
+    503, "Too many requests from this address are in progress; try again in a few seconds."
+)
+TOO_MANY_BODIES = HttpRefusal(503, "Too much is being sent to this server; try again in a few seconds.")
+TOO_MANY_UNREAD = HttpRefusal(503, "Too many answers are waiting to be read; read them, or try again in a few seconds.")
+TOO_SLOW_HEAD = HttpRefusal(408, "The header of the request did not come in time.")
+TOO_SLOW_BODY = HttpRefusal(408, "The body of the request did not come in time.")
+TOO_LARGE_HEAD = HttpRefusal(
     431, f"The headers, the trailers and each chunk header of a request have at most {HEAD_MAX_BYTES} bytes."
 )
-FAILED = Refusal(500, "The server could not answer this request; its log says why.")
+FAILED = HttpRefusal(500, "The server could not answer this request; its log says why.")
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -120,7 +122,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._small_body: bytearray | None = None
         self._pipe: BodyPipe | None = None
         """The body that is being received is in one of these two. Both are None while no body is received."""
-        self._refusal: Refusal | None = None
+        self._refusal: HttpRefusal | None = None
         """Why a callback stopped the parser."""
         self._exchanges: deque[Exchange] = deque()
         """Requests whose answers are not complete. Only the first of them is being answered."""
@@ -188,7 +190,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._stop_reading()  # the client offers another protocol, which this server does not use
         except httptools.HttpParserError as error:
             if not self._ignores_input:
-                self.refuse(self._refusal or Refusal(400, f"This is not HTTP/1.1: {error}."))
+                self.refuse(self._refusal or HttpRefusal(400, f"This is not HTTP/1.1: {error}."))
         if self._head_bytes > HEAD_MAX_BYTES and not self._ignores_input:
             self.refuse(TOO_LARGE_HEAD)
 
@@ -216,13 +218,15 @@ class HttpConnection(asyncio.BufferedProtocol):
     def on_url(self, part: bytes) -> None:
         self._head.target += part.decode("latin-1")
         if len(self._head.target) > TARGET_MAX_LENGTH:
-            self._reject(Refusal(414, f"An address has at most {TARGET_MAX_LENGTH} characters."))
+            self._reject(HttpRefusal(414, f"An address has at most {TARGET_MAX_LENGTH} characters."))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._is_body_whole():
             return  # a trailer after a chunked body; the server does not use trailers
         if len(name) + len(value) > FIELD_MAX_LENGTH or len(self._head.headers) >= FIELDS_MAX:
-            self._reject(Refusal(431, f"A request has at most {FIELDS_MAX} headers of {FIELD_MAX_LENGTH} characters."))
+            self._reject(
+                HttpRefusal(431, f"A request has at most {FIELDS_MAX} headers of {FIELD_MAX_LENGTH} characters.")
+            )
         self._head.headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
 
     def on_headers_complete(self) -> None:
@@ -296,7 +300,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._pause_reading()
         self._start()
 
-    def _reject(self, refusal: Refusal) -> NoReturn:
+    def _reject(self, refusal: HttpRefusal) -> NoReturn:
         self._refusal = refusal
         raise Rejected
 
@@ -352,7 +356,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 exchange.awaits_continue = False
                 self._transport.write(CONTINUE)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: HttpRefusal) -> None:
         """Answer the request that is being received with `refusal`, after all earlier requests; then close."""
         self._ignores_input = True
         if self._pipe is not None:
@@ -424,7 +428,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._service.idle(self)
             self._resume_reading()
 
-    def _write_refusal(self, refusal: Refusal) -> None:
+    def _write_refusal(self, refusal: HttpRefusal) -> None:
         answer = refusal_answer(refusal, self._head.target)
         framing = framing_of(HttpRequest(), answer)
         head = answer_head(HttpRequest(), answer, framing, self._service.date(), closes=True)
@@ -514,7 +518,7 @@ class Exchange:
         service: WorkerService,
         *,
         is_last: bool,
-        refusal: Refusal | None = None,
+        refusal: HttpRefusal | None = None,
     ) -> None:
         self._connection = connection
         self._service = service
@@ -685,21 +689,21 @@ class Exchange:
             self._service.discard(self._answer)
 
 
-def head_problem(head: HttpRequest) -> Refusal | None:
+def head_problem(head: HttpRequest) -> HttpRefusal | None:
     """Return the refusal of a header that the parser accepts but this server does not, or None."""
     if head.version not in ("1.0", "1.1"):
-        return Refusal(400, "Only HTTP/1.0 and HTTP/1.1 are supported.")
+        return HttpRefusal(400, "Only HTTP/1.0 and HTTP/1.1 are supported.")
     if head.method == "CONNECT" or not (split_target(head.target)[0] or head.target == "*"):
-        return Refusal(400, "The target of a request is a path that begins with /.")
+        return HttpRefusal(400, "The target of a request is a path that begins with /.")
     names = [name for name, _ in head.headers]
     for name in _ONCE:
         if names.count(name) > 1:
-            return Refusal(400, f"A request has one {name.title()} header.")
+            return HttpRefusal(400, f"A request has one {name.title()} header.")
     coding = head.header("transfer-encoding")
     if coding is not None and (coding.lower() != "chunked" or head.version == "1.0"):
-        return Refusal(501, "The only supported transfer coding is chunked.")
+        return HttpRefusal(501, "The only supported transfer coding is chunked.")
     if head.header("expect") is not None and head.header("expect", lower=True) != "100-continue":
-        return Refusal(417, "The only supported expectation is 100-continue.")
+        return HttpRefusal(417, "The only supported expectation is 100-continue.")
     return None
 
 
@@ -731,7 +735,7 @@ def answer_head(request: HttpRequest, answer: Answer, framing: Framing, date: st
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def refusal_answer(refusal: Refusal, target: str, status: int | None = None) -> Answer:
+def refusal_answer(refusal: HttpRefusal, target: str, status: int | None = None) -> Answer:
     """Return `refusal` as an answer to a request for `target`, with `status` instead of its own status if given.
 
     For a target of the API the body is a problem document, as for every refusal of the API.

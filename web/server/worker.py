@@ -37,7 +37,7 @@ from organs.web.server.connection import (
     TOO_MANY_OF_ADDRESS,
     Exchange,
     HttpConnection,
-    Refusal,
+    HttpRefusal,
 )
 from organs.web.server.gateway import Answer, call
 from organs.web.server.scheduling import AddressLimit, DownloadPlaces, FairQueue
@@ -313,13 +313,13 @@ class WorkerService:
 
     # Requests
 
-    def admit(self, exchange: Exchange) -> Refusal | None:
+    def admit(self, exchange: Exchange) -> HttpRefusal | None:
         """Count a request and return None, or return the refusal."""
         if exchange.is_health:
             return None
         status = self._refused_downloads.get(exchange.address, {}).get(_resource(exchange))
         if status is not None:
-            return Refusal(status, TOO_MANY_OF_ADDRESS.sentence)
+            return HttpRefusal(status, TOO_MANY_OF_ADDRESS.sentence)
         if not self._requests_of.take(exchange.address):
             return TOO_MANY_OF_ADDRESS
         if exchange.is_write and not self._writes_of.take(exchange.address):
