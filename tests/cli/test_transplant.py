@@ -64,7 +64,7 @@ def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: 
     assert "grafted (experts 2 and 5)" in organ.done(*command, "--experts", "2", "--experts", "5", "--force").out
     refused = organ(*command, "--experts", "")
     assert refused.status == 1
-    assert "grafts[0].experts[0]: An expert such as 3" in refused.err
+    assert "grafts[0].experts[0]: '' is not an expert: write an expert such as 3" in refused.err
 
 
 def test_the_lock_and_every_byte_equal_those_of_the_registry(
