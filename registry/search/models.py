@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -173,7 +172,7 @@ def folded_models(session: Session, query: Query, limit: int, after: str | None 
         item = FoldedModel(
             model=by_id[first.id],
             title=first.stem,
-            tags=tuple(json.loads(first.tags)[:TAGS_SHOWN]),
+            tags=first.tags[:TAGS_SHOWN],
             others=tuple(quantisations),
             label=_label(first, is_version=False),
             left_out=max(0, len(others) - FOLDED_SHOWN),
