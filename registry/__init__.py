@@ -3,7 +3,8 @@
     gguf        the GGUF container, pure: bytes in, values out, and back to the same bytes
     anatomy     tensor names to places
     store       the blob store: immutable bytes named by the SHA-256 of their plain form
-    catalog     the SQL of the registry
+    catalog     the SQL of the registry, and the queue of its work
+    search      searches: their language, plan, rows and counts
     relatives   who is related to whom
     models      models with everything that is known of them, with their organs and recipes
     reports     reports: what was measured
@@ -11,14 +12,17 @@
     amounts     numbers as people read them
     backup      a copy of the registry that is a registry itself
     compose     composing: from words to a chimera
+    documents   reads JSON and YAML of strangers, within limits, with all faults
     digest      SHA-256 digests: the only names that bytes have here
     errors      errors of this project, each with a stable code, an HTTP status and an exit code
     fingerprints  256 values of an organ, to compare it with others
+    kinds       kinds of files: models, adapters, importance matrices
     lineage     how alike two organs or two models are, by their fingerprints
     measure     measuring, pure: an organ's bytes in, numbers out
     measures    the table of measures
     names       model names: `namespace/name`, with `@version` where it matters
     notebook    values as small pieces of HTML, for notebooks
+    output_files  the files of a model or a chimera that are handed out
     sandbox     programs that read untrusted data run in confined processes
     settings    settings: where the registry lives
     tokens      tokens: texts that are easy to find by scanners, refused offline when mistyped
