@@ -7,7 +7,7 @@
 The limits are checked before any value is built. `convert` finds all faults together, each with its path, such as
 `grafts[0].blocks`. Both raise BadDocument; the caller turns its `reasons` into an error of its own. The fields of a
 struct have their bounds in `Meta`, as everywhere, and further checks in `Parse`; a check of several fields is in the
-method `faults` of the struct:
+method `faults` of the struct, which is called when each of its fields is valid:
 
     class Order(Struct, forbid_unknown_fields=True):
         name: Annotated[str, Parse(model_name, due="a model's name")]

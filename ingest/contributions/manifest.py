@@ -94,7 +94,10 @@ def _read_metadata(values: object) -> SubmissionMetadata:
     reasons += unknown_keys(values, FIELDS)
     if reasons:
         raise BadDocument(reasons)
-    return SubmissionMetadata(**{name: value or None for name, value in fields.items()})
+    # An empty text states nothing, as null does. An empty list of tags states that the model has none.
+    has_no_tags = fields.get("tags") == () and values["tags"] is not None
+    stated = {name: value or None for name, value in fields.items()}
+    return SubmissionMetadata(**stated | ({"tags": ()} if has_no_tags else {}))
 
 
 def _read_fields(values: Mapping[str, object]) -> tuple[dict[str, Any], list[Reason]]:

@@ -152,7 +152,7 @@ def test_the_job_of_a_dead_runner_is_tried_once_more_and_then_fails(registry: Lo
     assert (second.id, first.attempt, second.attempt) == (job_id, 1, 2)
     assert row(registry, job_id).note == JOBS.died
     let_lease_end(registry)
-    assert claim(registry) is None
+    assert claim(registry, "another") is None, "each runner notices it"
     job = row(registry, job_id)
     assert (job.state, job.note, job.lease_expires_at) == ("failed", JOBS.abandoned_note, None)
     assert job.finished_at is not None

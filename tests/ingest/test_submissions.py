@@ -609,6 +609,8 @@ def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_ba
     ]
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
     assert good.metadata == SubmissionMetadata(base="acme/base", tags=("a",))
+    for tags, stated in ([], ()), (None, None):
+        assert parse_manifest({"files": [FILE], "metadata": {"tags": tags}}).metadata.tags == stated
     assert parse_manifest(json.loads(encode(good))) == good
 
 

@@ -17,7 +17,7 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import ContributorRow, JobRow
 from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.catalog.work import JOBS, Claim, claim_next, claimed
+from organs.registry.catalog.work import JOBS, Claim, claim_next, claimed, recover
 from organs.registry.entities.base import Entity
 from organs.registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
 
@@ -103,6 +103,7 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
         held = (JobRow.state.in_(("running", "cancelled")), JobRow.lease_expires_at > database_now(session))
         if session.scalar(select(JobRow.id).where(JobRow.kind.in_(kinds), *held).limit(1)) is not None:
             return None
+    recover(session, JOBS)  # also of kinds that this runner does not do
     row = claim_next(session, JOBS, JobRow.kind.in_(kinds))
     if row is None:
         return None
