@@ -73,7 +73,8 @@ ADMITTED_MIN = 12
 """While fewer tasks are pending, hashed pieces are looked up in the catalog at once, and otherwise together."""
 LOOKUP_MAX = 16
 """The most hashed pieces that wait for the others of their query."""
-HEARTBEAT_SECONDS = 60.0
+IDLE_COMMIT_SECONDS = 60.0
+"""When nothing has happened for so long, the rows of stored blobs are committed."""
 PARENTS_MAX = 4
 """Declared parents whose organs may become parents of the new ones."""
 
@@ -389,7 +390,7 @@ class Pipeline:
         """Wait for the next event, and call it. While nothing happens, the rows of stored blobs are committed."""
         while True:
             try:
-                event = self._threads.events.get(timeout=HEARTBEAT_SECONDS)
+                event = self._threads.events.get(timeout=IDLE_COMMIT_SECONDS)
             except queue.Empty:
                 self._commit()
             else:

@@ -143,7 +143,7 @@ def renew(session: Session, claim: Claim) -> bool:
 def finish(session: Session, claim: Claim, result: str, **columns: object) -> bool:
     """Record that the work is done, with its result as JSON; return False if the claim was no longer valid.
 
-    `columns` are values of others. The same holds for `fail` and `put_back`.
+    `columns` are values of further columns, such as `size_bytes`. The same holds for `fail` and `put_back`.
     """
     return _end(session, claim, state=claim.queue.done, note="", result=result, **columns)
 

@@ -1,6 +1,6 @@
 """The blob store, a library of its own: immutable bytes named by the SHA-256 of their plain form.
 
-It knows nothing of the catalog and of models. Whoever uses it keeps an address of each blob (`BlobAddress`).
+It knows neither the catalog nor models: its caller keeps the address of each blob (`BlobAddress`).
 
     codec   encodes plain bytes to stored bytes, and decodes them; without side effects
     files   the system calls of the store, which tests can record and make fail

@@ -131,7 +131,7 @@ def _do(order: Order, tell: Tell) -> None:
     with ExitStack() as stack:
         model, reference = stack.enter_context(opened(order.model)), None
         tell(Line(loaded=True))
-        if order.writes:
+        if order.writes:  # once for each model: the first run of a validation writes, the later ones only score
             _check_finite(order.model)
             tell(Line(say="writing"))
             tell(_written(model, order))
@@ -160,11 +160,12 @@ def _check_finite(path: str) -> None:
 def _written(model: LoadedModel, order: Order) -> Line:
     """Return a prompt, or a question in the model's own chat template, with the model's most likely continuation."""
     template = model.chat_template() if order.chat else None
-    question = None if template is None else model.chat_text(template, [("user", QUESTION)], asks=True)
-    tokens = [*model.first_tokens(), *model.tokens(question or PROMPT, parse_special=question is not None)]
+    question = model.chat_text(template, [("user", QUESTION)], asks=True) if template else None
+    has_question = bool(question)  # a template can also leave out everything
+    tokens = [*model.first_tokens(), *model.tokens(question or PROMPT, parse_special=has_question)]
     with closing(Decoder(model, len(tokens) + WRITTEN_TOKENS, order.threads)) as decoder:
         answer = model.text(decoder.continuation(tokens, WRITTEN_TOKENS))
-    return Line(written=f"{PROMPT}{answer}" if question is None else f"{QUESTION}\n{answer}", chat=question is not None)
+    return Line(written=f"{QUESTION}\n{answer}" if has_question else f"{PROMPT}{answer}", chat=has_question)
 
 
 @dataclass(frozen=True, slots=True)
