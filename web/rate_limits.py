@@ -34,7 +34,7 @@ from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.register.request_counts import add_to_count
+from organs.registry.catalog.register.counts import add_to_count
 from organs.registry.errors import Busy, OrganError, TooMany
 from organs.web.client_address import client_address
 from organs.web.settings import WebSettings

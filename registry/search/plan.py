@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import PageEnd
-from organs.registry.catalog.engine import among
+from organs.registry.catalog.rows import among
 from organs.registry.catalog.tables import RANKED_COLUMNS, Expert, Facet, FacetCount, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.measures import MEASURES

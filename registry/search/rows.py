@@ -15,9 +15,9 @@ from sqlalchemy import Integer, and_, cast, func, null, or_, select, true, tuple
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import PageEnd, check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.relatives import changes_from, kin_of, likenesses
+from organs.registry.catalog.rows import among, batches
 from organs.registry.catalog.tables import Blob, Expert, Fingerprint, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import OrganPage, PlacedOrgan

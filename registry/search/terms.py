@@ -14,7 +14,6 @@ from sqlalchemy import ColumnElement, Integer, Select, and_, false, func, not_, 
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import type_name
-from organs.registry.catalog.engine import among
 from organs.registry.catalog.queries.model_names import (
     incomplete_model,
     incomplete_models,
@@ -23,6 +22,7 @@ from organs.registry.catalog.queries.model_names import (
     model_of_other_name,
 )
 from organs.registry.catalog.queries.relatives import kin_of
+from organs.registry.catalog.rows import among
 from organs.registry.catalog.tables import ContributorRow, Facet, FacetCount, Lineage, ModelRow, ModelTag, ModelWord
 from organs.registry.catalog.vocabulary import (
     ORGAN_TYPES,

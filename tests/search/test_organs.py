@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.register.facets import count_placements
+from organs.registry.catalog.register.counts import count_placements
 from organs.registry.catalog.tables import ModelRow, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound

@@ -12,7 +12,7 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
-from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
+from organs.registry.entities.validation import RunReport, TextVerdict, VerdictReport
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
 from organs.web.pages.routes import Context, paged, pages, writing_form

@@ -28,7 +28,7 @@ from organs.registry.reports.formats import (
     section_sheet,
 )
 from organs.registry.reports.overview import current_report
-from organs.registry.reports.sections import scale_tables
+from organs.registry.reports.scale import scale_tables
 from organs.web.auth import is_personal
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
