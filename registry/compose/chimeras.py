@@ -57,8 +57,8 @@ from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.entities.validation import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
 from organs.registry.search import gains as gain_rows
+from organs.registry.search.filters import Names
 from organs.registry.search.language import on_term
-from organs.registry.search.terms import Names
 
 
 def chimera_page(
