@@ -14,7 +14,7 @@ from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.measures import THETA_LEGEND
 from organs.web.answer_cache import cache_answers, hide_headers
-from organs.web.api import api
+from organs.web.api.operation import api
 from organs.web.auth import ADMIN, ANYBODY, UPLOAD, identity, recognise
 from organs.web.downloads import artifacts, downloads
 from organs.web.error_pages import answer_errors
@@ -22,10 +22,9 @@ from organs.web.file_responses import count_downloads
 from organs.web.hub import hub
 from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
-from organs.web.pages import pages
 from organs.web.pages.documentation import documentation_address
 from organs.web.pages.lists import tag_query
-from organs.web.pages.routes import form_token
+from organs.web.pages.routes import form_token, pages
 from organs.web.permissions import may_write
 from organs.web.rate_limits import SharedCounts, common_counts, limit_rates, limit_reading, take_turns
 from organs.web.render import FILTERS

@@ -34,14 +34,15 @@ TYPES_FIRST = ("skeleton", "organ", "norm")
 BINS = ("lower", "upper", "count", "bell_count")
 
 
-@paged(pages, "/organs/<digest>/weights", csv=True)
+@paged("/organs/<digest>/weights", csv=True)
 def weights_figure(digest: str) -> WebPage:
     """Show the histogram of the weights of an organ as numbers. `dtype` and `shape` are those of downloads."""
     chosen, weights = _requested_weights(digest)
-    values = {"digest": chosen.digest, **asdict(weights)}
-    rows = [list(row.values()) for row in bins_of(weights)]
     return WebPage(
-        "weights.html", values, extra=lambda: shown_weights(weights, chosen), sheet=lambda: Sheet(BINS, rows)
+        "weights.html",
+        lambda: {"digest": chosen.digest, **_shown_weights(weights, chosen)},
+        sheet=lambda: Sheet(BINS, [list(row.values()) for row in _bins_of(weights)]),
+        body={"digest": chosen.digest, **asdict(weights)},
     )
 
 
@@ -71,7 +72,7 @@ def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Context:
     with searching() as session:
         chosen = chosen_organ(session, digest, dtype, "x".join(map(str, shape)))
         weights = _weights_of(session, chosen)
-    return {"reason": weights} if isinstance(weights, str) else shown_weights(weights, chosen)
+    return {"reason": weights} if isinstance(weights, str) else _shown_weights(weights, chosen)
 
 
 def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Context:
@@ -93,7 +94,7 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
     return conditional(answer)
 
 
-def shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Context:
+def _shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Context:
     """Return a histogram for the page: the address and size of the chart, and the bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
@@ -101,7 +102,7 @@ def shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Contex
         "chart": url_for("pages.weights_chart", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
         "width": plots.WEIGHTS_WIDTH,
         "height": plots.WEIGHTS_HEIGHT,
-        "bins": bins_of(weights),
+        "bins": _bins_of(weights),
         "figure": weights,
         "csv": url_for("pages.weights_figure_csv", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
     }
@@ -116,7 +117,7 @@ def _requested_weights(digest: str) -> tuple[ChosenOrgan, plots.WeightHistogram]
     return chosen, weights
 
 
-def bins_of(weights: plots.WeightHistogram) -> list[Context]:
+def _bins_of(weights: plots.WeightHistogram) -> list[Context]:
     """Return the bins as rows."""
     return [
         dict(zip(BINS, (lower, upper, count, bell), strict=True))

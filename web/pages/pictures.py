@@ -22,7 +22,7 @@ from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts.picture import PictureParent, PictureTexts, png, svg, tone
 from organs.web.pages.anatomy import LegendLine, can_be_drawn, legend, marks, tones
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.chimera import change_of
+from organs.web.pages.chimeras import change_of
 from organs.web.pages.model import changes_against, model_to_compare
 from organs.web.pages.routes import pages
 from organs.web.responses import conditional, model_address, searching
