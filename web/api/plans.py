@@ -18,18 +18,8 @@ from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe, RecipeRequest
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, BadRequest, NotFound
 from organs.registry.search.fitting import fitting_models
-from organs.web.api.operation import (
-    BASE,
-    DONOR,
-    EVERY_PART,
-    LIMIT,
-    LOCK_TOO,
-    ROOT,
-    Parameter,
-    operation,
-    requested_recipe,
-)
-from organs.web.params import requested_limit, requested_switch
+from organs.web.api.operation import ROOT, operation, requested_recipe
+from organs.web.params import BASE, DONOR, EVERY_PART, LIMIT, LOCK_TOO, Parameter, requested_limit, requested_switch
 from organs.web.permissions import planner
 from organs.web.planning import (
     ORDERS,
@@ -54,13 +44,7 @@ RECIPE_EXAMPLE = json.dumps(
 
 
 @operation(
-    "/plans",
-    group=GROUP,
-    summary="Plan a recipe",
-    parameters=(EVERY_PART, LOCK_TOO),
-    body=RecipeRequest,
-    refusals=(429,),
-    example=RECIPE_EXAMPLE,
+    GROUP, "/plans", "Plan a recipe", EVERY_PART, LOCK_TOO, body=RecipeRequest, example=RECIPE_EXAMPLE, refusals=(429,)
 )
 def plan() -> PlannedRecipe:
     """Return findings, sizes, a screen, and every organ that a recipe changes. Nothing is made or written. The
@@ -121,12 +105,12 @@ STEPS = (
 
 
 @operation(
+    GROUP,
     "/composition",
-    group=GROUP,
-    summary="Plan steps, and list what can be chosen next",
-    parameters=STEPS,
-    refusals=(404, 409, 410, 413, 429),
+    "Plan steps, and list what can be chosen next",
+    *STEPS,
     example=f"{ROOT}/composition?base=local/Zoo-A-2M-v1.0-F16&cell=organ:2",
+    refusals=(404, 409, 410, 413, 429),
 )
 def composition() -> CompositionState:
     """Return the plan of the steps in the address, and the choices for the next step: the cells of the base with θ, the
@@ -139,12 +123,13 @@ def composition() -> CompositionState:
 
 
 @operation(
+    GROUP,
     "/compatibility",
-    group=GROUP,
-    summary="Check whether two models fit",
-    parameters=(BASE, DONOR),
-    refusals=(404, 409, 410, 429),
+    "Check whether two models fit",
+    BASE,
+    DONOR,
     example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
+    refusals=(404, 409, 410, 429),
 )
 def compatibility() -> Compatibility:
     """Return how many organs of each type of a donor fit into a base, with all findings. A type can be refused while
@@ -157,12 +142,13 @@ def compatibility() -> Compatibility:
 
 
 @operation(
+    GROUP,
     "/fitting",
-    group=GROUP,
-    summary="List models that fit a base",
-    parameters=(BASE, LIMIT),
-    refusals=(404, 409, 410),
+    "List models that fit a base",
+    BASE,
+    LIMIT,
     example=f"{ROOT}/fitting?base=local/Zoo-A-2M-v1.0-F16&limit=2",
+    refusals=(404, 409, 410),
 )
 def fitting() -> FittingModels:
     """Return related models first, the most similar first; then unrelated models, newest first, whose organs only have

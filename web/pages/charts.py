@@ -12,19 +12,18 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measures import caution_of_mean
-from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import plots
 from organs.web.charts.drawing import POLICY
 from organs.web.charts.plots import sampled_values
 from organs.web.downloads import ChosenOrgan, chosen_organ
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
+from organs.web.params import addressed_model
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, registry, searching
 
@@ -57,7 +56,7 @@ def weights_chart(digest: str) -> Response:
 def depth_chart(namespace: str, name: str) -> Response:
     """Send the chart of θ along the blocks of a model."""
     with searching() as session:
-        model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        model = addressed_model(session, namespace, name)
         if model.tensors > PAGE_TENSORS_MAX:
             raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a chart")
         rows = plots.block_thetas(organs_of_model(session, model))

@@ -18,7 +18,7 @@ from organs.web.charts.strips import donor_lines, strip
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
 from organs.web.pages.routes import Context, Sheet, WebPage, list_links, paged, sheet_of, writing_form
-from organs.web.params import requested_after, requested_choice, requested_limit
+from organs.web.params import requested_choice, requested_page
 from organs.web.permissions import queue_job
 from organs.web.responses import model_address, plain_page, searching, with_parameters
 
@@ -33,9 +33,9 @@ GAINS_SHOWN = 5
 def chimeras() -> WebPage:
     """Show the models that were composed here, by gain or by age; `after` and `limit` page through them."""
     orders = tuple(ORDERS) if plain_page() else (NEWEST, GAINED)
-    order, limit, after = requested_choice("order", orders), requested_limit(CARDS), requested_after()
+    order = requested_choice("order", orders)
     with searching() as session:
-        page = chimera_page(session, limit, after, order=order)
+        page = chimera_page(session, *requested_page(CARDS), order=order)
     return WebPage("chimeras.html", lambda: _gallery(page, order), sheet=lambda: _sheet(page), next=page.next)
 
 

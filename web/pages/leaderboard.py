@@ -16,7 +16,7 @@ from organs.web.pages.compose import recipe_address
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.lists import gain_cells
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, Sheet, WebPage, list_links, paged
-from organs.web.params import requested_after, requested_gains, requested_limit
+from organs.web.params import requested_gains, requested_page
 from organs.web.responses import plain_page, searching, with_parameters
 
 COLUMNS = (
@@ -30,7 +30,7 @@ COLUMNS = (
 def leaderboard() -> WebPage:
     """Show the validated chimeras of the base in `base`, or of all, by their largest gain on the texts in `on`."""
     base, on = requested_gains()
-    limit, after = requested_limit(), requested_after()
+    limit, after = requested_page()
     try:
         with searching() as session:
             row = None if base is None else model_by_text(session, base)

@@ -28,7 +28,7 @@ from organs.web.pages.lists import (
     query_context,
 )
 from organs.web.pages.routes import Context, Sheet, WebPage, paged
-from organs.web.params import requested_after, requested_limit, requested_query
+from organs.web.params import requested_page, requested_query
 from organs.web.responses import plain_page, reading, searching, settings
 
 ENDPOINT = "pages.models"
@@ -86,7 +86,7 @@ EXAMPLES = ("kind:model sort:-size", "tag:code", "quant:Q8_0 sort:new", "license
 def models() -> WebPage:
     """Show the models that match the query in `q`, newest first unless it sorts; a CSV does not fold quantisations."""
     try:
-        query, limit, after = requested_query(MODELS), requested_limit(), requested_after()
+        query, (limit, after) = requested_query(MODELS), requested_page()
         with searching() as session:
             if not plain_page():
                 found = search_models(session, query, limit, after)

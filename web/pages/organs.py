@@ -26,6 +26,7 @@ from organs.registry.measure.zmeasure import (
 from organs.registry.measures import MEASURE_NAMES, MEASURES
 from organs.registry.search.language import GAIN, LIKENESS, ORGANS, Query, bounded, parse_query, short_text
 from organs.registry.search.rows import search_organs
+from organs.web.api.organs import searched_organs
 from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
 from organs.web.pages.lists import (
@@ -38,10 +39,10 @@ from organs.web.pages.lists import (
     query_context,
 )
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, sheet_of
-from organs.web.params import requested_after, requested_limit, requested_query
+from organs.web.params import requested_query
 from organs.web.permissions import may_see_storage
 from organs.web.render import caution_of
-from organs.web.responses import plain_page, reading, registry, searching, settings
+from organs.web.responses import plain_page, reading, searching, settings
 
 FILTERS = {"type": "type", "slot": "slot", "dtype": "tensor type", "arch": "architecture", "license": "license"}
 """Headings of the filters beside the table, by field of queries, in their order."""
@@ -123,18 +124,13 @@ def organs() -> WebPage:
     try:
         begins = "q" not in request.args and plain_page()
         query = parse_query(ORGANS.start) if begins else requested_query(ORGANS)
-        limit, after = requested_limit(), requested_after()
-        limits = settings()
-        page, counts = registry().search_page(
-            query, limit=limit, after=after, search_seconds=limits.search_seconds, counts_seconds=limits.counts_seconds
-        )
+        page, counts = searched_organs(query)
     except BadQuery as error:
         if not plain_page():
             raise
         values: Context = {"items": [], "notes": [], "filters": [], "bars": [], "terms": []}
         values |= {"text": request.args.get("q", ""), "problem": str(error), "examples": examples(ENDPOINT, EXAMPLES)}
         return WebPage("organs.html", values, status=400)
-    g.not_cached = counts is not None and counts.hurried  # the next request may be fast enough
     return WebPage(
         "organs.html",
         lambda: _list_context(query, page, counts) | {"begins": begins, "facets": counts},

@@ -24,7 +24,7 @@ def reference() -> WebPage:
 
 
 def _page_context(api_document: Context) -> Context:
-    specs = {spec.name: spec for spec in operations()}
+    specs = operations()
     shown = [
         _operation(method, path, item[method], specs.get(item[method]["operationId"]))
         for path, item in api_document["paths"].items()

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import place_of, type_name
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.reports import matrix_figures
 from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
 from organs.registry.errors import BadName, BadQuery, NotFound, TooSlow
@@ -33,6 +32,7 @@ from organs.web.auth import is_personal
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
+from organs.web.params import addressed_model
 from organs.web.permissions import may_see_storage
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
@@ -267,7 +267,7 @@ def _scale_sections() -> dict[str, ReportSection]:
 
 def _model_report(namespace: str, name: str) -> tuple[Report, str]:
     with reading(REPORT_SECONDS) as session:
-        model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        model = addressed_model(session, namespace, name)
         return model_report(session, model, complete=may_see_storage()), model.full_name
 
 

@@ -50,6 +50,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet
 from organs.registry.search.language import QUERY_MAX_LENGTH
 from organs.web.answer_cache import reveal_headers
+from organs.web.api.operation import operations
 from organs.web.auth import UPLOAD, identity, session_secret
 from organs.web.permissions import check_anybody, check_writing
 from organs.web.responses import (
@@ -60,7 +61,6 @@ from organs.web.responses import (
     model_address,
     next_address,
     plain_page,
-    redirect_parameters,
     wants_csv,
     wants_json,
     with_parameters,
@@ -171,8 +171,8 @@ def paged(address: str, *, csv: bool = False, api: str | Callable[[], str] | Non
         def redirect_to_api(**arguments: Any) -> Response:
             """Redirect to the operation of the API, with the query parameters that the operation has."""
             operation = api() if callable(api) else str(api)
-            names = redirect_parameters[operation]
-            query = [(name, value) for name, value in request.args.items(multi=True) if name in names]
+            known = {parameter.name for parameter in operations()[operation].parameters if not parameter.is_in_path}
+            query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
             location = url_for(f"api.{operation}", **arguments) + (f"?{urlencode(query)}" if query else "")
             return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")
 
