@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from flask import Flask, g, request
-from limits.storage import Storage
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from organs.registry.compose.licenses import known_licenses
@@ -26,7 +25,7 @@ from organs.web.pages.documentation import documentation_address
 from organs.web.pages.lists import tag_query
 from organs.web.pages.routes import form_token, pages
 from organs.web.permissions import may_write
-from organs.web.rate_limits import SharedCounts, common_counts, limit_rates, limit_reading, take_turns
+from organs.web.rate_limits import Counts, SharedCounts, common_counts, limit_rates, limit_reading, take_turns
 from organs.web.render import FILTERS
 from organs.web.responses import REGISTRY_KEY, SETTINGS_KEY, origin, settings, twin_address
 from organs.web.security import secure
@@ -76,7 +75,7 @@ NAVIGATION = (
 """Endpoint and label of the links at the top of every page."""
 
 
-def create_app(registry: LocalRegistry, settings: WebSettings | None = None, counts: Storage | None = None) -> Flask:
+def create_app(registry: LocalRegistry, settings: WebSettings | None = None, counts: Counts | None = None) -> Flask:
     """Return the application for the catalog of `registry`. The caller closes the registry.
 
     `counts` stores the counts for the rates of requests. The processes of one server share it.

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from flask import g
-from limits import RateLimitItemPerMinute
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
@@ -37,15 +36,15 @@ from organs.registry.search.fitting import fitting_models
 from organs.web.auth import identity
 from organs.web.client_address import client_address
 from organs.web.permissions import planner
-from organs.web.rate_limits import rates
+from organs.web.rate_limits import Rate, rates
 from organs.web.responses import registry, searching
 
 ANONYMOUS_COST_MAX = 2_000_000
 """Maximum cost of one plan, or of one comparison of two models, without an account. With an account it is
 PLAN_COST_MAX."""
-ANONYMOUS_PLANNING = RateLimitItemPerMinute(20_000, namespace="anonymous-planning")
+ANONYMOUS_PLANNING = Rate("anonymous-planning", 20_000)
 """Milliseconds of estimated processor time in a minute, by address."""
-PLANNING = RateLimitItemPerMinute(60_000, namespace="planning")
+PLANNING = Rate("planning", 60_000)
 """Milliseconds of estimated processor time in a minute, by contributor."""
 ROWS_MAX = 2_000
 """Maximum length of each list in the answer to a recipe. The largest published models have about 1,100 tensors."""
