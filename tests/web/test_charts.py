@@ -22,24 +22,22 @@ from organs.registry.measure.sample import read_values, sample_runs
 from organs.registry.store import BlobReader
 from organs.web.app import create_app
 from organs.web.charts import plots as sampling
-from organs.web.charts.drawing import (
+from organs.web.charts.plots import (
     POLICY,
     STYLE,
     Axis,
+    BlockTheta,
     Chart,
     ChartLine,
-    Dot,
-    drawn,
-    printable,
-)
-from organs.web.charts.plots import (
-    BlockTheta,
     DepthLine,
+    Dot,
     FittedLine,
     SizedPoint,
     TypeSpread,
     WeightHistogram,
     depth_chart,
+    drawn,
+    printable,
     sampled_values,
     scale_chart,
     ticks_between,

@@ -19,8 +19,8 @@ from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts import picture
-from organs.web.charts.drawing import POLICY
 from organs.web.charts.picture import PictureParent, PictureTexts, png, svg, tone
+from organs.web.charts.plots import POLICY
 from organs.web.pages.anatomy import SLOTS_MAX
 from organs.web.render import BASE_TONE, DONOR_TONES
 from organs.web.settings import WebSettings

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
 from organs.registry.entities.organ import PlacedOrgan
-from organs.web.charts.drawing import printable
 from organs.web.charts.network import network
+from organs.web.charts.plots import printable
 from organs.web.render import (
     BASE_TONE,
     CHANGE_TONES,

@@ -19,8 +19,7 @@ from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measures import caution_of_mean
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import plots
-from organs.web.charts.drawing import POLICY
-from organs.web.charts.plots import sampled_values
+from organs.web.charts.plots import POLICY, sampled_values
 from organs.web.downloads import ChosenOrgan, chosen_organ
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
 from organs.web.params import addressed_model

@@ -1,25 +1,26 @@
-"""Chimeras: the list as a gallery, and what the page of a model shows if it is a chimera."""
+"""Chimeras: the list as a gallery with small pictures, and what the page of a model shows if it is a chimera."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flask import Response, redirect, request, url_for
 
 from organs.registry.amounts import NO_VALUE, change_text, gain_text, perplexity_text
+from organs.registry.anatomy import OrganType, type_name
 from organs.registry.catalog.queries.chimeras import GAINED, NEWEST, chimeras_by_lock
 from organs.registry.compose.chimeras import chimera_page
-from organs.registry.entities.chimera import Chimera, ChimeraPage
+from organs.registry.entities.chimera import Chimera, ChimeraPage, ChimeraSummary
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
 from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
-from organs.web.charts.strips import donor_lines, strip
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
 from organs.web.pages.routes import Context, Sheet, WebPage, list_links, paged, sheet_of, writing_form
 from organs.web.params import requested_choice, requested_page
 from organs.web.permissions import queue_job
+from organs.web.render import donor_class
 from organs.web.responses import model_address, plain_page, searching, with_parameters
 
 COLUMNS = ("name", "parents", "lock_id", "verdict", "size_bytes", "mean_theta", "created_at")
@@ -177,3 +178,103 @@ def change_of(text: TextVerdict) -> str:
     """Return the change of the chimera against its base; reports of earlier versions have only a standard error."""
     margin = text.ratio_margin if text.ratio_margin is not None else text.ratio_error
     return NO_VALUE if text.ratio is None or margin is None else change_text(text.ratio, margin)
+
+
+BLOCK, GAP = 10, 2
+"""Units of a block, and between rows."""
+CAP_SHARE = 20
+"""The column for organs outside the blocks is one part in so many of the width of the blocks."""
+ROWS = {OrganType.SKELETON.value: 14, OrganType.NORM.value: 4, OrganType.ORGAN.value: 20}
+"""Units of the row of each type, from top to bottom. Types without a row are in the first column."""
+BLOCKS_MAX = 200
+"""Blocks with lines between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """The picture, in units: rectangles of the base, rectangles of donors, and the lines between blocks."""
+
+    width: float
+    height: int
+    ground: tuple[Rectangle, ...]
+    parts: tuple[Rectangle, ...]
+    lines: str
+    """The path of the lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """A rectangle with the class of its colour."""
+
+    x: float
+    y: int
+    width: float
+    height: int
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DonorLine:
+    """A model that gave parts, with the class of its colour and its parts in words."""
+
+    model: str
+    tone: str
+    words: str
+
+
+def donor_tone(parents: Sequence[str], model: str) -> str:
+    """Return the class of the colour of a parent. The base has a colour only where its own organs were changed."""
+    place = parents.index(model) if model in parents else 0
+    return donor_class(place - 1) if place else "own-change"
+
+
+def strip(chimera: ChimeraSummary) -> Strip:
+    """Return the picture of a chimera."""
+    long = BLOCK * max(chimera.blocks, 1)
+    cap, left = long / CAP_SHARE, long / CAP_SHARE * 1.3
+    tops: dict[str, tuple[int, int]] = {}
+    y = 0
+    for kind, height in ROWS.items():
+        tops[kind] = (y, height)
+        y += height + GAP
+    height = y - GAP
+    ground = [Rectangle(0, 0, cap, height)]
+    ground += [Rectangle(left, top, long, tall) for top, tall in tops.values()]
+    parts: list[Rectangle] = []
+    for part in chimera.parts:
+        tone = donor_tone(chimera.parents, part.model)
+        inside = [block for block in part.blocks if block is not None]
+        if part.type not in tops or len(inside) < len(part.blocks):
+            parts.append(Rectangle(0, 0, cap, height, tone))
+        top, tall = tops.get(part.type, (0, height))
+        parts += [
+            Rectangle(left + BLOCK * first, top, BLOCK * (last - first + 1), tall, tone) for first, last in runs(inside)
+        ]
+    edges = range(1, chimera.blocks) if chimera.blocks <= BLOCKS_MAX else ()
+    lines = "".join(f"M{left + BLOCK * block:g} 0v{height}" for block in edges)
+    return Strip(left + long, height, tuple(ground), tuple(parts), lines)
+
+
+def donor_lines(chimera: ChimeraSummary) -> list[DonorLine]:
+    """Return the models that gave parts, in the order of the recipe."""
+    words: dict[str, list[str]] = {}
+    for part in chimera.parts:
+        inside = runs(block for block in part.blocks if block is not None)
+        numbers = ", ".join(str(first) if first == last else f"{first}–{last}" for first, last in inside)
+        words.setdefault(part.model, []).append(f"{type_name(part.type)} {numbers}".strip())
+    return [
+        DonorLine(model, donor_tone(chimera.parents, model), "; ".join(words[model]))
+        for model in chimera.parents
+        if model in words
+    ]
+
+
+def runs(blocks: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last block of each run of neighbours."""
+    found: list[tuple[int, int]] = []
+    for block in sorted(blocks):
+        if found and found[-1][1] == block - 1:
+            found[-1] = (found[-1][0], block)
+        else:
+            found.append((block, block))
+    return found

@@ -29,13 +29,13 @@ from organs.registry.errors import BadQuery, BadRecipe, NotAllowed, NotFound, To
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query, short_text
 from organs.registry.search.models import search_models
+from organs.web.api.plans import ORDERS, UnderWay, checked_order, compose_for_client, cut_pair, pair_for_client
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import cell_grid, letters
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, paged, writing_form
 from organs.web.params import requested_query
 from organs.web.permissions import queue_job
-from organs.web.planning import ORDERS, UnderWay, checked_order, compose_for_client, cut_pair, pair_for_client
 from organs.web.responses import reading, searching, settings
 
 STEP_FIELDS = {
