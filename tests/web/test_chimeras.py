@@ -31,7 +31,7 @@ from organs.web.pages.anatomy import (
     legend,
     marks,
 )
-from organs.web.pages.chimera import runs_of, text_rows
+from organs.web.pages.chimeras import runs_of, text_rows
 from organs.web.pages.jobs import missing_runtime
 from organs.web.settings import WebSettings
 from tests.related_models import ingest_bytes, model_file, related_tensors
