@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import planned_recipe
-from organs.registry.compose.recipe_io import read_recipe, recipe_findings
+from organs.registry.compose.recipe import read_recipe, recipe_findings
 from organs.registry.compose.steps import PARAMETERS, TEXT_MAX_LENGTH, read_steps
 from organs.registry.entities.base import Schema
 from organs.registry.entities.finding import Finding, Severity, in_order

@@ -18,7 +18,7 @@ from organs.registry.catalog.queries.model_lists import descendants_page, versio
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
-from organs.registry.compose.chimeras import PROMPT, Usage, chimera_of_model
+from organs.registry.compose.chimeras import PROMPT, assemble_command, chimera_of_model, llama_cli
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
@@ -246,7 +246,6 @@ def _use_lines(shown: ShownModel, base: str | None) -> list[Context]:
     file = whole_name(model.name, [file.name for file in model.files])
     # Ollama pulls one file, so shards are merged and imported.
     ollama = ollama_line(model.name, request.host_url, shlex.quote(file) if len(model.files) > 1 else "")
-    usage = Usage(model=model.name, file=file, title="", context_length=None)
 
     def download(name: str, to: str) -> str:
         return f"curl -fL -C - -o {shlex.quote(to)} '{host}{model_address(name, 'downloads.model')}'"
@@ -264,7 +263,7 @@ def _use_lines(shown: ShownModel, base: str | None) -> list[Context]:
         runs = [
             {"label": "Run it with Ollama", "line": ollama},
             *([{"label": "Run it with llama.cpp, from this registry", "line": server}] if shown.is_newest else []),
-            {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
+            {"label": "Run the downloaded file with llama.cpp", "line": llama_cli(file)},
         ]
     repository, _, version = model.name.partition("@")
     pull = f"HF_ENDPOINT={host} hf download {repository} --revision v{version} --local-dir ."
@@ -272,5 +271,5 @@ def _use_lines(shown: ShownModel, base: str | None) -> list[Context]:
         {"label": "Download the file", "line": download(model.name, file), "remark": RESUMED},
         *runs,
         {"label": "Download it with Hugging Face tools", "line": pull},
-        {"label": "Write the file on the registry's machine", "line": usage.assemble()},
+        {"label": "Write the file on the registry's machine", "line": assemble_command(model.name, file)},
     ]
