@@ -54,7 +54,11 @@ from organs.registry.entities.plan import (
 from organs.registry.errors import TooCostly
 from organs.registry.gguf.blocks import block_faults
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
-from organs.registry.lineage import (
+from organs.registry.names import parse_model_name
+from organs.registry.search.language import MODELS, parse_query
+from organs.registry.search.models import search_models
+from organs.registry.search.rows import search_organs
+from organs.registry.similarity import (
     CLOSE,
     NOISE_LIMIT_OF_KIN,
     ComparableOrgan,
@@ -63,10 +67,6 @@ from organs.registry.lineage import (
     chance,
     similarity,
 )
-from organs.registry.names import parse_model_name
-from organs.registry.search.language import MODELS, parse_query
-from organs.registry.search.models import search_models
-from organs.registry.search.rows import search_organs
 
 KEYS_SHOWN = 6
 """Differing keys in a sentence."""

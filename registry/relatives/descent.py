@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from organs.registry.amounts import CHANGE_MIN
-from organs.registry.lineage import FLOAT_ROUNDING, Groups
+from organs.registry.similarity import FLOAT_ROUNDING, Groups
 
 FLOATS = FLOAT_ROUNDING.keys()
 """The tensor types of weights that were not quantised."""

@@ -29,8 +29,8 @@ from organs.registry.entities.comparison import Proof
 from organs.registry.errors import StoreError
 from organs.registry.gguf.quants import can_encode, decode, encode
 from organs.registry.gguf.types import DType, dtype_by_name
-from organs.registry.lineage import ComparableOrgan, probes
 from organs.registry.relatives.descent import FAR_QUANTISED, FLOATS, MATCHED_MIN
+from organs.registry.similarity import ComparableOrgan, probes
 from organs.registry.store import BlobStore, RangeReader
 
 PLACES = 8
@@ -256,7 +256,7 @@ def _compare(blobs: BlobStore, pair: _Pair, compared: _Compared, elements: int) 
             compared.blocks += size // pair.dtype.block_elements
 
 
-def _equal_blocks(blocks: bytes, values: bytes, pair: _Pair) -> int:
+def _equal_blocks(blocks: memoryview, values: memoryview, pair: _Pair) -> int:
     """Return the number of blocks that encoding the values gives. Blocks with NaN or infinite values never count."""
     floats = decode(values, pair.source_dtype).astype(np.float32)
     usable = np.abs(floats) <= LARGEST

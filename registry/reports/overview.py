@@ -48,11 +48,11 @@ from organs.registry.entities.report import (
     ReportTable,
     table,
 )
-from organs.registry.lineage import CLOSE
 from organs.registry.relatives.lineage import DeclaredEdge, stated_groups
 from organs.registry.reports.ingests import ingest_sections
 from organs.registry.reports.sections import ranking_tables, registry_tables, scale_tables, type_ranges, wells_table
 from organs.registry.reports.words import CLOSING, OPENING
+from organs.registry.similarity import CLOSE
 
 
 def current_report(session: Session, *, complete: bool = False) -> Report:

@@ -280,7 +280,7 @@ def _alike(session: Session, filters: Filters, prefix: str) -> tuple[list[tuple[
 
     Organs of the same slot and shape can be compared, and all experts of the shape. Constant organs have no likeness.
     """
-    from organs.registry.lineage import correlations  # imports numpy, which most searches do not need
+    from organs.registry.similarity import correlations  # imports numpy, which most searches do not need
 
     organ, _ = organs_by_prefix(session, prefix, visible=True)[0]
     own = session.get(Fingerprint, organ.id)
@@ -410,7 +410,7 @@ def _likenesses_to_base(
     constant, an organ without a fingerprint) has the measured likeness of the two models. The result is None if that
     was not measured, and if the base has no organ of the same shape at the place.
     """
-    from organs.registry.lineage import paired_correlations  # imports numpy, which most searches do not need
+    from organs.registry.similarity import paired_correlations  # imports numpy, which most searches do not need
 
     return _values_to_base(own, rows, likenesses(session, base_id) | {base_id: 1.0}, 1.0, paired_correlations)
 
@@ -426,7 +426,7 @@ def _values_to_base(
 
     `values_of` computes it from pairs of fingerprints; organs that cannot be compared have the value of their model.
     """
-    from organs.registry.fingerprints import is_constant
+    from organs.registry.similarity import is_constant
 
     varied = {
         place
@@ -497,7 +497,7 @@ def _load(session: Session, query: Query, filters: Filters, ranked: Sequence[Ran
     if query.like is not None or query.sort.field == LIKENESS:
         likeness = {row_id: value for value, row_id in ranked}
     if query.like is None and filters.base_id is not None:
-        from organs.registry.lineage import changes  # imports numpy, which most searches do not need
+        from organs.registry.similarity import changes  # imports numpy, which most searches do not need
 
         base_id = filters.base_id
         compared = _read_compared(session, _select_compared(table).where(among(table.id, ids)))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from organs.registry.lineage import Kinship
 from organs.registry.relatives.lineage import (
     Declared,
     DeclaredEdge,
     findings,
     unexplained,
 )
+from organs.registry.similarity import Kinship
 
 
 def codes(kind: str, *declared: Declared, relatives: int = 0) -> list[str]:

@@ -18,7 +18,7 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, MissingBlob
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import dequantize, quantize
-from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
+from organs.registry.store import BlobStore, BlobWriter, OrganEncoder, StoredBlob
 from organs.registry.store.blobs import INLINE_MAX_BYTES
 from organs.registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, derive_codec, encode_chunk
 from organs.registry.store.files import Files
@@ -59,7 +59,7 @@ def half_floats(elements: int, seed: int = 0) -> bytes:
 def write(store: BlobStore, codec: Codec, plain: bytes) -> StoredBlob:
     """Store `plain` as an ingest does: the first chunk decides whether encoding pays."""
     chunks = [plain[begin : begin + codec.chunk_bytes] for begin in range(0, len(plain), codec.chunk_bytes)]
-    chosen_codec = codec_for_blob(codec, encode_chunk(codec, chunks[0]))
+    chosen_codec = OrganEncoder.alone(codec, chunks[0]).codec
     writer = BlobWriter(store, digest_of(plain), len(plain), chosen_codec)
     for chunk in chunks:
         writer.append(encode_chunk(chosen_codec, chunk))
