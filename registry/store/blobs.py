@@ -460,7 +460,7 @@ class RangeReader:
             piece = data[max(0, offset - begin) : offset + size - begin]
             start = max(0, begin - offset)
             pieces[start : start + len(piece)] = piece
-        return memoryview(pieces)
+        return memoryview(pieces).toreadonly()
 
     def forget(self, begin: int, end: int) -> None:
         """Free chunks that end between `begin` and `end`: who reads in order needs them no more."""
@@ -481,7 +481,7 @@ class RangeReader:
         chunk = self.reader.chunks[index]
         data = lend(chunk.plain_size_bytes)
         self.reader.read_chunk(chunk, data)
-        return data
+        return data.toreadonly()  # other reads get views of it
 
 
 def _open_parent(store: BlobStore, address: BlobAddress) -> RangeReader:

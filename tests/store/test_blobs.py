@@ -18,7 +18,8 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, MissingBlob
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import dequantize, quantize
-from organs.registry.store import BlobStore, BlobWriter, OrganEncoder, StoredBlob
+from organs.registry.measure import measure
+from organs.registry.store import BlobStore, BlobWriter, OrganEncoder, RangeReader, StoredBlob
 from organs.registry.store.blobs import INLINE_MAX_BYTES
 from organs.registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, derive_codec, encode_chunk
 from organs.registry.store.files import Files
@@ -295,3 +296,17 @@ def test_chunks_that_need_the_same_chunk_of_a_parent_are_read_together(store: Bl
         assert reader.read() == plain
     with store.open(parent) as reader:
         assert reader.chunks_together == 1
+
+
+def test_the_measures_of_a_stack_do_not_change_the_bytes_that_a_reader_keeps(store: BlobStore) -> None:
+    dtype, shape = (
+        dtype_by_name("F32"),
+        (128, 64, 40),
+    )  # more values than a sample, and experts that are read as a whole
+    data = np.random.default_rng(8).standard_normal(128 * 64 * 40, np.float32).tobytes()
+    with store.open(address(write(store, codec_for("F32"), data))) as reader:
+        ranges = RangeReader(reader)
+        assert measure(ranges.read, shape, dtype) == measure(
+            lambda begin, size: data[begin : begin + size], shape, dtype
+        )
+        assert ranges.read(0, len(data)) == data
