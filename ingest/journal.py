@@ -20,11 +20,10 @@ import platformdirs
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, Busy, StoreUnwritable
 from organs.registry.measure import Measurement
-from organs.registry.measure.spectral import METHOD as SPECTRAL_METHOD
-from organs.registry.measure.zmeasure import METHOD as Z_METHOD
+from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
 
 LINE_MAX_BYTES = 1024 * 1024
-_FORMAT = f"organ measure 2 {Z_METHOD} {SPECTRAL_METHOD}"
+_FORMAT = f"organ measure 2 {THETA_METHOD} {SPECTRAL_METHOD}"
 
 
 class Key(NamedTuple):

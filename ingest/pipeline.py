@@ -45,11 +45,11 @@ from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import DType, TensorInfo
-from organs.registry.lineage import ComparableOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, Read, measure, read_fingerprint
 from organs.registry.references import ParentSearch, probe_places, search_parents
 from organs.registry.relatives.resolve import Identity, declared_parents, models_meant
+from organs.registry.similarity import ComparableOrgan
 from organs.registry.store import StoredBlob
 from organs.registry.store.codec import BYTES_CODEC, codec_for
 

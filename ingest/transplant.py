@@ -58,7 +58,7 @@ def place_virtual(file: OpenFile, path: Path, progress: Progress = no_progress, 
             view = buffer[: min(BUFFER_BYTES, file.size_bytes - begin)]
             file.read_into(view, begin)
             digest.update(view)
-            target.write_at(view, begin)
+            target.append([view])
             progress(len(view))
         file.check_unchanged()
         return Digest(digest.hexdigest())

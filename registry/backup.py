@@ -114,7 +114,19 @@ def _copy_with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
         break
     else:
         raise StoreError("ingests replace corrupt blobs during the copy: wait until the ingests end, then try again")
-    _replace_database(fresh, folder, run)
+    files, database = run.target.backend.files, folder / DATABASE
+    try:  # replace the older database, atomically
+        descriptor = files.open_to_read(fresh)
+        try:
+            run.report.database_bytes = files.size(descriptor)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        checkpoint(database)
+        files.rename(fresh, database)
+        files.sync_folder(folder)
+    except OSError as error:
+        raise translated(error, database) from error
     for stray in run.target.backend.walk():
         if stray.file not in needed:
             run.target.backend.remove(stray.name)
@@ -211,23 +223,6 @@ class _Run:
             raise translated(error, root) from error
 
 
-def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
-    """Replace the older database by the new one, atomically."""
-    files, database = run.target.backend.files, folder / DATABASE
-    try:
-        descriptor = files.open_to_read(fresh)
-        try:
-            run.report.database_bytes = files.size(descriptor)
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        checkpoint(database)
-        files.rename(fresh, database)
-        files.sync_folder(folder)
-    except OSError as error:
-        raise translated(error, database) from error
-
-
 def _check_folder(folder: Path, settings: Settings) -> None:
     """Raise NotAllowed if the folder has content and is not a backup, or overlaps with the registry."""
     own = {settings.home.resolve(), settings.blobs.resolve()}  # a bucket is not on this machine
@@ -257,4 +252,4 @@ def _write_mark(folder: Path, files: Files) -> None:
     if not (folder / MARK).exists():
         text = json.dumps({"form": FORMAT, "begun_at": now().isoformat()}) + "\n"
         with placed(folder / MARK, len(text), files) as file:
-            file.write_at(text.encode("ascii"), 0)
+            file.append([text.encode("ascii")])

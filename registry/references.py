@@ -1,7 +1,7 @@
 """Which organs are stored by their difference to which others, their parents: at ingest, and again by `repack`.
 
 A registry has the same weights many times: fine-tunes of one base, and quantisations of each. Fingerprints at equal
-places (`registry.lineage`) say which organs are alike. Whether a parent saves bytes is tried on a sample of the organs.
+places (`registry.similarity`) say which organs are alike. Whether a parent saves bytes is tried on a sample of them.
 
 At most two references lead from an organ to one that is stored alone. Everybody may see a parent: the stored size of an
 organ must not say what else the registry has.
@@ -47,8 +47,8 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.rows import batches
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
-from organs.registry.lineage import ComparableOrgan, changes, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
+from organs.registry.similarity import ComparableOrgan, changes, correlations, probes
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
 from organs.registry.store.blobs import sample_range
 from organs.registry.store.codec import (
@@ -135,9 +135,7 @@ def probe_places(tensors: Mapping[Slot, ComparableOrgan]) -> list[Slot]:
     return probes(tensors, PROBES_MAX)
 
 
-def search_parents(
-    session: Session, probed: Mapping[Slot, ComparableOrgan], declared: Sequence[int] = ()
-) -> ParentSearch:
+def search_parents(session: Session, probed: Mapping[Slot, ComparableOrgan], declared: Sequence[int]) -> ParentSearch:
     """Return the candidates for the organs of a model that has the organs `probed` at some of its places.
 
     `declared` has the registered models that it names as its parents.
@@ -265,9 +263,7 @@ def repack(
     return report
 
 
-def store_alone(
-    catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int], progress: Progress | None = None
-) -> RepackReport:
+def store_alone(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int]) -> RepackReport:
     """Store every organ of these models alone again. The next repack examines these models."""
     report = RepackReport(dry_run=False)
     with catalog.writing() as session:
@@ -289,8 +285,6 @@ def store_alone(
                     report.skipped += 1
                 else:
                     rewriter.store(row, codec, None)
-                if progress is not None:
-                    progress(1)
     return report
 
 
@@ -527,7 +521,7 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
             continue
         with suppress(StoreError):
             with blobs.reader(row) as reader:
-                sample = RangeReader(reader).read(*sample_range(dtype, row.size_bytes))
+                sample = bytes(RangeReader(reader).read(*sample_range(dtype, row.size_bytes)))
                 is_stored_type = reader.dtype == dtype
             if row.id not in by_blob or is_stored_type:  # the same bytes can be organs of several tensor types
                 by_blob[row.id] = _Member(row, dtype, organ.fingerprint, organ.is_public, sample)
@@ -640,7 +634,11 @@ class _Rewriter:
             if not is_replaced and is_leased(session, before.id):
                 self.postponed.add(before.id)
         if is_replaced:
-            self._count(before, stored)
+            if before.id in self._stored_bytes:
+                self.report.after_bytes += stored.stored_bytes - self._stored_bytes[before.id]
+            else:
+                self.report.add(before.stored_bytes, stored.stored_bytes)
+            self._stored_bytes[before.id] = stored.stored_bytes
         else:
             self.report.skipped += 1
         unused = before.file if is_replaced else stored.file
@@ -650,19 +648,11 @@ class _Rewriter:
                 self._blobs.backend.remove(unused)
         return is_replaced
 
-    def _count(self, before: BlobRow, stored: StoredBlob) -> None:
-        earlier = self._stored_bytes.get(before.id)
-        if earlier is None:
-            self.report.add(before.stored_bytes, stored.stored_bytes)
-        else:
-            self.report.after_bytes += stored.stored_bytes - earlier
-        self._stored_bytes[before.id] = stored.stored_bytes
-
     def _encoded(self, row: BlobRow, codec: Codec, parent: BlobRow | None) -> StoredBlob:
         with self._blobs.reader(row) as reader:
             ranges, position = RangeReader(reader), 0
 
-            def read(size: int) -> bytes:
+            def read(size: int) -> memoryview:
                 nonlocal position
                 position += size
                 return ranges.read(position - size, size)

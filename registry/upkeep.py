@@ -261,32 +261,25 @@ class _Checks:
         """
         if row.id in self.read:
             return None
-        is_due = self._is_due(row)
+        is_due = False
+        if self.read_data is not None:
+            is_due = self.due.get(row.id, self.read_data.takes(row.digest))
+            self.due.update((part.id, is_due or self.due.get(part.id, False)) for part in row.parts)
         try:
             with self.blobs.reader(row) as reader:
                 if is_due or any(above.is_set_aside for above in row.lineage):
                     reader.verify()
-                    self._count(row.parts or (row,))
+                    for blob in row.parts or (row,):
+                        if blob.id not in self.read:
+                            self.read.add(blob.id)
+                            self.report.read_bytes += blob.size_bytes
+                            self.progress(blob.size_bytes)
                     self.read.add(row.id)
         except StoreError as error:
             # A faulty part of a stack is reported as a blob of its own.
             is_own = not row.parts or (isinstance(error, CorruptBlob) and error.where == row.digest)
             return error if is_own else None
         return None
-
-    def _is_due(self, row: BlobRow) -> bool:
-        if self.read_data is None:
-            return False
-        is_due = self.due.get(row.id, self.read_data.takes(row.digest))
-        self.due.update((part.id, is_due or self.due.get(part.id, False)) for part in row.parts)
-        return is_due
-
-    def _count(self, blobs: Iterable[BlobRow]) -> None:
-        for blob in blobs:
-            if blob.id not in self.read:
-                self.read.add(blob.id)
-                self.report.read_bytes += blob.size_bytes
-                self.progress(blob.size_bytes)
 
 
 def _confirm_faults(catalog: Catalog, checks: _Checks, suspects: Iterable[BlobRow]) -> list[BlobRow]:

@@ -39,7 +39,7 @@ from organs.ingest.files import OpenFile
 from organs.registry.errors import BadInput, OrganError, Text
 from organs.registry.gguf import DType
 from organs.registry.measure import Measurement, Read, required_reads
-from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
+from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, run_python
 
 ADDRESS_SPACE_BYTES = 2 * 1024**3
 """The process reserves about 0.3 GiB; samples of the largest tensors take 0.4 GiB, large headers less."""
@@ -264,12 +264,12 @@ as the second, it starts only if this kernel can confine it completely."""
 
 
 @contextmanager
-def confined_inspector(size_bytes: int, required: bool, limits: Limits | None = None) -> Iterator[Inspection]:
+def confined_inspector(size_bytes: int, required: bool, limits: ProcessLimits | None = None) -> Iterator[Inspection]:
     """Start an inspector as a confined process, for files of that total size.
 
     With `required`, it runs only if this kernel can enforce its whole sandbox (`registry.errors.NoSandbox`).
     """
-    limits = limits or Limits(
+    limits = limits or ProcessLimits(
         wall_seconds=WALL_SECONDS_LEAST + size_bytes / WALL_BYTES_A_SECOND,
         cpu_seconds=CPU_SECONDS_LEAST + size_bytes // CPU_BYTES_A_SECOND,
         address_space_bytes=ADDRESS_SPACE_BYTES,
@@ -289,7 +289,7 @@ def confined_inspector(size_bytes: int, required: bool, limits: Limits | None = 
 class InspectorProcess:
     """A confined process that has the other ends of the two pipes of `channel`, and nothing else."""
 
-    def __init__(self, limits: Limits, *, required: bool = False, program: str = PROGRAM) -> None:
+    def __init__(self, limits: ProcessLimits, *, required: bool = False, program: str = PROGRAM) -> None:
         process_reads, channel_writes = os.pipe()
         channel_reads, process_writes = os.pipe()
         self.channel = Channel(channel_reads, channel_writes)

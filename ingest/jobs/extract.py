@@ -222,12 +222,11 @@ def write_tar(directory: Path, path: Path, advance: Advance) -> tuple[Digest, in
         members.append((file, head))
         content += len(head) + info.size + -info.size % tarfile.BLOCKSIZE
     size = -(-(content + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
-    digest, offset = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     with placed(path, size) as target:
         for piece in _pieces(members, size - content, advance):
             digest.update(piece)
-            target.write_at(piece, offset)
-            offset += len(piece)
+            target.append([piece])
     return Digest(digest.hexdigest()), size
 
 

@@ -29,8 +29,8 @@ from organs.registry.entities.comparison import Proof
 from organs.registry.errors import StoreError
 from organs.registry.gguf.quants import can_encode, decode, encode
 from organs.registry.gguf.types import DType, dtype_by_name
-from organs.registry.lineage import ComparableOrgan, probes
 from organs.registry.relatives.descent import FAR_QUANTISED, FLOATS, MATCHED_MIN
+from organs.registry.similarity import ComparableOrgan, probes
 from organs.registry.store import BlobStore, RangeReader
 
 PLACES = 8

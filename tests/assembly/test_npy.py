@@ -38,7 +38,7 @@ def stored(registry: LocalRegistry, tmp_path: Path, spec: TensorSpec, data: byte
 
 
 def read(registry: LocalRegistry, plan: NpyPlan, begin: int = 0, end: int | None = None) -> bytes:
-    with NpyStream(registry.blobs, plan, begin, plan.size_bytes if end is None else end) as stream:
+    with NpyStream(registry.blobs, plan, begin, plan.size_bytes if end is None else end, None) as stream:
         return b"".join(map(bytes, stream))
 
 
@@ -115,7 +115,7 @@ def test_bytes_stored_as_another_type_are_cut_into_the_blocks_of_that_type(
 def test_views_stay_small_however_few_bits_a_weight_has(registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec("t", (256, 40_000), dtype_by_name("TQ1_0"))
     plan = plan_npy("t", stored(registry, tmp_path, spec, bytes(spec.size_bytes)), spec.dtype, spec.shape)
-    with NpyStream(registry.blobs, plan, 0, plan.size_bytes) as stream:
+    with NpyStream(registry.blobs, plan, 0, plan.size_bytes, None) as stream:
         assert max(len(view) for view in stream) <= 1 << 20
 
 

@@ -17,13 +17,13 @@ from organs.registry.catalog.register.counts import count_placements
 from organs.registry.catalog.tables import ModelRow, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
-from organs.registry.lineage import correlations
 from organs.registry.local import LocalRegistry
 from organs.registry.search import filters as search_filters
 from organs.registry.search import likeness
 from organs.registry.search import plan as search_plan
 from organs.registry.search.filters import placement_condition
 from organs.registry.search.language import Bounds, NumberRange, parse_query
+from organs.registry.similarity import correlations
 from tests.search.catalogs import (
     RandomModel,
     RandomPlacement,

@@ -73,7 +73,7 @@ from organs.registry.catalog.vocabulary import (
 )
 from organs.registry.digest import Digest, model_digest
 from organs.registry.errors import MissingBlob
-from organs.registry.gguf.file_types import FILE_TYPE_KEY, parse_file_type, quantisation
+from organs.registry.gguf.types import FILE_TYPE_KEY, parse_file_type, quantisation
 from organs.registry.names import LOCAL
 
 
