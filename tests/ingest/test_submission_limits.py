@@ -18,7 +18,7 @@ from organs.ingest.contributions.uploads import (
     open_upload,
     tidy_uploads,
 )
-from organs.ingest.jobs.compose import COMPOSE
+from organs.ingest.jobs.kinds import COMPOSE
 from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
     quota_of,
