@@ -27,8 +27,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.orm import Session
 
 from organs.ingest.files import FileSource
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.engine import Catalog, batches
+from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.submissions import (
     chunks_of_upload,
     expired_uploads,
@@ -39,7 +38,7 @@ from organs.registry.catalog.queries.submissions import (
     upload_names,
     uploads_within,
 )
-from organs.registry.catalog.register.uploads import (
+from organs.registry.catalog.register.submissions import (
     add_upload,
     check_upload_allowed,
     complete_upload,
@@ -47,6 +46,7 @@ from organs.registry.catalog.register.uploads import (
     remove_expired_upload,
     remove_upload,
 )
+from organs.registry.catalog.rows import batches
 from organs.registry.catalog.tables import UploadChunk, UploadRow
 from organs.registry.digest import Digest
 from organs.registry.entities.submission import UploadRequest

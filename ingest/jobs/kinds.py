@@ -21,7 +21,7 @@ from organs.ingest.contributions.submissions import process_submission, settle_a
 from organs.ingest.files import ReportProgress
 from organs.ingest.jobs.packs import make_pack
 from organs.registry.assembly import naming
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look
 from organs.registry.catalog.queries.jobs import active_jobs, is_anything_due, last_end
@@ -36,7 +36,7 @@ from organs.registry.compose.cost import Budget, check_recipe
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe_io import read_recipe, recipe_file
+from organs.registry.compose.recipe import read_recipe, recipe_file
 from organs.registry.digest import Digest
 from organs.registry.documents import BadDocument, convert
 from organs.registry.entities.base import Entity, RequestBody, encode
@@ -58,8 +58,8 @@ from organs.registry.entities.job import (
     ValidationJobResult,
     ValidationRequest,
 )
-from organs.registry.entities.quick_look import QuickLook, QuickLookRequest
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.entities.validation import QuickLook, QuickLookRequest
 from organs.registry.errors import BadInput, MissingBlob, NotComposedHere, QueueFull, TooMany
 from organs.registry.gguf import dtype_by_name
 from organs.registry.local import LocalRegistry
