@@ -13,7 +13,7 @@ from flask.blueprints import BlueprintSetupState
 from sqlalchemy.orm import Session
 
 from organs.ingest.directory.layout import encode_head
-from organs.ingest.jobs.extract import has_pack, open_pack
+from organs.ingest.jobs.packs import has_pack, open_pack
 from organs.registry.assembly import (
     FilePlan,
     FileStream,

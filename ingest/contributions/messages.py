@@ -5,7 +5,7 @@ A message has two lengths, a JSON object, and bytes. The registry requests `Insp
 
 The inspector has no file. To `Inspect` it answers with requests for bytes, `ReadBytes`, and gets `BytesRead` with the
 bytes; then with any number of `Fields` and `Tensors`, and `FrontEnd`; or with `InspectorRefusal`. To `MeasureTensor` it
-answers with `MeasuredTensor`.
+answers with `MeasureAnswer`.
 
 The inspector parses untrusted files, so their author may control it. The registry treats every value from it as
 hostile: msgspec checks types, ranges and lengths while it decodes a message of limited size, and `FrontReader` checks
@@ -181,7 +181,7 @@ class InspectorRefusal(_Answer, frozen=True, tag="refused"):
         return _printable(self.sentence)
 
 
-class MeasuredTensor(_Answer, frozen=True, tag="measured"):
+class MeasureAnswer(_Answer, frozen=True, tag="measured"):
     """The answer to `MeasureTensor` with that number: a measurement (`read_measurement`) or a refusal."""
 
     number: Whole
@@ -420,7 +420,13 @@ class FrontReader:
         size = self._source.size_bytes
         if end > size or end - self._position < len(self._tensors) * TENSOR_INFO_MIN_BYTES:
             raise BadMessage("the header ends outside the file, or before its tensors")
-        alignment = self._alignment()
+        field, alignment = self._fields.get(ALIGNMENT_KEY), ALIGNMENT_DEFAULT
+        if field is not None:
+            if field.type is not ValueType.UINT32 or not isinstance(field.value, int):
+                raise BadMessage("the alignment is not a number")
+            alignment = field.value
+            if not 1 <= alignment <= ALIGNMENT_MAX or alignment & (alignment - 1):
+                raise BadMessage("the alignment is not a power of two")
         data_offset = padded(end, alignment)
         entries = tuple(self._tensors.values())
         ends = (*(entry.offset for entry in entries[1:]), size - data_offset)
@@ -440,17 +446,6 @@ class FrontReader:
         if not header.last_byte <= size <= padded(header.last_byte, alignment):
             raise BadMessage("a tensor lies outside the file")
         return header
-
-    def _alignment(self) -> int:
-        field = self._fields.get(ALIGNMENT_KEY)
-        if field is None:
-            return ALIGNMENT_DEFAULT
-        value = field.value
-        if field.type is not ValueType.UINT32 or not isinstance(value, int) or not 1 <= value <= ALIGNMENT_MAX:
-            raise BadMessage("the alignment is not a valid number")
-        if value & (value - 1):
-            raise BadMessage("the alignment is not a power of two")
-        return value
 
 
 def _fits(kind: ValueType, element: ValueType | None, count: int, size: int) -> bool:

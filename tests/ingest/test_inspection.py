@@ -27,7 +27,7 @@ from sqlalchemy import select
 
 from organs.ingest.contributions import (
     inspection,
-    intake,
+    submissions,
 )
 from organs.ingest.contributions.inspection import (
     Inspection,
@@ -457,7 +457,7 @@ def test_too_many_names_in_a_submission_are_refused_as_too_large(
 def test_a_header_that_is_too_long_for_memory_is_refused(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "LITERALS_MAX_BYTES", 100)
+    monkeypatch.setattr(submissions, "LITERALS_MAX_BYTES", 100)
     after = process_and_read(registry, submit_model(registry, "eve/long", [whole_file(registry, "eve", MODEL)]))
     assert after.row.reason == "model.gguf: its header has more than 100 bytes of short values."
     assert_no_upload_is_left(registry)

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from organs.ingest.bases import AdaptedBase, ParentName, base_in
-from organs.ingest.peft import PICKLE_FILE, WEIGHTS_FILE, AdapterFile, open_adapter
+from organs.ingest.peft import PICKLE_FILE, WEIGHTS_FILE, AdaptedBase, AdapterFile, ParentName, base_in, open_adapter
 from organs.ingest.sources import find_sources, skipped_files
 from organs.registry.errors import BadAdapter, BadInput, BadSource, UnknownBase
 from organs.registry.gguf import Header, MemorySource, read_header

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from organs.ingest.convert import converted
 from organs.ingest.service import ingest_model
-from organs.ingest.sources import ModelSource, find_sources, skipped_files
+from organs.ingest.sources import ModelSource, converted, find_sources, skipped_files
 from organs.ingest.tools import find_tool_models, sources_of
 from organs.ingest.tools.places import Machine
 from organs.registry.errors import BadSource, BadSplit

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from organs.ingest import dissect as dissecting
-from organs.ingest.dissect import places
+from organs.registry.anatomy import place_of
 from organs.registry.errors import BadGguf, BadSplit
 from organs.registry.gguf import Header, read_array, read_header
 from organs.registry.gguf import read as reading
@@ -118,7 +118,7 @@ class HeaderTarget:
         return ACCEPTED
 
     def _check_reading(self, source: Upload, header: Header) -> None:
-        assert len(places(header)) == len(header.tensors)
+        assert all(place_of(tensor.name) for tensor in header.tensors)
         for reason in tokenizer_reasons(source, header):
             assert reason.isprintable()
             self.sentences.hear(reason)
