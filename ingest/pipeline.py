@@ -31,7 +31,7 @@ from organs.ingest.hashing import (
 )
 from organs.ingest.writing import PieceWriter, is_intact
 from organs.registry.anatomy import Slot, place_of
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, measured_organs
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest, measured_organs
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.register.organs import (
     lease_blobs,
@@ -180,7 +180,7 @@ class Threads:
         """Encode, write and sync a piece: an event `stored`."""
         self._to_store.put((writer, stored))
 
-    def check(self, hashed: HashedPiece, row: BlobRow, checked: Callable[[bool], None]) -> None:
+    def check(self, hashed: HashedPiece, row: KnownBlob, checked: Callable[[bool], None]) -> None:
         """Compare a piece with the stored blob of `row`: an event `checked` with whether it is intact."""
 
         def check() -> None:
@@ -335,7 +335,7 @@ class Pipeline:
         self._parents: ParentSearch | None = None
         self._writers: dict[Digest, PieceWriter] = {}
         self._seen: set[Digest] = set()
-        self._damaged: dict[Digest, BlobRow] = {}
+        self._damaged: dict[Digest, KnownBlob] = {}
         """Damaged blobs in the store, which are replaced when their bytes are stored again."""
         self._tensors = TensorCount(files[0].source.name)
         self._measuring: set[OrganKey] = set()
@@ -440,7 +440,7 @@ class Pipeline:
                 self._pending += 1
                 self._threads.measure(hashed, unmeasured, partial(self._after_measurement, hashed, key))
 
-    def _lease(self, rows: Sequence[BlobRow]) -> dict[Digest, BlobRow]:
+    def _lease(self, rows: Sequence[KnownBlob]) -> dict[Digest, KnownBlob]:
         """Lease the blobs that still exist: a sweep may have removed some."""
         if not rows:
             return {}
@@ -450,7 +450,7 @@ class Pipeline:
             lease_blobs(session, self._ingest_id, [row.id for row in leased.values()])
         return leased
 
-    def _after_check(self, hashed: HashedPiece, row: BlobRow, is_row_intact: bool) -> None:
+    def _after_check(self, hashed: HashedPiece, row: KnownBlob, is_row_intact: bool) -> None:
         self._pending -= 1
         if is_row_intact:
             self._count_known(hashed)

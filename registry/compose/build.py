@@ -28,7 +28,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
 from organs.registry.catalog.queries.model_names import check_model_name, model_with_header, next_version
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
 )
 from organs.registry.catalog.records import (
@@ -97,7 +97,7 @@ SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one read when values that are NaN or infinite are counted."""
 
-Rows = Mapping[Digest, BlobRow]
+Rows = Mapping[Digest, KnownBlob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -612,7 +612,7 @@ class _Build:
             lease_blobs(session, self.ingest_id, [row.id for row in stored])
         return {row.digest for row in stored}
 
-    def _store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
+    def _store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, KnownBlob]:
         """Store the header's pieces; return the rows of all tensors, leased."""
         self._record([self.store.put(piece) for piece in pieces if piece])
         digests = {tensor.digest for tensor in lock.tensors}
@@ -684,7 +684,7 @@ def lock_of_model(session: Session, store: BlobStore, model: ModelRow) -> Lock |
     return lock_of(read.header, read.source)
 
 
-def _missing(store: BlobStore, lock: Lock, rows: Mapping[Digest, BlobRow]) -> list[str]:
+def _missing(store: BlobStore, lock: Lock, rows: Mapping[Digest, KnownBlob]) -> list[str]:
     """Return a reason for each tensor whose organ is missing, damaged or of another size, up to a limit."""
     reasons = []
     for tensor in lock.tensors:
@@ -699,7 +699,7 @@ def _missing(store: BlobStore, lock: Lock, rows: Mapping[Digest, BlobRow]) -> li
     return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
 
 
-def _is_readable(store: BlobStore, row: BlobRow) -> bool:
+def _is_readable(store: BlobStore, row: KnownBlob) -> bool:
     try:
         check_readable(store, row, "organ")
     except (CorruptBlob, MissingBlob):

@@ -23,7 +23,7 @@ from organs.registry.catalog.queries.model_names import (
     visible_model_with_digest,
 )
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
     count_unseen,
     organs_placed_by,
@@ -207,7 +207,7 @@ def _sum_up(session: Session, model: ModelRow) -> None:
     session.refresh(model)
 
 
-def _blobs_of(session: Session, record: ModelRecord) -> dict[Digest, BlobRow]:
+def _blobs_of(session: Session, record: ModelRecord) -> dict[Digest, KnownBlob]:
     digests = {part.digest for file in record.files for part in file.parts}
     digests |= {placement.digest for placement in record.placements}
     blobs = blobs_by_digest(session, digests)
@@ -310,7 +310,7 @@ def _insert_file(
     model: ModelRow,
     position: int,
     file: FileRecord,
-    blobs: Mapping[Digest, BlobRow],
+    blobs: Mapping[Digest, KnownBlob],
     organs: Mapping[OrganKey, int],
     facets: Iterator[int],
     first_position: int,
