@@ -211,7 +211,7 @@ def _validated(
 
 def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | None, time: str | None) -> QuickLook:
     """Return a quick look at a registered chimera, or at a FILE.gguf beside its base."""
-    from organs.registry.validation.comparison import MemoryCache, file_candidate
+    from organs.registry.validation.comparison import file_candidate
     from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
 
     budget = LookBudget(SECONDS if time is None else parse_seconds(time, "--budget"))
@@ -223,7 +223,7 @@ def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | No
                     other,
                     texts or built_in_texts(KINDS),
                     _llama_cpp(),
-                    MemoryCache(),
+                    {},
                     budget,
                     lambda share, step: progress(f"{share:.0%} {step}"),
                 )

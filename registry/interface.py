@@ -134,7 +134,7 @@ class Registry(Protocol):
     def compose(self, base: str | Recipe | RecipeFile) -> RecipeBuilder:
         """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`.
 
-        `base` is the name of a model, or a recipe: `registry.compose.recipe_io.read_recipe` reads one from text, and
+        `base` is the name of a model, or a recipe: `registry.compose.recipe.read_recipe` reads one from text, and
         the grafts of `leaderboard` have theirs. Raises BadRecipe.
         """
 

@@ -287,7 +287,7 @@ class LocalRegistry:
     def compose(self, base: str | Recipe | RecipeFile) -> Composition:
         """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`."""
         from organs.registry.compose.api import Composition  # loads the codecs, which searches do not need
-        from organs.registry.compose.recipe_io import recipe_of
+        from organs.registry.compose.recipe import recipe_of
 
         return Composition(recipe_of(base), self.catalog, lambda: self.blobs)
 

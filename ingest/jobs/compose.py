@@ -22,7 +22,7 @@ from organs.registry.compose.cost import Budget, check_recipe
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe_io import read_recipe, recipe_file
+from organs.registry.compose.recipe import read_recipe, recipe_file
 from organs.registry.entities.base import encode
 from organs.registry.entities.job import ChimeraJobResult, GraftRequest, PurificationRequest, RecipeArguments
 from organs.registry.entities.validation import QuickLookRequest

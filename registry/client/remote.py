@@ -303,7 +303,7 @@ class RemoteRegistry:
         from organs.registry.client.composition import (
             RemoteComposition,
         )  # imports the codecs, which searches do not need
-        from organs.registry.compose.recipe_io import recipe_of
+        from organs.registry.compose.recipe import recipe_of
 
         return RemoteComposition(recipe_of(base), self)
 

@@ -21,7 +21,7 @@ from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict, record_quick_look
 from organs.registry.catalog.tables import GainRow, ModelRow
 from organs.registry.compose.lock import parse_lock
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.plan import PlanPart
 from organs.registry.entities.validation import QuickLook, TextLook, VerdictReport
@@ -31,7 +31,7 @@ from organs.web.pages.anatomy import (
     legend,
     marks,
 )
-from organs.web.pages.chimera import runs_of, text_rows
+from organs.web.pages.chimeras import runs_of, text_rows
 from organs.web.pages.jobs import missing_runtime
 from organs.web.settings import WebSettings
 from tests.related_models import ingest_bytes, model_file, related_tensors

@@ -51,7 +51,7 @@ def bob(registry: LocalRegistry, ada: UploadClient) -> UploadClient:
 
 
 def told(name: str) -> Any:
-    return next(one for one in operations() if one.name == name)
+    return operations()[name]
 
 
 def spooled(registry: LocalRegistry, upload: str) -> bytes:

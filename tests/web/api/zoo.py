@@ -144,7 +144,7 @@ def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, A
     Only those of administrators, or only the others.
     """
     found = {}
-    for told in operations():
+    for told in operations().values():
         if told.answer == "Document" or (told.scope == "admin") != administering:
             continue
         answer = send_example(client, told)
