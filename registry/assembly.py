@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.model_contents import FileSegment, files_of, parts_of, tensor_blobs_of, tensors_of
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_id
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, UnsupportedDType
@@ -47,7 +47,7 @@ class PlannedSlice:
 
     offset_bytes: int
     size_bytes: int
-    blob: BlobRow
+    blob: KnownBlob
     blob_offset_bytes: int
     label: str = "header"
     """The name of the tensor, or `header`, for error messages."""
@@ -136,7 +136,7 @@ def resolve(session: Session, segments: Sequence[FileSegment]) -> tuple[PlannedS
 
 
 def slices_of(
-    blob: BlobRow, offset_bytes: int, label: str, blob_offset_bytes: int = 0, size_bytes: int | None = None
+    blob: KnownBlob, offset_bytes: int, label: str, blob_offset_bytes: int = 0, size_bytes: int | None = None
 ) -> Iterator[PlannedSlice]:
     """Yield the slices at `offset_bytes` with bytes of a blob, by default all; those of a stack come from its parts."""
     size = blob.size_bytes - blob_offset_bytes if size_bytes is None else size_bytes
@@ -166,7 +166,7 @@ def naming(name: str, digest: Digest) -> Iterator[None]:
         raise MissingBlob(f"{name} ({digest[:12]}) is missing from the store") from error
 
 
-def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
+def check_readable(store: BlobStore, blob: KnownBlob, name: str) -> None:
     """Check a blob and its parents that were set aside again; others are not read. Raises CorruptBlob, MissingBlob."""
     with naming(name, blob.digest):
         for row in blob.lineage:
@@ -241,7 +241,7 @@ def prove_file(store: BlobStore, plan: FilePlan) -> None:
 
 
 def plan_new_file(
-    name: str, header: bytes, tensors: Sequence[TensorSpec], alignment: int, blobs: Sequence[BlobRow]
+    name: str, header: bytes, tensors: Sequence[TensorSpec], alignment: int, blobs: Sequence[KnownBlob]
 ) -> FilePlan:
     """Return the plan of a file: `header` with its padding, then `tensors` with the bytes of `blobs`."""
     slices: list[PlannedSlice] = []
@@ -254,7 +254,7 @@ def plan_new_file(
 
 def _header_and_tensors(
     session: Session, store: BlobStore, model: ModelRow
-) -> tuple[ReadHeader, list[TensorSpec], dict[str, BlobRow]]:
+) -> tuple[ReadHeader, list[TensorSpec], dict[str, KnownBlob]]:
     """Return the first file's header, the tensors of all files in order, and the blobs by the names of the tensors."""
     check_assemblable(model)
     headers = [stored_header(session, store, file) for file in files_of(session, model.id)]
@@ -282,7 +282,7 @@ class NpyPlan:
     name: str
     """The name of the organ, for error messages."""
     head: bytes
-    blob: BlobRow
+    blob: KnownBlob
     dtype: DType
     elements: int
 
@@ -291,7 +291,7 @@ class NpyPlan:
         return len(self.head) + VALUE_BYTES * self.elements
 
 
-def plan_npy(name: str, blob: BlobRow, dtype: DType, shape: tuple[int, ...]) -> NpyPlan:
+def plan_npy(name: str, blob: KnownBlob, dtype: DType, shape: tuple[int, ...]) -> NpyPlan:
     """Return the plan of the NumPy file of an organ; `shape` has the row length first. Raises UnsupportedDType."""
     if not can_dequantize(dtype):
         raise UnsupportedDType(f"values of {dtype.name} cannot be decoded: download the organ as .raw or .bin")
@@ -336,7 +336,7 @@ class NpyStream:
         self._stream = FileStream(store, FilePlan(plan.name, size, None, b"", slices), workers=1, pool=pool)
 
     @property
-    def faults(self) -> list[BlobRow]:
+    def faults(self) -> list[KnownBlob]:
         return self._stream.faults
 
     def wasted_seconds(self, sent_bytes: int) -> float:
@@ -432,7 +432,7 @@ class FileStream:
     def __init__(
         self, store: BlobStore, plan: FilePlan, workers: int | None = None, pool: ThreadPoolExecutor | None = None
     ) -> None:
-        self.faults: list[BlobRow] = []
+        self.faults: list[KnownBlob] = []
         self._decoding_seconds = 0.0
         self._decoded_bytes = 0
         self._counting = Lock()
@@ -601,7 +601,7 @@ class AssembledFiles(OutputFiles):
         )
 
 
-def plan_organ(blob: BlobRow) -> FilePlan:
+def plan_organ(blob: KnownBlob) -> FilePlan:
     """Return the plan of a file with the plain bytes of a blob."""
     digest = Digest(blob.digest)
     slices = tuple(slices_of(blob, 0, f"organ {digest[:12]}")) if blob.size_bytes else ()

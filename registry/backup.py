@@ -16,7 +16,7 @@ from pathlib import Path
 
 from organs.registry.catalog.copying import SIDE_FILES, checkpoint, open_snapshot, write_snapshot
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, known_files
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest, known_files
 from organs.registry.catalog.register.submissions import remove_sessions, remove_uploads
 from organs.registry.catalog.tables import now
 from organs.registry.errors import BadInput, CorruptBlob, FaultyParent, MissingBlob, NotAllowed, StoreError
@@ -143,9 +143,9 @@ class _Run:
     report: BackupReport
     progress: Progress
 
-    def copy_all(self, named_in: Catalog) -> list[tuple[BlobRow, StoreError]]:
+    def copy_all(self, named_in: Catalog) -> list[tuple[KnownBlob, StoreError]]:
         """Copy the blobs of the database `named_in` that the target does not have; return the faulty blobs."""
-        faulty: list[tuple[BlobRow, StoreError]] = []
+        faulty: list[tuple[KnownBlob, StoreError]] = []
         self.report.blobs = 0
         self._check_room(named_in)
         for row in all_blobs(named_in):
@@ -157,7 +157,7 @@ class _Run:
             self.progress(row.stored_bytes)
         return faulty
 
-    def _copy_if_needed(self, row: BlobRow) -> None:
+    def _copy_if_needed(self, row: KnownBlob) -> None:
         """Copy the file of a blob; raises CorruptBlob, MissingBlob.
 
         If the parent of a blob that is set aside is faulty, its own bytes cannot be checked, and may be right. They are
@@ -177,13 +177,13 @@ class _Run:
         if unchecked is not None:
             raise unchecked
 
-    def were_replaced(self, faulty: list[tuple[BlobRow, StoreError]]) -> bool:
+    def were_replaced(self, faulty: list[tuple[KnownBlob, StoreError]]) -> bool:
         """Return whether an ingest has stored the bytes of at least one of these blobs again."""
         with self.catalog.reading() as session:
             current = blobs_by_digest(session, [row.digest for row, _ in faulty])
         return any(row.digest in current and current[row.digest].file != row.file for row, _ in faulty)
 
-    def report_faults(self, named_in: Catalog, faulty: list[tuple[BlobRow, StoreError]]) -> None:
+    def report_faults(self, named_in: Catalog, faulty: list[tuple[KnownBlob, StoreError]]) -> None:
         """Report those of the `faulty` blobs, and of their dependants, that cannot be read in the copy."""
         if not faulty:
             return

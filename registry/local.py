@@ -14,7 +14,7 @@ from organs.registry.catalog.engine import COUNTS_SECONDS, SEARCH_SECONDS, Catal
 from organs.registry.catalog.queries.model_lists import VERSIONS_MAX, versions
 from organs.registry.catalog.queries.model_names import model_by_text, models_by_text
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
     organ_detail,
     organs_by_prefix,
@@ -121,7 +121,7 @@ class LocalRegistry:
                 self._object_folders[name] = self.blobs.backend.folder(name)
             return self._object_folders.get(name)
 
-    def _current_blob(self, digest: Digest) -> BlobRow | None:
+    def _current_blob(self, digest: Digest) -> KnownBlob | None:
         with self.catalog.reading() as session:
             return blobs_by_digest(session, [digest]).get(digest)
 

@@ -22,7 +22,7 @@ from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.events import last_change_of_parents
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
-    BlobRow,
+    KnownBlob,
     blobs_by_id,
     heights_of_blobs,
     parents_in_no_model,
@@ -78,7 +78,7 @@ CANDIDATES_MAX = 3
 class ParentSearch:
     """The organs of the models that are most like a new one, by place: candidates for parents of its organs."""
 
-    def __init__(self, organs: Mapping[ExpertPlace, Sequence[RelatedOrgan]], blobs: Mapping[int, BlobRow]) -> None:
+    def __init__(self, organs: Mapping[ExpertPlace, Sequence[RelatedOrgan]], blobs: Mapping[int, KnownBlob]) -> None:
         self._organs = organs
         self._blobs = blobs
 
@@ -148,7 +148,7 @@ def search_parents(session: Session, probed: Mapping[Slot, ComparableOrgan], dec
             break
         organs.setdefault(place, []).append(organ)
         ids[organ.blob_id] = None
-    usable: dict[int, BlobRow] = {}
+    usable: dict[int, KnownBlob] = {}
     inline_bytes = 0
     for batch in batches(list(ids)):
         for row in blobs_by_id(session, batch).values():
@@ -166,7 +166,7 @@ def _most_alike(session: Session, organs: Mapping[Slot, ComparableOrgan]) -> lis
     return sorted(scores, key=lambda model: (-scores[model], model))
 
 
-def is_possible_parent(row: BlobRow) -> bool:
+def is_possible_parent(row: KnownBlob) -> bool:
     """Return whether a blob may become the parent of another one, by its row."""
     return row.state == "present" and not row.parts and row.depth < DEPTH_MAX and row.size_bytes >= ORGAN_MIN_BYTES
 
@@ -292,7 +292,7 @@ def store_alone(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int]) ->
 class _Member:
     """An organ of a family, with a sample of its bytes."""
 
-    blob: BlobRow
+    blob: KnownBlob
     dtype: DType
     fingerprint: bytes
     is_public: bool
@@ -316,7 +316,7 @@ class _Family:
         members: Sequence[_Member],
         alike: Mapping[tuple[int, int], float],
         heights: Mapping[int, int],
-        kept: Mapping[int, BlobRow],
+        kept: Mapping[int, KnownBlob],
     ) -> None:
         self.members = members
         self._alike = alike
@@ -585,7 +585,7 @@ def _repack_family(rewriter: _Rewriter, family: _Family, parents: Parents) -> No
             pending.remove(number)
 
 
-def _codec_with(parent_dtype: DType, parent: BlobRow, dtype: DType, size_bytes: int) -> Codec:
+def _codec_with(parent_dtype: DType, parent: KnownBlob, dtype: DType, size_bytes: int) -> Codec:
     """Return the codec of an organ with a parent that was found to be possible."""
     codec = ParentCandidate(parent, parent_dtype).codec(dtype, size_bytes)
     assert codec is not None
@@ -619,7 +619,7 @@ class _Rewriter:
             with self.catalog.writing() as session:
                 forget_ingest(session, self._ingest_id)
 
-    def store(self, before: BlobRow, codec: Codec, parent: BlobRow | None) -> bool:
+    def store(self, before: KnownBlob, codec: Codec, parent: KnownBlob | None) -> bool:
         """Store a blob with another codec; return False if it stays as it is."""
         if self._ingest_id is None:
             self._ingest_id = self._announced.enter_context(leased_ingest(self.catalog, "repack"))
@@ -648,7 +648,7 @@ class _Rewriter:
                 self._blobs.backend.remove(unused)
         return is_replaced
 
-    def _encoded(self, row: BlobRow, codec: Codec, parent: BlobRow | None) -> StoredBlob:
+    def _encoded(self, row: KnownBlob, codec: Codec, parent: KnownBlob | None) -> StoredBlob:
         with self._blobs.reader(row) as reader:
             ranges, position = RangeReader(reader), 0
 

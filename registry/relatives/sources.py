@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_id
 from organs.registry.catalog.queries.relatives import (
     blobs_of_organs,
     main_dtypes,
@@ -58,8 +58,8 @@ class _Encoded:
     dtype: DType
     source_dtype: DType
     elements: int
-    blob: BlobRow
-    source: BlobRow
+    blob: KnownBlob
+    source: KnownBlob
 
 
 def settle_sources(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ from organs.registry.assembly import (
     plan_npy,
 )
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
 )
 from organs.registry.digest import digest_of
@@ -29,7 +29,7 @@ from tests.small_models import ingest_file
 SHAPES = [(7,), (256, 3), (32, 5, 2), (256, 2, 3, 2)]
 
 
-def stored(registry: LocalRegistry, tmp_path: Path, spec: TensorSpec, data: bytes) -> BlobRow:
+def stored(registry: LocalRegistry, tmp_path: Path, spec: TensorSpec, data: bytes) -> KnownBlob:
     path = tmp_path / "a.gguf"
     path.write_bytes(file_bytes([], [(spec, data)]))
     ingest_file(registry, path)
@@ -120,6 +120,6 @@ def test_views_stay_small_however_few_bits_a_weight_has(registry: LocalRegistry,
 
 
 def test_a_type_without_a_kernel_is_refused_before_anything_is_sent() -> None:
-    row = BlobRow(1, digest_of(b""), 36, 36, "raw", 1, None, "present", b"")
+    row = KnownBlob(1, digest_of(b""), 36, 36, "raw", 1, None, "present", b"")
     with pytest.raises(UnsupportedDType, match=r"\.raw or \.bin"):
         plan_npy("t", row, dtype_by_name("Q8_1"), (32,))

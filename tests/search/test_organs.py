@@ -317,10 +317,9 @@ def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry:
     )
     with registry.catalog.writing() as session:
         model = session.scalars(select(ModelRow).where(ModelRow.namespace == "hidden")).one()
-        placements = session.scalars(select(Placement).where(Placement.model_id == model.id)).all()
-        count_placements(session, placements, sign=-1)
+        count_placements(session, model.id, sign=-1)
         model.state = "quarantined"
-        for placement in placements:
+        for placement in session.scalars(select(Placement).where(Placement.model_id == model.id)):
             placement.visible = False
     for text in ("arch:secretarc", "slot:secret_slo", "license:secretlicenc", "by:secretar", "model:hidden/secre"):
         assert registry.search(text).notes == (f"nothing in this registry has {text}",)
