@@ -47,9 +47,9 @@ from organs.ingest.files import FileSource
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, carry_over, dtype_by_name, read_header, write_file
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.validation.decoder import Decoder, opened
-from organs.registry.validation.likelihood import surprises
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import ScoringRequest
+from organs.registry.validation.scorer import surprises
 from organs.registry.validation.texts import read_text
 
 sys.path.append(str(Path(__file__).parents[1] / "examples" / "zoo"))

@@ -46,7 +46,7 @@ from organs.registry.amounts import size_text
 from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, WrittenFile
 from organs.registry.entities.plan import PlannedChimera
-from organs.registry.entities.quick_look import QuickLook
+from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import BadLock, BadRecipe, NotFound, OrganError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def look_seconds(text: str | None) -> float:
 
 def _propose(base: str, on: str | None) -> None:
     """Print the recipe of the graft on `base` with the largest gain, of those whose parents are all available."""
-    from organs.registry.compose.recipe_io import recipe_of, recipe_yaml
+    from organs.registry.compose.recipe import recipe_of, recipe_yaml
 
     best, after, is_last = None, None, False
     with selected_registry() as registry:
@@ -238,7 +238,7 @@ def read_composition(
 
     Exits with the status of BadRecipe for an invalid recipe.
     """
-    from organs.registry.compose.recipe_io import RECIPE_LIMITS, read_recipe
+    from organs.registry.compose.recipe import RECIPE_LIMITS, read_recipe
 
     most = RECIPE_LIMITS.size_bytes
     text = sys.stdin.buffer.read(most + 1) if path == STDIN else _read_input(Path(path), most)
@@ -254,7 +254,7 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
 
     Exits with the status of NotComposable if it is refused.
     """
-    from organs.registry.compose.recipe_io import recipe_yaml
+    from organs.registry.compose.recipe import recipe_yaml
 
     with status_line("plan"):
         plan: RecipePlan = composition.plan()

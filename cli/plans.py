@@ -34,7 +34,7 @@ from organs.registry.entities.plan import (
     PlannedRecipe,
     Screen,
 )
-from organs.registry.entities.quick_look import QuickLook
+from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import BadRecipe, NotComposable
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
@@ -111,7 +111,7 @@ def refuse(planned: PlannedRecipe, *, shown: bool, exit_code: int = NotComposabl
 
 def refuse_recipe(error: BadRecipe) -> NoReturn:
     """Print everything that is wrong with the text of a recipe, and exit."""
-    from organs.registry.compose.recipe_io import recipe_findings
+    from organs.registry.compose.recipe import recipe_findings
 
     result = ComposeResult(can_be_made=False, findings=in_order(recipe_findings(error)), plan=None)
     if prints_json():

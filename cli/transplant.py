@@ -206,7 +206,7 @@ def _recipe(
     accept: tuple[str, ...],
 ) -> Recipe:
     """Return the recipe of the options. It is read with short names, then gets the paths, which may be any text."""
-    from organs.registry.compose.recipe_io import parse_blocks, read_recipe
+    from organs.registry.compose.recipe import parse_blocks, read_recipe
 
     graft = {
         "from": "donor",

@@ -30,12 +30,12 @@ from organs.cli.plans import print_quick_look
 from organs.cli.registries import local_registry, registry_address, selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import change_text, perplexity_text
-from organs.registry.entities.verdict import RunReport, VerdictReport
+from organs.registry.entities.validation import RunReport, VerdictReport
 from organs.registry.settings import Settings
 from organs.registry.validation.texts import ScoredText, built_in_texts, read_text
 
 if TYPE_CHECKING:
-    from organs.registry.entities.quick_look import QuickLook
+    from organs.registry.entities.validation import QuickLook
     from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.command import CommandRuntime
     from organs.registry.validation.comparison import RunnableModel, ValidationBudget
@@ -211,7 +211,7 @@ def _validated(
 
 def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | None, time: str | None) -> QuickLook:
     """Return a quick look at a registered chimera, or at a FILE.gguf beside its base."""
-    from organs.registry.validation.comparison import MemoryCache, file_candidate
+    from organs.registry.validation.comparison import file_candidate
     from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
 
     budget = LookBudget(SECONDS if time is None else parse_seconds(time, "--budget"))
@@ -223,7 +223,7 @@ def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | No
                     other,
                     texts or built_in_texts(KINDS),
                     _llama_cpp(),
-                    MemoryCache(),
+                    {},
                     budget,
                     lambda share, step: progress(f"{share:.0%} {step}"),
                 )

@@ -31,8 +31,7 @@ from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.storage import model_storage
 from organs.registry.catalog.rows import count, entity_of
 from organs.registry.compose.chimeras import license_findings, stored_license
-from organs.registry.compose.recipe import recipe_from_json
-from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_yaml
+from organs.registry.compose.recipe import read_recipe, recipe_file, recipe_from_json, recipe_yaml
 from organs.registry.digest import Digest
 from organs.registry.entities.base import ITEMS_MAX, Count, encode, prepared
 from organs.registry.entities.chimera import Chimera

@@ -22,7 +22,7 @@ from flask import Flask, Response, current_app, request
 
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.organs import BlobRow
-from organs.registry.catalog.register.request_counts import add_downloads
+from organs.registry.catalog.register.counts import add_downloads
 from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError

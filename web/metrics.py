@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from flask import Blueprint, Flask, Response, current_app, g, request
 from msgspec import structs
 
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.queries.health import CatalogHealth, catalog_health
+from organs.registry.catalog.engine import database_now
+from organs.registry.catalog.queries.administration import CatalogHealth, catalog_health
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.slow import SLOW_SECONDS
 from organs.registry.checkup import disk_spaces
-from organs.registry.entities.health import SlowStatement
+from organs.registry.entities.server import SlowStatement
 from organs.registry.errors import NotAllowed, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings

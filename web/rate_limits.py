@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Protocol
 from flask import Flask, Response, current_app, g, request
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.register.request_counts import add_to_count
+from organs.registry.catalog.register.counts import add_to_count
 from organs.registry.errors import Busy, TooMany
 from organs.web.client_address import client_address
 from organs.web.settings import WebSettings

@@ -237,8 +237,7 @@ def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Digest] |
     """
     from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
     from organs.registry.compose.chimeras import chimera_of_model
-    from organs.registry.compose.recipe import renamed, with_versions
-    from organs.registry.compose.recipe_io import recipe_of
+    from organs.registry.compose.recipe import recipe_of, renamed, with_versions
 
     with local.catalog.reading() as session:
         chimera = chimera_of_model(session, model_by_name(session, name))

@@ -21,8 +21,7 @@ from organs.registry.client.files import file_of_lock
 from organs.registry.compose.api import NO_LOCK_YET, RecipeBuilder, RecipePlan
 from organs.registry.compose.build import Progress
 from organs.registry.compose.lock import Lock, parse_lock
-from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import recipe_values
+from organs.registry.compose.recipe import Recipe, recipe_values
 from organs.registry.entities.base import E
 from organs.registry.entities.job import Job
 from organs.registry.entities.plan import MadeChimera, PlannedRecipe

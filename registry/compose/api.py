@@ -19,8 +19,7 @@ from organs.registry.compose.lock import Lock
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import recipe_of_values, recipe_yaml
+from organs.registry.compose.recipe import Recipe, recipe_of_values, recipe_yaml
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import Findings, Severity
 from organs.registry.entities.plan import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from sqlalchemy.orm import Session
 from threadpoolctl import threadpool_limits
@@ -42,7 +42,7 @@ from organs.registry.catalog.records import (
 )
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.chimeras import register_chimera
-from organs.registry.catalog.register.models import Registered, register_model
+from organs.registry.catalog.register.models import register_model
 from organs.registry.catalog.register.organs import (
     end_ingest,
     lease_blobs,
@@ -53,19 +53,20 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.compose.lock import Lock, checked_header, lock_of
+from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
 from organs.registry.compose.parents import Part, parts_of
 from organs.registry.compose.plan import (
+    Origins,
     Plan,
     PlannedComputation,
     chimera_name,
 )
-from organs.registry.compose.planner import screened
 from organs.registry.compose.recipe import recipe_to_json
+from organs.registry.compose.screen import screened
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
 from organs.registry.entities.finding import PLAN_CODES
-from organs.registry.entities.plan import MadeChimera, Reading, Screen
+from organs.registry.entities.plan import ACTS, ADAPTER, GRAFTED, MadeChimera, Reading
 from organs.registry.errors import (
     BadOrgan,
     CorruptBlob,
@@ -126,6 +127,7 @@ def compute_organ(
     `stored` returns which of the given digests need not be stored. No rows are written. Raises BadOrgan with the
     tensor's name, StoreError; experts that were stored before an error have files without rows, which a sweep removes.
     """
+    source, dtype = computation.source, computation.dtype
     with ExitStack() as opened, threadpool_limits(1, "blas"):
         transformation = _transformation(store, computation, rows, opened)
         is_of_experts = computation.grafted or computation.purified_experts
@@ -134,16 +136,32 @@ def compute_organ(
         else:
             pieces = computed(transformation)
         spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
-        digest, size_bytes = _write_spool(spool, pieces, computation.source.name)
-        measurement = _measure(_Slice(spool, 0, size_bytes), computation.source.shape, computation.dtype)
-        source = computation.source
-        count = expert_count(place_of(source.name), source.shape, computation.dtype)
-        if count and rows[source.digest].parts:  # a stack that is one blob, above the limits of its file, stays one
-            experts = [_Slice(spool, number * size_bytes // count, size_bytes // count) for number in range(count)]
-            return _store_stack(store, computation, experts, digest, measurement, stored)
-        spool.seek(0)
-        blob = store.put_organ(digest, size_bytes, codec_for(computation.dtype.name), spool.read)
-    return ComputedBlobs(digest, size_bytes, (blob,), measurement)
+        hashed, size_bytes = hashlib.sha256(), 0
+        try:
+            for piece in pieces:
+                hashed.update(piece)
+                spool.write(piece)
+                size_bytes += len(piece)
+        except BadOrgan as error:
+            raise BadOrgan(f"{source.name}: {error}") from error
+        except OSError as error:  # from the temporary file: the store translates its own errors
+            raise placing_error(error, Path(tempfile.gettempdir()) / source.name) from error
+        digest, whole = Digest(hashed.hexdigest()), _Slice(spool, 0, size_bytes)
+        measurement = whole.measurement(source.shape, dtype)
+        count = expert_count(place_of(source.name), source.shape, dtype)
+        if not count or not rows[source.digest].parts:  # a stack above the limits of its file stays one blob
+            return ComputedBlobs(digest, size_bytes, (whole.stored(store, digest, dtype),), measurement)
+        experts = [_Slice(spool, number * size_bytes // count, size_bytes // count) for number in range(count)]
+        parts, shape = tuple(expert.digest() for expert in experts), expert_shape(source.shape)
+        known = set(stored(set(parts)))
+        blobs: list[StoredBlob] = []
+        measured: dict[OrganKey, Measurement] = {}
+        for part, expert in zip(parts, experts, strict=True):
+            if part not in known:
+                known.add(part)
+                blobs.append(expert.stored(store, part, dtype))
+                measured[part, dtype.name, shape_text(shape)] = expert.measurement(shape, dtype)
+        return ComputedBlobs(digest, size_bytes, tuple(blobs), measurement, parts, measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,34 +189,15 @@ class _Slice:
             digest.update(piece)
         return Digest(digest.hexdigest())
 
+    def measurement(self, shape: tuple[int, ...], dtype: DType) -> Measurement:
+        """Return the measures of the organ that the slice is."""
+        nonfinite = count_nonfinite_in(self.pieces(), dtype)
+        return replace(measure(self.read, shape, dtype), nonfinite=nonfinite)
 
-def _measure(organ: _Slice, shape: tuple[int, ...], dtype: DType) -> Measurement:
-    nonfinite = count_nonfinite_in(organ.pieces(), dtype)
-    return replace(measure(organ.read, shape, dtype), nonfinite=nonfinite)
-
-
-def _store_stack(
-    store: BlobStore,
-    computation: PlannedComputation,
-    experts: Sequence[_Slice],
-    digest: Digest,
-    measurement: Measurement,
-    stored: Callable[[Collection[Digest]], Collection[Digest]],
-) -> ComputedBlobs:
-    """Store the experts of a stack that are not stored yet."""
-    dtype, shape = computation.dtype, expert_shape(computation.source.shape)
-    parts = tuple(expert.digest() for expert in experts)
-    known = set(stored(set(parts)))
-    blobs: list[StoredBlob] = []
-    measured: dict[OrganKey, Measurement] = {}
-    for part, expert in zip(parts, experts, strict=True):
-        if part not in known:
-            known.add(part)
-            expert.spool.seek(expert.begin)
-            blobs.append(store.put_organ(part, expert.size_bytes, codec_for(dtype.name), expert.spool.read))
-            measured[part, dtype.name, shape_text(shape)] = _measure(expert, shape, dtype)
-    size_bytes = sum(expert.size_bytes for expert in experts)
-    return ComputedBlobs(digest, size_bytes, tuple(blobs), measurement, parts, measured)
+    def stored(self, store: BlobStore, digest: Digest, dtype: DType) -> StoredBlob:
+        """Store the organ that the slice is, and return its blob."""
+        self.spool.seek(self.begin)
+        return store.put_organ(digest, self.size_bytes, codec_for(dtype.name), self.spool.read)
 
 
 def _expert_pieces(transformation: Computation, purified: Collection[int]) -> Iterator[bytes]:
@@ -283,214 +282,6 @@ def _buffered(reader: PlainReader, ingredient: Part) -> Callable[[int, int], byt
     return read
 
 
-def _write_spool(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[Digest, int]:
-    digest, size_bytes = hashlib.sha256(), 0
-    try:
-        for piece in pieces:
-            digest.update(piece)
-            spool.write(piece)
-            size_bytes += len(piece)
-    except BadOrgan as error:
-        raise BadOrgan(f"{name}: {error}") from error
-    except OSError as error:  # from the temporary file: the store translates its own errors
-        raise placing_error(error, Path(tempfile.gettempdir()) / name) from error
-    return Digest(digest.hexdigest()), size_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class LockedGguf:
-    """The file of a chimera, from its lock."""
-
-    plan: Plan
-    lock: Lock
-    header_bytes: bytes
-    """The header with its padding."""
-    header: Header
-
-    @classmethod
-    def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> LockedGguf:
-        """Return the file of `plan`; `digests` has those of the computed organs."""
-        lock = plan.lock(digests)
-        header = plan.header(lock)
-        return cls(plan, lock, header, read_header(HeaderSource(header, plan.size_bytes, plan.file_name)))
-
-    @property
-    def literal(self) -> bytes:
-        """The header without its large values, which are separate blobs."""
-        spans = around(large_values(self.header), self.header.end)
-        return b"".join(self.header_bytes[span.offset : span.end] for span in spans)
-
-    @property
-    def values(self) -> list[bytes]:
-        """The large values of the header, in file order."""
-        return [self.header_bytes[span.offset : span.end] for span in large_values(self.header)]
-
-
-def record_chimera(
-    session: Session,
-    file: LockedGguf,
-    name: ModelName,
-    sha256: Digest,
-    computed: Mapping[str, ComputedBlobs],
-    contributor: str,
-) -> Registered:
-    """Register the chimera of `contributor` whose file has the digest `sha256`; all its blobs must have rows.
-
-    `computed` has the organs that were computed in this run, by the names of their tensors.
-    """
-    header, plan = file.header, file.plan
-    measured = {tensor: item.measurement for tensor, item in computed.items()}
-    record = ModelRecord(
-        name=name,
-        digest=sha256,
-        kind="model",
-        architecture=header.architecture,
-        title=header.text("general.name"),
-        description=header.text("general.description"),
-        license=header.text("general.license"),
-        size_label=header.text("general.size_label"),
-        metadata=tuple((item.key, field_type_text(item), field_value_text(item)) for item in header.fields),
-        files=(
-            FileRecord(
-                name=plan.file_name,
-                size_bytes=header.file_size_bytes,
-                sha256=sha256,
-                header_sha256=digest_of(file.header_bytes[: header.end]),
-                header_bytes=header.end,
-                parts=tuple(_parts(file)),
-                placements=tuple(_placements(file, measured)),
-            ),
-        ),
-        tags=tuple(tags_of(HeaderSource(file.header_bytes, header.file_size_bytes), header)),
-        complete=plan.base.complete,
-        action=Action.COMPOSE,
-        contributor=contributor,
-        experts={key: reading for item in computed.values() for key, reading in item.experts.items()},
-    )
-    registered = register_model(session, record, keep_name=True)
-    if chimera_of(session, registered.model.id) is None:
-        # Measurements of computed organs complete the plan's screen.
-        computations = plan.computations
-        results = {part.name: part for part in parts_of(session, registered.model.id) if part.name in computations}
-        screen = screened(plan.parts, results) if computations else plan.screen
-        register_chimera(session, registered.model, _chimera_record(file, screen))
-    if registered.created:
-        record_relatives(session, registered.model)
-    return registered
-
-
-def _parts(file: LockedGguf) -> Iterator[PartRecord]:
-    literal, position = digest_of(file.literal), 0
-    values = large_values(file.header)
-    for span in around(values, file.header.end):
-        if span.size_bytes:
-            yield PartRecord(span.offset, span.size_bytes, literal, position)
-        position += span.size_bytes
-    for span, data in zip(values, file.values, strict=True):
-        yield PartRecord(span.offset, span.size_bytes, digest_of(data), 0)
-
-
-def _placements(file: LockedGguf, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
-    header = file.header
-    for tensor, locked, planned in zip(header.tensors, file.lock.tensors, file.plan.parts, strict=True):
-        measurement = measured.get(tensor.name)
-        yield PlacementRecord(
-            name=tensor.name,
-            place=planned.before.place,
-            digest=locked.digest,
-            dtype=tensor.dtype.name,
-            shape=tensor.shape,
-            size_bytes=tensor.size_bytes,
-            offset_bytes=header.data_offset + tensor.offset,
-            measurement=measurement,
-            nonfinite=None if measurement is None else measurement.nonfinite,
-        )
-
-
-def _chimera_record(file: LockedGguf, screen: Screen) -> ChimeraRecord:
-    plan = file.plan
-    assert plan.base.model_id is not None
-    return ChimeraRecord(
-        lock_id=file.lock.id,
-        base_model_id=plan.base.model_id,
-        recipe=recipe_to_json(plan.recipe),
-        findings=encode([finding for finding in plan.findings if finding.code not in PLAN_CODES]).decode(),
-        screen=encode(screen).decode(),
-        origins=json.dumps(_origins(plan), ensure_ascii=False, separators=(",", ":"), allow_nan=False),
-        parents=tuple(_acts(plan)),
-        computations=tuple(_computations(file)),
-    )
-
-
-def _origins(plan: Plan) -> dict[str, Any]:
-    """Return the origins of all tensors that are not the base's own: `parents` (number 0 is the base) and `parts`.
-
-    A part has the number of a model and the acts. The model is that of its organ, or of the source of its computation.
-    `adapters` has the numbers of the adapters that were merged into a tensor; `experts` the grafted experts of stacks
-    by the numbers of the models, `purified_experts` the purified ones.
-    """
-    labels = {parent.label: number for number, parent in enumerate(plan.parents)}
-    grafts = {part.before.name: part.expert_grafts for part in plan.parts if part.expert_grafts}
-    return {
-        "adapters": {
-            part.before.name: [labels[adapter.label] for adapter in part.adapters]
-            for part in plan.parts
-            if part.adapters
-        },
-        "experts": {
-            name: [[labels[graft.donor.label], graft.experts] for graft in replacements]
-            for name, replacements in grafts.items()
-        },
-        "purified_experts": {
-            name: computation.purified_experts
-            for name, computation in plan.computations.items()
-            if computation.purified_experts
-        },
-        "parents": [parent.label for parent in plan.parents],
-        "parts": {
-            part.before.name: [labels[part.origin.label] if part.origin else 0, *part.acts]
-            for part in plan.parts
-            if part.acts
-        },
-    }
-
-
-def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
-    """Yield the ids of the registered parents, each with an act by which the chimera uses the parent."""
-    done = {act for part in plan.parts for act in part.acts}
-    first = next(act for act in ("grafted", "adapter", "purified") if act in done)
-    assert plan.base.model_id is not None
-    yield plan.base.model_id, first
-    for part in plan.parts:
-        for donor in (part.donor, *(graft.donor for graft in part.expert_grafts)):
-            if donor is not None and donor.model_id is not None:
-                yield donor.model_id, "grafted"
-        for adapter in part.adapters:
-            if adapter.model_id is not None:
-                yield adapter.model_id, "adapter"
-
-
-def _computations(file: LockedGguf) -> Iterator[ComputationRecord]:
-    for planned, locked in zip(file.plan.parts, file.lock.tensors, strict=True):
-        computation = planned.computation
-        if computation is not None:
-            organ = (locked.digest, locked.spec.dtype.name, shape_text(locked.spec.shape))
-            yield ComputationRecord(computation.key, computation.document(), organ, tuple(_sources(computation)))
-
-
-def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:
-    yield _key(computation.source), computation.acts[-1]
-    for graft in computation.grafted:
-        yield _key(graft.after), "grafted"
-    for addition in computation.additions:
-        yield _key(addition.a), "adapter"
-        yield _key(addition.b), "adapter"
-
-
-def _key(ingredient: Part) -> OrganKey:
-    return ingredient.digest, ingredient.dtype.name, shape_text(ingredient.shape)
-
-
 Progress = Callable[[str, int], None]
 """A callback with the current action and the number of bytes since the last call."""
 
@@ -520,9 +311,64 @@ def make(
     if path is not None:
         _check_place(path, plan.size_bytes)
     with recorded_ingest(catalog, f"composed as {name}") as ingest_id:
-        return _Build(
-            catalog, store, plan, ingest_id, progress or (lambda _action, _size_bytes: None), contributor
-        ).make(name, path)
+        build = _Build(catalog, store, ingest_id, progress or (lambda _action, _size_bytes: None))
+        digests, computed = build.compute(plan.computations)
+        lock = plan.lock(digests)
+        data = plan.header(lock)
+        header = read_header(HeaderSource(data, plan.size_bytes, plan.file_name))
+        pieces, header_parts = _header_parts(data, header)
+        rows = build.store_header(pieces, lock)
+        tensors = [tensor.spec for tensor in lock.tensors]
+        blobs = [rows[tensor.digest] for tensor in lock.tensors]
+        file = plan_new_file(plan.file_name, data, tensors, header.alignment, blobs)
+        sha256 = build.write(file, path)
+        file_record = FileRecord(
+            name=plan.file_name,
+            size_bytes=header.file_size_bytes,
+            sha256=sha256,
+            header_sha256=digest_of(data[: header.end]),
+            header_bytes=header.end,
+            parts=header_parts,
+            placements=tuple(_placements(plan, lock, header, computed)),
+        )
+        with catalog.writing() as session:
+            if plan.recipe.name is None:
+                name = _unused_name(session, name, lock.id)
+            record = ModelRecord(
+                name=name,
+                digest=sha256,
+                kind="model",
+                architecture=header.architecture,
+                title=header.text("general.name"),
+                description=header.text("general.description"),
+                license=header.text("general.license"),
+                size_label=header.text("general.size_label"),
+                metadata=tuple((item.key, field_type_text(item), field_value_text(item)) for item in header.fields),
+                files=(file_record,),
+                tags=tuple(tags_of(HeaderSource(data, header.file_size_bytes), header)),
+                complete=plan.base.complete,
+                action=Action.COMPOSE,
+                contributor=contributor,
+                experts={key: reading for item in computed.values() for key, reading in item.experts.items()},
+            )
+            registered = register_model(session, record, keep_name=True)
+            if chimera_of(session, registered.model.id) is None:
+                _register_chimera(session, registered.model, plan, lock)
+            if registered.created:
+                record_relatives(session, registered.model)
+            report = json.dumps({"lock": lock.id, "size_bytes": file.size_bytes})
+            end_ingest(session, ingest_id, "finished", report, registered.model.id)
+    return MadeChimera(
+        model=registered.model.full_name,
+        lock_id=lock.id,
+        sha256=sha256,
+        size_bytes=file.size_bytes,
+        created=registered.created,
+        computed={
+            tensor: Reading(theta=item.measurement.theta, spectral_signal=item.measurement.spectral_signal)
+            for tensor, item in computed.items()
+        },
+    )
 
 
 def check_own(name: ModelName, contributor: str) -> None:
@@ -543,50 +389,19 @@ def _check_place(path: Path, size_bytes: int) -> None:
         raise placing_error(error, path) from error
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Build:
-    """The state of making one plan."""
+    """Writes the blobs and the file of one plan."""
 
     catalog: Catalog
     store: BlobStore
-    plan: Plan
     ingest_id: int
     progress: Progress
-    contributor: str
-    computed: dict[str, ComputedBlobs] = field(default_factory=dict)
-    """Organs that were computed in this run, by the names of their tensors."""
-    known: dict[str, Digest] = field(default_factory=dict)
-    """Digests of organs that an earlier run computed."""
 
-    def make(self, name: ModelName, path: Path | None) -> MadeChimera:
-        self._compute()
-        file = LockedGguf.of(self.plan, self.known | {tensor: item.digest for tensor, item in self.computed.items()})
-        rows = self._store_header([file.literal, *file.values], file.lock)
-        tensors = [tensor.spec for tensor in file.lock.tensors]
-        blobs = [rows[tensor.digest] for tensor in file.lock.tensors]
-        planned = plan_new_file(self.plan.file_name, file.header_bytes, tensors, file.header.alignment, blobs)
-        sha256 = self._write(planned, path)
-        measured = {tensor: item.measurement for tensor, item in self.computed.items()}
-        with self.catalog.writing() as session:
-            if self.plan.recipe.name is None:
-                name = _unused_name(session, name, file.lock.id)
-            registered = record_chimera(session, file, name, sha256, self.computed, self.contributor)
-            report = json.dumps({"lock": file.lock.id, "size_bytes": planned.size_bytes})
-            end_ingest(session, self.ingest_id, "finished", report, registered.model.id)
-        model = registered.model.full_name
-        return MadeChimera(
-            model=model,
-            lock_id=file.lock.id,
-            sha256=sha256,
-            size_bytes=planned.size_bytes,
-            created=registered.created,
-            computed={
-                name: Reading(theta=item.theta, spectral_signal=item.spectral_signal) for name, item in measured.items()
-            },
-        )
-
-    def _compute(self) -> None:
-        computations = self.plan.computations
+    def compute(
+        self, computations: Mapping[str, PlannedComputation]
+    ) -> tuple[dict[str, Digest], dict[str, ComputedBlobs]]:
+        """Return the digests of all computed organs, and those that were computed now, by the names of the tensors."""
         with self.catalog.reading() as session:
             known = computed_organs(session, {item.key for item in computations.values()})
             rows = blobs_by_digest(
@@ -595,14 +410,16 @@ class _Build:
         if rows:
             with self.catalog.writing() as session:
                 lease_blobs(session, self.ingest_id, [row.id for row in rows.values()])
+        digests, computed = {}, {}
         for tensor, computation in computations.items():
             if computation.key in known:
-                self.known[tensor] = known[computation.key]
+                digests[tensor] = known[computation.key]
                 continue
             organ = compute_organ(self.store, computation, rows, self._stored)
-            self.computed[tensor] = organ
+            digests[tensor], computed[tensor] = organ.digest, organ
             self._record(organ.blobs, {organ.digest: organ.parts} if organ.parts else {})
             self.progress("compute", organ.size_bytes)
+        return digests, computed
 
     def _stored(self, digests: Collection[Digest]) -> set[Digest]:
         """Return the digests whose bytes are stored, leased from now on."""
@@ -612,9 +429,9 @@ class _Build:
             lease_blobs(session, self.ingest_id, [row.id for row in stored])
         return {row.digest for row in stored}
 
-    def _store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
+    def store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
         """Store the header's pieces; return the rows of all tensors, leased."""
-        self._record([self.store.put(piece) for piece in pieces if piece])
+        self._record([self.store.put(piece) for piece in pieces if piece], {})
         digests = {tensor.digest for tensor in lock.tensors}
         with self.catalog.writing() as session:
             rows = blobs_by_digest(session, digests)
@@ -627,7 +444,8 @@ class _Build:
             check_readable(self.store, rows[tensor.digest], tensor.spec.name)
         return rows
 
-    def _write(self, file: FilePlan, path: Path | None) -> Digest:
+    def write(self, file: FilePlan, path: Path | None) -> Digest:
+        """Write the file to `path`, or without a path only hash it; return its SHA-256."""
         if path is not None:
             return place_file(self.store, file, path, lambda size_bytes: self.progress("write", size_bytes))
         digest = hashlib.sha256()
@@ -637,12 +455,96 @@ class _Build:
                 self.progress("hash", len(view))
         return Digest(digest.hexdigest())
 
-    def _record(self, blobs: Sequence[StoredBlob], stacks: Mapping[Digest, Sequence[Digest]] | None = None) -> None:
+    def _record(self, blobs: Sequence[StoredBlob], stacks: Mapping[Digest, Sequence[Digest]]) -> None:
         with self.catalog.writing() as session:
             unused = record_blobs(session, self.ingest_id, blobs)
-            record_stacks(session, self.ingest_id, stacks or {})
+            record_stacks(session, self.ingest_id, stacks)
         for file in unused:
             self.store.backend.remove(file)
+
+
+def _header_parts(data: bytes, header: Header) -> tuple[list[bytes], tuple[PartRecord, ...]]:
+    """Return the blobs of the header `data`, and their places in the file.
+
+    The first is the header without its large values, which are separate blobs.
+    """
+    values = large_values(header)
+    rest = list(around(values, header.end))
+    blobs = [b"".join(data[span.offset : span.end] for span in rest)]
+    literal, position = digest_of(blobs[0]), 0
+    parts = []
+    for span in rest:
+        if span.size_bytes:
+            parts.append(PartRecord(span.offset, span.size_bytes, literal, position))
+        position += span.size_bytes
+    for span in values:
+        blobs.append(data[span.offset : span.end])
+        parts.append(PartRecord(span.offset, span.size_bytes, digest_of(blobs[-1]), 0))
+    return blobs, tuple(parts)
+
+
+def _placements(
+    plan: Plan, lock: Lock, header: Header, computed: Mapping[str, ComputedBlobs]
+) -> Iterator[PlacementRecord]:
+    for tensor, locked, planned in zip(header.tensors, lock.tensors, plan.parts, strict=True):
+        measurement = computed[tensor.name].measurement if tensor.name in computed else None
+        yield PlacementRecord(
+            name=tensor.name,
+            place=planned.before.place,
+            digest=locked.digest,
+            dtype=tensor.dtype.name,
+            shape=tensor.shape,
+            size_bytes=tensor.size_bytes,
+            offset_bytes=header.data_offset + tensor.offset,
+            measurement=measurement,
+            nonfinite=None if measurement is None else measurement.nonfinite,
+        )
+
+
+def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock) -> None:
+    """Write the rows of the chimera of `plan` beside those of its model."""
+    computations, base = plan.computations, plan.base
+    # Measurements of computed organs complete the plan's screen.
+    measured = {part.name: part for part in parts_of(session, model.id) if part.name in computations}
+    screen = screened(plan.parts, measured) if computations else plan.screen
+    done = {act for part in plan.parts for act in part.acts}
+    assert base.model_id is not None
+    parents = [(base.model_id, next(act for act in ACTS if act in done))]
+    for part in plan.parts:
+        donors = (part.donor, *(graft.donor for graft in part.expert_grafts))
+        parents += [(donor.model_id, GRAFTED) for donor in donors if donor is not None and donor.model_id is not None]
+        parents += [(adapter.model_id, ADAPTER) for adapter in part.adapters if adapter.model_id is not None]
+    record = ChimeraRecord(
+        lock_id=lock.id,
+        base_model_id=base.model_id,
+        recipe=recipe_to_json(plan.recipe),
+        findings=encode([finding for finding in plan.findings if finding.code not in PLAN_CODES]).decode(),
+        screen=encode(screen).decode(),
+        origins=encode(Origins.of_plan(plan)).decode(),
+        parents=tuple(parents),
+        computations=tuple(
+            ComputationRecord(
+                computation.key,
+                computation.document(),
+                (locked.digest, locked.spec.dtype.name, shape_text(locked.spec.shape)),
+                tuple(_sources(computation)),
+            )
+            for locked in lock.tensors
+            if (computation := computations.get(locked.spec.name)) is not None
+        ),
+    )
+    register_chimera(session, model, record)
+
+
+def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:
+    """Yield the inputs of a computation, each with the act that used it."""
+    inputs = [
+        (computation.source, computation.acts[-1]),
+        *((graft.after, GRAFTED) for graft in computation.grafted),
+        *((factor, ADAPTER) for addition in computation.additions for factor in (addition.a, addition.b)),
+    ]
+    for part, act in inputs:
+        yield (part.digest, part.dtype.name, shape_text(part.shape)), act
 
 
 LOCK_DIGITS, STEM_MAX_LENGTH = 6, 88
@@ -669,7 +571,9 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
     base = model_with_header(session, lock.header)
     rows = blobs_by_digest(session, {tensor.digest for tensor in lock.tensors})
     missing = [] if base is not None else [f"no model in this registry has the header {lock.header[:12]} of its base"]
-    missing += _missing(store, lock, rows)
+    unusable = [reason for tensor in lock.tensors if (reason := _unusable(store, tensor, rows)) is not None]
+    more = len(unusable) - MISSING_SHOWN
+    missing += unusable[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
     if missing or base is None:
         raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
     read = first_header(session, store, base)
@@ -684,24 +588,17 @@ def lock_of_model(session: Session, store: BlobStore, model: ModelRow) -> Lock |
     return lock_of(read.header, read.source)
 
 
-def _missing(store: BlobStore, lock: Lock, rows: Mapping[Digest, BlobRow]) -> list[str]:
-    """Return a reason for each tensor whose organ is missing, damaged or of another size, up to a limit."""
-    reasons = []
-    for tensor in lock.tensors:
-        row = rows.get(tensor.digest)
-        if row is None:
-            reasons.append(f"the organ {tensor.digest[:12]} of {tensor.spec.name} is missing")
-        elif not _is_readable(store, row):
-            reasons.append(f"the organ {tensor.digest[:12]} of {tensor.spec.name} is damaged")
-        elif row.size_bytes != tensor.spec.size_bytes:
-            reasons.append(f"{tensor.digest[:12]} is not {tensor.spec.dtype.name} of the shape of {tensor.spec.name}")
-    more = len(reasons) - MISSING_SHOWN
-    return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-
-
-def _is_readable(store: BlobStore, row: BlobRow) -> bool:
+def _unusable(store: BlobStore, tensor: LockedTensor, rows: Mapping[Digest, BlobRow]) -> str | None:
+    """Return why the organ of `tensor` is missing, damaged or of another size; None if it is stored."""
+    row, digest, name = rows.get(tensor.digest), tensor.digest[:12], tensor.spec.name
+    if row is None:
+        return f"the organ {digest} of {name} is missing"
     try:
         check_readable(store, row, "organ")
     except (CorruptBlob, MissingBlob):
-        return False
-    return True
+        return f"the organ {digest} of {name} is damaged"
+    return (
+        None
+        if row.size_bytes == tensor.spec.size_bytes
+        else f"{digest} is not {tensor.spec.dtype.name} of the shape of {name}"
+    )

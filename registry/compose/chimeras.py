@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
 import msgspec
@@ -14,11 +13,16 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
-from organs.registry.catalog.queries.chimeras import WithdrawnAncestor, chimera_of, recorded_children, recorded_parents
-from organs.registry.catalog.queries.model_contents import files_of, header_text, metadata_of, placements_of
+from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents
+from organs.registry.catalog.queries.model_contents import (
+    files_of,
+    metadata_of,
+    metadata_of_models,
+    placements_of,
+)
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.rows import entity_of
-from organs.registry.catalog.tables import ChimeraRow, ModelFileRow, ModelRow, Placement, VerdictRow
+from organs.registry.catalog.tables import ChimeraRow, ModelFileRow, ModelRow, VerdictRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.licenses import (
     NOT_STATED,
@@ -27,11 +31,10 @@ from organs.registry.compose.licenses import (
     is_license_in_file,
 )
 from organs.registry.compose.metadata import LICENSE_KEY
-from organs.registry.compose.plan import acts_in_order, summarize_changes
-from organs.registry.compose.recipe import recipe_from_json, with_versions
-from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
+from organs.registry.compose.plan import Origins, summarize_changes
+from organs.registry.compose.recipe import recipe_file, recipe_from_json, recipe_python, recipe_yaml, with_versions
 from organs.registry.entities import model as model_entities
-from organs.registry.entities.base import ITEMS_MAX, Digest, Entity, Text, prepared
+from organs.registry.entities.base import ITEMS_MAX, Digest, prepared
 from organs.registry.entities.chimera import (
     Chimera,
     ChimeraPage,
@@ -48,17 +51,16 @@ from organs.registry.entities.plan import (
     GRAFTED,
     GraftedExperts,
     ParentModel,
-    PlanChange,
     PlanPart,
     RecipeFile,
     Screen,
 )
 from organs.registry.entities.published import LICENSE_MAX
-from organs.registry.entities.verdict import Verdict, VerdictReport
+from organs.registry.entities.validation import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
 from organs.registry.search import gains as gain_rows
+from organs.registry.search.filters import Names
 from organs.registry.search.language import on_term
-from organs.registry.search.terms import Names
 
 
 def chimera_page(
@@ -70,14 +72,29 @@ def chimera_page(
     verdicts = chimera_rows.strongest_verdicts(session, ids)
     withdrawn = chimera_rows.withdrawn_ancestors(session, ids)
     gains, blocks = chimera_rows.gains_of_chimeras(session, ids), chimera_rows.blocks_of_models(session, ids)
-    items = [
-        msgspec.structs.replace(
-            _summary(model, chimera, verdicts.get(model.id), withdrawn.get(model.id, ())),
-            gains=tuple(entity_of(Gain, gain) for gain in gains.get(model.id, ())),
-            blocks=blocks.get(model.id, 0),
+    items = []
+    for model, row in rows:
+        origins, verdict = origins_of(row), verdicts.get(model.id)
+        look = chimera_rows.parsed_quick_look(row.quick_look)
+        ancestors = withdrawn.get(model.id, ())
+        items.append(
+            ChimeraSummary(
+                name=model.full_name,
+                title=model.title,
+                lock_id=Digest(row.lock_id),
+                parents=origins.parents,
+                blocks=blocks.get(model.id, 0),
+                parts=_grafted_parts(origins),
+                withdrawn_parents=tuple(item.model.full_name for item in ancestors if item.child_id == model.id),
+                withdrawn_ancestors=tuple(item.model.full_name for item in ancestors if item.child_id != model.id),
+                verdict=None if verdict is None else verdict.verdict,
+                quick_look=None if look is None else look.sentence,
+                size_bytes=model.size_bytes,
+                mean_theta=model.mean_theta,
+                created_at=model.created_at,
+                gains=tuple(entity_of(Gain, gain) for gain in gains.get(model.id, ())),
+            )
         )
-        for model, chimera in rows
-    ]
     return ChimeraPage(items=tuple(items), next=next_page)
 
 
@@ -98,7 +115,7 @@ def leaderboard(
 
 def _recipe_of(row: ChimeraRow) -> RecipeFile:
     """Return the recipe of a chimera with the versions of its parents."""
-    return recipe_file(with_versions(recipe_from_json(row.recipe), _origins(row).parents))
+    return recipe_file(with_versions(recipe_from_json(row.recipe), origins_of(row).parents))
 
 
 def chimera_by_lock(session: Session, prefix: str) -> Chimera:
@@ -119,12 +136,18 @@ def chimera_of_model(session: Session, model: ModelRow) -> Chimera | None:
         return None
     (file,) = files_of(session, model.id)
     recipe = recipe_from_json(row.recipe)
-    parents, parts = _parents(session, model, row), _parts(session, model, row)
+    # Only models that are still registered have a license.
+    licenses = {parent.full_name: parent.license for parent, _ in recorded_parents(session, model.id)}
+    parents = tuple(
+        ParentModel(model=label, license=licenses.get(label), acts=acts)
+        for label, acts in origins_of(row).acts().items()
+    )
+    parts = _parts(session, model, row)
     # The findings about yanked and removed models are those of now.
     planned = [finding for finding in stored_findings(row.findings) if finding.code not in WITHDRAWN_CODES]
     context_key = f"{model.architecture}.context_length"
     context = next((item.value for item in metadata_of(session, model.id) if item.key == context_key), "")
-    usage = Usage(model.full_name, file.name, model.title or "", int(context) if context.isdecimal() else None)
+    context_length = int(context) if context.isdecimal() else None
     made_into: dict[str, list[str]] = {}
     for child, act in recorded_children(session, model.id):
         made_into.setdefault(child.full_name, []).append(act)
@@ -151,47 +174,22 @@ def chimera_of_model(session: Session, model: ModelRow) -> Chimera | None:
         computed=_computed(session, model, parts),
         verdicts=tuple(_verdict(verdict) for verdict in chimera_rows.verdicts_of(session, model.id)),
         made_into=tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in made_into.items()),
-        modelfile=usage.modelfile(),
-        llama_cli=usage.llama_cli(),
-        assemble=usage.assemble(),
+        modelfile=modelfile(model.full_name, file.name, model.title, context_length),
+        llama_cli=llama_cli(file.name),
+        assemble=assemble_command(model.full_name, file.name),
         python=recipe_python(recipe, file.name),
         card="",
     )
     return msgspec.structs.replace(chimera, card=_card(session, model, [(file.name, file)], chimera))
 
 
-class _Origins(Entity, frozen=True, kw_only=True):
-    """The stored origins of a chimera's tensors."""
-
-    parents: tuple[Text, ...]
-    """The labels of the parents, the base first."""
-    parts: dict[Text, tuple[int | Text, ...]]
-    """For each tensor: the number of the parent, then the acts."""
-    adapters: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
-    """For tensors with merged adapters: the numbers of the adapters."""
-    experts: dict[Text, tuple[tuple[int, tuple[int, ...]], ...]] = msgspec.field(default_factory=dict)
-    """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
-    purified_experts: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
-
-    def of(self, name: str) -> tuple[str, tuple[str, ...]] | None:
-        """Return the parent of a tensor and the acts; None for the base's own tensor."""
-        if name not in self.parts:
-            return None
-        number, *acts = self.parts[name]
-        return self.parents[int(number)], tuple(map(str, acts))
-
-    def adapters_of(self, name: str) -> tuple[str, ...]:
-        """Return the models of the adapters that were merged into a tensor."""
-        return tuple(self.parents[number] for number in self.adapters.get(name, ()))
-
-
-def _origins(row: ChimeraRow) -> _Origins:
+def origins_of(row: ChimeraRow) -> Origins:
     """Return the stored origins.
 
     Chimeras of earlier versions of this program do not record which adapters were merged into a tensor. For them it is
     all parents that gave no organs.
     """
-    origins = msgspec.json.decode(row.origins, type=prepared(_Origins))
+    origins = msgspec.json.decode(row.origins, type=prepared(Origins))
     merged = [name for name, (_, *acts) in origins.parts.items() if ADAPTER in acts]
     if origins.adapters or not merged:
         return origins
@@ -201,28 +199,7 @@ def _origins(row: ChimeraRow) -> _Origins:
     return msgspec.structs.replace(origins, adapters=dict.fromkeys(merged, adapters))
 
 
-def _summary(
-    model: ModelRow, row: ChimeraRow, verdict: VerdictRow | None, withdrawn: Sequence[WithdrawnAncestor]
-) -> ChimeraSummary:
-    origins, look = _origins(row), chimera_rows.parsed_quick_look(row.quick_look)
-    return ChimeraSummary(
-        name=model.full_name,
-        title=model.title,
-        lock_id=Digest(row.lock_id),
-        parents=origins.parents,
-        blocks=0,
-        parts=_grafted_parts(origins),
-        withdrawn_parents=tuple(item.model.full_name for item in withdrawn if item.child_id == model.id),
-        withdrawn_ancestors=tuple(item.model.full_name for item in withdrawn if item.child_id != model.id),
-        verdict=None if verdict is None else verdict.verdict,
-        quick_look=None if look is None else look.sentence,
-        size_bytes=model.size_bytes,
-        mean_theta=model.mean_theta,
-        created_at=model.created_at,
-    )
-
-
-def _grafted_parts(origins: _Origins) -> tuple[GraftedPart, ...]:
+def _grafted_parts(origins: Origins) -> tuple[GraftedPart, ...]:
     """Return the parts that differ from the base, by model and type."""
     blocks: dict[tuple[int, str], set[int | None]] = {}
     for name, (number, *acts) in origins.parts.items():
@@ -258,70 +235,48 @@ def license_findings(model: ModelRow, in_header: str | None) -> list[Finding]:
 
 def stored_license(session: Session, model: ModelRow) -> str | None:
     """Return the license in the header of a model's file, shortened as a stated license is."""
-    text = header_text(session, model.id, LICENSE_KEY)
+    text = metadata_of_models(session, [model.id], [LICENSE_KEY])[model.id].get(LICENSE_KEY)
     return None if text is None else shown_text(text, LICENSE_MAX)
-
-
-def _parents(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[ParentModel, ...]:
-    """Return the parents in the order of the recipe. Only models that are still registered have a license."""
-    origins = _origins(row)
-    acts: dict[str, set[str]] = {label: set() for label in origins.parents}
-    for name in origins.parts:
-        label, done = origins.of(name) or ("", ())
-        acts[label].update(set(done) - {ADAPTER})  # the adapter is a parent of its own
-        for number, _ in origins.experts.get(name, ()):
-            acts[origins.parents[number]].add(GRAFTED)
-    licenses: dict[str, str | None] = {}
-    for parent, act in recorded_parents(session, model.id):
-        licenses[parent.full_name] = parent.license
-        if act == ADAPTER and parent.id != row.base_model_id and parent.full_name in acts:
-            acts[parent.full_name].add(act)
-    return tuple(
-        ParentModel(model=label, license=licenses.get(label), acts=acts_in_order(acts[label]))
-        for label in origins.parents
-    )
 
 
 def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart, ...]:
     """Return the organs that are not the base's own. The base's organs are left out if the base is not visible."""
-    origins = _origins(row)
+    origins = origins_of(row)
     rows = placements_of(session, row.base_model_id) if models_by_id(session, [row.base_model_id]) else ()
-    before = {placement.name: placement for placement, *_ in rows}
-    return tuple(
-        _part(placement, digest, before.get(placement.name), origins)
-        for placement, _, digest, _ in placements_of(session, model.id)
-        if placement.name in origins.parts
-    )
-
-
-def _part(placement: Placement, digest: str, before: Placement | None, origins: _Origins) -> PlanPart:
-    """Return an organ of the chimera; `before` is the base's organ at its place, None if it is not known."""
-    base = before or placement
-    origin = origins.of(placement.name)
-    assert origin is not None
-    return PlanPart(
-        name=placement.name,
-        type=placement.type,
-        tower=placement.tower,
-        block=placement.block,
-        slot=placement.slot,
-        model=origin[0],
-        acts=origin[1],
-        dtype_before=base.dtype,
-        dtype=placement.dtype,
-        theta_before=None if before is None else before.theta,
-        theta=placement.theta,
-        spectral_signal=placement.spectral_signal,
-        size_bytes_before=base.size_bytes,
-        size_bytes=placement.size_bytes,
-        digest=Digest(digest),
-        adapters=origins.adapters_of(placement.name),
-        experts=tuple(
-            GraftedExperts(model=origins.parents[number], experts=experts)
-            for number, experts in origins.experts.get(placement.name, ())
-        ),
-        purified_experts=origins.purified_experts.get(placement.name, ()),
-    )
+    of_base = {placement.name: placement for placement, *_ in rows}
+    parts = []
+    for placement, _, digest, _ in placements_of(session, model.id):
+        name = placement.name
+        if name not in origins.parts:
+            continue
+        number, *acts = origins.parts[name]
+        before = of_base.get(name)
+        parts.append(
+            PlanPart(
+                name=name,
+                type=placement.type,
+                tower=placement.tower,
+                block=placement.block,
+                slot=placement.slot,
+                model=origins.parents[int(number)],
+                acts=tuple(map(str, acts)),
+                dtype_before=(before or placement).dtype,
+                dtype=placement.dtype,
+                theta_before=None if before is None else before.theta,
+                theta=placement.theta,
+                spectral_signal=placement.spectral_signal,
+                size_bytes_before=(before or placement).size_bytes,
+                size_bytes=placement.size_bytes,
+                digest=Digest(digest),
+                adapters=tuple(origins.parents[adapter] for adapter in origins.adapters.get(name, ())),
+                experts=tuple(
+                    GraftedExperts(model=origins.parents[donor], experts=experts)
+                    for donor, experts in origins.experts.get(name, ())
+                ),
+                purified_experts=origins.purified_experts.get(name, ()),
+            )
+        )
+    return tuple(parts)
 
 
 def _computed(session: Session, model: ModelRow, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
@@ -368,33 +323,25 @@ PROMPT = "Once upon a time"
 TITLE_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """How to use a chimera: a Modelfile, the command of llama.cpp, and the command that writes its file."""
+def llama_cli(file: str) -> str:
+    """Return the command that runs a file with llama.cpp."""
+    return f"llama-cli -m {shlex.quote(file)} -p {shlex.quote(PROMPT)} -n 64"
 
-    model: str
-    """`namespace/name@version`."""
-    file: str
-    """The name of its file."""
-    title: str
-    """That of its header: any text, which comes from outside. Empty if it has none."""
-    context_length: int | None
-    """In tokens; None if the header does not state it."""
 
-    def llama_cli(self) -> str:
-        """Return the command that runs it with llama.cpp."""
-        return f"llama-cli -m {shlex.quote(self.file)} -p {shlex.quote(PROMPT)} -n 64"
+def assemble_command(model: str, file: str) -> str:
+    """Return the command that writes the file of a model."""
+    return f"organ assemble {model} -o {shlex.quote(file)}"
 
-    def assemble(self) -> str:
-        """Return the command that writes its file."""
-        return f"organ assemble {self.model} -o {shlex.quote(self.file)}"
 
-    def modelfile(self) -> str:
-        """Return a Modelfile of three lines. The GGUF file must be in the same folder."""
-        title = " ".join("".join(item if item.isprintable() else " " for item in self.title).split())
-        tokens = min(self.context_length or CONTEXT_MAX, CONTEXT_MAX)
-        about = f"# {self.model}, {title[:TITLE_MAX]}" if title else f"# {self.model}"
-        return f"{about}\nFROM ./{self.file}\nPARAMETER num_ctx {tokens}\n"
+def modelfile(model: str, file: str, title: str | None, context_length: int | None) -> str:
+    """Return a Modelfile of three lines. The GGUF file must be in the same folder.
+
+    The `title` is that of the header: any text, which comes from outside. The context is in tokens.
+    """
+    shown = " ".join("".join(item if item.isprintable() else " " for item in title or "").split())
+    tokens = min(context_length or CONTEXT_MAX, CONTEXT_MAX)
+    about = f"# {model}, {shown[:TITLE_MAX]}" if shown else f"# {model}"
+    return f"{about}\nFROM ./{file}\nPARAMETER num_ctx {tokens}\n"
 
 
 def card(session: Session, model: ModelRow, files: Sequence[tuple[str, ModelFileRow]] | None = None) -> str:
@@ -464,13 +411,24 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     ]
     lines += ["", f"Licenses: {_text(chimera.license)}", ""]
     lines += ["| from | type | blocks | organs | done | θ before | θ after |", "|---|---|---|---|---|---|---|"]
-    lines += [_change_row(change) for change in chimera.changes]
+    for change in chimera.changes:
+        first, last = change.first_block, change.last_block
+        blocks = "–" if first is None else str(first) if first == last else f"{first}-{last}"
+        givers, thetas = GIVERS_SEPARATOR.join(change.givers), map(theta_text, (change.theta_before, change.theta))
+        lines.append(_row(givers, change.type, blocks, str(change.organs), change.acts_text, *thetas))
     findings = [finding for finding in chimera.findings if finding.severity is not Severity.INFO]
     findings += [finding for finding in chimera.findings if finding.code.startswith("license-")]
     lines += ["", "## Findings", ""]
     lines += [*map(_finding_line, findings)]
     lines += [] if findings else ["No warnings."]
-    lines += ["", "## Measurement", "", _measurement(chimera)] if with_verdicts else []
+    if with_verdicts:
+        measured = "Not run yet."
+        if chimera.verdicts:
+            best = chimera.verdicts[0]
+            measured = f"Verdict in {_text(best.runtime)}: {best.verdict}. {_text(best.reason)}"
+        elif (look := chimera.quick_look) is not None:
+            measured = f"Quick look in {_text(look.runtime)}: {_text(look.sentence)}"
+        lines += ["", "## Measurement", "", measured]
     if chimera.screen is not None:
         lines += ["", "## From the weights, before it was made", "", _text(chimera.screen.sentence)]
     lines += ["", "## Recipe", "", *_code(chimera.recipe_yaml)]
@@ -479,25 +437,8 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     return lines
 
 
-def _measurement(chimera: Chimera) -> str:
-    if chimera.verdicts:
-        best = chimera.verdicts[0]
-        return f"Verdict in {_text(best.runtime)}: {best.verdict}. {_text(best.reason)}"
-    look = chimera.quick_look
-    return "Not run yet." if look is None else f"Quick look in {_text(look.runtime)}: {_text(look.sentence)}"
-
-
 def _row(*cells: str) -> str:
     return f"| {' | '.join(map(_text, cells))} |"
-
-
-def _change_row(change: PlanChange) -> str:
-    first, last = change.first_block, change.last_block
-    blocks = "–" if first is None else str(first) if first == last else f"{first}-{last}"
-    thetas = theta_text(change.theta_before), theta_text(change.theta)
-    return _row(
-        GIVERS_SEPARATOR.join(change.givers), change.type, blocks, str(change.organs), change.acts_text, *thetas
-    )
 
 
 def _code(text: str) -> list[str]:

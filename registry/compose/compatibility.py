@@ -1,283 +1,336 @@
-"""Whether organs of one model work in another: all findings, and the candidates for a cell."""
+"""Whether organs of one model work in another: places, shapes, dtypes, headers and lineage."""
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-from sqlalchemy.orm import Session
 
-from organs.registry.amounts import names_text, plural_text, weight_change_text
-from organs.registry.anatomy import OrganType, Slot, Tower, type_name
-from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import cell_organs
-from organs.registry.catalog.queries.relatives import likenesses, models_by_id
-from organs.registry.compose.fitting import (
-    check_adapter,
-    is_dtype_refused,
-    kept_organs,
-    misfits,
-    misplaced,
-    odd_weights,
+from organs.registry.amounts import names_text, plural_text, ranges_text, weight_change_text
+from organs.registry.anatomy import (
+    COMPANIONS,
+    OUTPUT_MATRIX,
+    Group,
+    OrganType,
+    Slot,
+    Tower,
+    companion_slot,
+    group_of,
+    type_name,
+    weight_slot,
 )
+from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
+from organs.registry.compose.adapters import check_adapter
+from organs.registry.compose.differences import Facts, differences, facts_of
 from organs.registry.compose.parents import (
-    HeaderFacts,
-    Library,
     Parent,
     Part,
-    PerBlock,
     Replacement,
-    Value,
     by_donor,
-    facts_of,
+    effective_shape,
     license_of_parents,
+    odd_weights,
+    refusal,
+    shape_text,
 )
-from organs.registry.compose.plan import PlannedPart, mean_of
+from organs.registry.compose.plan import mean_of
 from organs.registry.compose.screen import Change, screen
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity, in_order
-from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import (
-    AdapterChoice,
-    Candidate,
-    Candidates,
-    CellOrgan,
-    CellTotals,
-    Compatibility,
-    TypeCompatibility,
-    TypeTotals,
-)
-from organs.registry.errors import TooCostly
+from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.gguf.blocks import block_faults
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
-from organs.registry.lineage import (
-    CLOSE,
-    NOISE_LIMIT_OF_KIN,
-    ComparableOrgan,
-    Kinship,
-    Similarity,
-    chance,
-    similarity,
-)
-from organs.registry.names import parse_model_name
-from organs.registry.search.language import MODELS, parse_query
-from organs.registry.search.models import search_models
-from organs.registry.search.rows import search_organs
+from organs.registry.lineage import CLOSE, NOISE_LIMIT_OF_KIN, Kinship, Similarity, chance, similarity
 
-KEYS_SHOWN = 6
-"""Differing keys in a sentence."""
-NUMBERS_SHOWN = 8
-TEXT_SHOWN = 60
-TOLERANCE = 1e-6
-"""Relative tolerance; a float32 that was written as decimal text and read again differs by less."""
-
-Values = Mapping[str, Value | None]
+TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
+"""The types that can be exchanged, in their order on pages and in tables."""
+REASONS_SHOWN = 5
+_ORGAN_REFUSALS = {"width-differs", "dtype-refused", "partial-group", "scale-apart", "slot-absent"}
+"""Codes of refusals of single organs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The types that are taken from a donor, and their blocks in the text tower."""
+def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
+    """Return how much of each type of `donor` fits into `base`, with all findings.
 
-    types: frozenset[OrganType]
-    blocks: frozenset[int]
-
-    @classmethod
-    def of(cls, replacements: Iterable[Replacement]) -> Taken:
-        """Return the types and blocks of `replacements`, which are all from one donor."""
-        places = [replacement.before.place for replacement in replacements]
-        blocks = {place.block for place in places if place.block is not None and place.tower is Tower.TEXT}
-        return cls(frozenset(place.type for place in places), frozenset(blocks))
-
-
-@dataclass(frozen=True, slots=True)
-class _DifferenceRule:
-    """One kind of difference, and the types that it affects."""
-
-    severity: Severity
-    code: str
-    types: frozenset[OrganType]
-    """The rule applies if an organ of these types is taken; empty for all types."""
-    values: Callable[[HeaderFacts], Values]
-    """Return the values to compare, by key. None, a value that a model does not state, never counts as a difference."""
-    sentence: str
-    """A template for the finding, with {donor}, {base} and {figures}."""
-
-
-def differences(base: HeaderFacts, donor: HeaderFacts, taken: Taken, labels: tuple[str, str]) -> list[Finding]:
-    """Return one finding for each kind of difference that affects `taken`; `labels` are the base's and the donor's.
-
-    If the architectures differ, nothing else is compared.
+    The types are those of the base, in the order of TYPES. A refusal of one type does not affect the other types. An
+    adapter has no types: either all of it fits, or nothing.
     """
-    if base.architecture is None or base.architecture != donor.architecture:
-        ours, theirs = (facts.architecture or "not stated" for facts in (base, donor))
-        sentence = f"{theirs} and {ours} are different architectures: no organ of {labels[1]} fits {labels[0]}."
-        if base.architecture is None or donor.architecture is None:
-            names = f"{labels[1]}: {theirs}; {labels[0]}: {ours}"
-            sentence = f"The architectures are not known ({names}); organs fit only within one architecture."
-        return [Finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, "general.architecture", labels)]
-    rules = [rule for rule in _RULES if not rule.types or rule.types & taken.types]
-    return [finding for rule in rules if (finding := _apply(rule, base, donor, taken, labels)) is not None]
+    types: tuple[TypeCompatibility, ...] = ()
+    if donor.kind in WEIGHT_KINDS:
+        facts = facts_of(base), facts_of(donor)
+        of_models = differences(base, donor, facts, ())
+        fits = [_fit(base, donor, kind, facts, of_models) for kind in TYPES]
+        types = tuple(fit for fit in fits if fit.total or fit.findings)
+        findings = [*_of_base(base), *of_models]
+        if _content(base) == _content(donor):
+            sentence = f"{donor.label} is the same model as {base.label}: all organs are equal, so no graft changes it."
+            findings.append(Finding(Severity.INFO, "same-model", sentence, models=(base.label, donor.label)))
+        findings += [finding for fit in types for finding in fit.findings]
+    elif donor.kind == FileKind.ADAPTER:
+        findings = [*_of_base(base), *check_adapter(base, donor)]
+    else:
+        sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no organs to graft."
+        findings = [refusal("nothing-to-graft", sentence, (base, donor))]
+        return Compatibility(base=base.label, donor=donor.label, types=(), findings=in_order(findings))
+    findings += [*check_withdrawn((base, donor)), *license_of_parents((base, donor)).findings]
+    return Compatibility(base=base.label, donor=donor.label, types=types, findings=in_order(dict.fromkeys(findings)))
 
 
-def _apply(
-    rule: _DifferenceRule, base: HeaderFacts, donor: HeaderFacts, taken: Taken, labels: tuple[str, str]
-) -> Finding | None:
-    ours, theirs = rule.values(base), rule.values(donor)
-    figures = []
-    for key in sorted(ours.keys() & theirs.keys()):
-        own, other = (_in_blocks(value, taken.blocks) for value in (ours[key], theirs[key]))
-        if own is not None and other is not None and not _equal(own, other):
-            figures.append((key, f"{key} {_value_text(other)}, not {_value_text(own)}"))
-    if not figures:
-        return None
-    more = [f"{len(figures) - KEYS_SHOWN} more"] if len(figures) > KEYS_SHOWN else []
-    listed = "; ".join([text for _, text in figures[:KEYS_SHOWN]] + more)
-    sentence = rule.sentence.format(base=labels[0], donor=labels[1], figures=listed)
-    return Finding(rule.severity, rule.code, sentence, _field(figures[0][0], base), labels)
+def _content(model: Parent) -> dict[Slot, tuple[object, ...]]:
+    return {part.slot: (part.dtype, part.shape, part.digest) for part in model.parts}
 
 
-def _field(key: str, facts: HeaderFacts) -> str:
-    """Return the complete metadata key of `key`; empty if `key` is not one."""
-    if key.startswith(("general.", "tokenizer.")):
-        return key
-    return "" if " " in key else f"{facts.architecture}.{key}"
+def _fit(
+    base: Parent, donor: Parent, kind: OrganType, facts: tuple[Facts, Facts], of_models: Sequence[Finding]
+) -> TypeCompatibility:
+    """Return how many organs of one type `donor` can replace, with the reasons why others do not fit.
 
-
-def _in_blocks(value: Value | None, blocks: frozenset[int]) -> Value | None:
-    """Return the numbers of `blocks` in a value with one number for each block; all numbers if `blocks` has none.
-
-    Equal numbers become one number. Other values are returned unchanged.
+    `of_models` are the differences of the models that affect all types; they are not repeated.
     """
-    if not isinstance(value, tuple):
-        return value
-    numbers = [value[block] for block in sorted(blocks) if block < len(value)] or value
-    return numbers[0] if len(set(numbers)) == 1 else tuple(numbers)
+    places = [part for part in base.parts if part.place.type is kind]
+    pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
+    taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]
+    findings = [item for item in _of_donor(base, donor, taken, facts) if item not in of_models] if taken else []
+    lacking = [before for before, after in pairs if after is None]
+    if lacking and not any(item.code == ARCHITECTURE_DIFFERS for item in of_models):
+        slots = names_text(sorted({part.place.slot for part in lacking}))
+        lacking_places = plural_text(len(lacking), "place", "places")
+        sentence = f"{donor.label} has no organs for {lacking_places} ({slots}): those of {base.label} stay."
+        names = tuple(part.name for part in lacking)
+        labels = (base.label, donor.label)
+        findings.append(Finding(Severity.INFO, "kept-organs", sentence, models=labels, organs=names))
+    # If single organs are refused, the others still fit. Any other refusal affects the whole type.
+    of_base = [item for item in _of_base(base) if item.code == "dtype-refused"]
+    refused = {item.code for item in (*of_models, *findings) if item.severity is Severity.REFUSE} - _ORGAN_REFUSALS
+    fitting = 0 if refused or of_base else sum(item.fits and not _is_dtype_refused(item) for item in taken)
+    is_refused = any(finding.severity is Severity.REFUSE for finding in findings)
+    changes_made = [Change(item.before, item.after, item.after) for item in taken if item.fits and item.changes]
+    elements = sum(part.spec.elements for part in base.parts)
+    screened = screen(changes_made, elements) if fitting and changes_made else None
+    return TypeCompatibility(
+        type=kind.value,
+        fitting=fitting,
+        total=len(places),
+        refused=is_refused or not fitting,
+        screen=None if screened is None else msgspec.structs.replace(screened, groups=()),
+        findings=in_order(dict.fromkeys(findings)),
+    )
 
 
-def _equal(first: Value, second: Value) -> bool:
-    if isinstance(first, float) or isinstance(second, float):
-        both = [value for value in (first, second) if isinstance(value, int | float)]
-        return len(both) == 2 and math.isclose(*both, rel_tol=TOLERANCE)
-    return first == second
+def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
+    """Return the findings on all replacements together: refusals, warnings and information, a few for each donor.
+
+    Grafts without a replacement are not checked here. Licenses are checked by `license_of_parents`.
+    """
+    ours = facts_of(base)
+    findings = [*_of_base(base), *_misplaced(base, replacements)]
+    # The base's own tensors, with the counts of NaN and infinite values without those of replaced experts.
+    replaced = {replacement.before.name for replacement in replacements if not replacement.experts}
+    odd: Counter[str] = Counter()
+    for replacement in replacements:
+        odd[replacement.before.name] += sum(before.nonfinite or 0 for before, _ in replacement.pairs)
+    kept = [part for part in base.parts if part.name not in replaced]
+    findings += odd_weights(base, (part for part in kept if (part.nonfinite or 0) > odd[part.name]), (base,))
+    for donor, taken in by_donor(replacements):
+        findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
+    return list(dict.fromkeys([*findings, *_changes(base, replacements)]))
 
 
-def _value_text(value: Value) -> str:
-    if isinstance(value, tuple):
-        more = ["…"] if len(value) > NUMBERS_SHOWN else []
-        return f"[{', '.join([str(number) for number in value[:NUMBERS_SHOWN]] + more)}]"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)[:TEXT_SHOWN]
+def check_withdrawn(parents: Sequence[Parent]) -> list[Finding]:
+    """Return a warning for each model in `parents` that was yanked, or was made from a yanked or removed model.
+
+    A yanked model can still be found by its name, so that existing chimeras keep working. New chimeras should not use
+    it.
+    """
+    return list(dict.fromkeys(finding for parent in parents for finding in parent.withdrawn))
 
 
-def _heads(facts: HeaderFacts) -> Values:
-    return {
-        **dict(facts.mixing),
-        "attention.head_count": facts.head_count,
-        "attention.head_count_kv": facts.head_count_kv,
-        "attention.key_length": facts.key_length,
-        "attention.value_length": facts.value_length,
-    }
+def _of_base(base: Parent) -> Iterator[Finding]:
+    """Yield the reasons why the base cannot be the base of a chimera."""
+    if base.unassemblable:
+        reasons = "; ".join(base.unassemblable[:REASONS_SHOWN])
+        sentence = f"Loaders cannot open {base.label}, nor a chimera with its header: {reasons}."
+        yield refusal("not-loadable", sentence, (base,))
+    if base.kind not in WEIGHT_KINDS:
+        sentence = f"{base.label} is of the kind {base.kind}, not a model: choose another base."
+        yield refusal("not-loadable", sentence, (base,))
+    foreign = sorted({part.dtype.name for part in base.parts if part.dtype.is_foreign})
+    if foreign:
+        sentence = (
+            f"{base.label} has tensors of types that are only kept here ({names_text(foreign)}): "
+            "it can be assembled as it is, but not changed."
+        )
+        yield refusal("dtype-refused", sentence, (base,))
+    if not base.complete:
+        faults = "; ".join(block_faults(base.header, [part.place for part in base.parts]))
+        why = f" ({faults})" if faults else ""
+        sentence = f"{base.label} has only some organs of its model{why}: choose a complete model as the base."
+        yield refusal("not-complete", sentence, (base,))
 
 
-def _rope(facts: HeaderFacts) -> Values:
-    return {"rope.dimension_count": facts.rope_dimensions, "rope.dimension_sections": facts.rope_sections}
+def _misplaced(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """Yield `no-such-place` for organs that the base does not have, `place-twice` for those replaced twice."""
+    befores = [replacement.before for replacement in replacements]
+    foreign = [before.name for before in befores if base.by_name.get(before.name) != before]
+    if foreign:
+        sentence = f"{base.label} has no {names_text(foreign)}: there is nothing to replace."
+        yield refusal("no-such-place", sentence, (base,), foreign)
+    # The plan has refused grafts of the same experts of a stack.
+    counts = Counter(replacement.before.name for replacement in replacements if not replacement.experts)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        yield refusal("place-twice", f"Several grafts replace {names_text(twice)}: keep one of them.", (base,), twice)
 
 
-def _windows(facts: HeaderFacts) -> Values:
-    pattern: PerBlock | None = facts.window_pattern
-    return {"attention.sliding_window": facts.window or 0, "attention.sliding_window_pattern": pattern}
+def _of_donor(
+    base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[Facts, Facts]
+) -> Iterator[Finding]:
+    """Yield the findings on the replacements from one donor."""
+    findings = differences(base, donor, facts, replacements)
+    yield from findings
+    if any(finding.code == ARCHITECTURE_DIFFERS for finding in findings):
+        return
+    yield from _misfits(base, donor, replacements)
+    organs = [organ for replacement in replacements for organ in replacement.organs]
+    yield from odd_weights(donor, [organ.after for organ in organs], (base, donor))
+    yield from _relatedness(base, donor, organs)
+    equal = tuple(organ.before.name for organ in organs if not organ.changes)
+    if equal:
+        sentence = (
+            f"{plural_text(len(equal), 'organ', 'organs')} of {donor.label} would change nothing: "
+            f"{base.label} has the same bytes."
+        )
+        yield Finding(Severity.INFO, "already-equal", sentence, models=(base.label, donor.label), organs=equal)
 
 
-def _rope_scaling(facts: HeaderFacts) -> Values:
-    usual: dict[str, Value] = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
-    return {**usual, **dict(facts.rope_settings), "factors in a tensor": facts.rope_factors or "none"}
+def _misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """Return why organs of the donor do not fit the base, one finding for each kind of reason."""
+    models = (base, donor)
+    unfit = [replacement for replacement in replacements if not replacement.fits]
+    if unfit:
+        first = unfit[0]
+        ours, theirs = first.before.shape, first.after.shape
+        difference = f"{shape_text(theirs)}, in {base.label} {shape_text(ours)}"
+        if theirs[0] != ours[0]:
+            difference = f"{theirs[0]} values in a row, in {base.label} {ours[0]}"
+        others = f"; {len(unfit) - 1} more do not fit either" if len(unfit) > 1 else ""
+        sentence = f"{first.before.name} of {donor.label} does not fit: it has {difference}{others}."
+        yield refusal("width-differs", sentence, models, [item.before.name for item in unfit])
+    foreign = [item.after for item in replacements if item.after.dtype.is_foreign]
+    if foreign:
+        kept, types = [part.name for part in foreign], sorted({part.dtype.name for part in foreign})
+        sentence = (
+            f"{donor.label} stores {names_text(kept)} as {names_text(types)}. Such bytes are only kept here: "
+            "they cannot be grafted."
+        )
+        yield refusal("dtype-refused", sentence, models, kept)
+    refused = [item for item in replacements if _is_dtype_refused(item) and not item.after.dtype.is_foreign]
+    if refused:
+        dtypes = " and ".join(sorted({item.after.dtype.name for item in refused}))
+        names = [item.after.name for item in refused]
+        sentence = (
+            f"{donor.label} stores {names_text(names)} as {dtypes}; llama.cpp crashes with this type at these places."
+        )
+        yield refusal("dtype-refused", sentence, models, names)
+    other = [item for item in replacements if item.experts and item.fits and item.before.dtype != item.after.dtype]
+    if other:
+        names, first = [item.before.name for item in other], other[0]
+        sentence = (
+            f"{donor.label} stores {names_text(names)} as {first.after.dtype.name}, {base.label} as "
+            f"{first.before.dtype.name}: single experts need the same tensor type. Graft the whole stack instead."
+        )
+        yield refusal("experts-refused", sentence, models, names)
+    yield from _of_groups(base, donor, replacements)
+    yield from _of_companions(base, donor, replacements)
+    # Organs that belong to a graft and have no place in the base, except an output matrix.
+    places = [replacement.before.place for replacement in replacements if not replacement.by_slot]
+    touched = {(place.type, place.tower, place.block) for place in places}
+    surplus = [
+        part
+        for part in donor.parts
+        if part.place != OUTPUT_MATRIX
+        and (part.place.type, part.place.tower, part.place.block) in touched
+        and part.slot not in base.by_slot
+    ]
+    if surplus:
+        slots = sorted({part.place.slot for part in surplus})
+        at = plural_text(len(surplus), "place", "places")
+        sentence = f"{donor.label} has {names_text(slots)} in {at}; {base.label} has no such slot there."
+        yield refusal("slot-absent", sentence, models, [part.name for part in surplus])
 
 
-def _tied(facts: HeaderFacts) -> Values:
-    return {"output matrix": None if facts.tied_embeddings is None else ("its own", "tied")[facts.tied_embeddings]}
+def _is_dtype_refused(replacement: Replacement) -> bool:
+    """Return whether runtimes refuse the donor's dtype at the place, or its values are not known here.
+
+    The base's dtype is accepted, except F64.
+    """
+    dtype = replacement.after.dtype.name
+    if replacement.after.dtype.is_foreign:
+        return True
+    if replacement.after.dtype == replacement.before.dtype and dtype != "F64":
+        return False
+    is_vector = len(effective_shape(replacement.before.shape)) < 2
+    return dtype not in VECTOR_DTYPES if is_vector else dtype in MATRIX_DTYPES_REFUSED
 
 
-def _tokenizer(facts: HeaderFacts) -> Values:
-    return {
-        "digest of tokens": facts.vocabulary[:12] if facts.vocabulary else "none",
-        "number of tokens": facts.vocabulary_size,
-        "tokenizer.ggml.model": facts.tokenizer_model,
-        "tokenizer.ggml.pre": facts.tokenizer_pre,
-    }
+def _of_groups(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    replaced = {replacement.before.name for replacement in replacements}
+    groups = (group_of(replacement.before.place) for replacement in replacements if not replacement.by_slot)
+    members: dict[Group, list[Part]] = {group: [] for group in groups if group is not None}
+    for part in base.parts:
+        group = group_of(part.place)
+        if group in members:
+            members[group].append(part)
+    partial = {group: [part for part in parts if part.name not in replaced] for group, parts in members.items()}
+    left = [part for parts in partial.values() for part in parts]
+    if left:
+        names = sorted({group[2] for group, parts in partial.items() if parts})
+        blocks = sorted({group[1] for group, parts in partial.items() if parts})
+        sentence = (
+            f"{donor.label} would replace only part of {names_text(names)} in block {ranges_text(blocks)}, without "
+            f"{names_text([part.name for part in left])}. They only work together: graft all, or name the slots."
+        )
+        yield refusal("partial-group", sentence, (base, donor), [part.name for part in left])
 
 
-def _scale(facts: HeaderFacts) -> Values:
-    known = {"block_count": facts.block_count, "embedding_length": facts.embedding_length}
-    is_stated = all(value is not None for value in known.values())
-    return known if is_stated else {**known, "general.size_label": facts.size_label}
+def _of_companions(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """Yield findings on weights that would not work with the companions that they have in their model.
+
+    `scale-apart` is a refusal, because the values of a weight are only right with its scale; `companion-apart` is
+    information. A donor with only some organs lacks those that are equal to the base's.
+    """
+    replaced = {replacement.before.slot for replacement in replacements}
+    for companion in COMPANIONS:
+        weights = {
+            slot: replacement
+            for replacement in replacements
+            if (slot := weight_slot(replacement.before.slot, companion) or replacement.before.slot) in base.by_slot
+            and (slot in replaced) != (companion_slot(slot, companion) in replaced)
+            and _differs(base, donor, companion_slot(slot, companion))
+        }
+        if weights:
+            names = [base.by_slot[slot].name for slot in weights]
+            kind = (Severity.REFUSE, "scale-apart") if companion.is_factor else (Severity.INFO, "companion-apart")
+            advice = "Graft both, from a model that has both."
+            if any(replacement.experts for replacement in weights.values()):
+                advice = f"That of a stack, {companion.suffix!r}, is one for all its experts: graft the whole stack."
+            sentence = (
+                f"{names_text(names)} and the tensors {companion.suffix!r} of the same names belong together, but only "
+                f"one of the two would come from {donor.label}. {advice}"
+            )
+            yield Finding(*kind, sentence, models=(base.label, donor.label), organs=tuple(names))
 
 
-_ANY: frozenset[OrganType] = frozenset()
-_SKELETON, _ORGAN, _EMBED = (frozenset({kind}) for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED))
-
-_RULES = (
-    _DifferenceRule(
-        *(Severity.REFUSE, "heads-differ", _SKELETON, _heads),
-        "The attention heads of {donor} and {base} differ, so the result would load but produce garbage: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.REFUSE, "rope-differs", _SKELETON, _rope),
-        "RoPE applies to other dimensions in {donor} than in {base}: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.REFUSE, "window-differs", _SKELETON, _windows),
-        "The attention windows of {donor} and {base} differ (0: no window): {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.REFUSE, "experts-differ", _ORGAN, lambda facts: dict(facts.experts)),
-        "The experts of {donor} and {base} are arranged or selected differently: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.REFUSE, "tied-embeddings", _EMBED, _tied),
-        "Only one of {donor} and {base} has an output matrix of its own, so their embeddings cannot be exchanged: "
-        "{figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.WARN, "tokenizer-differs", _EMBED, _tokenizer),
-        "{donor} numbers tokens differently from {base}, so its embeddings belong to other tokens: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.WARN, "other-scale", _ANY, _scale),
-        "{donor} is of the same family as {base}, but of another size: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.WARN, "rope-base-differs", _ANY, lambda facts: {"rope.freq_base": facts.rope_base}),
-        "{donor} was trained with another RoPE base frequency than {base}: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.WARN, "rope-scaling-differs", _ANY, _rope_scaling),
-        "{donor} was trained with another RoPE scaling than {base}; the chimera keeps that of {base}: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.WARN, "epsilon-differs", _ANY, lambda facts: {"norm epsilon": facts.epsilon}),
-        "{donor} was trained with another norm epsilon than {base}: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.WARN, "context-differs", _ANY, lambda facts: {"context_length": facts.context_length}),
-        "{donor} was trained for another context length than {base}; the chimera keeps that of {base}: {figures}.",
-    ),
-    _DifferenceRule(
-        *(Severity.WARN, "activation-differs", _ORGAN, lambda facts: dict(facts.activations)),
-        "The feed-forward of {donor} uses another activation than that of {base}: {figures}.",
-    ),
-)
+def _differs(base: Parent, donor: Parent, slot: Slot) -> bool:
+    """Return whether the two models have different tensors in `slot`, or only one has one there."""
+    ours, theirs = base.by_slot.get(slot), donor.by_slot.get(slot)
+    if theirs is None:
+        return ours is not None and donor.complete
+    return ours is None or ours.digest != theirs.digest
 
 
-_ORGANS = ("organ", "organs")
-_EXPERTS = ("expert", "experts")
-
-
-def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+def _changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
     """Yield information about all replacements together; nothing without replacements.
 
     The codes are `changed-share`, `size-changes`, `theta-changes` (one for each type) and `dtype-differs`.
@@ -296,7 +349,7 @@ def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Findi
     parts = [f"{whole} of {len(base.parts)} organs"] if whole or not experts else []
     if experts:
         stacks = len({change.before.slot for change in experts})
-        parts.append(f"{plural_text(len(experts), *_EXPERTS)} in {plural_text(stacks, 'stack', 'stacks')}")
+        parts.append(f"{plural_text(len(experts), 'expert', 'experts')} in {plural_text(stacks, 'stack', 'stacks')}")
     sentence = f"{' and '.join(parts)} of {base.label} will be replaced, {share:.1%} of its parameters."
     yield info("changed-share", sentence, [change.before.name for change in changed])
     growth = sum(change.after.size_bytes - change.before.size_bytes for change in changed)
@@ -309,7 +362,7 @@ def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Findi
     if converted:
         listed = ", ".join(f"{count} from {ours} to {theirs}" for (ours, theirs), count in sorted(converted.items()))
         names = [change.before.name for change in changed if change.before.dtype != change.after.dtype]
-        yield info("dtype-differs", f"{plural_text(len(names), *_ORGANS)} will change dtype: {listed}.", names)
+        yield info("dtype-differs", f"{plural_text(len(names), 'organ', 'organs')} will change dtype: {listed}.", names)
     after = {change.before.name: change.after for change in changed if not change.experts}
     for kind in OrganType:
         names = [change.before.name for change in changed if change.before.place.type is kind]
@@ -322,43 +375,7 @@ def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Findi
             yield info("theta-changes", sentence, names, kind.value)
 
 
-def already_equal(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """Yield `already-equal` if organs of the donor have the same bytes as the base's own."""
-    names = [replacement.before.name for replacement in replacements if not replacement.changes]
-    if names:
-        organs = plural_text(len(names), *_ORGANS)
-        sentence = f"{organs} of {donor.label} would change nothing: {base.label} has the same bytes."
-        yield Finding(Severity.INFO, "already-equal", sentence, models=(base.label, donor.label), organs=tuple(names))
-
-
-def same_model(base: Parent, donor: Parent) -> Iterator[Finding]:
-    """Yield `same-model` if all organs of the two models are equal."""
-    if base.by_slot.keys() == donor.by_slot.keys() and all(
-        (part.dtype, part.shape, part.digest) == (other.dtype, other.shape, other.digest)
-        for part, other in ((part, donor.by_slot[slot]) for slot, part in base.by_slot.items())
-    ):
-        sentence = f"{donor.label} is the same model as {base.label}: all organs are equal, so no graft changes it."
-        yield Finding(Severity.INFO, "same-model", sentence, models=(base.label, donor.label))
-
-
-_MATRICES = ("matrix", "matrices")
-
-
-@dataclass(frozen=True, slots=True)
-class _BlockSimilarity:
-    """The matrices of one type in one block, compared with the matrices that they replace."""
-
-    replacements: list[Replacement]
-    similarity: Similarity
-
-    @property
-    def is_like_kin(self) -> bool:
-        """Whether the matrices are similar enough, if the two models are related as a whole."""
-        mean, count = self.similarity.mean, self.similarity.organ_count
-        return mean is not None and mean >= chance(count, NOISE_LIMIT_OF_KIN)
-
-
-def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+def _relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
     """Yield findings on the lineage of the organs of one donor; nothing if no organ changes or fits.
 
     `unrelated-lineage` (warn): the matrices of a type in a block are no more similar than by chance. `lineage-unknown`
@@ -369,428 +386,75 @@ def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]
     changed = [replacement for replacement in replacements if replacement.fits and replacement.changes]
     labels = (base.label, donor.label)
     pair = f"{donor.label} and {base.label}"
-    judged = _compare_by_block(changed)
-    if changed and not judged:
-        likeness = similarity(_organs(base), _organs(donor))
+    groups: dict[tuple[OrganType, Tower, int | None], list[Replacement]] = {}
+    for change in (change for change in changed if change.before.organ.is_matrix):
+        place = change.before.place
+        groups.setdefault((place.type, place.tower, place.block), []).append(change)
+    compared = [(group, _similarity(group)) for group in groups.values()]
+
+    def of_models() -> Similarity:
+        ours, theirs = ({part.slot: part.organ for part in parent.parts} for parent in (base, donor))
+        return similarity(ours, theirs)
+
+    if changed and not compared:
+        likeness = of_models()
         if likeness.kinship is Kinship.UNRELATED:
             sentence = (
                 f"{pair} are unrelated: {likeness.organ_count} matrices have a mean correlation of "
                 f"{likeness.mean or 0.0:.2f}. Unrelated models have 0.00, fine-tunes {CLOSE} and more."
             )
-            names = tuple(change.before.name for change in changed)
-            yield Finding(Severity.WARN, "unrelated-lineage", sentence, models=labels, organs=names)
+            yield Finding(Severity.WARN, "unrelated-lineage", sentence, models=labels, organs=_names(changed))
         return
-    unknown = [item for item in judged if item.similarity.kinship is Kinship.INCOMPARABLE]
-    unrelated = [item for item in judged if item.similarity.kinship is Kinship.UNRELATED]
-    if unrelated and similarity(_organs(base), _organs(donor)).kinship in (Kinship.CLOSE, Kinship.KIN):
-        unrelated = [item for item in unrelated if not item.is_like_kin]
-    related = [item for item in judged if item not in unrelated and item not in unknown]
+    unknown = [change for group, found in compared if found.kinship is Kinship.INCOMPARABLE for change in group]
+    unrelated = [(group, found) for group, found in compared if found.kinship is Kinship.UNRELATED]
+    if unrelated and of_models().kinship in (Kinship.CLOSE, Kinship.KIN):
+        limits = [chance(found.organ_count, NOISE_LIMIT_OF_KIN) for _, found in unrelated]
+        unrelated = [
+            (group, found)
+            for (group, found), limit in zip(unrelated, limits, strict=True)
+            if found.mean is None or found.mean < limit
+        ]
+    related = [one for one in compared if one not in unrelated and one[1].kinship is not Kinship.INCOMPARABLE]
     if unrelated:
-        values = [value for item in unrelated for value in item.similarity.by_organ.values()]
+        values = [value for _, found in unrelated for value in found.by_organ.values()]
         sentence = (
-            f"{pair} are unrelated: {plural_text(len(values), *_MATRICES)} and those that they would replace have a "
-            f"mean correlation of {sum(values) / len(values):.2f}. Unrelated models have 0.00, fine-tunes {CLOSE} and "
-            "more; grafts between unrelated models gave garbage."
+            f"{pair} are unrelated: {plural_text(len(values), 'matrix', 'matrices')} and those that they would replace "
+            f"have a mean correlation of {sum(values) / len(values):.2f}. Unrelated models have 0.00, fine-tunes "
+            f"{CLOSE} and more; grafts between unrelated models gave garbage."
         )
-        yield Finding(Severity.WARN, "unrelated-lineage", sentence, models=labels, organs=_names(unrelated))
+        names = _names(change for group, _ in unrelated for change in group)
+        yield Finding(Severity.WARN, "unrelated-lineage", sentence, models=labels, organs=names)
     if unknown:
-        names = _names(unknown)
-        experts = sum(bool(replacement.experts) for item in unknown for replacement in item.replacements)
+        experts = sum(bool(change.experts) for change in unknown)
         reasons = []
-        if experts < len(names):
-            matrices = plural_text(len(names) - experts, *_MATRICES)
+        if experts < len(unknown):
+            matrices = plural_text(len(unknown) - experts, "matrix", "matrices")
             reasons.append(f"{matrices} that would be replaced have no fingerprints")
         if experts:
             reasons.append(
-                f"{plural_text(experts, *_EXPERTS)} that would be replaced are not known one by one, because an older "
-                "version registered their model (ingest its file again), or because they are too small or too many"
+                f"{plural_text(experts, 'expert', 'experts')} that would be replaced are not known one by one, because "
+                "an older version registered their model (ingest its file again), or because they are too small or too "
+                "many"
             )
         sentence = f"{pair} cannot be compared: {'; '.join(reasons)}."
-        yield Finding(Severity.WARN, "lineage-unknown", sentence, models=labels, organs=names)
+        yield Finding(Severity.WARN, "lineage-unknown", sentence, models=labels, organs=_names(unknown))
     if related:
-        count = sum(item.similarity.organ_count for item in related)
-        largest = max(related, key=lambda item: item.similarity.distance).similarity
+        matrices = plural_text(sum(found.organ_count for _, found in related), "matrix", "matrices")
+        largest = max((found for _, found in related), key=lambda found: found.distance)
         where = ", in the block that differs most" if len(related) > 1 else ""
-        change = weight_change_text(largest.change.mean, largest.mean)
-        sentence = (
-            f"{pair} are related: the change of {plural_text(count, *_MATRICES)} is {change}{where} (2: unrelated)."
-        )
-        kinds = ", ".join(dict.fromkeys(item.replacements[0].before.place.type.value for item in related))
-        yield Finding(Severity.INFO, "related-lineage", sentence, kinds, labels, _names(related))
+        change_text = weight_change_text(largest.change.mean, largest.mean)
+        sentence = f"{pair} are related: the change of {matrices} is {change_text}{where} (2: unrelated)."
+        kinds = ", ".join(dict.fromkeys(group[0].before.place.type.value for group, _ in related))
+        names = _names(change for group, _ in related for change in group)
+        yield Finding(Severity.INFO, "related-lineage", sentence, kinds, labels, names)
 
 
-def _names(judged: Sequence[_BlockSimilarity]) -> tuple[str, ...]:
-    return tuple(replacement.before.name for item in judged for replacement in item.replacements)
+def _similarity(group: Sequence[Replacement]) -> Similarity:
+    """Return the similarity of the matrices of one type in a block to those that they replace."""
+    keys = [(*item.before.slot[:2], item.before.name) for item in group]  # experts of one stack have one slot
+    before = {key: item.before.organ for key, item in zip(keys, group, strict=True)}
+    return similarity(before, {key: item.after.organ for key, item in zip(keys, group, strict=True)})
 
 
-def _compare_by_block(changed: Sequence[Replacement]) -> list[_BlockSimilarity]:
-    """Return the changed matrices by type, tower and block, compared with the matrices that they replace."""
-    groups: dict[tuple[str, str, int | None], list[Replacement]] = {}
-    for change in changed:
-        if change.before.organ.is_matrix:
-            place = change.before.place
-            groups.setdefault((place.type.value, place.tower.value, place.block), []).append(change)
-    judged = []
-    for group in groups.values():
-        keys = [(*item.before.slot[:2], item.before.name) for item in group]  # experts of one stack have one slot
-        before = {key: item.before.organ for key, item in zip(keys, group, strict=True)}
-        after = {key: item.after.organ for key, item in zip(keys, group, strict=True)}
-        judged.append(_BlockSimilarity(group, similarity(before, after)))
-    return judged
-
-
-def _organs(parent: Parent) -> dict[Slot, ComparableOrgan]:
-    return {part.slot: part.organ for part in parent.parts}
-
-
-__all__ = [
-    "check_adapter",
-    "check_compatibility",
-    "check_pair",
-    "check_replacements",
-    "check_withdrawn",
-    "fit_by_type",
-]
-
-TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
-"""The types that can be exchanged, in their order on pages and in tables."""
-REASONS_SHOWN = 5
-
-
-def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
-    """Return how much of each type of `donor` fits into `base`, with all findings.
-
-    A refusal of one type does not affect the other types. An adapter has no types: either all of it fits, or nothing.
-    """
-    return Compatibility(
-        base=base.label,
-        donor=donor.label,
-        types=() if donor.kind not in WEIGHT_KINDS else tuple(fit_by_type(base, donor)),
-        findings=in_order(check_pair(base, donor)),
-    )
-
-
-def check_pair(base: Parent, donor: Parent) -> list[Finding]:
-    """Return all findings on the two models: on the complete models first, then by type, then on licenses.
-
-    A refusal of one type does not affect the other types: `fit_by_type` has the findings of each type. An adapter is
-    checked by the rules of adapters.
-    """
-    if donor.kind not in (*WEIGHT_KINDS, FileKind.ADAPTER):
-        sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no organs to graft."
-        return [Finding(Severity.REFUSE, "nothing-to-graft", sentence, models=(base.label, donor.label))]
-    licenses = license_of_parents((base, donor)).findings
-    of_both = [*check_withdrawn((base, donor)), *licenses]
-    if donor.kind == FileKind.ADAPTER:
-        return _without_repeats([*_of_base(base), *check_adapter(base, donor), *of_both])
-    facts = facts_of(base), facts_of(donor)
-    nothing = Taken(frozenset(), frozenset())
-    findings = [*_of_base(base), *differences(*facts, nothing, (base.label, donor.label))]
-    findings += same_model(base, donor)
-    for fit in fit_by_type(base, donor, facts):
-        findings += fit.findings
-    return _without_repeats([*findings, *of_both])
-
-
-def check_withdrawn(parents: Sequence[Parent]) -> list[Finding]:
-    """Return a warning for each model in `parents` that was yanked, or was made from a yanked or removed model.
-
-    A yanked model can still be found by its name, so that existing chimeras keep working. New chimeras should not use
-    it.
-    """
-    return list(dict.fromkeys(finding for parent in parents for finding in parent.withdrawn))
-
-
-def fit_by_type(
-    base: Parent, donor: Parent, facts: tuple[HeaderFacts, HeaderFacts] | None = None
-) -> list[TypeCompatibility]:
-    """Return for each type of the base how many organs `donor` can replace, with the reasons why others do not fit.
-
-    The types are those of the base, in the order skeleton, organ, embed, norm. `facts` has the facts of the base and of
-    the donor; they are read if it is None.
-    """
-    ours, theirs = facts if facts is not None else (facts_of(base), facts_of(donor))
-    fits = [_fit(base, donor, kind, (ours, theirs)) for kind in TYPES]
-    return [fit for fit in fits if fit.total or fit.findings]
-
-
-def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
-    """Return the findings on all replacements together: refusals, warnings and information, a few for each donor.
-
-    Grafts without a replacement are not checked here. Licenses are checked by `license_of_parents`.
-    """
-    ours = facts_of(base)
-    kept = _kept(base, replacements)
-    findings = [*_of_base(base), *misplaced(base, replacements), *odd_weights(base, kept, base=base, donor=None)]
-    for donor, taken in by_donor(replacements):
-        findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
-    return _without_repeats([*findings, *changes(base, replacements)])
-
-
-def _kept(base: Parent, replacements: Sequence[Replacement]) -> list[Part]:
-    """Return the base's own tensors, with the counts of NaN and infinite values without those of replaced experts."""
-    replaced = {replacement.before.name for replacement in replacements if not replacement.experts}
-    odd: Counter[str] = Counter()
-    for replacement in replacements:
-        odd[replacement.before.name] += sum(before.nonfinite or 0 for before, _ in replacement.pairs)
-    kept = (part for part in base.parts if part.name not in replaced)
-    return [replace(part, nonfinite=part.nonfinite - odd[part.name]) if part.nonfinite else part for part in kept]
-
-
-def _of_base(base: Parent) -> Iterator[Finding]:
-    """Yield the reasons why the base cannot be the base of a chimera."""
-    if base.unassemblable:
-        reasons = "; ".join(base.unassemblable[:REASONS_SHOWN])
-        sentence = f"Loaders cannot open {base.label}, nor a chimera with its header: {reasons}."
-        yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
-    if base.kind not in WEIGHT_KINDS:
-        sentence = f"{base.label} is of the kind {base.kind}, not a model: choose another base."
-        yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
-    foreign = sorted({part.dtype.name for part in base.parts if part.dtype.is_foreign})
-    if foreign:
-        sentence = (
-            f"{base.label} has tensors of types that are only kept here ({names_text(foreign)}): "
-            "it can be assembled as it is, but not changed."
-        )
-        yield Finding(Severity.REFUSE, "dtype-refused", sentence, models=(base.label,))
-    if not base.complete:
-        faults = "; ".join(block_faults(base.header, [part.place for part in base.parts]))
-        why = f" ({faults})" if faults else ""
-        sentence = f"{base.label} has only some organs of its model{why}: choose a complete model as the base."
-        yield Finding(Severity.REFUSE, "not-complete", sentence, models=(base.label,))
-
-
-def _of_donor(
-    base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[HeaderFacts, HeaderFacts]
-) -> Iterator[Finding]:
-    """Yield the findings on the replacements from one donor."""
-    findings = differences(*facts, Taken.of(replacements), (base.label, donor.label))
-    yield from findings
-    if any(finding.code == ARCHITECTURE_DIFFERS for finding in findings):
-        return
-    yield from misfits(base, donor, replacements)
-    organs = [organ for replacement in replacements for organ in replacement.organs]
-    yield from odd_weights(donor, [organ.after for organ in organs], base=base, donor=donor)
-    yield from relatedness(base, donor, organs)
-    yield from already_equal(base, donor, organs)
-
-
-def _fit(base: Parent, donor: Parent, kind: OrganType, facts: tuple[HeaderFacts, HeaderFacts]) -> TypeCompatibility:
-    places = [part for part in base.parts if part.place.type is kind]
-    pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
-    taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]
-    of_models = differences(*facts, Taken(frozenset(), frozenset()), (base.label, donor.label))
-    of_base = [item for item in _of_base(base) if item.code == "dtype-refused"]
-    findings = [item for item in _of_donor(base, donor, taken, facts) if item not in of_models] if taken else []
-    if not any(item.code == ARCHITECTURE_DIFFERS for item in of_models):
-        findings += kept_organs(base, donor, [part.place for part in places])
-    # If single organs are refused, the others still fit. Any other refusal affects the whole type.
-    reasons = [*of_models, *findings]
-    refused = {item.code for item in reasons if item.severity is Severity.REFUSE} - _ORGAN_REFUSALS
-    fitting = 0 if refused or of_base else sum(item.fits and not is_dtype_refused(item) for item in taken)
-    is_refused = any(finding.severity is Severity.REFUSE for finding in findings)
-    changes_made = [Change(item.before, item.after, item.after) for item in taken if item.fits and item.changes]
-    elements = sum(part.spec.elements for part in base.parts)
-    screened = screen(changes_made, elements) if fitting and changes_made else None
-    return TypeCompatibility(
-        type=kind.value,
-        fitting=fitting,
-        total=len(places),
-        refused=is_refused or not fitting,
-        screen=None if screened is None else msgspec.structs.replace(screened, groups=()),
-        findings=in_order(_without_repeats(findings)),
-    )
-
-
-_ORGAN_REFUSALS = {"width-differs", "dtype-refused", "partial-group", "scale-apart", "slot-absent"}
-"""Codes of refusals of single organs."""
-
-
-def _without_repeats(findings: Iterable[Finding]) -> list[Finding]:
-    return list(dict.fromkeys(findings))
-
-
-CANDIDATES_MAX = 12
-"""Models in the list of one cell."""
-THETA = "-theta"
-EXAMINED_MAX = 600
-"""Organs that a search for candidates examines, the best first. It is also the limit of organs that fit."""
-ADAPTERS_EXAMINED_MAX = 12
-ALIKE = "-alike"
-"""The order by likeness. All other orders are those of a search for organs."""
-COMPARED_MAX = 48
-"""Models that are compared for one cell: relatives of the base, then the first models of a search."""
-NEWEST_ADAPTERS = 50
-"""The newest adapters of all architectures, among which those of the base's architecture are searched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """The organs of one type in one block of a tower; `block` is None outside the blocks."""
-
-    type: str
-    block: int | None
-    tower: str = "text"
-
-    @classmethod
-    def of(cls, part: Part) -> Cell:
-        """Return the cell of `part`."""
-        return cls(part.place.type.value, part.place.block, part.place.tower.value)
-
-    def __str__(self) -> str:
-        block = "none" if self.block is None else str(self.block)
-        return f"{self.type}:{block}" + (f":{self.tower}" if self.tower != "text" else "")
-
-
-def cells_of(parts: Iterable[PlannedPart]) -> tuple[CellTotals, ...]:
-    """Return the organs of a plan by cell."""
-    cells: dict[Cell, list[PlannedPart]] = {}
-    for part in parts:
-        cells.setdefault(Cell.of(part.before), []).append(part)
-    return tuple(_cell(cell, own) for cell, own in cells.items())
-
-
-def types_of(parts: Iterable[PlannedPart]) -> tuple[TypeTotals, ...]:
-    """Return the organs of a plan by type, over all blocks."""
-    types: dict[str, list[PlannedPart]] = {}
-    for part in parts:
-        types.setdefault(part.before.place.type.value, []).append(part)
-    order = [kind.value for kind in OrganType]
-    return tuple(TypeTotals(type=kind, **_totals(types[kind])) for kind in sorted(types, key=order.index))
-
-
-def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Candidates:
-    """Return the models with organs for the cell of `base`, the best first by `order` (ALIKE, `-theta`).
-
-    Raises BadQuery for an unknown order.
-    """
-    own = {part.place.slot: part for part in base.parts if Cell.of(part) == cell}
-    block = "none" if cell.block is None else cell.block
-    query = f"fits:{base.label} type:{cell.type} block:{block} tower:{cell.tower}"
-    page = search_organs(session, parse_query(f"{query} sort:{THETA if order == ALIKE else order}"), EXAMINED_MAX)
-    alike = _relatives(session, base, query) if order == ALIKE else []
-    names = list(dict.fromkeys([*alike, *(organ.model for organ in page.items)]))
-    examined = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
-    ids = [model_by_name(session, parse_model_name(name)).id for name in examined]
-    offered: dict[str, list[tuple[PlacedOrgan, bytes | None]]] = {name: [] for name in examined}
-    for organ, fingerprint in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
-        offered[organ.model].append((organ, fingerprint))
-    if order == ALIKE:
-        examined.sort(key=lambda name: _likeness(own, offered[name]).distance)
-    selected = examined[:CANDIDATES_MAX]
-    fitting: set[tuple[str, str]] = set()
-    if selected:
-        fits = search_organs(session, parse_query(f"{query} model:{','.join(selected)}"), EXAMINED_MAX)
-        fitting = {(organ.model, organ.slot) for organ in fits.items}
-    return Candidates(
-        cell=str(cell),
-        type=cell.type,
-        block=cell.block,
-        tower=cell.tower,
-        slots=tuple(own),
-        query=query,
-        items=tuple(_candidate(own, name, offered[name], fitting) for name in selected),
-        more=page.next is not None or len(names) > len(selected),
-    )
-
-
-def adapters_for(session: Session, base: Parent, library: Library) -> tuple[AdapterChoice, ...]:
-    """Return the newest adapters that can be merged into `base`, each with its findings.
-
-    Only adapters of the base's architecture are examined, as many as the budget of `library` allows. Raises StoreError.
-    """
-    newest = search_models(session, parse_query("kind:adapter", MODELS), NEWEST_ADAPTERS).items
-    same = [model.name for model in newest if model.architecture == base.header.architecture]
-    choices = []
-    for name in same[:ADAPTERS_EXAMINED_MAX]:
-        try:
-            adapter = library.parent(name)
-        except TooCostly:
-            break
-        findings = check_adapter(base, adapter)
-        if not any(finding.severity is Severity.REFUSE for finding in findings):
-            choices.append(AdapterChoice(model=name, findings=in_order(findings)))
-    return tuple(choices)
-
-
-def _cell(cell: Cell, parts: Sequence[PlannedPart]) -> CellTotals:
-    donors = [part.donor.label for part in parts if part.donor is not None]
-    adapters = [adapter.label for part in parts for adapter in part.adapters]
-    return CellTotals(
-        cell=str(cell),
-        type=cell.type,
-        block=cell.block,
-        tower=cell.tower,
-        slots=tuple(part.before.place.slot for part in parts),
-        models=tuple(dict.fromkeys([*donors, *adapters])),
-        purified=sum(part.computation is not None and part.computation.method is not None for part in parts),
-        **_totals(parts),
-    )
-
-
-def _totals(parts: Sequence[PlannedPart]) -> dict[str, Any]:
-    """Return the members of Totals."""
-    to_compute = sum(part.computation is not None for part in parts)
-    taken = mean_of([part.source.theta for part in parts])
-    return {
-        "organs": len(parts),
-        "changed": sum(bool(part.acts) for part in parts),
-        "to_compute": to_compute,
-        "theta_before": mean_of([part.before.theta for part in parts]),
-        "theta": None if to_compute else taken,
-        "theta_taken": taken,
-        "size_bytes_before": sum(part.before.size_bytes for part in parts),
-        "size_bytes": sum(part.spec.size_bytes for part in parts),
-    }
-
-
-def _relatives(session: Session, base: Parent, query: str) -> list[str]:
-    """Return the known relatives of the base whose organs the query finds, the most similar first."""
-    alike = likenesses(session, base.model_id or 0)
-    models = models_by_id(session, heapq.nlargest(COMPARED_MAX, alike, key=lambda item: alike[item]))
-    if not models:
-        return []
-    names = {model.full_name: alike[model_id] for model_id, model in models.items()}
-    page = search_organs(session, parse_query(f"{query} model:{','.join(names)}"), EXAMINED_MAX)
-    return sorted({organ.model for organ in page.items}, key=lambda name: (-names[name], name))
-
-
-def _candidate(
-    own: dict[str, Part], model: str, organs: Sequence[tuple[PlacedOrgan, bytes | None]], fitting: set[tuple[str, str]]
-) -> Candidate:
-    """Return the organs of one model for the places `own` of the base, by slot."""
-    placed = {organ.slot: organ for organ, _ in organs if organ.slot in own}
-    equal = {
-        slot
-        for slot, organ in placed.items()
-        if (own[slot].digest, own[slot].dtype.name, own[slot].shape) == (organ.digest, organ.dtype, organ.shape)
-    }
-    fits = {slot for slot in placed if (model, slot) in fitting}
-    likeness = _likeness(own, organs)
-    return Candidate(
-        model=model,
-        license=next((organ.license for organ, _ in organs), None),
-        fitting=len(fits),
-        equal=len(equal),
-        total=len(own),
-        whole=fits | equal == own.keys(),
-        theta=mean_of([organ.theta for organ in placed.values()]),
-        spectral_signal=mean_of([organ.spectral_signal for organ in placed.values()]),
-        likeness=likeness.mean,
-        change=likeness.change.mean,
-        size_bytes=sum(organ.size_bytes for organ in placed.values()),
-        organs=tuple(
-            CellOrgan(name=item.name, slot=item.slot, digest=item.digest, dtype=item.dtype, theta=item.theta)
-            for item in placed.values()
-        ),
-    )
-
-
-def _likeness(own: dict[str, Part], organs: Sequence[tuple[PlacedOrgan, bytes | None]]) -> Similarity:
-    """Return the similarity of the organs of a model to the base's `own` organs at the same places."""
-    theirs: dict[Slot, ComparableOrgan] = {
-        ("text", None, organ.slot): ComparableOrgan("", organ.shape, organ.dtype, fingerprint, organ.digest)
-        for organ, fingerprint in organs
-        if organ.slot in own
-    }
-    return similarity({slot: own[slot[2]].organ for slot in theirs}, theirs)
+def _names(changed: Iterable[Replacement]) -> tuple[str, ...]:
+    return tuple(change.before.name for change in changed)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Flag, auto
 from itertools import combinations
-from typing import NamedTuple
 
 from organs.registry.amounts import names_text
 from organs.registry.entities.finding import Finding, Severity
@@ -123,8 +122,19 @@ def terms_of(license: str) -> Terms | None:
 
 def known_licenses() -> dict[str, str]:
     """Return the terms of each known license in words, the usual licenses first."""
-    names = dict.fromkeys([*_USUAL, *sorted({*_TERMS, *_OTHER_CREATIVE_COMMONS.split()}), OTHER])
-    return {name: _terms_text(terms_of(name)) for name in names}
+    words = {
+        Terms.COPYLEFT: "derived works under the same license",
+        Terms.NON_COMMERCIAL: "non-commercial",
+        Terms.NO_DERIVATIVES: "no derivatives",
+        Terms.OWN: "own terms of its publisher",
+    }
+    known = {}
+    for name in dict.fromkeys([*_USUAL, *sorted({*_TERMS, *_OTHER_CREATIVE_COMMONS.split()}), OTHER]):
+        terms = terms_of(name)
+        known[name] = "described in the model's card"
+        if terms is not None:
+            known[name] = ", ".join(text for term, text in words.items() if term in terms) or "permissive"
+    return known
 
 
 def unknown_license(text: str) -> str | None:
@@ -132,18 +142,6 @@ def unknown_license(text: str) -> str | None:
     parts = [part.strip("() ") for item in text.split(AND) for part in item.split(" OR ")]
     unknown = [part for part in parts if part and terms_of(part) is None and license_problem(part) is not None]
     return f"The license {unknown[0][:TEXT_MAX]!r} is unknown. {_USUAL_TEXT}" if unknown else None
-
-
-def _terms_text(terms: Terms | None) -> str:
-    if terms is None:
-        return "described in the model's card"
-    words = {
-        Terms.COPYLEFT: "derived works under the same license",
-        Terms.NON_COMMERCIAL: "non-commercial",
-        Terms.NO_DERIVATIVES: "no derivatives",
-        Terms.OWN: "own terms of its publisher",
-    }
-    return ", ".join(text for term, text in words.items() if term in terms) or "permissive"
 
 
 def combined_license(
@@ -158,74 +156,64 @@ def combined_license(
     license that it does not allow, with a non-commercial license or with own terms; two different sets of own terms.
     All other findings are information.
     """
-    parents = _by_license(licenses)
-    stated = [name for name in parents if name != NOT_STATED]
-    base = next(iter(licenses), "")
-    findings, differing = _differing(base, licenses, in_headers or {})
-    holders = _holders(parents, differing)
-    findings += [_finding(base, *item) for item in _single(holders)]
-    known = [name for name in holders if name != NOT_STATED and terms_of(name) is not None]
-    for first, second in combinations(known, 2):
-        reason = _conflict(first, second) if _are_combined(holders[first], holders[second]) else None
-        if reason is not None:
-            parties = " and ".join(f"{name} (of {_holders_text(holders[name])})" for name in (first, second))
-            sentence = f"The licenses {parties} may conflict: {reason}. Read both before you publish the result."
-            findings.append(_finding(base, Severity.WARN, "licenses-conflict", sentence, _labels(holders[second])))
-    if len(stated) > 1:
-        sentence = f"The parents have {len(stated)} different licenses, and all of them apply: {_text(parents)}."
-        findings.append(_finding(base, Severity.INFO, "licenses-differ", sentence, ()))
-    return Combined(_text(parents), tuple(findings))
-
-
-class _Holder(NamedTuple):
-    """A parent with a license."""
-
-    label: str
-    in_header: bool = False
-    """Whether only the header of its file has this license, and another one is stated."""
-
-    @property
-    def text(self) -> str:
-        return f"the header of {self.label}" if self.in_header else self.label
-
-
-def _holders(parents: Mapping[str, list[str]], differing: Mapping[str, str | None]) -> dict[str, list[_Holder]]:
-    """Return the parents of each license, with the `differing` licenses in headers."""
-    holders = {name: [_Holder(parent) for parent in names] for name, names in parents.items()}
-    names_by_folded = {_folded(name): name for name in holders}
-    for name, names in _by_license(differing).items():
-        known_as = names_by_folded.get(_folded(name), name)
-        more = [_Holder(parent, in_header=True) for parent in names if parent not in _labels(holders.get(known_as, ()))]
-        if more and name != NOT_STATED:
-            holders.setdefault(known_as, []).extend(more)
-    return holders
-
-
-def _differing(
-    base: str, licenses: Mapping[str, str | None], in_headers: Mapping[str, str | None]
-) -> tuple[list[Finding], dict[str, str | None]]:
-    """Return a finding for each parent whose header has another license, and the licenses of these headers."""
     findings: list[Finding] = []
+    base = next(iter(licenses), "")
+
+    def add(severity: Severity, code: str, sentence: str, labels: Iterable[str]) -> None:
+        others = [label for label in labels if label != base]
+        findings.append(Finding(severity, code, sentence, _FIELD, (base, *others[:1])))
+
     differing: dict[str, str | None] = {}
     for parent, license in licenses.items():
-        sentence = differing_license(license, in_headers.get(parent), parent)
-        if sentence is not None:
-            findings.append(_finding(base, Severity.INFO, "license-differs", sentence, [parent]))
-            differing[parent] = in_headers[parent]
-    return findings, differing
-
-
-def _are_combined(first: Sequence[_Holder], second: Sequence[_Holder]) -> bool:
-    """Return whether a chimera is under both licenses, and not only under one of the two that one parent has."""
-    return any(one.label != other.label or one.in_header == other.in_header for one in first for other in second)
-
-
-def _holders_text(holders: Sequence[_Holder]) -> str:
-    return names_text([holder.text for holder in holders])
-
-
-def _labels(holders: Sequence[_Holder]) -> list[str]:
-    return list(dict.fromkeys(holder.label for holder in holders))
+        in_header = (in_headers or {}).get(parent)
+        difference = differing_license(license, in_header, parent)
+        if difference is not None:
+            add(Severity.INFO, "license-differs", difference, [parent])
+            differing[parent] = in_header
+    parents = _by_license(licenses)
+    # The parents of each license. For True, only the header of the parent's file has it, and another one is stated.
+    holders: dict[str, dict[str, bool]] = {name: dict.fromkeys(labels, False) for name, labels in parents.items()}
+    for name, labels in _by_license(differing).items():
+        known_as = next((other for other in holders if _folded(other) == _folded(name)), name)
+        more = [label for label in labels if label not in holders.get(known_as, ())]
+        if more and name != NOT_STATED:
+            holders.setdefault(known_as, {}).update(dict.fromkeys(more, True))
+    texts = {
+        name: names_text([f"the header of {label}" if in_header else label for label, in_header in labels.items()])
+        for name, labels in holders.items()
+    }
+    for name, text in texts.items():
+        terms = terms_of(name)
+        if name == NOT_STATED:
+            sentence = f"No license is stated for {text}: ask the authors before you publish the result."
+            add(Severity.INFO, "license-not-stated", sentence, holders[name])
+        elif terms is None:
+            sentence = f"The license {name!r} of {text} is unknown to this registry: read it."
+            add(Severity.INFO, "license-unknown", sentence, holders[name])
+        elif Terms.NO_DERIVATIVES in terms:
+            sentence = f"The license {name} of {text} forbids publishing derivatives: read it."
+            add(Severity.WARN, "licenses-conflict", sentence, holders[name])
+        elif terms & (Terms.OWN | Terms.NON_COMMERCIAL):
+            limit = "does not allow commercial use" if Terms.NON_COMMERCIAL in terms else "has terms of its own"
+            sentence = f"The license {name} of {text} {limit}; this applies to the chimera too: read it."
+            add(Severity.INFO, "license-terms", sentence, holders[name])
+    for first, second in combinations((name for name in holders if name != NOT_STATED), 2):
+        # A chimera is under both licenses, unless they are the two that one parent has.
+        are_combined = any(
+            label != other or in_header == in_other
+            for label, in_header in holders[first].items()
+            for other, in_other in holders[second].items()
+        )
+        reason = _conflict(first, second) if are_combined else None
+        if reason is not None:
+            parties = " and ".join(f"{name} (of {texts[name]})" for name in (first, second))
+            sentence = f"The licenses {parties} may conflict: {reason}. Read both before you publish the result."
+            add(Severity.WARN, "licenses-conflict", sentence, holders[second])
+    stated = [name for name in parents if name != NOT_STATED]
+    if len(stated) > 1:
+        sentence = f"The parents have {len(stated)} different licenses, and all of them apply: {_text(parents)}."
+        add(Severity.INFO, "licenses-differ", sentence, ())
+    return Combined(_text(parents), tuple(findings))
 
 
 def license_expression(licenses: Mapping[str, str | None]) -> str | None:
@@ -244,48 +232,18 @@ def _by_license(licenses: Mapping[str, str | None]) -> dict[str, list[str]]:
     spelled: dict[str, str] = {}
     parents: dict[str, list[str]] = {}
     for parent, license in licenses.items():
-        for text in _each_of(license) or [""]:
+        # The header of a chimera can have several licenses.
+        texts = [text.strip()[:TEXT_MAX] for text in (license or "").split(AND)[:LICENSES_MAX]]
+        for text in dict.fromkeys("" if text.upper() == NO_ASSERTION else text for text in texts):
             name = spelled.setdefault(_folded(text), text) if text else NOT_STATED
             parents.setdefault(name, []).append(parent)
     return parents
-
-
-def _each_of(license: str | None) -> list[str]:
-    """Return the licenses in a header: the header of a chimera can have several."""
-    texts = [text.strip()[:TEXT_MAX] for text in (license or "").split(AND)[:LICENSES_MAX]]
-    return list(dict.fromkeys("" if text.upper() == NO_ASSERTION else text for text in texts))
 
 
 def _text(parents: Mapping[str, list[str]]) -> str:
     if len(parents) == 1:
         return next(iter(parents))
     return "; ".join(f"{name} ({', '.join(labels)})" for name, labels in parents.items())
-
-
-_Statement = tuple[Severity, str, str, list[str]]
-
-
-def _single(holders: Mapping[str, list[_Holder]]) -> list[_Statement]:
-    """Return the findings on each license by itself: severity, code, sentence, parents."""
-    findings: list[_Statement] = []
-    for name, parents in holders.items():
-        names, text = _labels(parents), _holders_text(parents)
-        if name == NOT_STATED:
-            sentence = f"No license is stated for {text}: ask the authors before you publish the result."
-            findings.append((Severity.INFO, "license-not-stated", sentence, names))
-            continue
-        terms = terms_of(name)
-        if terms is None:
-            sentence = f"The license {name!r} of {text} is unknown to this registry: read it."
-            findings.append((Severity.INFO, "license-unknown", sentence, names))
-        elif Terms.NO_DERIVATIVES in terms:
-            sentence = f"The license {name} of {text} forbids publishing derivatives: read it."
-            findings.append((Severity.WARN, "licenses-conflict", sentence, names))
-        elif terms & (Terms.OWN | Terms.NON_COMMERCIAL):
-            limit = "does not allow commercial use" if Terms.NON_COMMERCIAL in terms else "has terms of its own"
-            sentence = f"The license {name} of {text} {limit}; this applies to the chimera too: read it."
-            findings.append((Severity.INFO, "license-terms", sentence, names))
-    return findings
 
 
 def _conflict(first: str, second: str) -> str | None:
@@ -318,11 +276,6 @@ def _folded(license: str) -> str:
     if name in _TERMS:  # such as openrail++
         return name
     return name.removesuffix("-only").removesuffix("-or-later").removesuffix("+")
-
-
-def _finding(base: str, severity: Severity, code: str, sentence: str, parents: tuple[str, ...] | list[str]) -> Finding:
-    others = [parent for parent in parents if parent != base]
-    return Finding(severity, code, sentence, _FIELD, (base, *others[:1]))
 
 
 OTHER = "other"

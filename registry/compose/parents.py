@@ -1,19 +1,15 @@
-"""Parents: the models of a composition, from the registry or from files, with the facts in their headers."""
+"""Parents: the models of a composition, from the registry or from files."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text
-from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Place, Slot, Tower, place_of
+from organs.registry.anatomy import Place, Slot, place_of
 from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
 from organs.registry.catalog.queries.model_names import model_by_text
@@ -33,12 +29,11 @@ from organs.registry.compose.cost import (
 from organs.registry.compose.licenses import Combined, combined_license
 from organs.registry.compose.recipe import Graft, Recipe
 from organs.registry.digest import Digest
-from organs.registry.entities.finding import Finding
+from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.errors import NotAssemblable
-from organs.registry.gguf import ByteSource, Field, Header, TensorSpec, ValueType, dtype_by_name, read_array
-from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
+from organs.registry.gguf import ByteSource, Header, TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DType
 from organs.registry.lineage import ComparableOrgan
 from organs.registry.relatives.lineage import withdrawn, withdrawn_findings
@@ -135,241 +130,22 @@ def license_of_parents(parents: Sequence[Parent]) -> Combined:
     )
 
 
-CACHED_MAX = 256
-"""Vocabulary digests in the cache; each takes some hundred bytes."""
-WINDOW_BYTES = 1 << 20
-
-_cached: OrderedDict[tuple[Digest, int, int], Digest] = OrderedDict()
-_lock = threading.Lock()
+def refusal(code: str, sentence: str, models: Iterable[Parent], organs: Iterable[str] = (), field: str = "") -> Finding:
+    """Return a refusal about `models`, the base first."""
+    return Finding(Severity.REFUSE, code, sentence, field, tuple(model.label for model in models), tuple(organs))
 
 
-def vocabulary_digest(source: ByteSource, header_digest: Digest, tokens: Field | None) -> Digest | None:
-    """Return the SHA-256 of the array `tokens` with its lengths; None without an array, or above 64 MiB.
-
-    A vocabulary is read once for each header: `header_digest` also covers the bytes of the vocabulary.
-    """
-    if tokens is None or tokens.element_type is not ValueType.STRING or tokens.size_bytes > VOCABULARY_MAX_BYTES:
-        return None
-    key = (header_digest, tokens.offset, tokens.size_bytes)
-    with _lock:
-        known = _cached.get(key)
-    if known is not None:
-        return known
-    hashed, end = hashlib.sha256(), tokens.offset + tokens.size_bytes
-    for offset in range(tokens.offset, end, WINDOW_BYTES):
-        hashed.update(source.read_at(offset, min(WINDOW_BYTES, end - offset)))
-    digest = Digest(hashed.hexdigest())
-    with _lock:
-        _cached[key] = digest
-        while len(_cached) > CACHED_MAX:
-            _cached.popitem(last=False)
-    return digest
-
-
-PER_BLOCK_MAX = 4096
-"""Elements of an array with one number for each block; the deepest models have some hundred blocks."""
-TEXT_MAX = 200
-"""Characters of a text; longer texts are not names and count as missing."""
-ROPE_BASE_DEFAULT = 10_000.0
-"""The default of llama.cpp if a header does not state it."""
-
-PerBlock: TypeAlias = int | tuple[int, ...]
-"""One number for all blocks, or one for each block. An array of equal numbers becomes one number."""
-Value: TypeAlias = int | float | bool | str | tuple[int, ...]
-Setting: TypeAlias = tuple[str, Value]
-"""A key without its architecture prefix, and its value."""
-
-_T = TypeVar("_T")
-
-_WHOLE_TYPES = frozenset(
-    {
-        *(ValueType.UINT8, ValueType.UINT16, ValueType.UINT32, ValueType.UINT64),
-        *(ValueType.INT8, ValueType.INT16, ValueType.INT32, ValueType.INT64),
-    }
-)
-_ROPE_NAMED = frozenset(("rope.dimension_count", "rope.dimension_sections", "rope.freq_base"))
-_ATTENTION_NAMED = frozenset(
-    f"attention.{name}"
-    for name in (
-        "head_count",
-        "head_count_kv",
-        "key_length",
-        "value_length",
-        "sliding_window",
-        "sliding_window_pattern",
+def odd_weights(owner: Parent, parts: Iterable[Part], models: Iterable[Parent]) -> list[Finding]:
+    """Return a warning about `models` if some of `parts`, tensors of `owner`, have weights that are NaN or infinite."""
+    names = [part.name for part in parts if part.nonfinite]
+    if not names:
+        return []
+    sentence = (
+        f"{owner.label} has weights that are NaN or infinite in {names_text(names)}: "
+        "the file is probably damaged, and the result would compute only NaN."
     )
-)
-_EXPERT_PREFIXES = ("expert", "moe_", "interleave_moe", "leading_dense_block_count")
-_EXPERT_COUNTS = ("expert_count", "expert_used_count", "expert_shared_count")
-
-
-@dataclass(frozen=True, slots=True)
-class HeaderFacts:
-    """The facts in a header that are compared. A fact is None if the header does not state it."""
-
-    architecture: str | None
-    block_count: int | None
-    embedding_length: int | None
-    feed_forward_length: PerBlock | None
-    context_length: int | None
-    head_count: PerBlock | None
-    head_count_kv: PerBlock | None
-    """By default `head_count`."""
-    key_length: int | None
-    """By default the embedding length divided by the heads."""
-    value_length: int | None
-    rope_dimensions: int | None
-    """By default the key length."""
-    rope_sections: PerBlock | None
-    rope_base: float
-    rope_settings: tuple[Setting, ...]
-    """All other keys under `rope.`: the scaling to longer contexts."""
-    rope_factors: str | None
-    """The tensors outside of blocks that scale positions, with their digests."""
-    window: PerBlock | None
-    """The sliding window of attention; None without one."""
-    window_pattern: PerBlock | None
-    mixing: tuple[Setting, ...]
-    """All other settings of token mixing: `attention.*` without epsilons, `ssm.*`, `wkv.*` ..."""
-    epsilon: float | None
-    """The epsilon of the norms."""
-    experts: tuple[Setting, ...]
-    """The numbers of experts (by default 0), and all other settings of their arrangement and selection."""
-    activations: tuple[Setting, ...]
-    vocabulary: Digest | None
-    """SHA-256 of the stored tokens."""
-    vocabulary_size: int | None
-    tokenizer_model: str | None
-    tokenizer_pre: str | None
-    tied_embeddings: bool | None
-    """Whether the token embedding is also the output matrix; None without a token embedding."""
-    license: str | None
-    size_label: str | None
-    """The size in the model's name: `7B`."""
-
-
-def facts_of(parent: Parent) -> HeaderFacts:
-    """Return the facts of `parent`; raises the errors of its source. The vocabulary is read once for each header."""
-    values = _ArchitectureKeys(parent.header, parent.source)
-    width = values.whole("embedding_length")
-    heads = values.per_block("attention.head_count")
-    key_value_heads = values.per_block("attention.head_count_kv")
-    head_length = width // heads if width is not None and isinstance(heads, int) and heads else None
-    key_length = _either(values.whole("attention.key_length"), head_length)
-    tokens = parent.header.field(TOKENS_KEY)
-    factors = sorted(
-        f"{part.place.slot} {part.digest}"
-        for part in parent.parts
-        if part.place.block is None and part.place.tower is Tower.TEXT and part.place.type is OrganType.SKELETON
-    )
-    places = {part.place for part in parent.parts}
-    return HeaderFacts(
-        architecture=values.architecture,
-        block_count=values.whole("block_count"),
-        embedding_length=width,
-        feed_forward_length=values.per_block("feed_forward_length"),
-        context_length=values.whole("context_length"),
-        head_count=heads,
-        head_count_kv=heads if key_value_heads is None else key_value_heads,
-        key_length=key_length,
-        value_length=_either(values.whole("attention.value_length"), head_length),
-        rope_dimensions=_either(values.whole("rope.dimension_count"), key_length),
-        rope_sections=values.per_block("rope.dimension_sections"),
-        rope_base=values.real("rope.freq_base") or ROPE_BASE_DEFAULT,
-        rope_settings=values.settings(lambda key: key.startswith("rope.") and key not in _ROPE_NAMED),
-        rope_factors=", ".join(factors) or None,
-        window=values.per_block("attention.sliding_window") or None,
-        window_pattern=values.per_block("attention.sliding_window_pattern"),
-        mixing=values.settings(_is_mixing),
-        epsilon=_either(values.real("attention.layer_norm_rms_epsilon"), values.real("attention.layer_norm_epsilon")),
-        experts=values.settings(lambda key: key.startswith(_EXPERT_PREFIXES), dict.fromkeys(_EXPERT_COUNTS, 0)),
-        activations=values.settings(lambda key: "activation" in key or key.endswith("_act")),
-        vocabulary=vocabulary_digest(parent.source, parent.header_digest, tokens),
-        vocabulary_size=_either(tokens.count if tokens and tokens.is_array else None, values.whole("vocab_size")),
-        tokenizer_model=_text(parent.header, "tokenizer.ggml.model"),
-        tokenizer_pre=_text(parent.header, "tokenizer.ggml.pre"),
-        tied_embeddings=OUTPUT_MATRIX not in places if TOKEN_EMBEDDING in places else None,
-        license=_bounded(parent.license),
-        size_label=_text(parent.header, "general.size_label"),
-    )
-
-
-class _ArchitectureKeys:
-    """The values of a header under the keys of its architecture."""
-
-    def __init__(self, header: Header, source: ByteSource) -> None:
-        self.architecture = _text(header, "general.architecture")
-        prefix = f"{self.architecture or ''}."
-        self._source = source
-        self._fields = {
-            field.key.removeprefix(prefix): field
-            for field in header.fields
-            if self.architecture and field.key.startswith(prefix)
-        }
-
-    def whole(self, key: str) -> int | None:
-        """Return the value if it is a non-negative integer, else None."""
-        value = self._value(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-    def real(self, key: str) -> float | None:
-        """Return the value as a float if it is a number above 0, else None."""
-        value = self._value(key)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return float(value) if value > 0 else None
-
-    def per_block(self, key: str) -> PerBlock | None:
-        """Return the value if it is a non-negative integer, or an array of integers or booleans; else None."""
-        value = self._value(key)
-        if isinstance(value, tuple):
-            return value[0] if len(set(value)) == 1 else value
-        return self.whole(key)
-
-    def settings(self, is_wanted: Callable[[str], bool], defaults: dict[str, int] | None = None) -> tuple[Setting, ...]:
-        """Return the values of all keys for which `is_wanted` is true, in the order of the keys."""
-        result: dict[str, Value] = dict(defaults or {})
-        for key in filter(is_wanted, self._fields):
-            value = self._value(key)
-            if value is not None:
-                result[key] = value
-        return tuple(sorted(result.items(), key=lambda setting: setting[0]))
-
-    def _value(self, key: str) -> Value | None:
-        field = self._fields.get(key)
-        if field is None:
-            return None
-        if field.is_array:
-            is_whole = field.element_type in _WHOLE_TYPES or field.element_type is ValueType.BOOL
-            if not is_whole or not 1 <= field.count <= PER_BLOCK_MAX:
-                return None
-            return tuple(int(number) for number in read_array(self._source, field))
-        value = field.value
-        if isinstance(value, str):
-            return value if len(value) <= TEXT_MAX else None
-        if isinstance(value, float):
-            return value if math.isfinite(value) else None
-        # A boolean that is neither 0 nor 1 is no value.
-        is_boolean = field.type is ValueType.BOOL
-        return value if isinstance(value, int) and isinstance(value, bool) == is_boolean else None
-
-
-def _text(header: Header, key: str) -> str | None:
-    return _bounded(header.text(key))
-
-
-def _bounded(text: str | None) -> str | None:
-    return text if text and len(text) <= TEXT_MAX else None
-
-
-def _either(first: _T | None, second: _T | None) -> _T | None:
-    return second if first is None else first
-
-
-def _is_mixing(key: str) -> bool:
-    if key in _ATTENTION_NAMED or key.endswith("epsilon"):
-        return False
-    return key.startswith(("attention.", "ssm.", "wkv.", "kda.", "shortconv.")) or "softcapping" in key
+    labels = tuple(model.label for model in models)
+    return [Finding(Severity.WARN, "non-finite-weights", sentence, models=labels, organs=tuple(names))]
 
 
 @dataclass(frozen=True, slots=True)

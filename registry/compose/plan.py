@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
+
+import msgspec
 
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.compose.lock import Lock, LockedTensor, locked_header
@@ -17,6 +19,7 @@ from organs.registry.compose.parents import (
 )
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.base import Entity, Text
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import (
     ACTS,
@@ -230,6 +233,61 @@ class Plan:
         return locked_header(self.base.header, self.base.source, lock)
 
 
+class Origins(Entity, frozen=True, kw_only=True, omit_defaults=True):
+    """The stored origins of a chimera's tensors."""
+
+    parents: tuple[Text, ...]
+    """The labels of the parents, the base first."""
+    parts: dict[Text, tuple[int | Text, ...]]
+    """For each tensor: the number of the parent, then the acts."""
+    adapters: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """For tensors with merged adapters: the numbers of the adapters."""
+    experts: dict[Text, tuple[tuple[int, tuple[int, ...]], ...]] = msgspec.field(default_factory=dict)
+    """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
+    purified_experts: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def of_plan(cls, plan: Plan) -> Origins:
+        """Return the origins of all tensors that are not the base's own.
+
+        The parent of a part is that of its organ, or of the source of its computation.
+        """
+        numbers = {parent.label: number for number, parent in enumerate(plan.parents)}
+        changed = {part.before.name: part for part in plan.parts if part.acts}
+        return cls(
+            parents=tuple(parent.label for parent in plan.parents),
+            parts={
+                name: (numbers[part.origin.label] if part.origin else 0, *part.acts) for name, part in changed.items()
+            },
+            adapters={
+                name: tuple(numbers[adapter.label] for adapter in part.adapters)
+                for name, part in changed.items()
+                if part.adapters
+            },
+            experts={
+                name: tuple((numbers[graft.donor.label], graft.experts) for graft in part.expert_grafts)
+                for name, part in changed.items()
+                if part.expert_grafts
+            },
+            purified_experts={
+                name: computation.purified_experts
+                for name, computation in plan.computations.items()
+                if computation.purified_experts
+            },
+        )
+
+    def acts(self) -> dict[str, tuple[str, ...]]:
+        """Return by which acts the chimera uses each parent. An adapter is a parent of its own."""
+        acts: dict[str, set[str]] = {label: set() for label in self.parents}
+        for number, *done in self.parts.values():
+            acts[self.parents[int(number)]].update(set(map(str, done)) - {ADAPTER})
+        for number, _ in (graft for grafts in self.experts.values() for graft in grafts):
+            acts[self.parents[number]].add(GRAFTED)
+        for number in (number for numbers in self.adapters.values() for number in numbers):
+            acts[self.parents[number]].add(ADAPTER)
+        return {label: tuple(act for act in ACTS if act in done) for label, done in acts.items()}
+
+
 def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = LOCAL) -> PlannedRecipe:
     """Return `plan` as an entity for `contributor`, with the changed organs, or with all organs if `every_part`.
 
@@ -237,7 +295,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
     """
     every = [plan_part(part, plan.base) for part in plan.parts]
     changed = [part for part in every if part.acts]
-    header = plan.base.header
+    header, acts = plan.base.header, Origins.of_plan(plan).acts()
     base_size_bytes = header.data_offset + sum(padded(part.size_bytes, header.alignment) for part in plan.base.parts)
     return PlannedRecipe(
         can_be_made=plan.can_be_made,
@@ -249,7 +307,10 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
             size_bytes=plan.size_bytes,
             base=plan.base.label,
             base_size_bytes=base_size_bytes,
-            parents=_parents(plan),
+            parents=tuple(
+                ParentModel(model=parent.label, license=parent.license, acts=acts[parent.label])
+                for parent in plan.parents
+            ),
             license=plan.license,
             screen=plan.screen,
             lock_id=None if plan.computations or plan.refusals else plan.lock().id,
@@ -288,7 +349,7 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
     )
 
 
-def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelName:
+def chimera_name(recipe: Recipe, stem: str, contributor: str) -> ModelName:
     """Return the name in the recipe; without one, a name from the file's `stem`.
 
     The default namespace is that of the contributor. The contributor's own namespace is spelt as the contributor is.
@@ -298,25 +359,6 @@ def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelNa
     name = parse_new_name(recipe.name)
     is_own = "/" not in recipe.name or (contributor != LOCAL and name.namespace.lower() == contributor.lower())
     return replace(name, namespace=contributor) if is_own else name
-
-
-def _parents(plan: Plan) -> tuple[ParentModel, ...]:
-    acts: dict[str, set[str]] = {parent.label: set() for parent in plan.parents}
-    for part in plan.parts:
-        acts[(part.origin or plan.base).label].update(set(part.acts) - {ADAPTER})  # the adapter is its own parent
-        for graft in part.expert_grafts:
-            acts[graft.donor.label].add(GRAFTED)
-        for adapter in part.adapters:
-            acts[adapter.label].add(ADAPTER)
-    return tuple(
-        ParentModel(model=parent.label, license=parent.license, acts=acts_in_order(acts[parent.label]))
-        for parent in plan.parents
-    )
-
-
-def acts_in_order(acts: Collection[str]) -> tuple[str, ...]:
-    """Return `acts` in the order of a composition."""
-    return tuple(act for act in ACTS if act in acts)
 
 
 def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:

@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import recipe_of_values, recipe_values
+from organs.registry.compose.recipe import Recipe, recipe_of_values, recipe_values
 from organs.registry.documents import NUMBER_PATTERN, SHOWN_MAX, BadDocument, Reason, joined, plain_scalar, quoted
 from organs.registry.errors import BadRecipe
 
@@ -64,7 +63,7 @@ def step_texts(recipe: Recipe) -> list[Step]:
     return texts
 
 
-def read_steps(steps: Iterable[Step], where: str = "address") -> Recipe:
+def read_steps(steps: Iterable[Step]) -> Recipe:
     """Return the recipe from the parameters `steps`. Unknown and empty parameters are ignored.
 
     Raises BadRecipe with all errors; their paths are those of a recipe file: `grafts[1].blocks`.
@@ -75,11 +74,11 @@ def read_steps(steps: Iterable[Step], where: str = "address") -> Recipe:
         reasons.append(("", f"an address has at most {STEPS_MAX} steps; use a recipe file for more"))
     values = _recipe_values(known[:STEPS_MAX], reasons)
     try:
-        recipe = recipe_of_values(values, where)
+        recipe = recipe_of_values(values, "address")
     except BadRecipe as error:
-        raise BadRecipe(where, [*reasons, *error.reasons]) from error
+        raise BadRecipe("address", [*reasons, *error.reasons]) from error
     if reasons:
-        raise BadRecipe(where, reasons)
+        raise BadRecipe("address", reasons)
     return recipe
 
 

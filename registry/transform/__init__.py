@@ -16,7 +16,7 @@ from organs.registry.transform.compute import (
     computed,
     misfit,
 )
-from organs.registry.transform.purify import Purification, PurifyMethod, purified
+from organs.registry.transform.purify import Purification, PurifyMethod
 from organs.registry.transform.values import Plain, encoded_dtype
 
 METHOD = "t1"
@@ -32,5 +32,4 @@ __all__ = [
     "computed",
     "encoded_dtype",
     "misfit",
-    "purified",
 ]

@@ -90,7 +90,7 @@ def merged_rows(base: Plain, adapters: Sequence[Adapter], is_token_embedding: bo
     row, rows, stack = _in_three_dimensions(base.shape)
     band_rows = max(1, WINDOW_ELEMENTS // row)
     for expert in range(stack):
-        pairs = [_Pair.of(adapter, expert, is_token_embedding) for adapter in adapters]
+        pairs = [_FactorPair.of(adapter, expert, is_token_embedding) for adapter in adapters]
         for first in range(0, rows, band_rows):
             count = min(band_rows, rows - first)
             band = base.values((expert * rows + first) * row, count * row)
@@ -99,7 +99,7 @@ def merged_rows(base: Plain, adapters: Sequence[Adapter], is_token_embedding: bo
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _FactorPair:
     """An adapter's factors of one matrix.
 
     `right` is completely in memory (rank × row length); `left` reads the other factor for some rows.
@@ -113,7 +113,7 @@ class _Pair:
     factor: float
 
     @classmethod
-    def of(cls, adapter: Adapter, expert: int, is_token_embedding: bool) -> _Pair:
+    def of(cls, adapter: Adapter, expert: int, is_token_embedding: bool) -> _FactorPair:
         rank = adapter.rank
         right_factor, rows = (adapter.b, adapter.a) if is_token_embedding else (adapter.a, adapter.b)
         size = right_factor.shape[0] * right_factor.shape[1]
@@ -137,7 +137,7 @@ def _read_narrow(factor: Plain, start: int, count: int) -> Floats:
     return values
 
 
-def _add(band: NDArray[np.float64], pairs: Sequence[tuple[_Pair, NDArray[np.float64]]]) -> None:
+def _add(band: NDArray[np.float64], pairs: Sequence[tuple[_FactorPair, NDArray[np.float64]]]) -> None:
     """Add all pairs to `band` (rows × row length) in place. The pairs are summed first, then the sum is added."""
     tile_rows = max(1, TILE_ELEMENTS // band.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are refused when they are encoded

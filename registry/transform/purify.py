@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from organs.registry.errors import BadOrgan
 from organs.registry.gguf.types import DType
@@ -100,42 +99,16 @@ class Purification:
     """The share of the energy that `spectral` keeps, above 0 and up to 1. `fractal` does not use it."""
 
 
-def purified(values: ArrayLike, method: PurifyMethod | str, keep: float = KEEP_DEFAULT) -> NDArray[np.float64]:
-    """Return a purified copy of an array, with the same shape, and to float64's rounding the same mean and deviation.
-
-    The flat array is purified in windows of 2^20 values. If it has fewer than 64 values, or all are equal, the copy is
-    not changed. Raises BadOrgan for NaN, infinities, an unknown method, a `keep` that is not above 0 and up to 1, and
-    if the purified values would all be equal, because the deviation cannot be restored then.
-    """
-    purification = Purification(_method(method), keep)
-    array = np.asarray(values, np.float64)
-    flat = array.ravel()
-    if not np.isfinite(flat).all():
-        raise BadOrgan("an organ with NaN or infinite values cannot be purified")
-    before = after = Moments()
-    windows = []
-    for start in range(0, flat.size, WINDOW_ELEMENTS):
-        window = flat[start : start + WINDOW_ELEMENTS]
-        windows.append(cleaned(window, purification))
-        before, after = before.with_more(moments(window)), after.with_more(moments(windows[-1]))
-    if is_unchanged(before):
-        return array.copy()
-    return np.concatenate([restored(window, before, after) for window in windows]).reshape(array.shape)
-
-
 def cleaned(window: Window, purification: Purification) -> Window:
     """Return a purified copy of a window; its mean is subtracted first and added again.
 
-    If all values are equal, the copy is not changed. Raises BadOrgan as `purified` does.
+    If all values are equal, the copy is not changed.
     """
-    method = _method(purification.method)
-    if not 0 < purification.keep <= 1:
-        raise BadOrgan(f"a share of {purification.keep} of the energy cannot be kept; it is above 0 and up to 1")
     mean = total(window) / window.size
     centred = window - mean
     if not centred.any():
         return window.copy()
-    if method is PurifyMethod.SPECTRAL:
+    if purification.method is PurifyMethod.SPECTRAL:
         clean = _keep_strongest(_mirror(centred), purification.keep)
     else:
         clean = _attenuate_incoherent(_mirror(centred))
@@ -150,20 +123,16 @@ def is_unchanged(organ: Moments) -> bool:
 
 
 def restored(window: Window, before: Moments, after: Moments) -> Window:
-    """Return a purified window, shifted and scaled so that the organ has the moments `before` instead of `after`."""
+    """Return a purified window, shifted and scaled so that the organ has the moments `before` instead of `after`.
+
+    Raises BadOrgan if all purified values are equal, because the deviation cannot be restored then.
+    """
     if after.standard_deviation == 0.0:
         raise BadOrgan("purification would make all values of this organ equal")
     moved = window - after.mean
     moved *= before.standard_deviation / after.standard_deviation
     moved += before.mean
     return moved
-
-
-def _method(name: str) -> PurifyMethod:
-    try:
-        return PurifyMethod(name)
-    except ValueError:
-        raise BadOrgan(f"{name[:80]!r} is not a method of purification: use spectral or fractal") from None
 
 
 def _mirror(values: Window) -> Window:
@@ -201,7 +170,8 @@ def _attenuate_incoherent(values: Window) -> Window:
 
     The number of `values` must be a power of two.
     """
-    wavelets = _wavelets()
+    import pywt as wavelets  # on first use: it takes 80 ms and is rarely needed
+
     scales = min(SCALES_MAX, values.size.bit_length() - 1)
     coarse, *details = wavelets.wavedec(values, "haar", mode="periodization", level=scales)
     attenuated = [details[0], *(detail * _gain(detail, parent) for parent, detail in pairwise(details))]
@@ -228,13 +198,6 @@ def _relative(details: Window) -> Window:
     """Return the amplitudes of one scale divided by the root of their mean energy."""
     energy = total(details * details) / details.size
     return np.abs(details) / np.sqrt(energy) if energy > 0.0 else np.zeros_like(details)
-
-
-def _wavelets() -> Any:
-    """Import PyWavelets on first use: it takes 80 ms and is rarely needed."""
-    import pywt
-
-    return pywt
 
 
 TOLERANCE = 1e-3
@@ -267,7 +230,10 @@ def purified_and_encoded(
     1.00 ± 0.01 in BF16. In Q4_0 to Q5_1 the best trial is used, without an error. An organ of fewer than 64 values, or
     of equal values, is only encoded. Also raises BadOrgan for values that are not finite or that `dtype` cannot hold.
     """
-    before, after = _both_moments(windows(), purification)
+    before = after = Moments()
+    for window in windows():
+        before = before.with_more(moments(window))
+        after = after.with_more(moments(cleaned(window, purification)))
     assert before.count == elements
     encoded_moments = Moments()
     unchanged = is_unchanged(before)
@@ -285,16 +251,8 @@ def purified_and_encoded(
         raise BadOrgan(f"{dtype.name} is too coarse to hold this organ's mean and standard deviation")
 
 
-def _both_moments(windows: Iterator[Window], purification: Purification) -> tuple[Moments, Moments]:
-    before = after = Moments()
-    for window in windows:
-        before = before.with_more(moments(window))
-        after = after.with_more(moments(cleaned(window, purification)))
-    return before, after
-
-
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _EncodedWindow:
     """An encoded window, its decoded values and their moments."""
 
     data: bytes
@@ -313,13 +271,13 @@ class _Target:
     moments: Moments
     dtype: DType
 
-    def trial(self, shift: float, stretch: float) -> _Trial:
+    def trial(self, shift: float, stretch: float) -> _EncodedWindow:
         """Return the window shifted, stretched and encoded."""
         data, decoded = encoded(self.centred * stretch + (self.moments.mean + shift), self.dtype)
         trial_moments = moments(decoded)
-        return _Trial(data, decoded, trial_moments, _error(trial_moments, self.moments), shift, stretch)
+        return _EncodedWindow(data, decoded, trial_moments, _error(trial_moments, self.moments), shift, stretch)
 
-    def spliced(self, front: _Trial, rest: _Trial) -> _Trial:
+    def spliced(self, front: _EncodedWindow, rest: _EncodedWindow) -> _EncodedWindow:
         """Return the front of one trial and the rest of another, joined after the block with the least error.
 
         If one trial is too high and the other too low, the error at the best block is at most the change of one block.
@@ -338,10 +296,10 @@ class _Target:
         decoded = np.concatenate([front.decoded[:cut], rest.decoded[cut:]])
         trial_moments = moments(decoded)
         error = _error(trial_moments, self.moments)
-        return _Trial(front.data[:cut_bytes] + rest.data[cut_bytes:], decoded, trial_moments, error)
+        return _EncodedWindow(front.data[:cut_bytes] + rest.data[cut_bytes:], decoded, trial_moments, error)
 
 
-def _best_trial(wanted: Window, dtype: DType, tolerance: float) -> _Trial:
+def _best_trial(wanted: Window, dtype: DType, tolerance: float) -> _EncodedWindow:
     """Return `wanted` in `dtype`, with a mean and standard deviation within `tolerance` after decoding.
 
     If this is not possible, return the best of all trials and of all splices of two consecutive trials.
@@ -359,7 +317,7 @@ def _best_trial(wanted: Window, dtype: DType, tolerance: float) -> _Trial:
     return best
 
 
-def _trials(target: _Target) -> Iterator[_Trial]:
+def _trials(target: _Target) -> Iterator[_EncodedWindow]:
     """Yield a trial without correction, then corrected trials, then for small windows trials around the best one."""
     best = last = target.trial(0.0, 1.0)
     yield last

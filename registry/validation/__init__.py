@@ -3,13 +3,12 @@
     texts       the texts that models are scored on
     verdict     compute perplexities from the log-probabilities of tokens
     llama       llama.cpp through the package `xllamacpp` (the extra `validate`), in a confined child
-    scorer      the program in the confined child: it loads models, writes and scores
+    scorer      the program in the confined child: it loads models, writes, and computes log-likelihoods and divergences
     decoder     the C interface of llama.cpp
-    likelihood  log-likelihoods and divergences from logits
     quick       some seconds of measurement of a chimera beside its base
     intervals   intervals of means over windows
     command     any other runtime, as a command template
-    weights     the tensors of a GGUF file or a split set, for comparison with those of another
+    weights     the tensors of a GGUF file or a split set: compared with those of another, and zeroed in the control
     comparison  compare a chimera with its base, its donors and its control in one runtime
     run         run a registered chimera in a runtime, with its base, its donors and its control
     runtime     the interface of runtimes: requests, readings, scores and failures

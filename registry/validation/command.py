@@ -36,7 +36,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSetting
@@ -51,6 +50,7 @@ from organs.registry.validation.runtime import (
     Score,
     ScoringRequest,
     Window,
+    short_reason,
 )
 from organs.registry.validation.texts import spread_order
 
@@ -58,7 +58,6 @@ READ_OPTION, PROCESSES_OPTION = "--runtime-read", "--runtime-processes"
 """The options of `organ validate` that grant more."""
 TEMPLATE_MAX_LENGTH = 4096
 LINE_MAX_BYTES = 64 * 1024
-REASON_MAX_LENGTH = 300
 CHARACTERS_A_TOKEN = 4
 """Most tokenizers make 3 to 5 characters of English a token."""
 PERPLEXITY_MIN = 0.999
@@ -299,10 +298,6 @@ def _parse(template: str) -> tuple[dict[str, str], list[str]]:
     return variables, arguments
 
 
-class _Refusal(Exception):
-    """An invalid answer; the message is the end of a sentence."""
-
-
 def _windows(text: str, size: int) -> list[str]:
     """Return the windows of `size` characters of a text, in the order of `spread_order`."""
     cut = [text[start : start + size] for start in range(0, len(text), size)]
@@ -340,10 +335,38 @@ def _answer(result: Result, tokens: int, text: str) -> Window | Failure | None:
     failure = _end_failure(result)
     if failure is not None:
         return failure
+
+    def refused(reason: str) -> Failure:
+        return Failure(FailureKind.REFUSED, reason)
+
+    line = (result.output.strip().splitlines() or [b""])[-1]
+    if not line:
+        return refused("the runtime printed nothing")
+    if len(line) > LINE_MAX_BYTES:
+        return refused(f"the last line of the runtime's output has more than {LINE_MAX_BYTES} bytes")
     try:
-        return _window(_last_object(result.output), tokens, text)
-    except _Refusal as refusal:
-        return Failure(FailureKind.REFUSED, str(refusal))
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        shown = short_reason(plain_text(line[:80]))
+        return refused(f"the last line of the runtime's output is not a JSON object: {shown!r}")
+    if answer.get("loads") is False:
+        reason = answer.get("reason")
+        if not isinstance(reason, str) or not reason.strip():
+            reason = "the runtime says that the model does not load"
+        return refused(short_reason(reason))
+    if "perplexity" not in answer:
+        is_loaded = answer.get("loads") is True
+        return None if is_loaded else refused("the runtime printed neither a perplexity nor whether the model loads")
+    perplexity = _number(answer["perplexity"])
+    if perplexity is None or perplexity < PERPLEXITY_MIN:
+        shown = short_reason(json.dumps(answer["perplexity"]))
+        return refused(f"the runtime printed an invalid perplexity: {shown}")
+    count, stated = tokens, answer.get("tokens")
+    if isinstance(stated, int) and not isinstance(stated, bool) and 0 < stated < 1 << 31:
+        count = stated
+    return Window(math.log(perplexity) * count, count, digest_of(text.encode())[:16])
 
 
 def _end_failure(result: Result) -> Failure | None:
@@ -355,43 +378,6 @@ def _end_failure(result: Result) -> Failure | None:
     if result.code:
         return Failure(FailureKind.CRASHED, f"the runtime ended with {result.code}{_last_words(result)}")
     return None
-
-
-def _last_object(output: bytes) -> dict[str, Any]:
-    lines = output.strip().splitlines()
-    line = lines[-1] if lines else b""
-    if not line:
-        raise _Refusal("the runtime printed nothing")
-    if len(line) > LINE_MAX_BYTES:
-        raise _Refusal(f"the last line of the runtime's output has more than {LINE_MAX_BYTES} bytes")
-    try:
-        answer = json.loads(line)
-    except (ValueError, RecursionError):
-        answer = None
-    if not isinstance(answer, dict):
-        raise _Refusal(f"the last line of the runtime's output is not a JSON object: {_short(plain_text(line[:80]))!r}")
-    return answer
-
-
-def _window(answer: dict[str, Any], tokens: int, text: str) -> Window | None:
-    if answer.get("loads") is False:
-        reason = answer.get("reason")
-        raise _Refusal(
-            _short(reason)
-            if isinstance(reason, str) and reason.strip()
-            else "the runtime says that the model does not load"
-        )
-    if "perplexity" not in answer:
-        if answer.get("loads") is not True:
-            raise _Refusal("the runtime printed neither a perplexity nor whether the model loads")
-        return None
-    perplexity = _number(answer["perplexity"])
-    if perplexity is None or perplexity < PERPLEXITY_MIN:
-        raise _Refusal(f"the runtime printed an invalid perplexity: {_short(json.dumps(answer['perplexity']))}")
-    count, stated = tokens, answer.get("tokens")
-    if isinstance(stated, int) and not isinstance(stated, bool) and 0 < stated < 1 << 31:
-        count = stated
-    return Window(math.log(perplexity) * count, count, digest_of(text.encode())[:16])
 
 
 def _number(value: object) -> float | None:
@@ -406,8 +392,4 @@ def _number(value: object) -> float | None:
 
 def _last_words(result: Result) -> str:
     lines = [line.strip() for line in result.log.splitlines() if line.strip()]
-    return f": {_short(lines[-1])}" if lines else ""
-
-
-def _short(text: str) -> str:
-    return plain_text(text.encode("utf-8", "replace")).replace("\n", " ").strip()[:REASON_MAX_LENGTH].rstrip(".")
+    return f": {short_reason(lines[-1])}" if lines else ""

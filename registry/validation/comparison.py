@@ -6,12 +6,10 @@ of each text, then twice as many of those texts that are still open (`looks`).
 
 from __future__ import annotations
 
-import errno
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import compress
@@ -19,14 +17,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol
 
-import numpy as np
-
 from organs.registry.anatomy import is_expert_stack, place_of
 from organs.registry.digest import Digest, digest_of
-from organs.registry.errors import BadInput, DiskFull, OrganError, StoreUnwritable, UnsupportedDType
-from organs.registry.gguf import quants
+from organs.registry.errors import BadInput, OrganError
 from organs.registry.gguf.header import Header
-from organs.registry.gguf.types import DType
 from organs.registry.kinds import FileKind
 from organs.registry.validation.intervals import looks
 from organs.registry.validation.runtime import (
@@ -45,11 +39,10 @@ from organs.registry.validation.texts import ScoredText, fitted_texts
 from organs.registry.validation.verdict import Judgement, TextScores, judge, judge_writing
 from organs.registry.validation.weights import (
     CHAT_TEMPLATE_KEY,
-    CHUNK_BYTES,
     Weights,
-    WeightsFile,
     files_digest,
     is_feed_forward,
+    write_control,
 )
 
 
@@ -109,7 +102,6 @@ class ValidationBudget:
     """For all models together. Loading, and the first window of each model, are not limited by it."""
     tokens: int = TOKENS_MAX
     """The most tokens of each text that a model scores."""
-    window_tokens: int = WINDOW_TOKENS
     enough_tokens: int = TOKENS_ENOUGH
     """A text that is settled gets more windows up to so many tokens, while at most CHEAP_SHARE of the time is used."""
 
@@ -118,8 +110,6 @@ class ValidationBudget:
             raise BadInput(f"{self.tokens} tokens of each text: {TOKENS_MIN:,} to {TOKENS_MAX:,} can be scored")
         if not SECONDS_MIN <= self.seconds <= SECONDS_MAX:
             raise BadInput(f"{self.seconds:g} seconds: a validation takes {SECONDS_MIN:g} seconds to a week")
-        if self.window_tokens < WINDOW_TOKENS_MIN:
-            raise BadInput(f"a window of {self.window_tokens} tokens: at least {WINDOW_TOKENS_MIN} are needed")
 
 
 def file_candidate(path: Path) -> RunnableModel:
@@ -129,17 +119,18 @@ def file_candidate(path: Path) -> RunnableModel:
     return RunnableModel(path.name, files_digest(path), lambda: nullcontext(path), facts)
 
 
-def window_that_fits(requested: int, chimera: RunnableModel, base: RunnableModel) -> int:
-    """Return the size of a window in tokens: `requested`, or the smaller context of the two models.
+def window_that_fits(chimera: RunnableModel, base: RunnableModel) -> int:
+    """Return the size of a window in tokens: WINDOW_TOKENS, or the smaller context of the two models.
 
     Raises BadInput if a context is too small.
     """
+    window_tokens = WINDOW_TOKENS
     for role, model in (("the chimera", chimera), ("its base", base)):
         context = model.facts.context_tokens
         if context is not None and context < WINDOW_TOKENS_MIN:
             raise BadInput(f"{role} has a context of {context} tokens; at least {WINDOW_TOKENS_MIN} are needed")
-        requested = min(requested, context or requested)
-    return requested
+        window_tokens = min(window_tokens, context or window_tokens)
+    return window_tokens
 
 
 def texts_for(base: RunnableModel, texts: Sequence[ScoredText]) -> tuple[ScoredText, ...]:
@@ -155,91 +146,6 @@ def texts_for(base: RunnableModel, texts: Sequence[ScoredText]) -> tuple[ScoredT
     return fitted
 
 
-_NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def write_control(model: Path, names: Iterable[str], target: Path) -> None:
-    """Write to `target`, which must not exist, a copy of the file `model` in which the tensors `names` are zero bytes.
-
-    A name can also be that of an expert, with its number: `blk.3.ffn_up_exps.weight[17]`.
-
-    Zeroed ranges are holes if the file system supports them; other bytes are shared with `model` if possible, else
-    copied. A failure leaves no file. Raises BadInput for an unknown name and for a split set, UnsupportedDType if zero
-    bytes may not mean zeros, DiskFull, StoreUnwritable, BadSource, BadGguf.
-    """
-    with Weights(model) as weights:
-        if len(weights.files) > 1:
-            raise BadInput(f"{model.name}: a control is made from a single file, not from a split set")
-        spans = sorted(_zeroed(weights, names))
-        try:
-            _write(weights.files[0], spans, target)
-        except OSError as error:
-            kind = DiskFull if error.errno in _FULL else StoreUnwritable
-            raise kind(f"{target}: the control cannot be written: {error.strerror}") from error
-
-
-def zero_bytes_mean_zero(dtype: DType) -> bool:
-    """Return whether a tensor of zero bytes is a tensor of zeros, by its decoder; False without a decoder.
-
-    Quantised blocks are a scale times integers, and the scale of zero bytes is 0. This holds for every dtype that can
-    be decoded; a test checks each.
-    """
-    if not quants.can_dequantize(dtype):
-        return False
-    return not np.any(quants.decode(bytes(dtype.block_bytes), dtype))
-
-
-def _zeroed(weights: Weights, names: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Return the byte ranges of the tensors and experts `names`."""
-    for name in dict.fromkeys(names):
-        spot = weights.organ(name)
-        if spot is None:
-            raise BadInput(f"{weights.files[0].name}: there is no tensor {name[:80]!r} to zero")
-        if not zero_bytes_mean_zero(spot.info.dtype):
-            raise UnsupportedDType(f"{name}: zero bytes of {spot.info.dtype.name} may not mean zeros")
-        yield spot.offset, spot.offset + spot.size_bytes
-
-
-def _write(source: WeightsFile, zeroed: list[tuple[int, int]], target: Path) -> None:
-    descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.ftruncate(descriptor, source.size_bytes)
-        position = 0
-        for begin, end in zeroed:
-            _copy(source, descriptor, position, begin)
-            position = end
-        _copy(source, descriptor, position, source.size_bytes)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(target)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _copy(source: WeightsFile, descriptor: int, begin: int, end: int) -> None:
-    """Copy the bytes from `begin` to `end` to the same place, inside the kernel if possible."""
-    while begin < end:
-        copied = _copy_range(source.descriptor, descriptor, begin, end - begin)
-        if not copied:
-            data = source.read_at(begin, min(CHUNK_BYTES, end - begin))
-            copied = os.pwrite(descriptor, data, begin)
-        begin += copied
-
-
-def _copy_range(source: int, target: int, offset: int, size: int) -> int:
-    """Return the number of bytes that the kernel copied; 0 if it cannot."""
-    if not hasattr(os, "copy_file_range"):  # macOS
-        return 0
-    try:
-        return os.copy_file_range(source, target, size, offset, offset)
-    except OSError as error:
-        if error.errno in _NO_RANGE_COPY:
-            return 0
-        raise
-
-
 @dataclass(frozen=True, slots=True)
 class ScoreKey:
     """Everything that the scores of windows depend on."""
@@ -253,28 +159,13 @@ class ScoreKey:
 
 
 class ScoreCache(Protocol):
-    """A cache of the scores of windows. It can lose scores, but never returns a wrong one."""
+    """A cache of the scores of windows, such as a dict. It can lose scores, but never returns a wrong one."""
 
-    def get(self, key: ScoreKey) -> Score | None:
-        """Return the score under `key`, or None; its `text` is the name at the time of `put`."""
+    def get(self, key: ScoreKey, /) -> Score | None:
+        """Return the score under `key`, or None; its `text` is the name at the time when it was stored."""
         ...
 
-    def put(self, key: ScoreKey, score: Score) -> None:
-        """Store `score` under `key`."""
-        ...
-
-
-@dataclass(slots=True)
-class MemoryCache:
-    """A cache of scores in memory."""
-
-    scores: dict[ScoreKey, Score] = field(default_factory=dict)
-
-    def get(self, key: ScoreKey) -> Score | None:
-        return self.scores.get(key)
-
-    def put(self, key: ScoreKey, score: Score) -> None:
-        self.scores[key] = score
+    def __setitem__(self, key: ScoreKey, score: Score, /) -> None: ...
 
 
 DONORS_MAX = 16
@@ -337,15 +228,14 @@ def validate(
     budget: ValidationBudget | None = None,
     progress: Progress = lambda _: None,
     cache: ScoreCache | None = None,
-    folder: Path | None = None,
     act: str = GRAFTED,
 ) -> Validation:
     """Score base, chimera, control and donors on the same windows in `runtime`, and return the verdict.
 
     `grafted` names the grafted tensors and experts; the feed-forward among them is zeroed in the control. Scores of
     base, donors and control can come from `cache`, without a file; the chimera is always run. The files of base,
-    chimera and control exist at the same time; the control is written below `folder` (by default the system's temporary
-    folder), which needs space for a copy of the chimera, and then removed. `act` is `CHANGED` if the tensors in
+    chimera and control exist at the same time; the control is written into the system's temporary folder, which needs
+    space for a copy of the chimera, and then removed. `act` is `CHANGED` if the tensors in
     `grafted` are only known to differ from the base's.
 
     A crash of the runtime on the chimera is part of the result. Raises NoRuntime, NoVerdict if the runtime refuses the
@@ -354,25 +244,32 @@ def validate(
     """
     limits = budget or ValidationBudget()
     texts = texts_for(base, texts)
-    _check(texts, donors)
-    window_tokens = window_that_fits(limits.window_tokens, chimera, base)
+    if not 1 <= len(texts) <= TEXTS_MAX:
+        raise BadInput(f"{len(texts)} texts: 1 to {TEXTS_MAX} can be scored")
+    if len(donors) > DONORS_MAX:
+        raise BadInput(f"{len(donors)} donors: at most {DONORS_MAX} can be compared")
+    window_tokens = window_that_fits(chimera, base)
     touched = tuple(grafted)
     names = tuple(filter(is_feed_forward, touched))
     with ExitStack() as files:
-        trial = _Trial(
-            texts, runtime, limits, window_tokens, progress, MemoryCache() if cache is None else cache, files
-        )
+        trial = _Trial(texts, runtime, limits, window_tokens, progress, {} if cache is None else cache, files)
         origin = trial.subject("base", base, writes=True)
         own = trial.subject("chimera", chimera, writes=True)
         others = [trial.subject(f"donor {number}", donor) for number, donor in enumerate(donors, start=1)]
-        control = trial.subject("control", _control(own, names, folder, trial)) if names else None
+        control = trial.subject("control", _control(own, names, trial)) if names else None
         trial.measure(origin, own, control)
         trial.measure_donors(others, own)
     remark = _remark(control, own, act, touched)
-    scores = _text_scores(trial, origin, own, control, others)
+    scores = trial.text_scores(origin, own, control)
+    written = own.reading.written
+    after = remark if origin.failure is None else f"The base does not run: {origin.failure.reason}."
+    if origin.failure or own.failure or written is None or any(score.window_count for score in own.scores):
+        verdict = judge(scores, None if own.failure is None else own.failure.reason, after, act)
+    else:
+        verdict = replace(judge_writing(written, origin.reading.written), texts=tuple(scores))
     return Validation(
         tuple(model.name for model in (chimera, base, *donors)),
-        _verdict(scores, origin, own, remark, act),
+        verdict,
         origin.reading,
         own.reading,
         None if control is None or (not control.runs and not control.is_compared) else control.reading,
@@ -422,10 +319,8 @@ class _Subject:
             self.failure,
             tuple(self.scores),
             None if written is None else written.written,
-            written is not None and written.by_chat_template,
             self.runs[-1].log if self.runs else "",
             sum(run.seconds for run in self.runs),
-            cached=not self.runs,
         )
 
     def add(self, reading: RuntimeReading) -> None:
@@ -496,7 +391,12 @@ class _Trial:
         """Add windows until every text is settled or the budget is spent."""
         self._extend(base, [1] * len(self.texts), 3)
         self._leave_out_unknown_chats(base)
-        _check_base(base)
+        if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:
+            raise NoVerdict(f"the base does not run, so there is no verdict: {base.failure.reason}")
+        for score in base.scores:
+            if base.failure is None and score.token_count < WINDOW_TOKENS_MIN:
+                count = f"{score.token_count} tokens; at least {WINDOW_TOKENS_MIN} are needed"
+                raise BadInput(f"the text {score.text!r} has {count}")
         plans = [looks(self.window_limit(score)) for score in base.scores]
         places = [0] * len(plans)
         while True:
@@ -507,12 +407,13 @@ class _Trial:
                     break
                 self._extend(subject, counts, left)
                 counts = [min(count, len(score.windows)) for count, score in zip(counts, subject.scores, strict=True)]
-            _check_tokens(base, chimera)
+            for ours, theirs in zip(chimera.scores, base.scores, strict=True):
+                check_same_tokens(ours, theirs)
             if base.failure or chimera.failure or self.seconds > self.budget.seconds:
                 return
             if not any(score.windows for score in base.scores):
                 return  # the runtime measures no perplexity
-            scores = _text_scores(self, base, chimera, control, ())
+            scores = self.text_scores(base, chimera, control)
             wanted = [
                 number
                 for number, score in enumerate(scores)
@@ -551,12 +452,28 @@ class _Trial:
         by_tokens = -(-self.budget.tokens // (self.window_tokens - 1))
         return max(1, min(score.window_count, by_tokens))
 
-    def bits(self, score: Score, text: ScoredText) -> float | None:
-        """Return the bits that a model needs for each byte of a text; None if unknown."""
-        perplexity = score.perplexity
-        if perplexity is None or not 0.0 < perplexity < math.inf or not score.token_count:
-            return None
-        return math.log2(perplexity) * score.token_count / len(text.text.encode())
+    def text_scores(self, base: _Subject, chimera: _Subject, control: _Subject | None) -> list[TextScores]:
+        """Return the scores of each text by the windows that base, chimera and control have."""
+        compared = control if control is not None and control.is_compared else None
+        subjects = [base, chimera, *([compared] if compared is not None else [])]
+        results = []
+        for place, text in enumerate(self.texts):
+            of_base, count = base.scores[place], min(len(subject.scores[place].windows) for subject in subjects)
+            limit, bits = self.window_limit(of_base), None
+            if of_base.perplexity is not None and 0.0 < of_base.perplexity < math.inf and of_base.token_count:
+                bits = math.log2(of_base.perplexity) * of_base.token_count / len(text.text.encode())
+            results.append(
+                TextScores(
+                    text.name,
+                    of_base.windows[:count],
+                    chimera.scores[place].windows[:count],
+                    None if compared is None else compared.scores[place].windows[:count],
+                    look_count=len(looks(limit)),
+                    window_limit=limit,
+                    bits=bits,
+                )
+            )
+        return results
 
     def _wants_more(self, score: TextScores) -> bool:
         """Return whether a text needs more windows; or gets some because there is time."""
@@ -598,7 +515,7 @@ class _Trial:
                 key = self._key(subject.candidate, text)
                 known = self.cache.get(key)
                 if known is None or len(known.windows) < len(score.windows):
-                    self.cache.put(key, score)
+                    self.cache[key] = score
 
     def say(self, role: str, action: str, windows: int = 0) -> None:
         """Report a step; `windows` are scored, but not in a reading yet."""
@@ -612,7 +529,7 @@ class _Trial:
     def _expect(self, base: _Subject, chimera: _Subject, control: _Subject | None, counts: Sequence[int]) -> None:
         """Estimate the work that is left: `counts` now, and what would settle the texts if the deviations stay."""
         expected = list(counts)
-        for place, score in enumerate(_text_scores(self, base, chimera, control, ())):
+        for place, score in enumerate(self.text_scores(base, chimera, control)):
             if score.chimera and not self._wants_more(score):
                 continue
             limit = self.window_limit(base.scores[place])
@@ -633,43 +550,24 @@ class _Trial:
         return ScoreKey(model.digest, text.digest, self.window_tokens, self.runtime.identity)
 
 
+def check_same_tokens(chimera: Score, base: Score) -> None:
+    """Raise NoVerdict if the two models tokenize a text differently."""
+    if any(ours.digest != theirs.digest for ours, theirs in zip(chimera.windows, base.windows, strict=False)):
+        raise NoVerdict(f"the chimera and its base tokenize the text {chimera.text!r} differently: no comparison")
+
+
 def _missing(subject: _Subject, counts: Sequence[int]) -> int:
     """Return how many windows a model has less than `counts`."""
     return sum(max(0, count - len(score.windows)) for count, score in zip(counts, subject.scores, strict=True))
 
 
-def _check(texts: Sequence[ScoredText], donors: Sequence[RunnableModel]) -> None:
-    if not 1 <= len(texts) <= TEXTS_MAX:
-        raise BadInput(f"{len(texts)} texts: 1 to {TEXTS_MAX} can be scored")
-    if len(donors) > DONORS_MAX:
-        raise BadInput(f"{len(donors)} donors: at most {DONORS_MAX} can be compared")
-
-
-def _check_base(base: _Subject) -> None:
-    """Check that a chimera can be compared with the base."""
-    if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:
-        raise NoVerdict(f"the base does not run, so there is no verdict: {base.failure.reason}")
-    for score in base.scores:
-        if base.failure is None and score.token_count < WINDOW_TOKENS_MIN:
-            raise BadInput(
-                f"the text {score.text!r} has {score.token_count} tokens; at least {WINDOW_TOKENS_MIN} are needed"
-            )
-
-
-def _check_tokens(base: _Subject, chimera: _Subject) -> None:
-    """Check that both models tokenize the texts in the same way."""
-    for ours, theirs in zip(chimera.scores, base.scores, strict=True):
-        if any(left.digest != right.digest for left, right in zip(ours.windows, theirs.windows, strict=False)):
-            raise NoVerdict(f"the chimera and its base tokenize the text {ours.text!r} differently: no comparison")
-
-
-def _control(chimera: _Subject, names: tuple[str, ...], folder: Path | None, trial: _Trial) -> RunnableModel:
+def _control(chimera: _Subject, names: tuple[str, ...], trial: _Trial) -> RunnableModel:
     """Return the control, which is written when it is needed; its digest is that of its definition."""
 
     @contextmanager
     def placed() -> Iterator[Path]:
         assert chimera.path is not None, "the chimera has run"
-        with tempfile.TemporaryDirectory(prefix="organ-validation-", dir=folder) as place:
+        with tempfile.TemporaryDirectory(prefix="organ-validation-") as place:
             trial.say("control", "writing")
             path = Path(place, CONTROL_FILE)
             write_control(chimera.path, names, path)
@@ -695,38 +593,3 @@ def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequ
     if not control.is_compared:
         return f"The time was over before the control was scored, so {unknown}."
     return None
-
-
-def _text_scores(
-    trial: _Trial, base: _Subject, chimera: _Subject, control: _Subject | None, donors: Sequence[_Subject]
-) -> list[TextScores]:
-    """Return the scores of each text by the windows that base, chimera and control have."""
-    results = []
-    for place, text in enumerate(trial.texts):
-        compared = control if control is not None and control.is_compared else None
-        subjects = [base, chimera, *([compared] if compared is not None else [])]
-        count = min(len(subject.scores[place].windows) for subject in subjects)
-        results.append(
-            TextScores(
-                text.name,
-                base.scores[place].windows[:count],
-                chimera.scores[place].windows[:count],
-                None if compared is None else compared.scores[place].windows[:count],
-                tuple(donor.scores[place].windows[:count] for donor in donors),
-                look_count=len(looks(trial.window_limit(base.scores[place]))),
-                window_limit=trial.window_limit(base.scores[place]),
-                bits=trial.bits(base.scores[place], text),
-            )
-        )
-    return results
-
-
-def _verdict(
-    scores: Sequence[TextScores], base: _Subject, chimera: _Subject, remark: str | None, act: str
-) -> Judgement:
-    written = chimera.reading.written
-    if base.failure is not None:
-        remark = f"The base does not run: {base.failure.reason}."
-    elif chimera.failure is None and written is not None and not any(score.window_count for score in chimera.scores):
-        return replace(judge_writing(written, base.reading.written), texts=tuple(scores))
-    return judge(scores, None if chimera.failure is None else chimera.failure.reason, remark, act)

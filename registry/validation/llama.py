@@ -24,6 +24,7 @@ from organs.registry.validation.runtime import (
     Score,
     ScoringRequest,
     Window,
+    short_reason,
 )
 from organs.registry.validation.scorer import Line, Order, OrderedText
 
@@ -45,7 +46,6 @@ busy machine two threads can take ten times as long as one."""
 OUTPUT_MAX_BYTES = 4 * 1024 * 1024
 """About 130 bytes for each window."""
 WRITTEN_MAX_LENGTH = 2000
-REASON_MAX_LENGTH = 300
 
 _LOADING = re.compile(r"error loading model: (?P<reason>.+)")
 _ERROR = re.compile(r"^[0-9.]+ E (?P<reason>.+)$", re.MULTILINE)
@@ -55,19 +55,19 @@ _ASSERTION = re.compile(r"GGML_ASSERT\(.+")
 class LlamaCpp:
     """The built-in runtime. Raises NoRuntime if `xllamacpp` is not installed."""
 
-    def __init__(self, limits: Limits | None = None, package: str = PACKAGE, *, requires_sandbox: bool = False) -> None:
+    def __init__(self, limits: Limits | None = None, *, requires_sandbox: bool = False) -> None:
         self._limits = limits or Limits()
         self._requires_sandbox = requires_sandbox
         try:
-            version = metadata.version(package)
+            version = metadata.version(PACKAGE)
         except metadata.PackageNotFoundError:
             raise NoRuntime(NOT_INSTALLED, EXTRA) from None
-        self._identity = f"llama.cpp, {package} {version}, {METHOD}"
+        self._identity = f"llama.cpp, {PACKAGE} {version}, {METHOD}"
 
     @staticmethod
-    def is_installed(package: str = PACKAGE) -> bool:
+    def is_installed() -> bool:
         """Return whether the package of llama.cpp is installed."""
-        return util.find_spec(package) is not None
+        return util.find_spec(PACKAGE) is not None
 
     @property
     def identity(self) -> str:
@@ -90,13 +90,12 @@ class LlamaCpp:
             raise NoRuntime(f"{NOT_INSTALLED} ({answers.missing})", EXTRA)
         if answers.incomparable is not None:
             line = telling_line(result.log)
-            raise NoVerdict(_short(answers.incomparable) + (f": {_short(line)}" if line else ""))
+            raise NoVerdict(short_reason(answers.incomparable) + (f": {short_reason(line)}" if line else ""))
         tokens, seconds = answers.rate
         return RuntimeReading(
             None if answers.is_done else _failure(result, answers),
             answers.scores(answers.windows, request.ranks),
             answers.written,
-            answers.by_chat_template,
             result.log,
             result.seconds,
             reference=answers.scores(answers.reference, request.reference_ranks),
@@ -157,7 +156,6 @@ class _Answers:
     rate: tuple[int, float] = (0, 0.0)
     """The scored tokens of both models, and the seconds that this took."""
     written: str | None = None
-    by_chat_template: bool = False
     is_loaded: bool = False
     is_done: bool = False
     refused: str | None = None
@@ -181,7 +179,6 @@ class _Answers:
                 windows[text, rank] = Window(nats, tokens, digest, divergence, same_top)
         if line.written is not None:
             self.written = plain_text(line.written.encode("utf-8", "replace"))[:WRITTEN_MAX_LENGTH]
-            self.by_chat_template = line.chat
         self.rate = line.rate or self.rate
         self.is_loaded, self.is_done = self.is_loaded or line.loaded, self.is_done or line.done
         self.refused = line.refused or self.refused
@@ -211,9 +208,9 @@ def _failure(result: Result, answers: _Answers) -> Failure:
     line = telling_line(result.log)
     if answers.refused is not None:
         generic = line if line and not answers.is_loaded else answers.refused
-        return Failure(FailureKind.REFUSED, f"the model was refused: {_short(generic)}")
+        return Failure(FailureKind.REFUSED, f"the model was refused: {short_reason(generic)}")
     how = result.signal_name or f"it ended with {result.code}"
-    details = f": {_short(line)}" if line else ""
+    details = f": {short_reason(line)}" if line else ""
     return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {phase}{details}")
 
 
@@ -224,10 +221,6 @@ def telling_line(log: str) -> str | None:
         if match is not None:
             return (match["reason"] if match.groupdict() else match[0]).strip()
     return None
-
-
-def _short(text: str) -> str:
-    return plain_text(text.encode("utf-8", "replace")).replace("\n", " ").strip()[:REASON_MAX_LENGTH].rstrip(".")
 
 
 def usable_cores() -> int:

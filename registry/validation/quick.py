@@ -11,33 +11,31 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import count as count_from
-from itertools import takewhile
 from time import monotonic
 
 import numpy as np
 
 from organs.registry.amounts import duration_text, names_text
-from organs.registry.entities.quick_look import QuickLook, TextLook
-from organs.registry.entities.verdict import RunFailure
+from organs.registry.entities.validation import QuickLook, RunFailure, TextLook
 from organs.registry.errors import BadInput
 from organs.registry.validation.comparison import (
     RunnableModel,
     ScoreCache,
     ScoreKey,
+    check_same_tokens,
     evaluation_rate,
     texts_for,
     window_that_fits,
 )
 from organs.registry.validation.intervals import MeanInterval, interval_of
 from organs.registry.validation.runtime import (
-    WINDOW_TOKENS,
     Failure,
     FailureKind,
     NoVerdict,
     Runtime,
     Score,
     ScoringRequest,
+    finite,
     perplexity_of,
 )
 from organs.registry.validation.texts import CHAT, ScoredText
@@ -99,16 +97,31 @@ def quick_look(
     BadInput if no text can be scored; an exception of `progress` stops the look.
     """
     begun, limits = monotonic(), budget or LookBudget()
-    wanted, tokens = texts_for(base, texts), window_that_fits(WINDOW_TOKENS, chimera, base)
+    wanted, tokens = texts_for(base, texts), window_that_fits(chimera, base)
     keys = [ScoreKey(base.digest, text.digest, tokens, runtime.identity) for text in wanted]
     stored = [cache.get(key) for key in keys]
     known = [0 if score is None else len(score.windows) for score in stored]
     models = (chimera,) if min(known) >= limits.windows else (chimera, base)
-    needed = WINDOWS_LEAST * sum(seconds_for(models, tokens))
+    # A weight costs a multiplication and an addition for each token; a model of unknown size counts as 0.
+    speed = operations_per_second()
+    needed = WINDOWS_LEAST * sum(2.0 * model.facts.active_parameters * tokens / speed for model in models)
     if needed > TOO_LARGE_FROM * limits.seconds:
-        return _not_started(runtime, tokens, needed, limits)
+        duration, allowed = duration_text(needed), duration_text(limits.seconds)
+        return QuickLook(
+            sentence=f"Not started: these models need about {duration} for a first look on this machine, and {allowed} "
+            "are allowed. A validation takes the time that it is given.",
+            usable=None,
+            runtime=runtime.identity,
+            window_tokens=tokens,
+            seconds=0.0,
+            tokens_per_second=None,
+        )
     scored = wanted[: max(1, round(limits.seconds / needed))] if needed else wanted  # each gets enough windows
-    references = tuple(_reference_ranks(count, limits.windows) for count in known[: len(scored)])
+    # The base scores the windows without a stored score, and those that are compared.
+    references = tuple(
+        [rank for rank in range(limits.windows) if rank < COMPARED_WINDOWS or rank >= count]
+        for count in known[: len(scored)]
+    )
     with ExitStack() as files:
         progress(0.0, "writing the models")
         request = ScoringRequest(
@@ -128,11 +141,18 @@ def quick_look(
         reading = runtime.read(request, say)
         failure = reading.failure
         if failure is not None and failure.kind is not FailureKind.STOPPED:
-            _check_alone(replace(request, reference=None, reference_ranks=()), failure, runtime)
-    theirs = [_merged(*scores) for scores in zip(stored, reading.reference, references, strict=False)]
-    for key, old, new in zip(keys, stored, theirs, strict=False):
-        if len(new.windows) > (0 if old is None else len(old.windows)):
-            cache.put(key, new)
+            alone = replace(request, texts=scored[:1], ranks=(range(1),), reference=None, reference_ranks=())
+            if runtime.read(alone, lambda *_: None).failure is None:  # there is not enough memory for both
+                raise NoVerdict(f"the chimera runs, but not beside its base: {failure.reason}")
+    theirs = []
+    for key, old, found, ranks in zip(keys, stored, reading.reference, references, strict=False):
+        windows = [] if old is None else list(old.windows)
+        now = dict(zip(ranks, found.windows, strict=False))
+        while len(windows) in now:
+            windows.append(now[len(windows)])
+        theirs.append(replace(found, windows=tuple(windows)))
+        if len(windows) > (0 if old is None else len(old.windows)):
+            cache[key] = theirs[-1]
     pairs = [
         _compared(*scores) for scores in zip(scored, theirs, reading.scores, strict=False) if scores[2].token_count
     ]
@@ -152,27 +172,13 @@ def quick_look(
         window_tokens=tokens,
         seconds=round(monotonic() - begun, 1),
         seconds_allowed=limits.seconds,
-        tokens_per_second=_finite(evaluation_rate([reading])),
+        tokens_per_second=finite(evaluation_rate([reading])),
         texts=tuple(look for look, _ in pairs),
         failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
     )
 
 
-def _reference_ranks(known: int, windows: int) -> list[int]:
-    """Return the windows that the base scores: those without a stored score, and those that are compared."""
-    return [rank for rank in range(windows) if rank < COMPARED_WINDOWS or rank >= known]
-
-
-def seconds_for(models: Sequence[RunnableModel], tokens: int) -> list[float]:
-    """Return about how many seconds a window of so many tokens takes each model here; 0 for one of unknown size.
-
-    A weight costs a multiplication and an addition for each token. Their speed is measured with a product of matrices.
-    """
-    speed = _operations_per_second()
-    return [2.0 * model.facts.active_parameters * tokens / speed for model in models]
-
-
-def _operations_per_second() -> float:
+def operations_per_second() -> float:
     """Return the floating-point operations that llama.cpp does in a second here, from a measurement of 0.1 seconds."""
     matrix = np.ones((PROBE_SIZE, PROBE_SIZE), np.float32)
     times = []
@@ -183,55 +189,27 @@ def _operations_per_second() -> float:
     return EFFICIENCY * 2.0 * PROBE_SIZE**3 / max(min(times), 1e-6)
 
 
-def _check_alone(request: ScoringRequest, failure: Failure, runtime: Runtime) -> None:
-    """Raise NoVerdict if a chimera that failed beside its base runs alone: then there is not enough memory for both."""
-    alone = replace(request, texts=request.texts[:1], ranks=(range(1),))
-    if runtime.read(alone, lambda *_: None).failure is None:
-        raise NoVerdict(f"the chimera runs, but not beside its base: {failure.reason}")
-
-
-def _not_started(runtime: Runtime, tokens: int, needed: float, limits: LookBudget) -> QuickLook:
-    return QuickLook(
-        sentence=f"Not started: these models need about {duration_text(needed)} for a first look on this machine, and "
-        f"{duration_text(limits.seconds)} are allowed. A validation takes the time that it is given.",
-        usable=None,
-        runtime=runtime.identity,
-        window_tokens=tokens,
-        seconds=0.0,
-        tokens_per_second=None,
-    )
-
-
-def _merged(stored: Score | None, found: Score, ranks: Sequence[int]) -> Score:
-    """Return the stored score of the base with the windows that were scored now, of which `ranks` were requested."""
-    windows = () if stored is None else stored.windows
-    new = dict(zip(ranks, found.windows, strict=False))
-    added = takewhile(lambda rank: rank in new, count_from(len(windows)))
-    return replace(found, windows=(*windows, *(new[rank] for rank in added)))
-
-
 def _compared(text: ScoredText, base: Score, chimera: Score) -> tuple[TextLook, MeanInterval | None]:
     """Return the comparison on one text, by the windows that both have, and the interval of ln p - ln p0."""
+    check_same_tokens(chimera, base)
     pairs = list(zip(chimera.windows, base.windows, strict=False))
-    if any(ours.digest != theirs.digest for ours, theirs in pairs):
-        raise NoVerdict(f"the chimera and its base tokenize the text {text.name!r} differently: no comparison")
     differences = [ours.nats / ours.tokens - theirs.nats / theirs.tokens for ours, theirs in pairs]
     change = interval_of(differences, 1, ALPHA, WINDOWS_LEAST)
-    ratio = None if change is None else _finite(_exp(change.mean))
+    ratio = None if change is None else finite(_exp(change.mean))
     compared = [ours for ours, _ in pairs if ours.divergence is not None]
     tokens = sum(window.tokens for window in compared)
     divergence = sum(window.divergence or 0.0 for window in compared)
     look = TextLook(
         name=text.name,
         digest=text.digest,
-        base_perplexity=_finite(perplexity_of([theirs for _, theirs in pairs])),
-        perplexity=_finite(perplexity_of([ours for ours, _ in pairs])),
+        base_perplexity=finite(perplexity_of([theirs for _, theirs in pairs])),
+        perplexity=finite(perplexity_of([ours for ours, _ in pairs])),
         ratio=ratio,
-        ratio_margin=None if change is None or ratio is None else _finite(ratio * (_exp(change.margin) - 1.0)),
+        ratio_margin=None if change is None or ratio is None else finite(ratio * (_exp(change.margin) - 1.0)),
         windows=len(pairs),
         window_count=chimera.window_count,
         tokens=sum(ours.tokens for ours, _ in pairs),
-        divergence=_finite(divergence / tokens) if tokens else None,
+        divergence=finite(divergence / tokens) if tokens else None,
         divergence_tokens=tokens,
         same_top=sum(window.same_top or 0 for window in compared) / tokens if tokens else None,
     )
@@ -271,7 +249,3 @@ def _judged(
 
 def _exp(nats: float) -> float:
     return math.exp(nats) if nats < 700.0 else math.inf
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

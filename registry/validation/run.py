@@ -7,7 +7,7 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import expert_name
 from organs.registry.assembly import (
-    FilePlan,
     place_file,
     plan_merged,
     plan_model,
@@ -32,13 +31,13 @@ from organs.registry.catalog.register.chimeras import (
     record_quick_look,
     record_score,
 )
-from organs.registry.catalog.tables import ChimeraRow, ModelRow
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.compose.chimeras import origins_of
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import GRAFTED
-from organs.registry.entities.quick_look import QuickLook
-from organs.registry.entities.verdict import RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
+from organs.registry.entities.validation import QuickLook, RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobStore
@@ -62,6 +61,7 @@ from organs.registry.validation.runtime import (
     RuntimeReading,
     Score,
     Window,
+    finite,
 )
 from organs.registry.validation.texts import ScoredText, built_in_texts
 
@@ -74,21 +74,24 @@ def run_chimera(
     runtime: Runtime,
     budget: ValidationBudget | None = None,
     progress: Progress = lambda _: None,
-    folder: Path | None = None,
 ) -> VerdictReport:
     """Run the chimera `name` (a name or a digest), store the verdict and return it.
 
-    Temporary files are written below `folder` (by default the system's temporary folder): at most three of the
-    chimera's size at once, and one for each donor. Windows with stored scores are not scored again, except the
-    chimera's. Raises NotFound, also for a model that was not composed here, NoRuntime, NoVerdict if the base does not
-    run (nothing is stored then), BadInput for too short texts and contexts, StoreError, DiskFull.
+    Temporary files are written: at most three of the chimera's size at once, and one for each donor, of at most
+    DONORS_MAX. Windows with stored scores are not scored again, except the chimera's. Raises NotFound, also for a model
+    that was not composed here, NoRuntime, NoVerdict if the base does not run (nothing is stored then), BadInput for too
+    short texts and contexts, StoreError, DiskFull.
     """
     with catalog.reading() as session:
         trial = _trial(session, name)
-    donors = dict(_readable(catalog, store, trial.donors, folder))
+    donors: dict[str, RunnableModel] = {}
+    for donor in trial.donors:
+        if len(donors) < DONORS_MAX:
+            with suppress(NotAssemblable, StoreError):  # donors that cannot be run do not affect the verdict
+                donors[donor.full_name] = _candidate(catalog, store, donor)
     result = validate(
-        _candidate(catalog, store, trial.model, folder),
-        _candidate(catalog, store, trial.base, folder),
+        _candidate(catalog, store, trial.model),
+        _candidate(catalog, store, trial.base),
         list(donors.values()),
         trial.grafted,
         texts,
@@ -96,7 +99,6 @@ def run_chimera(
         budget,
         progress,
         CatalogScores(catalog),
-        folder,
     )
     left_out = tuple(donor.full_name for donor in trial.donors if donor.full_name not in donors)
     report = msgspec.structs.replace(verdict_report(result), left_out=left_out)
@@ -118,7 +120,6 @@ def look_at_chimera(
     budget: LookBudget | None = None,
     texts: Sequence[ScoredText] | None = None,
     progress: LookProgress = lambda _share, _step: None,
-    folder: Path | None = None,
 ) -> QuickLook:
     """Take a quick look at the chimera `name` (a name or a digest); store it, if it is on the built-in texts.
 
@@ -129,14 +130,14 @@ def look_at_chimera(
     with catalog.reading() as session:
         trial = _trial(session, name)
         stored = stored_quick_look(session, trial.model.id)
-    base = _candidate(catalog, store, trial.base, folder)
+    base = _candidate(catalog, store, trial.base)
     wanted = [text.digest for text in texts_for(base, scored)]
     is_known = stored is not None and stored.covers(wanted, limits.windows, limits.seconds)
     if stored is not None and is_known and stored.runtime == runtime.identity:
         return stored
     look = msgspec.structs.replace(
         quick_look(
-            _candidate(catalog, store, trial.model, folder),
+            _candidate(catalog, store, trial.model),
             base,
             scored,
             runtime,
@@ -153,11 +154,11 @@ def look_at_chimera(
     return look
 
 
-def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: Path | None = None) -> RunnableModel:
-    """Return the model `name` (a name or a digest); its files are written below `folder` while it is run."""
+def registered_candidate(catalog: Catalog, store: BlobStore, name: str) -> RunnableModel:
+    """Return the model `name` (a name or a digest); its files are written while it is run."""
     with catalog.reading() as session:
         model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
-    return _candidate(catalog, store, model, folder)
+    return _candidate(catalog, store, model)
 
 
 def verdict_report(result: Validation) -> VerdictReport:
@@ -180,7 +181,26 @@ def verdict_report(result: Validation) -> VerdictReport:
         donors=tuple(_run_report(name, reading, compared) for name, reading in zip(donors, result.donors, strict=True)),
         zeroed=tuple(result.grafted),
         zeroed_because=result.act,
-        texts=tuple(_text_verdict(result, place) for place in range(len(result.texts))),
+        texts=tuple(
+            TextVerdict(
+                name=text.name,
+                digest=text.digest,
+                verdict=scores.kind.value,
+                settled=scores.is_settled,
+                counts=scores.is_known,
+                ratio=finite(scores.ratio),
+                ratio_error=None
+                if scores.change is None or scores.ratio is None
+                else scores.ratio * scores.change.error,
+                ratio_margin=finite(scores.ratio_margin),
+                recovered=finite(scores.recovered),
+                windows=len(scores.chimera),
+                tokens=scores.tokens,
+                tokens_needed=scores.tokens_needed,
+                bits=finite(scores.bits),
+            )
+            for text, scores in zip(result.texts, result.verdict.texts, strict=True)
+        ),
     )
 
 
@@ -200,7 +220,7 @@ class CatalogScores:
         windows = tuple(Window(math.inf if nats is None else nats, *rest) for nats, *rest in values["windows"])
         return Score(values["text"], windows, values["window_count"], values["token_count"])
 
-    def put(self, key: ScoreKey, score: Score) -> None:
+    def __setitem__(self, key: ScoreKey, score: Score) -> None:
         """Store `score` under `key`."""
         values = asdict(score)
         values["windows"] = [
@@ -208,21 +228,22 @@ class CatalogScores:
             for window in score.windows
         ]
         with self.catalog.writing() as session:
-            document, perplexity = json.dumps(values, separators=(",", ":")), _finite(score.perplexity)
+            document, perplexity = json.dumps(values, separators=(",", ":")), finite(score.perplexity)
             record_score(session, key.model, key.text, key.window_tokens, key.runtime, document, perplexity)
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _RegisteredTrial:
     model: ModelRow
     base: ModelRow
     donors: tuple[ModelRow, ...]
+    """The donors that are complete models, the one with most grafted organs first."""
     grafted: tuple[str, ...]
     """Tensors from donors, and experts with their numbers; adapted or purified tensors of the base are not among them.
     """
 
 
-def _trial(session: Session, name: str) -> _Trial:
+def _trial(session: Session, name: str) -> _RegisteredTrial:
     model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
     chimera = chimera_of(session, model.id)
     if chimera is None:
@@ -230,89 +251,41 @@ def _trial(session: Session, name: str) -> _Trial:
     base = session.get(ModelRow, chimera.base_model_id)
     if base is None or base.state not in REACHABLE_STATES:
         raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
-    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(_grafted(chimera)))
-
-
-def _grafted(chimera: ChimeraRow) -> Iterator[str]:
-    """Yield the names of the tensors of donors, and of experts that were grafted into stacks of the base."""
-    origins = json.loads(chimera.origins)
-    experts = origins.get("experts", {})
-    for name, (_, *acts) in origins["parts"].items():
-        if name in experts:
-            yield from (expert_name(name, number) for _, numbers in experts[name] for number in numbers)
+    origins = origins_of(chimera)
+    grafted: list[str] = []
+    for tensor, (_, *acts) in origins.parts.items():
+        if tensor in origins.experts:
+            numbers = (number for _, numbers in origins.experts[tensor] for number in numbers)
+            grafted += [expert_name(tensor, number) for number in numbers]
         elif GRAFTED in acts:
-            yield name
-
-
-def _donors(session: Session, chimera: ChimeraRow) -> Iterator[ModelRow]:
-    """Return the donors that are complete models, the one with most grafted organs first."""
-    origins = json.loads(chimera.origins)
-    counts = Counter(part[0] for part in origins["parts"].values() if part[0])
-    counts.update(number for grafts in origins.get("experts", {}).values() for number, _ in grafts[1:])
+            grafted.append(tensor)
+    counts = Counter(int(number) for number, *_ in origins.parts.values() if number)
+    counts.update(number for grafts in origins.experts.values() for number, _ in grafts[1:])
+    donors = []
     for number, _ in counts.most_common():
-        try:
-            donor = model_by_name(session, parse_model_name(origins["parents"][number]))
-        except NotFound:  # removed since
-            continue
-        if donor.complete and donor.kind == "model":
-            yield donor
+        with suppress(NotFound):  # removed since
+            donors.append(model_by_name(session, parse_model_name(origins.parents[number])))
+    complete = tuple(donor for donor in donors if donor.complete and donor.kind == "model")
+    return _RegisteredTrial(model, base, complete, tuple(grafted))
 
 
-def _readable(
-    catalog: Catalog, store: BlobStore, donors: Sequence[ModelRow], folder: Path | None
-) -> Iterator[tuple[str, RunnableModel]]:
-    """Return the donors that can be run, up to DONORS_MAX; the others do not affect the verdict."""
-    count = 0
-    for donor in donors:
-        if count == DONORS_MAX:
-            return
-        try:
-            yield donor.full_name, _candidate(catalog, store, donor, folder)
-        except (NotAssemblable, StoreError):
-            continue
-        count += 1
-
-
-def _candidate(catalog: Catalog, store: BlobStore, model: ModelRow, folder: Path | None) -> RunnableModel:
+def _candidate(catalog: Catalog, store: BlobStore, model: ModelRow) -> RunnableModel:
     with catalog.reading() as session:
         files = files_of(session, model.id)
         # llama.cpp refuses a whole file that says that it is a shard.
         is_one = len(files) == 1
         plans = plan_merged(session, store, model, files[0].name) if is_one else plan_model(session, model)
         headers = [stored_header(session, store, file).header for file in files]
-    return RunnableModel(
-        model.full_name, Digest(model.digest), lambda: _placed(store, plans, folder), ModelFacts.of(headers)
-    )
 
+    @contextmanager
+    def placed() -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="organ-trial-") as place:
+            paths = [Path(place, Path(plan.name).name) for plan in plans]
+            for plan, path in zip(plans, paths, strict=True):
+                place_file(store, plan, path)
+            yield paths[0]
 
-@contextmanager
-def _placed(store: BlobStore, plans: Sequence[FilePlan], folder: Path | None) -> Iterator[Path]:
-    """Write the model's files to a temporary folder; yield the path of the first."""
-    with tempfile.TemporaryDirectory(prefix="organ-trial-", dir=folder) as place:
-        paths = [Path(place, Path(plan.name).name) for plan in plans]
-        for plan, path in zip(plans, paths, strict=True):
-            place_file(store, plan, path)
-        yield paths[0]
-
-
-def _text_verdict(result: Validation, place: int) -> TextVerdict:
-    """Return the comparison of chimera and base on one text."""
-    text, scores = result.texts[place], result.verdict.texts[place]
-    return TextVerdict(
-        name=text.name,
-        digest=text.digest,
-        verdict=scores.kind.value,
-        settled=scores.is_settled,
-        counts=scores.is_known,
-        ratio=_finite(scores.ratio),
-        ratio_error=None if scores.change is None or scores.ratio is None else scores.ratio * scores.change.error,
-        ratio_margin=_finite(scores.ratio_margin),
-        recovered=_finite(scores.recovered),
-        windows=len(scores.chimera),
-        tokens=scores.tokens,
-        tokens_needed=scores.tokens_needed,
-        bits=_finite(scores.bits),
-    )
+    return RunnableModel(model.full_name, Digest(model.digest), placed, ModelFacts.of(headers))
 
 
 def _run_report(name: str, reading: RuntimeReading, compared: Sequence[int]) -> RunReport:
@@ -330,7 +303,7 @@ def _run_report(name: str, reading: RuntimeReading, compared: Sequence[int]) -> 
         scores=tuple(
             TextScore(
                 text=score.text,
-                perplexity=_finite(score.perplexity),
+                perplexity=finite(score.perplexity),
                 standard_error=_perplexity_error(score),
                 tokens=score.tokens,
             )
@@ -343,13 +316,8 @@ def _run_report(name: str, reading: RuntimeReading, compared: Sequence[int]) -> 
 
 def _perplexity_error(score: Score) -> float | None:
     """Return the standard error of a perplexity over the windows, by the delta method; None if unknown."""
-    perplexity = _finite(score.perplexity)
+    perplexity = finite(score.perplexity)
     if perplexity is None or len(score.windows) < LOOK_MIN:
         return None
     interval = interval_of([window.nats / window.tokens for window in score.windows], 1)
-    return None if interval is None else _finite(perplexity * interval.error)
-
-
-def _finite(value: float | None) -> float | None:
-    """Return `value`, or None if it is infinite: JSON has no infinity."""
-    return value if value is not None and abs(value) < float("inf") else None
+    return None if interval is None else finite(perplexity * interval.error)

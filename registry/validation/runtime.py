@@ -11,6 +11,7 @@ from typing import Protocol
 
 from organs.registry.errors import OrganError
 from organs.registry.errors import Text as ShortText
+from organs.registry.sandbox.process import plain_text
 from organs.registry.validation.texts import ScoredText
 
 WINDOW_TOKENS = 256
@@ -86,6 +87,14 @@ class Failure:
     reason: str
 
 
+REASON_MAX_LENGTH = 300
+
+
+def short_reason(text: str) -> str:
+    """Return a text from outside as the end of a sentence on one line."""
+    return plain_text(text.encode("utf-8", "replace")).replace("\n", " ").strip()[:REASON_MAX_LENGTH].rstrip(".")
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """The score of a window: the sum of -ln of the probabilities of its tokens, infinite if it is not finite."""
@@ -134,6 +143,11 @@ def perplexity_of(windows: Sequence[Window]) -> float | None:
         return math.inf
 
 
+def finite(value: float | None) -> float | None:
+    """Return `value`; None if it is infinite or not a number, which JSON cannot have."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeReading:
     """The result of a runtime for a model. Without a failure, `scores` has one score for each text, in order.
@@ -145,22 +159,15 @@ class RuntimeReading:
     scores: tuple[Score, ...]
     written: str | None = None
     """A prompt and the model's continuation; text from outside."""
-    by_chat_template: bool = False
-    """Whether `written` used the model's chat template."""
     log: str = ""
     """The last lines of the runtime's log; text from outside."""
     seconds: float = 0.0
-    cached: bool = False
     reference: tuple[Score, ...] = ()
     """The scores by the reference, like `scores`: of each text the first of `reference_ranks`, until one is missing."""
     evaluated_tokens: int = 0
     """The tokens that were scored, by both models together."""
     evaluation_seconds: float = 0.0
     """The time that this took, without loading."""
-
-    @property
-    def loads(self) -> bool:
-        return self.failure is None
 
 
 class Runtime(Protocol):

@@ -48,13 +48,12 @@ class VerdictKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextScores:
-    """The scores of the same windows of one text. Those of the donors do not affect the verdict."""
+    """The scores of the same windows of one text."""
 
     text: str
     base: tuple[Window, ...]
     chimera: tuple[Window, ...]
     control: tuple[Window, ...] | None = None
-    donors: tuple[tuple[Window, ...], ...] = ()
     look_count: int = 1
     """How often the scores are examined while windows are added."""
     bits: float | None = None
@@ -70,7 +69,10 @@ class TextScores:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        base, chimera, control = map(_surprises, (self.base, self.chimera, self.control or ()))
+        base, chimera, control = (
+            [window.nats / window.tokens for window in windows]
+            for windows in (self.base, self.chimera, self.control or ())
+        )
         pairs, triples = list(zip(chimera, base, strict=False)), list(zip(chimera, base, control, strict=False))
         share = INERT_BELOW
         set_field(self, "change", self._interval(p - p0 for p, p0 in pairs))
@@ -93,12 +95,26 @@ class TextScores:
     @property
     def ratio(self) -> float | None:
         """p / p0; None if it is unknown or not finite."""
-        return _ratio(self.change)
+        try:
+            return None if self.change is None else math.exp(self.change.mean)
+        except OverflowError:
+            return None
+
+    @property
+    def ratio_error(self) -> float | None:
+        """The standard error of the ratio, by the delta method; None if unknown."""
+        return None if self.change is None or self.ratio is None else self.ratio * self.change.error
 
     @property
     def ratio_margin(self) -> float | None:
         """The margin of the ratio, by the delta method; None if unknown."""
         return None if self.change is None or self.ratio is None else self.ratio * self.change.margin
+
+    @property
+    def change_text(self) -> str | None:
+        """The ratio with its margin, for people; None if unknown."""
+        ratio, margin = self.ratio, self.ratio_margin
+        return None if ratio is None or margin is None else change_text(ratio, margin)
 
     @property
     def has_endless_control(self) -> bool:
@@ -118,6 +134,16 @@ class TextScores:
     def is_weak(self) -> bool:
         """Whether zeroing the organs costs too little to decide anything."""
         return self.weight is not None and self.weight.high < math.log(WEAK_BELOW)
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether the perplexity is certainly not degraded."""
+        return self.change is not None and self.change.high < math.log(DEGRADED_FROM)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it leaves the verdict on all texts undecided. Organs that are harmless, and too weak, do not."""
+        return self.kind is VerdictKind.UNDECIDED and not (self.is_weak and self.is_harmless)
 
     @property
     def works(self) -> bool:
@@ -142,8 +168,9 @@ class TextScores:
             return VerdictKind.DEGRADED
         if change.high < 0.0 and change.mean < math.log(GAINS_BELOW):
             return VerdictKind.GAINS
-        is_harmless = change.high < math.log(DEGRADED_FROM)
-        return VerdictKind.COHERENT if is_harmless and (self.control is None or self.works) else VerdictKind.UNDECIDED
+        return (
+            VerdictKind.COHERENT if self.is_harmless and (self.control is None or self.works) else VerdictKind.UNDECIDED
+        )
 
     @property
     def windows_needed(self) -> int | None:
@@ -216,13 +243,8 @@ def judge(
         return Judgement(VerdictKind.UNDECIDED, _joined("Nothing was scored.", remark), scores)
     counting = tuple(score for score in scores if score.is_known) or scores
     kind = _overall(counting)
-    sentences = (
-        _headline(kind, counting, act),
-        _worst(kind, counting),
-        _unknown(scores, counting),
-        _missing(kind, counting),
-    )
-    return Judgement(kind, _joined(*sentences, remark), scores)
+    sentences = (_headline(kind, counting, act), _beside_headline(kind, scores, counting), remark)
+    return Judgement(kind, _joined(*sentences), scores)
 
 
 def judge_writing(written: str, base: str | None) -> Judgement:
@@ -246,19 +268,10 @@ def _overall(scores: Sequence[TextScores]) -> VerdictKind:
         return VerdictKind.INERT
     if VerdictKind.DEGRADED in kinds:
         return VerdictKind.DEGRADED
-    if VerdictKind.GAINS in kinds and all(map(_is_harmless, scores)):
+    if VerdictKind.GAINS in kinds and all(score.is_harmless for score in scores):
         return VerdictKind.GAINS
-    undecided = [score for score in scores if score.kind is VerdictKind.UNDECIDED and not _is_harmless_and_weak(score)]
-    return VerdictKind.UNDECIDED if undecided or VerdictKind.COHERENT not in kinds else VerdictKind.COHERENT
-
-
-def _is_harmless(score: TextScores) -> bool:
-    """Return whether the perplexity of a text is certainly not degraded."""
-    return score.change is not None and score.change.high < math.log(DEGRADED_FROM)
-
-
-def _is_harmless_and_weak(score: TextScores) -> bool:
-    return score.is_weak and _is_harmless(score)
+    is_undecided = any(score.is_open for score in scores) or VerdictKind.COHERENT not in kinds
+    return VerdictKind.UNDECIDED if is_undecided else VerdictKind.COHERENT
 
 
 def _headline(kind: VerdictKind, scores: Sequence[TextScores], act: str) -> str:
@@ -269,7 +282,9 @@ def _headline(kind: VerdictKind, scores: Sequence[TextScores], act: str) -> str:
     first = _extreme(decisive, lambda score: score.ratio, largest=kind is not VerdictKind.GAINS) or decisive[0]
     if perplexity_of(first.chimera) == math.inf:
         return f"The chimera has no finite perplexity on {first.text}."
-    sentence = _compared(first)
+    p, p0 = _shown(perplexity_of(first.chimera)), _shown(perplexity_of(first.base))
+    change = f" ({first.change_text})" if first.change_text else ""
+    sentence = f"On {first.text}, the chimera's perplexity is {p} and the base's is {p0}{change}"
     if kind is VerdictKind.BROKEN:
         return f"{sentence}: more than {BROKEN_FROM:g} times as much."
     if kind is VerdictKind.INERT:
@@ -291,66 +306,38 @@ def _undecided(scores: Sequence[TextScores], act: str) -> str:
             f"{_shown(perplexity_of(weakest.control or ()))}; the base's is {_shown(perplexity_of(weakest.base))}."
         )
     reasons: dict[str, list[str]] = {}
-    for score in scores:
-        if score.kind is VerdictKind.UNDECIDED and not _is_harmless_and_weak(score):
-            reasons.setdefault(_why_undecided(score), []).append(_measured(score))
+    for score in (score for score in scores if score.is_open):
+        count, limit = len(score.chimera), score.window_limit
+        why = "The time was over before it was settled"
+        if limit is not None and count >= limit:
+            why = "Smaller than the error, although all allowed windows were scored"
+            if count < LOOK_MIN:
+                why = f"Texts with fewer than {LOOK_MIN} windows cannot be settled; use longer ones"
+        windows = f"({count} of {limit} windows)" if limit else "(few windows)"
+        reasons.setdefault(why, []).append(_joined(score.text, score.change_text, windows))
     return " ".join(f"{why}: {', '.join(texts)}." for why, texts in reasons.items())
 
 
-def _why_undecided(score: TextScores) -> str:
-    """Return why a text is not settled, as the beginning of a sentence."""
-    has_all = score.window_limit is not None and len(score.chimera) >= score.window_limit
-    if has_all and len(score.chimera) < LOOK_MIN:
-        return f"Texts with fewer than {LOOK_MIN} windows cannot be settled; use longer ones"
-    if has_all:
-        return "Smaller than the error, although all allowed windows were scored"
-    return "The time was over before it was settled"
-
-
-def _measured(score: TextScores) -> str:
-    """Return the change on a text, if it is known, and how many windows were scored."""
-    windows = f"{len(score.chimera)} of {score.window_limit} windows" if score.window_limit else "few windows"
-    if score.ratio is None or score.ratio_margin is None:
-        return f"{score.text} ({windows})"
-    return f"{score.text} {change_text(score.ratio, score.ratio_margin)} ({windows})"
-
-
-def _worst(kind: VerdictKind, scores: Sequence[TextScores]) -> str:
-    """Return the largest change beside a gain, which the headline does not have."""
-    if kind is not VerdictKind.GAINS or len(scores) < 2:
-        return ""
-    worst = _extreme(scores, lambda score: score.ratio, largest=True)
-    if worst is None or worst.ratio is None or worst.ratio_margin is None:
-        return ""
-    return f"At worst, perplexity {change_text(worst.ratio, worst.ratio_margin)} on {worst.text}."
-
-
-def _unknown(scores: Sequence[TextScores], counting: Sequence[TextScores]) -> str:
-    names = [score.text for score in scores if not score.is_known]
-    if not names:
-        return ""
-    if len(counting) == len(scores):
-        return "The base predicts none of these texts well, so all count."
-    effect = "this result does" if len(names) == 1 else "these results do"
-    return f"The base cannot predict {', '.join(names)} well, so {effect} not count."
-
-
-def _missing(kind: VerdictKind, scores: Sequence[TextScores]) -> str:
-    """Return what would settle an undecided verdict."""
-    if kind is not VerdictKind.UNDECIDED:
-        return ""
-    needs = [
-        f"about {_rounded(score.tokens_needed)} tokens of {score.text} (scored: {score.tokens:,})"
-        for score in scores
-        if score.kind is VerdictKind.UNDECIDED and score.tokens_needed is not None
-    ]
-    return f"What it would take: {', '.join(needs)}." if needs else ""
-
-
-def _rounded(number: int) -> str:
-    """Return a number with two digits, for people."""
-    digits = max(0, len(str(number)) - 2)
-    return f"{round(number, -digits):,}"
+def _beside_headline(kind: VerdictKind, scores: Sequence[TextScores], counting: Sequence[TextScores]) -> str:
+    """Return the largest change beside a gain, the texts that do not count, and what would settle the verdict."""
+    sentences = []
+    worst = _extreme(counting, lambda score: score.ratio, largest=True)
+    if kind is VerdictKind.GAINS and len(counting) > 1 and worst is not None and worst.change_text:
+        sentences.append(f"At worst, perplexity {worst.change_text} on {worst.text}.")
+    unknown = [score.text for score in scores if not score.is_known]
+    if unknown and len(counting) == len(scores):
+        sentences.append("The base predicts none of these texts well, so all count.")
+    elif unknown:
+        effect = "this result does" if len(unknown) == 1 else "these results do"
+        sentences.append(f"The base cannot predict {', '.join(unknown)} well, so {effect} not count.")
+    needs = []
+    for score in counting if kind is VerdictKind.UNDECIDED else ():
+        needed = score.tokens_needed
+        if score.kind is VerdictKind.UNDECIDED and needed is not None:
+            about = round(needed, -max(0, len(str(needed)) - 2))  # two digits
+            needs.append(f"about {about:,} tokens of {score.text} (scored: {score.tokens:,})")
+    sentences += [f"What it would take: {', '.join(needs)}."] if needs else []
+    return " ".join(sentences)
 
 
 def _working(scores: Sequence[TextScores], act: str) -> str:
@@ -361,32 +348,12 @@ def _working(scores: Sequence[TextScores], act: str) -> str:
     return f" The {act} organs work: they restore {share} of what the model loses without them."
 
 
-def _compared(score: TextScores) -> str:
-    p, p0 = perplexity_of(score.chimera), perplexity_of(score.base)
-    change = ""
-    if score.ratio is not None and score.ratio_margin is not None:
-        change = f" ({change_text(score.ratio, score.ratio_margin)})"
-    return f"On {score.text}, the chimera's perplexity is {_shown(p)} and the base's is {_shown(p0)}{change}"
-
-
 def _extreme(
     scores: Iterable[TextScores], number: Callable[[TextScores], float | None], *, largest: bool
 ) -> TextScores | None:
     """Return the text with the largest or smallest `number`, the first of equals; None if no text has one."""
     ranked = [(value, score) for score in scores if (value := number(score)) is not None]
     return (max if largest else min)(ranked, key=lambda pair: pair[0])[1] if ranked else None
-
-
-def _surprises(windows: Iterable[Window]) -> list[float]:
-    """Return the mean of -ln of the probabilities in each window."""
-    return [window.nats / window.tokens for window in windows]
-
-
-def _ratio(change: MeanInterval | None) -> float | None:
-    try:
-        return None if change is None else math.exp(change.mean)
-    except OverflowError:
-        return None
 
 
 def _shown(perplexity: float | None) -> str:

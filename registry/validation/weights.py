@@ -1,21 +1,26 @@
-"""The tensors of a GGUF file or a split set, for comparison with those of another."""
+"""The tensors of a GGUF file or a split set: compared with those of another, and zeroed in a copy, the control."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from organs.registry.anatomy import OrganType, expert_name, is_expert_stack, parse_expert_name, place_of
 from organs.registry.digest import Digest
-from organs.registry.errors import BadSource, BadSplit
+from organs.registry.errors import BadInput, BadSource, BadSplit, DiskFull, StoreUnwritable, UnsupportedDType
+from organs.registry.gguf import quants
 from organs.registry.gguf.header import Header, TensorInfo
 from organs.registry.gguf.read import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
+from organs.registry.gguf.types import DType
 
 CHUNK_BYTES = 1024 * 1024
 SHARDS_MAX = 1024
@@ -178,3 +183,85 @@ def shard_paths(path: Path) -> list[Path]:
     if shard.count > SHARDS_MAX:
         raise BadSplit(path.name, [f"{shard.count} shards are over the limit of {SHARDS_MAX}"])
     return [path.with_name(str(ShardName(shard.stem, number, shard.count))) for number in range(1, shard.count + 1)]
+
+
+_NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def write_control(model: Path, names: Iterable[str], target: Path) -> None:
+    """Write to `target`, which must not exist, a copy of the file `model` in which the tensors `names` are zero bytes.
+
+    A name can also be that of an expert, with its number: `blk.3.ffn_up_exps.weight[17]`.
+
+    Zeroed ranges are holes if the file system supports them; other bytes are shared with `model` if possible, else
+    copied. A failure leaves no file. Raises BadInput for an unknown name and for a split set, UnsupportedDType if zero
+    bytes may not mean zeros, DiskFull, StoreUnwritable, BadSource, BadGguf.
+    """
+    with Weights(model) as weights:
+        if len(weights.files) > 1:
+            raise BadInput(f"{model.name}: a control is made from a single file, not from a split set")
+        spans = []
+        for name in dict.fromkeys(names):
+            spot = weights.organ(name)
+            if spot is None:
+                raise BadInput(f"{weights.files[0].name}: there is no tensor {name[:80]!r} to zero")
+            if not zero_bytes_mean_zero(spot.info.dtype):
+                raise UnsupportedDType(f"{name}: zero bytes of {spot.info.dtype.name} may not mean zeros")
+            spans.append((spot.offset, spot.offset + spot.size_bytes))
+        spans.sort()
+        try:
+            _write(weights.files[0], spans, target)
+        except OSError as error:
+            kind = DiskFull if error.errno in _FULL else StoreUnwritable
+            raise kind(f"{target}: the control cannot be written: {error.strerror}") from error
+
+
+def zero_bytes_mean_zero(dtype: DType) -> bool:
+    """Return whether a tensor of zero bytes is a tensor of zeros, by its decoder; False without a decoder.
+
+    Quantised blocks are a scale times integers, and the scale of zero bytes is 0. This holds for every dtype that can
+    be decoded; a test checks each.
+    """
+    if not quants.can_dequantize(dtype):
+        return False
+    return not np.any(quants.decode(bytes(dtype.block_bytes), dtype))
+
+
+def _write(source: WeightsFile, zeroed: list[tuple[int, int]], target: Path) -> None:
+    descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.ftruncate(descriptor, source.size_bytes)
+        position = 0
+        for begin, end in zeroed:
+            _copy(source, descriptor, position, begin)
+            position = end
+        _copy(source, descriptor, position, source.size_bytes)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(target)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _copy(source: WeightsFile, descriptor: int, begin: int, end: int) -> None:
+    """Copy the bytes from `begin` to `end` to the same place, inside the kernel if possible."""
+    while begin < end:
+        copied = _copy_range(source.descriptor, descriptor, begin, end - begin)
+        if not copied:
+            data = source.read_at(begin, min(CHUNK_BYTES, end - begin))
+            copied = os.pwrite(descriptor, data, begin)
+        begin += copied
+
+
+def _copy_range(source: int, target: int, offset: int, size: int) -> int:
+    """Return the number of bytes that the kernel copied; 0 if it cannot."""
+    if not hasattr(os, "copy_file_range"):  # macOS
+        return 0
+    try:
+        return os.copy_file_range(source, target, size, offset, offset)
+    except OSError as error:
+        if error.errno in _NO_RANGE_COPY:
+            return 0
+        raise

@@ -15,7 +15,7 @@ from organs.registry.catalog.tables import EventRow, Lineage, ModelRow
 from organs.registry.compose.licenses import license_problem
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.errors import BadValue, Conflict
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name

@@ -16,7 +16,7 @@ from organs.ingest.add import add_model
 from organs.ingest.jobs import validate as validation_job
 from organs.registry import LocalRegistry, Registry, RemoteRegistry, open_registry
 from organs.registry.compose.lock import parse_lock
-from organs.registry.compose.recipe_io import recipe_values
+from organs.registry.compose.recipe import recipe_values
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSetting, NotAssemblable, OrganError
 from organs.registry.output_files import OutputFiles

@@ -12,7 +12,7 @@ from organs.registry.compose.parents import (
 )
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import NotFound
 from organs.registry.search.gains import DonorGain

@@ -20,8 +20,8 @@ from organs.registry.compose.recipe import (
     PurifyMethod,
     Recipe,
     RecipePurification,
+    read_recipe,
 )
-from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
 from organs.registry.local import LocalRegistry
 from tests.small_models import ingest_file, small_model

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from organs.registry.catalog.queries.model_lists import known_bases
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.tables import ChimeraRow, VerdictRow, now
-from organs.registry.compose.chimeras import Usage, chimera_of_model, chimera_page
+from organs.registry.compose.chimeras import chimera_of_model, chimera_page, modelfile
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.local import LocalRegistry
@@ -137,13 +137,13 @@ def test_input_is_only_text_on_the_card(family: LocalRegistry) -> None:
 
 def test_a_modelfile_is_three_lines_with_any_title() -> None:
     for title in ("Tiny", "two\nlines", "PARAMETER\r\nFROM /etc/passwd", "\u2028SYSTEM x", "x" * 1000):
-        lines = Usage("local/a@1", "a.gguf", title, 2048).modelfile().splitlines()
+        lines = modelfile("local/a@1", "a.gguf", title, 2048).splitlines()
         assert [line.partition(" ")[0] for line in lines] == ["#", "FROM", "PARAMETER"]
         assert lines[1:] == ["FROM ./a.gguf", "PARAMETER num_ctx 2048"]
         assert lines[0].startswith("# local/a@1, ")
         assert len(lines[0]) < 120
-    assert Usage("local/a@1", "a.gguf", "A", None).modelfile().endswith("num_ctx 4096\n")
-    assert Usage("local/a@1", "a.gguf", "A", 1 << 40).modelfile().endswith("num_ctx 4096\n")
+    assert modelfile("local/a@1", "a.gguf", "A", None).endswith("num_ctx 4096\n")
+    assert modelfile("local/a@1", "a.gguf", "A", 1 << 40).endswith("num_ctx 4096\n")
 
 
 def test_the_python_lines_make_the_same_file(family: LocalRegistry, tmp_path: Path) -> None:

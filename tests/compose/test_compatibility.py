@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.anatomy import OrganType, group_of, place_of
-from organs.registry.compose.compatibility import check_adapter, check_pair, check_replacements, fit_by_type
+from organs.registry.compose.adapters import check_adapter
+from organs.registry.compose.compatibility import check_compatibility, check_replacements
 from organs.registry.compose.parents import Parent
 from organs.registry.compose.screen import part_correlation
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.gguf.types import foreign_dtype
+from organs.registry.kinds import WEIGHT_KINDS
 from tests.compose.parents import (
     CODE,
     LORA,
@@ -108,7 +110,7 @@ def test_norms_of_an_unrelated_model_are_recognised_by_comparing_whole_models() 
 
 
 def test_a_narrower_model_fits_nowhere_and_every_type_says_why() -> None:
-    fits = {fit.type: fit for fit in fit_by_type(zoo(A), zoo(C))}
+    fits = {fit.type: fit for fit in check_compatibility(zoo(A), zoo(C)).types}
     assert {kind: (fit.fitting, fit.total) for kind, fit in fits.items()} == {
         SKELETON: (0, 16),
         ORGAN: (0, 12),
@@ -121,14 +123,14 @@ def test_a_narrower_model_fits_nowhere_and_every_type_says_why() -> None:
     assert all(fit.refused for fit in fits.values())
     sentence = only(fits[ORGAN].findings, "width-differs").sentence
     assert "128 values in a row, in Zoo-A-2M-v1.0-F16 192" in sentence
-    assert warned(check_pair(zoo(A), zoo(C))) == {"other-scale"}
+    assert warned(check_compatibility(zoo(A), zoo(C)).findings) == {"other-scale"}
 
 
 def test_the_relatives_of_a_base_fit_in_every_type() -> None:
-    fits = fit_by_type(zoo(A), zoo(CODE))
+    fits = check_compatibility(zoo(A), zoo(CODE)).types
     assert [(fit.type, fit.fitting) for fit in fits] == [(SKELETON, 16), (ORGAN, 12), (EMBED, 1), (NORM, 9)]
     assert not any(fit.refused for fit in fits)
-    assert codes(check_pair(zoo(A), zoo(CODE))) == {"related-lineage"}
+    assert codes(check_compatibility(zoo(A), zoo(CODE)).findings) == {"related-lineage"}
 
 
 def test_an_adapter_of_the_zoo_fits_its_base_and_fine_tune_and_differs_from_that_of_an_unrelated_model() -> None:
@@ -136,7 +138,7 @@ def test_an_adapter_of_the_zoo_fits_its_base_and_fine_tune_and_differs_from_that
     assert "rank 8, with an alpha of 16" in only(check_adapter(zoo(A), zoo(LORA)), "adapter-rank").sentence
     assert codes(check_adapter(zoo(B), zoo(LORA))) == {"adapter-rank", "adapter-base-differs"}
     assert refused(check_adapter(zoo(C), zoo(LORA))) == {"adapter-misfit"}
-    assert check_pair(zoo(A), zoo(LORA)) == check_adapter(zoo(A), zoo(LORA))
+    assert list(check_compatibility(zoo(A), zoo(LORA)).findings) == check_adapter(zoo(A), zoo(LORA))
 
 
 # Headers
@@ -245,7 +247,7 @@ def test_another_architecture_is_refused_without_other_findings_about_headers() 
     )
     assert refused(of_types(base, donor)) == {"architecture-differs"}
     assert warned(of_types(base, donor)) == set()
-    assert {fit.fitting for fit in fit_by_type(base, donor)} == {0}
+    assert {fit.fitting for fit in check_compatibility(base, donor).types} == {0}
     nameless = synthetic_parent("Nameless", general__architecture=None)
     assert refused(of_types(nameless, nameless)) == {"architecture-differs"}
 
@@ -361,7 +363,7 @@ def test_dtypes_that_crash_the_runtime_as_a_matrix_are_refused(dtype: str) -> No
     findings = of_types(synthetic_parent("Base"), donor, ORGAN)
     assert refused(findings) == {"dtype-refused"}
     assert only(findings, "dtype-refused").organs == ("blk.0.ffn_up.weight",)
-    fits = {fit.type: fit.fitting for fit in fit_by_type(synthetic_parent("Base"), donor)}
+    fits = {fit.type: fit.fitting for fit in check_compatibility(synthetic_parent("Base"), donor).types}
     assert fits[ORGAN] == 5
 
 
@@ -390,7 +392,7 @@ def test_a_base_that_must_not_be_loaded_is_always_refused() -> None:
     assert refused(check_replacements(zoo(LORA), [])) == {"not-loadable"}
     matrix = synthetic_parent("Matrix", general__type="imatrix")
     assert refused(check_replacements(matrix, [])) == {"not-loadable"}
-    (finding,) = check_pair(synthetic_parent("Base"), matrix)
+    (finding,) = check_compatibility(synthetic_parent("Base"), matrix).findings
     assert (finding.code, finding.severity) == ("nothing-to-graft", Severity.REFUSE)
 
 
@@ -422,7 +424,7 @@ def test_an_organ_that_the_base_lacks_cannot_be_replaced_and_none_twice() -> Non
 
 def test_organs_that_the_donor_lacks_stay_those_of_the_base() -> None:
     base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(blocks=1))
-    fits = {fit.type: fit for fit in fit_by_type(base, donor)}
+    fits = {fit.type: fit for fit in check_compatibility(base, donor).types}
     assert (fits[ORGAN].fitting, fits[ORGAN].total) == (3, 6)
     assert len(only(fits[ORGAN].findings, "kept-organs").organs) == 3
     assert codes(fits[EMBED].findings) == {"already-equal"}
@@ -487,7 +489,7 @@ def test_licenses_are_reported_for_two_models_and_left_to_the_caller_for_replace
         synthetic_parent("Base", general__license="gpl-3.0"),
         synthetic_parent("Donor", general__license="cc-by-nc-4.0"),
     )
-    assert warned(check_pair(base, donor)) == {"licenses-conflict"}
+    assert warned(check_compatibility(base, donor).findings) == {"licenses-conflict"}
     assert warned(of_types(base, donor)) == set()
 
 
@@ -625,6 +627,7 @@ def test_no_header_makes_a_check_raise(ours: list[KeyValue], theirs: list[KeyVal
         parent_from(file_bytes([architecture, *values], SMALL), label)
         for values, label in ((ours, "Base"), (theirs, "Donor"))
     )
-    for findings in (check_pair(base, donor), of_types(base, donor), check_adapter(base, donor)):
+    found = check_compatibility(base, donor)
+    for findings in (found.findings, of_types(base, donor), check_adapter(base, donor)):
         assert all(finding.sentence.endswith((".", "?")) and finding.code for finding in findings)
-    assert sum(fit.total for fit in fit_by_type(base, donor)) == len(base.parts)
+    assert sum(fit.total for fit in found.types) == (len(base.parts) if donor.kind in WEIGHT_KINDS else 0)

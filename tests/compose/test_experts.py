@@ -11,10 +11,8 @@ from sqlalchemy import delete, select
 
 from organs.ingest.files import FileSource
 from organs.registry.catalog.tables import Blob, ChimeraRow, Expert, ModelRow, OrganRow
-from organs.registry.compose.planner import FRACTAL_ENERGY
-from organs.registry.compose.recipe import recipe_from_json, recipe_to_json
-from organs.registry.compose.recipe_io import read_recipe, recipe_python, recipe_yaml
-from organs.registry.compose.screen import KNOWN, ChangeKind
+from organs.registry.compose.recipe import read_recipe, recipe_from_json, recipe_python, recipe_to_json, recipe_yaml
+from organs.registry.compose.screen import FRACTAL_ENERGY, KNOWN, ChangeKind
 from organs.registry.compose.steps import read_steps, step_texts
 from organs.registry.errors import BadRecipe
 from organs.registry.gguf import read_header

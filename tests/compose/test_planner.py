@@ -10,7 +10,7 @@ import pytest
 from organs.registry.compose.parents import Parent
 from organs.registry.compose.plan import NOT_YET, Plan
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import NotComposable, NotFound

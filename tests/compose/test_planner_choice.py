@@ -12,18 +12,9 @@ import pytest
 
 from organs.registry.anatomy import OrganType
 from organs.registry.compose import planner
-from organs.registry.compose.parents import (
-    Parent,
-    Part,
-    RegisteredLibrary,
-)
-from organs.registry.compose.planner import (
-    Chosen,
-    choose,
-    query_of,
-)
-from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.parents import Library, Parent, Part, RegisteredLibrary
+from organs.registry.compose.planner import Draft, query_of
+from organs.registry.compose.recipe import Recipe, read_recipe
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob
 from organs.registry.local import LocalRegistry
@@ -52,7 +43,14 @@ def ffn(block: int, *ways: str) -> list[str]:
     return [f"blk.{block}.ffn_{way}.weight" for way in ways or WAYS]
 
 
-def chosen(recipe: str, *donors: Parent, order: Sequence[tuple[Parent, str]] = ()) -> Chosen:
+def choose(base: Parent, recipe: Recipe, library: Library) -> Draft:
+    """Return a draft with the grafts of `recipe`."""
+    draft = Draft(base, recipe, library)
+    draft.graft()
+    return draft
+
+
+def chosen(recipe: str, *donors: Parent, order: Sequence[tuple[Parent, str]] = ()) -> Draft:
     """Return the result of the grafts `recipe` (YAML); a query finds the organs in `order`."""
     return choose(
         base(), _recipe(recipe), MemoryLibrary((base(), *donors), [found_organ(*_part(*entry)) for entry in order])
@@ -67,12 +65,12 @@ def _part(parent: Parent, name: str) -> tuple[Parent, Part]:
     return parent, parent.by_name[name]
 
 
-def taken(made: Chosen) -> dict[str, str]:
+def taken(made: Draft) -> dict[str, str]:
     """Return the donor of each place."""
     return {replacement.before.name: replacement.donor.label for replacement in made.replacements}
 
 
-def codes(made: Chosen) -> list[tuple[str, str, str]]:
+def codes(made: Draft) -> list[tuple[str, str, str]]:
     return [(finding.severity.value, finding.code, finding.field) for finding in made.findings]
 
 

@@ -14,8 +14,9 @@ from msgspec import structs
 from organs.registry.compose.build import make
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planner import changes_of, plan_recipe, screened
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.recipe import read_recipe
+from organs.registry.compose.screen import changes_of, screened
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.plan import Screen
 from organs.registry.local import LocalRegistry
@@ -125,10 +126,10 @@ def test_an_adapter_without_moments_leaves_its_organs_uncounted(kin: LocalRegist
 
 def test_organs_equal_in_donor_and_base_are_not_changes(kin: LocalRegistry) -> None:
     planned = plan(kin, grafts=[{"from": CODE, "slot": "ffn_up", "blocks": 1}])
-    (change,) = changes_of(planned.parts)
+    (change,) = changes_of(planned.parts, {})
     assert change.before.name == "blk.1.ffn_up.weight"
     same = [replace(part, source=part.before) for part in planned.parts]
-    assert changes_of(same) == []
+    assert changes_of(same, {}) == []
 
 
 def test_recipes_that_accept_a_warning_that_is_no_longer_given_can_still_be_made(kin: LocalRegistry) -> None:

@@ -37,7 +37,7 @@ from organs.registry.catalog.queries.jobs import active_jobs, file_of_job, job_b
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Placement
 from organs.registry.catalog.work import WorkCancelled
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.base import Entity
 from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable

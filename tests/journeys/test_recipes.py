@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.compose.recipe_io import (
+from organs.registry.compose.recipe import (
     read_recipe,
     recipe_findings,
 )

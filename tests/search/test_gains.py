@@ -14,7 +14,7 @@ from organs.registry.catalog.register.chimeras import is_settled
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import GainOrgan, GainRow
 from organs.registry.compose.api import Composition
-from organs.registry.compose.recipe_io import recipe_of, recipe_yaml
+from organs.registry.compose.recipe import recipe_of, recipe_yaml
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.local import LocalRegistry

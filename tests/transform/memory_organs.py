@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from organs.registry.gguf import DType, dtype_by_name
 from organs.registry.gguf.quants import decode, quantize
-from organs.registry.transform import Computation, Plain, computed
+from organs.registry.transform import Computation, Plain, Purification, PurifyMethod, computed
+from organs.registry.transform.purify import KEEP_DEFAULT, Moments, cleaned, is_unchanged, moments, restored
+from organs.registry.transform.values import WINDOW_ELEMENTS
 
 F32, F16, BF16, Q8_0, Q4_0, F64 = map(dtype_by_name, ("F32", "F16", "BF16", "Q8_0", "Q4_0", "F64"))
 
@@ -60,3 +62,17 @@ def weights(count: int, seed: int = 0) -> Values:
 def correlation(left: Values, right: Values) -> float:
     """Return Pearson's correlation of two flat arrays."""
     return float(np.corrcoef(left, right)[0, 1])
+
+
+def purified(values: Values, method: PurifyMethod, keep: float = KEEP_DEFAULT) -> Values:
+    """Return a purified copy of an array, with the same shape, mean and deviation."""
+    purification, flat = Purification(method, keep), values.ravel()
+    before = after = Moments()
+    windows = []
+    for start in range(0, flat.size, WINDOW_ELEMENTS):
+        window = flat[start : start + WINDOW_ELEMENTS]
+        windows.append(cleaned(window, purification))
+        before, after = before.with_more(moments(window)), after.with_more(moments(windows[-1]))
+    if is_unchanged(before):
+        return values.copy()
+    return np.concatenate([restored(window, before, after) for window in windows]).reshape(values.shape)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from organs.registry.errors import BadOrgan
-from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed, purified
+from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed
 from organs.registry.transform.values import WINDOW_ELEMENTS
-from tests.transform.memory_organs import F16, F32, Q8_0, computed_bytes, organ, values_in, values_of, weights
+from tests.transform.memory_organs import F16, F32, Q8_0, computed_bytes, organ, purified, values_in, values_of, weights
 
 METHODS = list(PurifyMethod)
 LARGE_ELEMENTS = 8 * WINDOW_ELEMENTS

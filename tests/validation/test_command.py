@@ -80,7 +80,7 @@ def test_chatter_before_the_last_line_does_not_matter(tmp_path: Path) -> None:
 
 def test_a_command_may_only_say_that_the_model_loads(tmp_path: Path) -> None:
     reading = read(tmp_path, "print('{\"loads\": true}')")
-    assert reading.loads
+    assert reading.failure is None
     assert reading.scores[0].perplexity is None
 
 
@@ -129,7 +129,7 @@ def test_ten_megabytes_of_output_are_cut_off(tmp_path: Path, body: str) -> None:
 
 def test_ten_megabytes_of_log_do_not_matter(tmp_path: Path) -> None:
     reading = read(tmp_path, f"sys.stderr.write('\\x1b[31m' + 'y' * 10_000_000 + '\\nthe end\\n')\n{SAYS_26}")
-    assert reading.loads
+    assert reading.failure is None
     assert len(reading.log) <= 16 * 1024
     assert reading.log.endswith("the end\n")
     assert "\x1b" not in reading.log
@@ -168,7 +168,7 @@ def is_free(lock: TextIO) -> bool:
 def test_a_grandchild_with_open_pipes_does_not_block_the_parent(tmp_path: Path) -> None:
     body = f"if not os.fork():\n    time.sleep(600)\n{SAYS_26}\nsys.stdout.flush()"
     reading = read(tmp_path, body, sandbox=Sandbox(processes=True))
-    assert reading.loads
+    assert reading.failure is None
     assert reading.seconds < 20
 
 
@@ -293,9 +293,9 @@ def test_a_command_reads_only_the_files_that_it_names(tmp_path: Path) -> None:
     refused = read(tmp_path, body).failure
     assert refused is not None
     assert "Permission denied" in refused.reason
-    assert read(tmp_path, body, sandbox=Sandbox(read=(private,))).loads
+    assert read(tmp_path, body, sandbox=Sandbox(read=(private,))).failure is None
     named = CommandRuntime(f"{script(tmp_path, body)} --file={private}", Limits(wall_seconds=120))
-    assert named.read(request(), lambda *_: None).loads
+    assert named.read(request(), lambda *_: None).failure is None
 
 
 def test_a_command_writes_only_into_its_home(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ try:
 except PermissionError:
     {SAYS_26}
 """
-    assert read(tmp_path, body).loads
+    assert read(tmp_path, body).failure is None
 
 
 def test_a_shell_script_runs_where_processes_are_allowed(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_shell_script_runs_where_processes_are_allowed(tmp_path: Path) -> None
     refused = CommandRuntime(template).read(request(), lambda *_: None).failure
     assert refused is not None
     assert "fork" in refused.reason
-    assert CommandRuntime(template, sandbox=Sandbox(processes=True)).read(request(), lambda *_: None).loads
+    assert CommandRuntime(template, sandbox=Sandbox(processes=True)).read(request(), lambda *_: None).failure is None
 
 
 def test_variables_before_the_command_are_its_environment(tmp_path: Path) -> None:

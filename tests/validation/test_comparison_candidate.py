@@ -14,6 +14,7 @@ from organs.registry.validation.comparison import (
     file_candidate,
     window_that_fits,
 )
+from organs.registry.validation.runtime import WINDOW_TOKENS
 from tests.gguf_files import file_bytes, tensor, text, unsigned
 from tests.validation.changed_models import A
 
@@ -23,11 +24,10 @@ def test_a_window_has_the_size_of_the_smallest_context() -> None:
         return replace(file_candidate(A), facts=ModelFacts(context))
 
     chimera, base = candidate(99), candidate(80)
-    assert window_that_fits(256, chimera, base) == window_that_fits(256, base, chimera) == 80
-    assert window_that_fits(64, chimera, base) == 64
+    assert window_that_fits(chimera, base) == window_that_fits(base, chimera) == 80
     for pair in ((candidate(31), base), (chimera, candidate(0))):
         with pytest.raises(BadInput, match="at least 32 are needed"):
-            window_that_fits(256, *pair)
+            window_that_fits(*pair)
 
 
 def test_a_header_without_a_context_length_limits_nothing(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_header_without_a_context_length_limits_nothing(tmp_path: Path) -> Non
     path.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a")]))
     silent = file_candidate(path)
     assert silent.facts.context_tokens is None
-    assert window_that_fits(4096, silent, silent) == 4096
+    assert window_that_fits(silent, silent) == WINDOW_TOKENS
 
 
 def test_the_facts_of_a_header_are_those_of_the_running_model(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from organs.registry.gguf import ValueType
 from organs.registry.sandbox.process import Limits
+from organs.registry.validation import llama
 from organs.registry.validation.llama import LlamaCpp, telling_line
 from organs.registry.validation.runtime import (
     Failure,
@@ -62,7 +63,6 @@ def test_windows_of_each_text_are_scored_and_the_model_writes() -> None:
     assert reading.written is not None
     assert reading.written.startswith("The file is opened for reading, and ")
     assert len(reading.written) > 60
-    assert not reading.by_chat_template
     assert steps == ["loading", "writing", *(f"window {number} of 4" for number in range(1, 5))]
 
 
@@ -128,7 +128,6 @@ def test_a_chat_is_scored_in_a_template_that_llama_cpp_knows() -> None:
 
 def test_a_model_answers_in_its_own_chat_template_if_llama_cpp_knows_it(tmp_path: Path) -> None:
     reading = read(with_chat_template(A, CHATML, tmp_path / "chat.gguf"), writes=True, chat=True)
-    assert reading.by_chat_template
     assert reading.written is not None
     assert reading.written.startswith("What is a file?\n")
     assert len(reading.written) > 40
@@ -137,7 +136,6 @@ def test_a_model_answers_in_its_own_chat_template_if_llama_cpp_knows_it(tmp_path
 def test_a_chat_template_is_never_executed_and_is_no_fault_of_the_weights(tmp_path: Path) -> None:
     reading = read(with_chat_template(A, "{% broken", tmp_path / "chat.gguf"), writes=True, chat=True)
     assert reading.failure is None
-    assert not reading.by_chat_template
     assert reading.scores[0].tokens == 510
     assert reading.written is not None
     assert reading.written.startswith("The file is opened for reading, and ")
@@ -201,11 +199,12 @@ def test_too_little_memory_is_a_failure_and_not_an_error() -> None:
     }
 
 
-def test_without_the_package_the_message_names_what_to_install() -> None:
+def test_without_the_package_the_message_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama, "PACKAGE", "no-such-package-as-this")
     with pytest.raises(
         NoRuntime, match=r"^llama.cpp is not installed; install this program with the extra 'validate'"
     ) as missing:
-        LlamaCpp(package="no-such-package-as-this")
+        LlamaCpp()
     assert missing.value.extra == "validate"
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from organs.registry.digest import Digest
-from organs.registry.entities.quick_look import QuickLook
+from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import BadInput
 from organs.registry.validation import quick
-from organs.registry.validation.comparison import MemoryCache, ModelFacts, RunnableModel, file_candidate
+from organs.registry.validation.comparison import ModelFacts, RunnableModel, ScoreCache, file_candidate
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import KINDS, LookBudget, quick_look
 from organs.registry.validation.runtime import (
@@ -37,13 +37,13 @@ def candidate(name: str, **facts: object) -> RunnableModel:
     return RunnableModel(name, digest, lambda: nullcontext(Path(name)), ModelFacts(**facts))  # type: ignore[arg-type]
 
 
-def look(runtime: Runtime, cache: MemoryCache | None = None, seconds: float = 30.0, **facts: object) -> QuickLook:
+def look(runtime: Runtime, cache: ScoreCache | None = None, seconds: float = 30.0, **facts: object) -> QuickLook:
     return quick_look(
         candidate("c", **facts),
         candidate("b", **facts),
         built_in_texts(KINDS),
         runtime,
-        MemoryCache() if cache is None else cache,
+        {} if cache is None else cache,
         LookBudget(seconds, 4),
     )
 
@@ -67,7 +67,7 @@ def test_it_is_usable_only_where_the_whole_interval_is_below_a_quarter(
 
 
 def test_the_stored_windows_of_the_base_are_not_scored_again_except_the_first() -> None:
-    cache, runtime = MemoryCache(), FixedRuntime({"c": 11.0, "b": 10.0}, noise=0.01)
+    cache, runtime = {}, FixedRuntime({"c": 11.0, "b": 10.0}, noise=0.01)
     first, second = look(runtime, cache), look(runtime, cache)
     assert [request.reference_ranks for request in runtime.requests] == [([0, 1, 2, 3],) * 3, ([0],) * 3]
     assert replace_seconds(first) == replace_seconds(second)
@@ -75,7 +75,7 @@ def test_the_stored_windows_of_the_base_are_not_scored_again_except_the_first() 
     runtime.requests.clear()
     quick_look(candidate("c"), candidate("b"), built_in_texts(KINDS), runtime, cache, LookBudget(30.0, 6))
     assert runtime.requests[0].reference_ranks == ([0, 4, 5],) * 3
-    assert {len(score.windows) for score in cache.scores.values()} == {6}
+    assert {len(score.windows) for score in cache.values()} == {6}
 
 
 def replace_seconds(found: QuickLook) -> tuple[object, ...]:
@@ -87,7 +87,7 @@ def test_a_base_with_a_chat_template_is_first_scored_on_a_chat() -> None:
     assert look(runtime, chat_template=CHATML).texts[0].name == CHAT
     assert look(runtime).texts[0].name == "python"
     with pytest.raises(BadInput, match="no chat template"):
-        quick_look(candidate("c"), candidate("b"), built_in_texts((CHAT,)), runtime, MemoryCache())
+        quick_look(candidate("c"), candidate("b"), built_in_texts((CHAT,)), runtime, {})
 
 
 def test_a_text_with_too_few_windows_leaves_it_open() -> None:
@@ -100,7 +100,7 @@ def test_a_text_with_too_few_windows_leaves_it_open() -> None:
 
 
 def test_a_model_that_is_scored_on_fewer_texts_is_never_called_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quick, "_operations_per_second", lambda: 1e12)
+    monkeypatch.setattr(quick, "operations_per_second", lambda: 1e12)
     found = look(FixedRuntime({"c": 9.0, "b": 10.0}), active_parameters=9 * 10**9)
     assert [text.name for text in found.texts] == ["python"]
     assert found.usable is None
@@ -161,7 +161,7 @@ def test_an_unknown_chat_template_leaves_the_other_texts(monkeypatch: pytest.Mon
 
     runtime = WithoutTemplates({"c": 10.2, "b": 10.0}, noise=0.01)
     assert look(runtime, chat_template=CHATML).usable is True
-    monkeypatch.setattr(quick, "_operations_per_second", lambda: 1e12)
+    monkeypatch.setattr(quick, "operations_per_second", lambda: 1e12)
     found = look(runtime, chat_template=CHATML, active_parameters=9 * 10**9)
     assert [text.name for text in found.texts] == ["python"], "only one text has enough time"
 
@@ -173,7 +173,7 @@ def test_a_budget_has_limits() -> None:
 
 @pytest.mark.long
 def test_llama_cpp_tells_a_relative_from_a_stranger(tmp_path: Path) -> None:
-    cache, base = MemoryCache(), file_candidate(A_F16)
+    cache, base = {}, file_candidate(A_F16)
 
     def against(chimera: Path) -> QuickLook:
         texts = built_in_texts(("python", "encyclopedic"))

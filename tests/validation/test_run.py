@@ -15,7 +15,7 @@ from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
-from organs.registry.entities.verdict import VerdictReport
+from organs.registry.entities.validation import VerdictReport
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -181,9 +181,9 @@ def test_cached_scores_are_returned_unchanged_and_replaced_by_more(kin: LocalReg
     key = ScoreKey(digest_of(repr(nats).encode()), digest_of(b"text"), 256, "a stand-in, 1")
     cache = CatalogScores(kin.catalog)
     score = Score("python", (Window(nats, 255, "0123"),), 31, 8034)
-    cache.put(key, score)
+    cache[key] = score
     assert cache.get(key) == score
     longer = replace(score, windows=(*score.windows, Window(1.5, 255, "4567")))
-    cache.put(key, longer)
+    cache[key] = longer
     assert cache.get(key) == longer
     assert cache.get(replace(key, window_tokens=128)) is None

@@ -53,10 +53,8 @@ READING_BY_POST = {
 FEW = ("nobody", "reader", "owner", "other", "admin")
 """Who is asked where all get the same."""
 
-"""What the applications have counted for the rates of requests."""
 
-
-class NoCounts:
+class Uncounted:
     """Counts that stay 0: rates are tested elsewhere."""
 
     def add(self, key: str, seconds: int, amount: int) -> int:
@@ -64,6 +62,9 @@ class NoCounts:
 
     def count(self, key: str) -> tuple[int, float]:
         return 0, 0.0
+
+
+"""What the applications have counted for the rates of requests."""
 
 
 class SqliteCopy:
@@ -182,7 +183,7 @@ class Place:
 
 def _application(registry: LocalRegistry, settings: WebSettings) -> Flask:
     """One that counts no downloads: a thread writes what was counted, whatever is asked just then."""
-    app = create_app(registry, settings, NoCounts())
+    app = create_app(registry, settings, Uncounted())
     del app.extensions[COUNTING_KEY]
     return app
 

@@ -21,11 +21,10 @@ from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict, record_quick_look
 from organs.registry.catalog.tables import GainRow, ModelRow
 from organs.registry.compose.lock import parse_lock
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.plan import PlanPart
-from organs.registry.entities.quick_look import QuickLook, TextLook
-from organs.registry.entities.verdict import VerdictReport
+from organs.registry.entities.validation import QuickLook, TextLook, VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.anatomy import (

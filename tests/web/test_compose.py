@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from organs.registry.amounts import weight_change_text
 from organs.registry.catalog.tables import JobRow
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.compose.screen import KNOWN, ChangeKind
 from organs.registry.compose.steps import PARAMETERS, read_steps
 from organs.registry.entities.plan import CellTotals

@@ -23,7 +23,7 @@ from organs.registry.catalog.register.accounts import LOCAL, add_contributor, cr
 from organs.registry.catalog.register.jobs import QUEUED_MAX, WAITING_MAX, enqueue_job
 from organs.registry.catalog.register.model_changes import hide_model, show_model
 from organs.registry.catalog.tables import ContributorRow, ModelRow, now
-from organs.registry.compose.recipe_io import read_recipe, recipe_file
+from organs.registry.compose.recipe import read_recipe, recipe_file
 from organs.registry.entities.job import Job, RecipeArguments
 from organs.registry.errors import NotFound
 from organs.registry.local import LocalRegistry

@@ -15,7 +15,7 @@ from PIL import Image, ImageFont
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.register.chimeras import add_verdict
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts import picture

@@ -22,7 +22,7 @@ from organs.registry.catalog.queries.accounts import contributor_by_name, token_
 from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import revoke_token, set_contributor_state
-from organs.registry.catalog.register.request_counts import add_to_count, remove_expired_counts
+from organs.registry.catalog.register.counts import add_to_count, remove_expired_counts
 from organs.registry.catalog.tables import RateCount, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry

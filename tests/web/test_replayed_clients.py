@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.local import LocalRegistry
 from tests.registry_templates import ZOO_FILES
 from tests.small_models import assemble_model, ingest_file, small_model, small_shards

@@ -9,7 +9,7 @@ from typing import Any
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.entities.base import decode
-from organs.registry.entities.verdict import VerdictReport
+from organs.registry.entities.validation import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.chimeras import TextRow, runs_of, text_rows

@@ -23,11 +23,11 @@ from organs.registry.catalog.queries.administration import (
     all_contributors,
     model_in_any_state,
     removal_of,
-    submission_review,
     waiting_submissions,
 )
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.fleet import fleet_run, fleet_runs
+from organs.registry.catalog.queries.submissions import submission_by_id
 from organs.registry.catalog.register import accounts, model_changes
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, SCOPES
 from organs.registry.entities.account import (
@@ -37,11 +37,11 @@ from organs.registry.entities.account import (
     CreatedToken,
     NewContributorRequest,
 )
-from organs.registry.entities.administration import AdminOverview, EventPage, Removal, RemovalRequest
 from organs.registry.entities.fleet import FleetRun, FleetRunPage
-from organs.registry.entities.health import ServerHealth
+from organs.registry.entities.published import Removal, RemovalRequest
+from organs.registry.entities.server import AdminOverview, EventPage, ServerHealth
 from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX, Storage
-from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
+from organs.registry.entities.submission import RefusalRequest, Submission, SubmissionReviewPage
 from organs.registry.errors import BadInput, BadRequest, NoSuchRun
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.storage import storage as stored
@@ -128,7 +128,7 @@ def quarantine() -> SubmissionReviewPage:
     refusals=(404, 409),
     scope=ADMIN,
 )
-def approve_submission(submission: str) -> Decision:
+def approve_submission(submission: str) -> Submission:
     """Publish the model of a submission. 409 for a submission that is not held for review."""
     submission_id = parsed_number(submission, "submission")
     submissions.approve_submission(registry(), submission_id, user_name())
@@ -145,32 +145,23 @@ def approve_submission(submission: str) -> Decision:
     refusals=(404, 409),
     scope=ADMIN,
 )
-def refuse_submission(submission: str) -> Decision:
+def refuse_submission(submission: str) -> Submission:
     """Refuse a submission; its contributor sees the reason. The next sweeps remove its bytes. 409 for a submission that
     is not held for review."""
     return refuse(submission, read_body(RefusalRequest).reason)
 
 
-def refuse(submission: str, reason: str) -> Decision:
+def refuse(submission: str, reason: str) -> Submission:
     """Refuse the submission with that number. Raises NotFound, Conflict, and BadValue for an empty reason."""
     submission_id = parsed_number(submission, "submission")
     submissions.refuse_submission(registry(), submission_id, reason, user_name())
     return decision(submission_id)
 
 
-def decision(submission_id: int) -> Decision:
-    """Return the state of a submission, with the address of its model if that is public. Raises NotFound."""
+def decision(submission_id: int) -> Submission:
+    """Return a submission as its contributor sees it. Raises NotFound."""
     with searching() as session:
-        review = submission_review(session, submission_id)
-    model = review.model
-    return Decision(
-        id=review.id,
-        name=review.name,
-        state=review.state,
-        model=None if model is None else model.name,
-        address=f"/models/{model.name}" if model is not None and model.state == "visible" else None,
-        reason=review.reason,
-    )
+        return submission_by_id(session, submission_id).entity()
 
 
 @writing_operation(

@@ -11,7 +11,7 @@ from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera,
 from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
 from organs.registry.entities.plan import RecipeRequest
-from organs.registry.entities.quick_look import QuickLookRequest
+from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from organs.web.api.operation import (

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from organs.registry.catalog.queries.reports import public_figures
-from organs.registry.entities.about import Root
 from organs.registry.entities.base import REF_TEMPLATE, Schema, schemas
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
+from organs.registry.entities.server import Root
 from organs.registry.entities.submission import Upload
 from organs.web.api.operation import ROOT, Operation, entities, operation, operations
 from organs.web.file_responses import OCTETS

@@ -19,21 +19,13 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.compose import PLAN_COST_MAX
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.compose.compatibility import (
-    ALIKE,
-    Cell,
-    adapters_for,
-    candidates_for,
-    cells_of,
-    check_compatibility,
-    types_of,
-)
+from organs.registry.compose.candidates import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
+from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
 from organs.registry.compose.parents import Parent, RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_findings, recipe_yaml
+from organs.registry.compose.recipe import Recipe, read_recipe, recipe_file, recipe_findings, recipe_yaml
 from organs.registry.compose.steps import PARAMETERS, TEXT_MAX_LENGTH, read_steps
 from organs.registry.entities.base import Schema
 from organs.registry.entities.finding import Finding, Findings, Severity, in_order

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from organs.ingest.contributions import uploads as sessions
 from organs.ingest.contributions.uploads import Chunk, WrongOffset, check_request, is_received
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.submissions import known_digests, open_uploads, upload_entity
 from organs.registry.catalog.register.accounts import LOCAL

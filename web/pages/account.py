@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from flask import Response, abort, after_this_request, request, url_for
 
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import MODELS_MAX, visible_models_of
 from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.register.accounts import PAGE_TOKEN, SESSION, end_session, open_page_token, open_session

@@ -14,7 +14,7 @@ from organs.registry.compose.chimeras import chimera_page
 from organs.registry.entities.chimera import Chimera, ChimeraPage, ChimeraSummary
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
-from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
+from organs.registry.entities.validation import RunReport, TextVerdict, VerdictReport
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
 from organs.web.pages.routes import Context, Sheet, WebPage, list_links, paged, sheet_of, writing_form

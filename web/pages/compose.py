@@ -18,8 +18,15 @@ from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility
-from organs.registry.compose.recipe import ENCODINGS, PurifyMethod, Recipe
-from organs.registry.compose.recipe_io import recipe_findings, recipe_of, recipe_python, recipe_values
+from organs.registry.compose.recipe import (
+    ENCODINGS,
+    PurifyMethod,
+    Recipe,
+    recipe_findings,
+    recipe_of,
+    recipe_python,
+    recipe_values,
+)
 from organs.registry.compose.screen import KNOWN, ChangeKind
 from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
 from organs.registry.entities.finding import Finding, Severity

@@ -19,7 +19,7 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.register.model_changes import edit_model
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
-from organs.registry.compose.chimeras import PROMPT, Usage, chimera_of_model
+from organs.registry.compose.chimeras import PROMPT, assemble_command, chimera_of_model, llama_cli
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.lineage import merged_edges
 from organs.registry.entities.model import Model
@@ -226,7 +226,6 @@ def _use_lines(model: Model, base: str | None, *, is_newest: bool, is_image: boo
     file = whole_name(model.name, [file.name for file in model.files])
     # Ollama pulls one file, so shards are merged and imported.
     ollama = ollama_line(model.name, request.host_url, shlex.quote(file) if len(model.files) > 1 else "")
-    usage = Usage(model=model.name, file=file, title="", context_length=None)
 
     def download(name: str, to: str) -> str:
         return f"curl -fL -C - -o {shlex.quote(to)} '{host}{model_address(name, 'downloads.model')}'"
@@ -244,7 +243,7 @@ def _use_lines(model: Model, base: str | None, *, is_newest: bool, is_image: boo
         runs = [
             {"label": "Run it with Ollama", "line": ollama},
             *([{"label": "Run it with llama.cpp, from this registry", "line": server}] if is_newest else []),
-            {"label": "Run the downloaded file with llama.cpp", "line": usage.llama_cli()},
+            {"label": "Run the downloaded file with llama.cpp", "line": llama_cli(file)},
         ]
     repository, _, version = model.name.partition("@")
     pull = f"HF_ENDPOINT={host} hf download {repository} --revision v{version} --local-dir ."
@@ -252,7 +251,7 @@ def _use_lines(model: Model, base: str | None, *, is_newest: bool, is_image: boo
         {"label": "Download the file", "line": download(model.name, file), "remark": RESUMED},
         *runs,
         {"label": "Download it with Hugging Face tools", "line": pull},
-        {"label": "Write the file on the registry's machine", "line": usage.assemble()},
+        {"label": "Write the file on the registry's machine", "line": assemble_command(model.name, file)},
     ]
 
 

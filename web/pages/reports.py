@@ -25,7 +25,7 @@ from organs.registry.reports.formats import (
     markdown,
     section_sheet,
 )
-from organs.registry.reports.sections import scale_tables
+from organs.registry.reports.scale import scale_tables
 from organs.web.api import reports as api
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer

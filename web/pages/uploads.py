@@ -15,7 +15,7 @@ from organs.ingest.contributions.manifest import (
     parse_stated_metadata,
 )
 from organs.ingest.contributions.submissions import files_of, whole_uploads
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,

@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from organs.ingest.jobs.runner import Runner
 from organs.registry.compose.lock import parse_lock
-from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.problem import ERRORS_MAX
 from organs.registry.local import LocalRegistry
 from organs.web.api.document import document as make_document

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from organs.registry.validation.likelihood import PIECE_BYTES, Likelihoods, compared, joined, surprises
+from organs.registry.validation.scorer import PIECE_BYTES, Likelihoods, compared, joined, surprises
 
 TOKENS, VOCABULARY = 40, PIECE_BYTES // 64
 """More rows than a piece has."""

@@ -17,8 +17,6 @@ from organs.registry.compose.recipe import (
     PurifyMethod,
     Recipe,
     RecipePurification,
-)
-from organs.registry.compose.recipe_io import (
     parse_blocks,
     read_recipe,
     recipe_findings,
@@ -199,8 +197,8 @@ def test_blocks_may_be_separated_by_commas_instead_of_a_list() -> None:
 
 @pytest.mark.parametrize("text", ["", ",", "1,", "5-2", "x", "1,-2", "0," * 1001])
 def test_blocks_that_are_typed_wrongly_are_refused(text: str) -> None:
-    with pytest.raises(BadRecipe, match=r"^--blocks: "):
-        parse_blocks(text, "--blocks")
+    with pytest.raises(BadRecipe, match=r"^blocks: "):
+        parse_blocks(text)
 
 
 def test_the_number_of_reported_faults_is_limited() -> None:

@@ -1,0 +1,204 @@
+"""Whether a low-rank adapter (LoRA) fits a base, and the products that it adds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from organs.registry.amounts import names_text
+from organs.registry.anatomy import (
+    COMPANIONS,
+    LORA_SUFFIXES,
+    OUTPUT_MATRIX,
+    TOKEN_EMBEDDING,
+    adapted_tensor,
+    companion_slot,
+    place_of,
+)
+from organs.registry.compose.parents import Parent, Part, odd_weights, refusal
+from organs.registry.compose.plan import Addition
+from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
+from organs.registry.gguf.quants import can_dequantize
+from organs.registry.gguf.types import ValueType
+from organs.registry.kinds import FileKind
+from organs.registry.transform import misfit
+
+TYPE_KEY = "adapter.type"
+ALPHA_KEY = "adapter.lora.alpha"
+INVOCATION_KEY = "adapter.alora.invocation_tokens"
+PARENTS_MAX = 64
+"""Limit of the declared parents that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The two factors for one tensor of the base; None for a missing one."""
+
+    a: Part | None
+    b: Part | None
+
+
+def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
+    """Return the findings on merging `adapter` into `base`.
+
+    Refuses `not-an-adapter`, `adapter-not-lora`, `architecture-differs`, `adapter-misfit`, `non-finite-weights` and
+    `dtype-refused` (values that cannot be decoded); warns of `adapter-base-differs`; reports `adapter-rank`.
+    Licenses are not checked here.
+    """
+    factors, models = _factors_of(adapter), (base, adapter)
+    findings: list[Finding] = []
+    if adapter.kind != FileKind.ADAPTER:
+        kind = _quoted(adapter.header.text("general.type"))
+        sentence = f"{adapter.label} is not an adapter: its general.type is {kind}."
+        findings.append(refusal("not-an-adapter", sentence, models, (), "general.type"))
+        if not factors:
+            return findings
+    findings += [*_of_header(base, adapter), *_of_factors(base, adapter, factors)]
+    targets = [base.by_name.get(target) for target in factors]
+    undecodable = [part for part in (*targets, *adapter.parts) if part is not None and not can_dequantize(part.dtype)]
+    if undecodable:
+        dtypes = " and ".join(sorted({part.dtype.name for part in undecodable}))
+        names = [part.name for part in undecodable]
+        sentence = f"{names_text(names)} cannot be merged: values of {dtypes} cannot be decoded here."
+        findings.append(refusal("dtype-refused", sentence, models, names))
+    declared = _declared(adapter)
+    own = {name for name in (base.header.text("general.name"), *_declared(base)) if name is not None}
+    labels = (base.label, adapter.label)
+    if declared and own and not any(_is_same(first, second) for first in declared for second in own):
+        sentence = (
+            f"{adapter.label} names {names_text(declared)} as its base; the name of {base.label} is "
+            f"{base.header.text('general.name') or 'not stated'}, and it declares no such parent."
+        )
+        field = "general.base_model.0.name"
+        findings.append(Finding(Severity.WARN, "adapter-base-differs", sentence, field, labels))
+    # The sum of weights that are NaN or infinite with an organ has no meaning.
+    odd = odd_weights(adapter, adapter.parts, models)
+    findings += [msgspec.structs.replace(item, severity=Severity.REFUSE) for item in odd]
+    ranks = sorted({pair.b.shape[0] for pair in factors.values() if pair.b is not None})
+    if ranks:
+        at_ranks = f"at rank {names_text([str(rank) for rank in ranks])}, with an alpha of {_alpha_of(adapter):g}"
+        sentence = f"{adapter.label} changes {len(factors)} tensors {at_ranks}."
+        findings.append(Finding(Severity.INFO, "adapter-rank", sentence, ALPHA_KEY, labels, tuple(factors)))
+    return findings
+
+
+def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
+    """Return the additions of `adapter`, `scale` times, by the name of the tensor that each is added to.
+
+    Incomplete pairs are left out: the findings refuse them.
+    """
+    alpha = _alpha_of(adapter)
+    return {
+        target: Addition(adapter, pair.a, pair.b, alpha, scale)
+        for target, pair in _factors_of(adapter).items()
+        if pair.a is not None and pair.b is not None
+    }
+
+
+def _factors_of(adapter: Parent) -> dict[str, Factors]:
+    """Return the factors in `adapter` by the tensor that they change, in the order of the file."""
+    parts: dict[str, dict[str, Part]] = {}
+    for part in adapter.parts:
+        target = adapted_tensor(part.name)
+        if target is not None:
+            parts.setdefault(target, {})[part.name.removeprefix(target)] = part
+    first, second = LORA_SUFFIXES
+    return {target: Factors(halves.get(first), halves.get(second)) for target, halves in parts.items()}
+
+
+def _alpha_of(adapter: Parent) -> float:
+    """Return the alpha in the header; 0 if the header has no finite number. With 0, the factor is 1."""
+    field = adapter.header.field(ALPHA_KEY)
+    value = field.value if field is not None and field.type is not ValueType.BOOL else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return float(value) if math.isfinite(value) else 0.0
+
+
+def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
+    header, models = adapter.header, (base, adapter)
+    method = header.text(TYPE_KEY)
+    if method != "lora":
+        sentence = (
+            f"{adapter.label} is registered but cannot be merged: its {TYPE_KEY} is {_quoted(method)}, not 'lora'."
+        )
+        yield refusal("adapter-not-lora", sentence, models, (), TYPE_KEY)
+    invocation = header.field(INVOCATION_KEY)
+    if invocation is not None and invocation.is_array and invocation.count:
+        sentence = (
+            f"{adapter.label} is an activated LoRA ({INVOCATION_KEY}): it works only after these tokens, and a merged "
+            "one would always work. Load it in the runtime, as an adapter of its base."
+        )
+        yield refusal("adapter-not-lora", sentence, models, (), INVOCATION_KEY)
+    ours, theirs = base.header.architecture, header.architecture
+    if ours is None or ours != theirs:
+        sentence = f"{adapter.label} is for the architecture {_quoted(theirs)}; {base.label} has {_quoted(ours)}."
+        yield refusal(ARCHITECTURE_DIFFERS, sentence, models, (), "general.architecture")
+    field = header.field(ALPHA_KEY)
+    if field is not None and isinstance(field.value, float) and not math.isfinite(field.value):
+        sentence = f"{adapter.label} has an alpha of {field.value}: it must be a finite number."
+        yield refusal("adapter-misfit", sentence, models, (), ALPHA_KEY)
+
+
+def _of_factors(base: Parent, adapter: Parent, factors: Mapping[str, Factors]) -> Iterator[Finding]:
+    """Yield a refusal for each reason why factors cannot be added to the tensors of `base`."""
+
+    def misfits(sentence: str, tensors: list[str]) -> Finding:
+        return refusal("adapter-misfit", sentence, (base, adapter), tensors)
+
+    unpaired = [part.name for part in adapter.parts if adapted_tensor(part.name) is None]
+    if unpaired or not factors:
+        problem = f"has {names_text(unpaired)}, which cannot be merged" if unpaired else "has no factors"
+        pairs = " and ".join(LORA_SUFFIXES)
+        yield misfits(f"{adapter.label} {problem}: an adapter consists of pairs of {pairs}.", unpaired)
+    halves = [target for target, pair in factors.items() if pair.a is None or pair.b is None]
+    if halves:
+        yield misfits(f"{adapter.label} has only one of two factors for {names_text(halves)}.", halves)
+    is_tied = not any(part.place == OUTPUT_MATRIX for part in base.parts)
+    tied = [target for target in factors if is_tied and place_of(target) in (TOKEN_EMBEDDING, OUTPUT_MATRIX)]
+    if tied:
+        yield misfits(f"{adapter.label} changes {names_text(tied)}, but {base.label} uses one matrix for both.", tied)
+    # Weights that are stored divided by a scale: what an adapter adds is not divided.
+    slots = {target: base.by_name[target].slot for target in factors if target in base.by_name}
+    for companion in (companion for companion in COMPANIONS if companion.is_factor):
+        scaled = [target for target, slot in slots.items() if companion_slot(slot, companion) in base.by_slot]
+        if scaled:
+            sentence = (
+                f"{base.label} stores {names_text(scaled)} divided by a scale ({companion.suffix}): no adapter can be "
+                "merged there. Merge it into the model from which this one was quantised."
+            )
+            yield misfits(sentence, scaled)
+    absent = [target for target in factors if target not in base.by_name]
+    if absent:
+        yield misfits(f"{adapter.label} changes {names_text(absent)}, but {base.label} has no such tensor.", absent)
+    reasons = {}
+    for target, pair in factors.items():
+        own = base.by_name.get(target)
+        if own is not None and pair.a is not None and pair.b is not None:
+            reason = misfit(own.shape, pair.a.shape, pair.b.shape, own.place == TOKEN_EMBEDDING)
+            if reason is not None:
+                reasons[target] = reason
+    if reasons:
+        first = next(iter(reasons))
+        others = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
+        sentence = f"{adapter.label} does not fit {base.label} at {first}{others}: {reasons[first]}."
+        yield misfits(sentence, list(reasons))
+
+
+def _declared(parent: Parent) -> list[str]:
+    names = (parent.header.text(f"general.base_model.{number}.name") for number in range(PARENTS_MAX))
+    return [name for name in names if name]
+
+
+def _is_same(first: str, second: str) -> bool:
+    """Return whether two names mean the same model: the letters and digits of one contain those of the other."""
+    letters = ("".join(filter(str.isalnum, name.casefold())) for name in (first, second))
+    short, long = sorted(letters, key=len)
+    return bool(short) and short in long
+
+
+def _quoted(value: str | None) -> str:
+    return "not stated" if value is None else repr(value[:80])
