@@ -33,6 +33,7 @@ from organs.web.metrics import METRICS_KEY, Meters
 from organs.web.rate_limits import charge_of_reader
 from organs.web.responses import registry, settings
 from organs.web.server.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
+from organs.web.settings import RETRY_SECONDS
 
 HEADER_MAX_LENGTH = 200
 """The longest `Range` header that is read. A range of two numbers of 63 bits has 45 characters."""
@@ -130,7 +131,6 @@ PIECE_BYTES = 512 * 1024
 """The size of the pieces that the server sends."""
 SMALL_BYTES = 16 * 1024
 """Up to this size, the thread that answers the request reads the file immediately."""
-RETRY_SECONDS = 5
 TOO_MANY = "Too many downloads to this address are in progress; try again in a few seconds."
 IMMUTABLE = "public, max-age=31536000, immutable"
 OCTETS, PLAIN_TEXT = "application/octet-stream", "text/plain; charset=utf-8"
