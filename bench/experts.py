@@ -25,9 +25,10 @@ from sqlalchemy import func, insert, select
 
 from bench.populated import NOW, blob_row, count_facets, digest_of, drawn_fingerprint, drawn_measures
 from organs.registry.anatomy import place_of
+from organs.registry.catalog.queries.relatives import Edge
+from organs.registry.catalog.register.counts import FacetKey, facet_ids, repair_totals
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
-from organs.registry.catalog.register.lineage import MeasuredEdge, record_measured
+from organs.registry.catalog.register.lineage import record_measured
 from organs.registry.catalog.tables import Blob, Expert, Fingerprint, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.local import LocalRegistry
@@ -110,7 +111,7 @@ def _fill(registry: LocalRegistry, models: int) -> None:
         print(f"model {number + 1} of {models}")
     with registry.catalog.writing() as session:
         edges = [
-            MeasuredEdge(child_id=child, parent_id=1, relation="relative", score=0.99, compared=180)
+            Edge(child_id=child, parent_id=1, relation="relative", score=0.99, compared=180)
             for child in range(2, models + 1)
         ]
         record_measured(session, edges)

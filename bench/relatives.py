@@ -26,8 +26,8 @@ from sqlalchemy.orm import Session
 
 from bench.generated import Architecture, specs
 from organs.registry.anatomy import place_of
+from organs.registry.catalog.register.counts import FacetKey, facet_ids
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.catalog.tables import Blob, Fingerprint, ModelFileRow, ModelRow, OrganRow, Placement, now
 from organs.registry.fingerprints import VALUES, fingerprint_of

@@ -35,7 +35,7 @@ from organs.ingest.sources import find_sources
 from organs.registry.amounts import change_text
 from organs.registry.compose.recipe import AdapterMerge, Graft, Recipe
 from organs.registry.digest import digest_of
-from organs.registry.entities.verdict import TextVerdict
+from organs.registry.entities.validation import TextVerdict
 from organs.registry.gguf import (
     KeyValue,
     MemorySource,

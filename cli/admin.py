@@ -32,7 +32,8 @@ from organs.cli.options import ID_MAX, after_option, limit_option
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text, theta_text
-from organs.registry.entities.administration import Event, Removal
+from organs.registry.entities.published import Removal
+from organs.registry.entities.server import Event
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
 from organs.registry.names import LOCAL, parse_model_name

@@ -46,7 +46,7 @@ from organs.registry.amounts import size_text
 from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, WrittenFile
 from organs.registry.entities.plan import PlannedChimera
-from organs.registry.entities.quick_look import QuickLook
+from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import BadLock, BadRecipe, NotFound, OrganError
 
 if TYPE_CHECKING:

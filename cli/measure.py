@@ -382,7 +382,7 @@ def _measured(
 
 
 def _print_measured(outcome: MeasureOutcome, tables: Sequence[str], *, as_csv: bool) -> None:
-    from organs.registry.reports.statistics import mean_of
+    from organs.registry.reports.groups import mean_of
 
     model = outcome.model
     if prints_json():
@@ -418,8 +418,7 @@ def _label(outcome: MeasureOutcome) -> str:
 def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequence[str]) -> None:
     from organs.registry.measures import THETA_LEGEND
     from organs.registry.reports.formats import grid
-    from organs.registry.reports.groups import matrix_theta
-    from organs.registry.reports.statistics import mean_of
+    from organs.registry.reports.groups import matrix_theta, mean_of
 
     content = (
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
@@ -501,7 +500,7 @@ def _by_stack(model: MeasuredModel) -> dict[str, list[MeasuredTensor]]:
 
 def _stacks(model: MeasuredModel) -> list[dict[str, Any]]:
     """Return one row for each stack of experts: the distribution of θ over its experts."""
-    from organs.registry.reports.statistics import distribution_of, mean_of
+    from organs.registry.reports.groups import distribution_of, mean_of
 
     rows: list[dict[str, Any]] = []
     for name, experts in _by_stack(model).items():
@@ -576,8 +575,7 @@ def _tensor_row(tensor: MeasuredTensor) -> tuple[object, ...]:
 
 
 def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
-    from organs.registry.reports.groups import matrix_theta
-    from organs.registry.reports.statistics import mean_of
+    from organs.registry.reports.groups import matrix_theta, mean_of
 
     model, locations = outcome.model, _locations(outcome)
     about: dict[str, Any] = {

@@ -21,8 +21,8 @@ from organs.cli.search import CHANGE, first_cell, first_columns, print_legends
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog.vocabulary import CHIMERA
-from organs.registry.entities.about import Figures
 from organs.registry.entities.model import ModelSummary
+from organs.registry.entities.server import Figures
 from organs.registry.errors import OrganError
 from organs.registry.search.language import MODELS, Query, parse_query
 

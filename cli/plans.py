@@ -34,7 +34,7 @@ from organs.registry.entities.plan import (
     PlannedRecipe,
     Screen,
 )
-from organs.registry.entities.quick_look import QuickLook
+from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import BadRecipe, NotComposable
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}

@@ -55,7 +55,7 @@ from organs.registry.names import LOCAL
 
 if TYPE_CHECKING:
     from organs.registry.entities.chimera import Chimera
-    from organs.registry.entities.verdict import TextVerdict
+    from organs.registry.entities.validation import TextVerdict
     from organs.registry.interface import Registry
     from organs.registry.models import ModelDetails
 

@@ -30,12 +30,12 @@ from organs.cli.plans import print_quick_look
 from organs.cli.registries import local_registry, registry_address, selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import change_text, perplexity_text
-from organs.registry.entities.verdict import RunReport, VerdictReport
+from organs.registry.entities.validation import RunReport, VerdictReport
 from organs.registry.settings import Settings
 from organs.registry.validation.texts import ScoredText, built_in_texts, read_text
 
 if TYPE_CHECKING:
-    from organs.registry.entities.quick_look import QuickLook
+    from organs.registry.entities.validation import QuickLook
     from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.command import CommandRuntime
     from organs.registry.validation.comparison import RunnableModel, ValidationBudget

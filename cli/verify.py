@@ -15,7 +15,7 @@ from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import CorruptBlob
 
 if TYPE_CHECKING:
-    from organs.registry.entities.about import RegistryTotals
+    from organs.registry.entities.server import RegistryTotals
     from organs.registry.upkeep import Fault, VerifyReport
 
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)

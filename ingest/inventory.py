@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from organs.ingest.files import BUFFER_BYTES, Progress, sample_spans
 from organs.ingest.sources import ModelSource, open_headers
 from organs.ingest.tools.facts import license_of, stamp_of
-from organs.registry.catalog.queries.model_contents import known_digests
+from organs.registry.catalog.queries.model_contents import digests_by_stamp
 from organs.registry.catalog.queries.model_names import registered_digests
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import Entity
@@ -211,7 +211,7 @@ def _registered(registry: LocalRegistry, groups: Sequence[Sequence[_Read]]) -> d
     with registry.catalog.reading() as session:
         for index, group in enumerate(groups):
             stamps = [stamp for item in group if (stamp := stamp_of(item.source.paths[0])) is not None]
-            known = known_digests(session, stamps)
+            known = digests_by_stamp(session, stamps)
             stated = [item.source.digests[0] for item in group if item.source.digests]
             if digest := next(iter([*known.values(), *stated]), None):
                 digests[index] = digest

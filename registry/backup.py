@@ -14,7 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from organs.registry.catalog.engine import SIDE_FILES, Catalog, checkpoint, open_snapshot, write_snapshot
+from organs.registry.catalog.copying import SIDE_FILES, checkpoint, open_snapshot, write_snapshot
+from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, known_files
 from organs.registry.catalog.register.submissions import remove_sessions, remove_uploads
 from organs.registry.catalog.tables import now

@@ -26,7 +26,7 @@ from sqlalchemy.pool import NullPool
 from organs.registry import settings as names
 from organs.registry.amounts import size_text
 from organs.registry.catalog.engine import parse_database_url
-from organs.registry.entities.health import DiskSpace
+from organs.registry.entities.server import DiskSpace
 from organs.registry.errors import OrganError, StoreUnreachable
 from organs.registry.settings import Settings
 from organs.registry.store.codec import fast

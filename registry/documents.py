@@ -495,7 +495,7 @@ class _Reader:
         least = max((note.min_length or 0 for note in bounds), default=0)
         most = min((note.max_length for note in bounds if note.max_length is not None), default=None)
         if least == 1 and not value:
-            self._refuse(path, "the list is empty: leave the key out, or add a value")
+            self._refuse(path, "the list is empty: it needs at least one value")
         elif len(value) < least or (most is not None and len(value) > most):
             allowed = (
                 f"{least:,} or more" if most is None else f"{least:,} to {most:,}" if least else f"at most {most:,}"

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.digest import Digest
-    from organs.registry.entities.about import Figures
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.gain import Leaderboard
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
-    from organs.registry.entities.quick_look import QuickLook
     from organs.registry.entities.report import Report
+    from organs.registry.entities.server import Figures
     from organs.registry.entities.storage import Storage
-    from organs.registry.entities.verdict import VerdictReport
+    from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.output_files import OutputFiles
     from organs.registry.validation.comparison import ValidationBudget

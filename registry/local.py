@@ -10,12 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from organs.registry.catalog.cursor import check_limit
-from organs.registry.catalog.engine import (
-    COUNTS_SECONDS,
-    SEARCH_SECONDS,
-    Catalog,
-    open_catalog,
-)
+from organs.registry.catalog.engine import COUNTS_SECONDS, SEARCH_SECONDS, Catalog, open_catalog
 from organs.registry.catalog.queries.model_lists import VERSIONS_MAX, versions
 from organs.registry.catalog.queries.model_names import model_by_text, models_by_text
 from organs.registry.catalog.queries.organs import (
@@ -41,17 +36,16 @@ if TYPE_CHECKING:
     from organs.registry.compose.lock import Lock
     from organs.registry.compose.recipe import Recipe
     from organs.registry.digest import Digest
-    from organs.registry.entities.about import Figures
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison, Proof
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
-    from organs.registry.entities.quick_look import QuickLook
     from organs.registry.entities.report import Report
+    from organs.registry.entities.server import Figures
     from organs.registry.entities.storage import Storage
-    from organs.registry.entities.verdict import VerdictReport
+    from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobBackend, BlobStore
     from organs.registry.store.bucket import BlobBucket

@@ -18,8 +18,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import weight_change
 from organs.registry.anatomy import Slot
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.engine import Catalog, batches
+from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.events import last_change_of_parents
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
@@ -45,6 +44,7 @@ from organs.registry.catalog.register.organs import (
     mark_repacked,
     replace_stored_bytes,
 )
+from organs.registry.catalog.rows import batches
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.lineage import ComparableOrgan, changes, correlations, probes

@@ -17,8 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from threadpoolctl import threadpool_limits
 
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.organs import (
     PAGES_OF_BLOBS,
     UNDOOMED,
@@ -35,7 +34,7 @@ from organs.registry.catalog.queries.organs import (
     unneeded_blobs,
 )
 from organs.registry.catalog.queries.reports import counted_totals, running_totals
-from organs.registry.catalog.register.facets import differences, repair_totals
+from organs.registry.catalog.register.counts import differences, repair_totals
 from organs.registry.catalog.register.models import forget_unused
 from organs.registry.catalog.register.organs import (
     count_nonfinite_tensors,

@@ -9,7 +9,7 @@ from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import record_gains
 from organs.registry.digest import digest_of
-from organs.registry.entities.verdict import TextVerdict
+from organs.registry.entities.validation import TextVerdict
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 

@@ -24,7 +24,7 @@ from organs.ingest.contributions.spool import spool_of
 from organs.ingest.contributions.submissions import submit
 from organs.registry.catalog.queries.submissions import SubmissionWithJob, submission_by_id
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.uploads import add_upload, complete_upload, record_received
+from organs.registry.catalog.register.submissions import add_upload, complete_upload, record_received
 from organs.registry.catalog.tables import BlobLease, UploadRow
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry

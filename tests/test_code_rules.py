@@ -64,7 +64,7 @@ OPEN_VALUES: dict[str, str] = {
     "web/api/document.py": "The OpenAPI document and its examples are JSON of any shape.",
     "web/server/gateway.py": "PEP 3333 defines the WSGI environment as a dictionary of any values.",
     "web/pages/anatomy.py": "The context of a template: only Jinja reads it.",
-    "web/pages/chimera.py": "The context of a template: only Jinja reads it.",
+    "web/pages/chimeras.py": "The context of a template: only Jinja reads it.",
     "web/pages/charts.py": "The context of a template: only Jinja reads it.",
 }
 """Modules with public functions that take or return `dict[str, Any]`: path to the reason."""

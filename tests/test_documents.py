@@ -246,7 +246,7 @@ def test_all_faults_are_reported_with_their_paths() -> None:
         ("parts[1].half", "3 is odd"),
         ("parts[2].'x y'", "unknown key; the keys are name, type, half"),
         ("parts[2].half", "only new parts are halved"),
-        ("words", "the list is empty: leave the key out, or add a value"),
+        ("words", "the list is empty: it needs at least one value"),
         ("halves[0]", "this is the text 'a'; it should be a whole number"),
         ("halves[1]", "3 is odd"),
         ("either[0]", "it is no part"),

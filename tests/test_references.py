@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy.orm import Session
 
 from organs.registry import references
-from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.administration import removal_of
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import DEPTH_MAX, heights_of_blobs
@@ -27,8 +26,9 @@ from organs.registry.catalog.queries.relatives import (
 )
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
+from organs.registry.catalog.rows import batches
 from organs.registry.catalog.tables import ModelRow, now
-from organs.registry.entities.administration import Removal
+from organs.registry.entities.published import Removal
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.local import LocalRegistry

@@ -11,7 +11,6 @@ repositories    models as the repositories that other programs know
 hub             the read-only routes of the Hugging Face hub
 ollama          the protocol of container registries as Ollama uses it
 health          the health of the server, for administrators
-planning        plans and comparisons, with limits on their cost
 metrics         `/metrics` for Prometheus, and `/healthz`
 logs            the log as text or lines of JSON, and the newest errors of a process
 

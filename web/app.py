@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from flask import Flask, g, request
-from limits.storage import Storage
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from organs.registry.compose.licenses import known_licenses
@@ -14,7 +13,7 @@ from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.measures import THETA_LEGEND
 from organs.web.answer_cache import cache_answers, hide_headers
-from organs.web.api import api
+from organs.web.api.operation import api
 from organs.web.auth import ADMIN, ANYBODY, UPLOAD, identity, recognise
 from organs.web.downloads import artifacts, downloads
 from organs.web.error_pages import answer_errors
@@ -22,12 +21,11 @@ from organs.web.file_responses import count_downloads
 from organs.web.hub import hub
 from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
-from organs.web.pages import pages
 from organs.web.pages.documentation import documentation_address
 from organs.web.pages.lists import tag_query
-from organs.web.pages.routes import form_token
+from organs.web.pages.routes import form_token, pages
 from organs.web.permissions import may_write
-from organs.web.rate_limits import SharedCounts, common_counts, limit_rates, limit_reading, take_turns
+from organs.web.rate_limits import Counts, SharedCounts, common_counts, limit_rates, limit_reading, take_turns
 from organs.web.render import FILTERS
 from organs.web.responses import REGISTRY_KEY, SETTINGS_KEY, origin, settings, twin_address
 from organs.web.security import secure
@@ -77,7 +75,7 @@ NAVIGATION = (
 """Endpoint and label of the links at the top of every page."""
 
 
-def create_app(registry: LocalRegistry, settings: WebSettings | None = None, counts: Storage | None = None) -> Flask:
+def create_app(registry: LocalRegistry, settings: WebSettings | None = None, counts: Counts | None = None) -> Flask:
     """Return the application for the catalog of `registry`. The caller closes the registry.
 
     `counts` stores the counts for the rates of requests. The processes of one server share it.

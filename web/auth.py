@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from flask import Flask, Response, g, request
 
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, token_account
 from organs.registry.catalog.register.accounts import LOCAL, is_use_due, record_use
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 
 from flask import Blueprint, Response, abort, request
@@ -100,40 +101,37 @@ def chosen_organ(session: Session, text: str, dtype: str | None, shape: str | No
     )
 
 
-def raw_organ(organ: ChosenOrgan) -> FileContent:
-    """Return the plain bytes of `organ`."""
-    plan = _organ_plan(organ, b"")
-    return _content_of_plan(plan, organ.digest, sha256=organ.digest, immutable=organ.is_full_digest)
+def organ_content(session: Session, organ: ChosenOrgan, form: str, name: str | None) -> FileContent:
+    """Return an organ in one of three forms.
 
-
-def organ_file(session: Session, organ: ChosenOrgan, name: str | None) -> FileContent:
-    """Return the organ's file in the format of organ directories: a head, then the plain bytes.
-
-    `name` selects a tensor name if the organ has several. Raises NotFound for an unknown name, UnsupportedDType for
-    big-endian values: the format has only little-endian ones.
+    raw: the plain bytes.
+    bin: a file of organ directories: a head, then the plain bytes. `name` selects a tensor name if the organ has
+         several. Raises NotFound for an unknown name, UnsupportedDType for big-endian values: the format has none.
+    npy: the values as a NumPy file of float32. Raises UnsupportedDType if the registry cannot decode the dtype.
     """
-    if organ.dtype.is_big_endian:
-        raise UnsupportedDType(f"values of {organ.dtype.name} are big-endian: download the organ as .raw")
-    tensor_name = name_of_organ(session, organ.organ_id, name)
-    if tensor_name is None:
-        raise NotFound("no model has this organ under that name")
-    head = encode_head(TensorSpec(tensor_name, organ.shape, organ.dtype))
-    plan = _organ_plan(organ, head)
-    immutable = organ.is_full_digest and organ.is_unambiguous and name is not None
-    return _content_of_plan(plan, plan_digest(plan), immutable=immutable)
+    label, file_name = f"organ {organ.digest[:12]}", f"{organ.digest[:16]}.{form}"
+    immutable = organ.is_full_digest and (organ.is_unambiguous or form == "raw")
+    if form == "npy":
+        values = plan_npy(label, organ.blob, organ.dtype, organ.shape)
 
+        def open_values(begin: int, end: int) -> BodySource:
+            return NpyStream(registry().blobs, values, begin, end, streams().pool)
 
-def organ_values(organ: ChosenOrgan) -> FileContent:
-    """Return the values as a NumPy file of float32; raises UnsupportedDType if the registry cannot decode the dtype."""
-    label = f"organ {organ.digest[:12]}"
-    plan = plan_npy(label, organ.blob, organ.dtype, organ.shape)
-
-    def open_values(begin: int, end: int) -> BodySource:
-        return NpyStream(registry().blobs, plan, begin, end, streams().pool)
-
-    tag = digest_of(plan.head + f"{organ.dtype.name} {organ.digest}".encode("ascii"))
-    immutable = organ.is_full_digest and organ.is_unambiguous
-    return FileContent(f"{organ.digest[:16]}.npy", plan.size_bytes, tag, open_values, immutable=immutable)
+        tag = digest_of(values.head + f"{organ.dtype.name} {organ.digest}".encode("ascii"))
+        return FileContent(file_name, values.size_bytes, tag, open_values, immutable=immutable)
+    head, size = b"", organ.blob.size_bytes
+    if form == "bin":
+        if organ.dtype.is_big_endian:
+            raise UnsupportedDType(f"values of {organ.dtype.name} are big-endian: download the organ as .raw")
+        tensor_name = name_of_organ(session, organ.organ_id, name)
+        if tensor_name is None:
+            raise NotFound("no model has this organ under that name")
+        head = encode_head(TensorSpec(tensor_name, organ.shape, organ.dtype))
+        immutable = immutable and name is not None
+    slices = (PlannedSlice(len(head), size, organ.blob, 0, label),) if size else ()
+    plan = FilePlan(file_name, len(head) + size, None, head, slices)
+    digest = None if head else organ.digest
+    return _content_of_plan(plan, digest or plan_digest(plan), sha256=digest, immutable=immutable)
 
 
 def model_file(model: ModelRow, file: ModelFileRow, name: str, *, immutable: bool) -> FileContent:
@@ -168,7 +166,7 @@ def whole_name(model: str, files: Sequence[str]) -> str:
     return f"{model.partition('/')[2].rpartition('@')[0]}{SUFFIX}"
 
 
-def literal_file(name: str, data: bytes, *, immutable: bool, tag: str | None = None) -> FileContent:
+def literal_file(name: str, data: bytes, *, immutable: bool = False, tag: str | None = None) -> FileContent:
     """Return a file that consists of `data`; its ETag is `tag`, by default its digest."""
     digest = digest_of(data)
     plan, sha256 = FilePlan(name, len(data), digest, data, ()), digest if tag is None else None
@@ -198,14 +196,6 @@ def explaining_faults(label: str) -> Iterator[None]:
         yield
     except (CorruptBlob, MissingBlob) as error:
         abort(500, f"{label} cannot be sent: {error}. To repair it, ingest a file that contains it again.")
-
-
-def _organ_plan(organ: ChosenOrgan, head: bytes) -> FilePlan:
-    label = f"organ {organ.digest[:12]}"
-    size = organ.blob.size_bytes
-    slices = (PlannedSlice(len(head), size, organ.blob, 0, label),) if size else ()
-    ending = ".bin" if head else ".raw"
-    return FilePlan(f"{organ.digest[:16]}{ending}", len(head) + size, None, head, slices)
 
 
 def _content_of_plan(plan: FilePlan, tag: str, *, sha256: Digest | None = None, immutable: bool) -> FileContent:
@@ -245,12 +235,7 @@ def organ(digest: str, form: str) -> Response:
     """Send an organ in one of three formats."""
     with reading() as session:
         chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
-        if form == "raw":
-            content = raw_organ(chosen)
-        elif form == "bin":
-            content = organ_file(session, chosen, request.args.get("name"))
-        else:
-            content = organ_values(chosen)
+        content = organ_content(session, chosen, form, request.args.get("name"))
     with explaining_faults(content.name):
         return hand_out(content)
 
@@ -314,10 +299,8 @@ def job_file(job: str, file: str) -> Response:
         written = file_of_job(session, parsed_number(job, "job"), whose)
     if written is None or written.name != file or not has_pack(registry(), written):
         raise NotFound(f"job {job} has no such file: files of jobs are kept for one day")
-    digest, found = written.sha256, written
-    return hand_out(
-        FileContent(file, found.size_bytes, digest, lambda begin, end: _FileRange(found, begin, end), digest)
-    )
+    digest, open_range = written.sha256, partial(_FileRange, written)
+    return hand_out(FileContent(file, written.size_bytes, digest, open_range, digest))
 
 
 class _FileRange:

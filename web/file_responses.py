@@ -18,11 +18,11 @@ from time import thread_time
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from flask import Flask, Response, abort, current_app, request
+from flask import Flask, Response, current_app, request
 
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.organs import BlobRow
-from organs.registry.catalog.register.request_counts import add_downloads
+from organs.registry.catalog.register.counts import add_downloads
 from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
@@ -42,26 +42,11 @@ _ONE_RANGE = re.compile(r"bytes=(?P<first>[0-9]{0,80})-(?P<last>[0-9]{0,80})", r
 _TAG = re.compile(r'(?P<weak>W/)?"(?P<tag>[\x21\x23-\x7e\x80-\xff]*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class ByteRange:
-    """The bytes from `begin` to `end`, without the byte at `end`."""
+def requested_span(header: str | None, size_bytes: int) -> range | None:
+    """Return the offsets that a `Range` header requests of a file of `size_bytes`; None for the whole file.
 
-    begin: int
-    end: int
-
-    @property
-    def size_bytes(self) -> int:
-        return self.end - self.begin
-
-
-class Unsatisfiable(Exception):
-    """A range is well-formed, but the file has no byte in it."""
-
-
-def requested_span(header: str | None, size_bytes: int) -> ByteRange | None:
-    """Return the span that a `Range` header requests of a file of `size_bytes`; None for the whole file.
-
-    Like every server may (RFC 9110), it ignores a header that is not one valid range. Raises Unsatisfiable.
+    Like every server may (RFC 9110), it ignores a header that is not one valid range. The result is empty if the file
+    has no byte in the range.
     """
     if header is None or len(header) > HEADER_MAX_LENGTH:
         return None
@@ -72,17 +57,11 @@ def requested_span(header: str | None, size_bytes: int) -> ByteRange | None:
     if not first and not last:
         return None
     if not first:  # the last bytes of the file
-        length = min(int(last), size_bytes)
-        if length == 0:
-            raise Unsatisfiable
-        return ByteRange(size_bytes - length, size_bytes)
-    begin = int(first)
-    end = min(int(last) + 1, size_bytes) if last else size_bytes
-    if last and int(last) < begin:
+        return range(size_bytes - min(int(last), size_bytes), size_bytes)
+    if last and int(last) < int(first):
         return None
-    if begin >= size_bytes:
-        raise Unsatisfiable
-    return ByteRange(begin, end)
+    end = min(int(last) + 1, size_bytes) if last else size_bytes
+    return range(min(int(first), end), end)
 
 
 def still_holds(if_range: str | None, tag: str) -> bool:
@@ -154,7 +133,7 @@ SMALL_BYTES = 16 * 1024
 RETRY_SECONDS = 5
 TOO_MANY = "Too many downloads to this address are in progress; try again in a few seconds."
 IMMUTABLE = "public, max-age=31536000, immutable"
-OCTETS = "application/octet-stream"
+OCTETS, PLAIN_TEXT = "application/octet-stream", "text/plain; charset=utf-8"
 
 
 class BodySource(Protocol):
@@ -240,35 +219,6 @@ def hand_out(content: FileContent, more: Mapping[str, str] | None = None, busy: 
     MissingBlob if a blob is found to be faulty before the first byte.
     """
     reveal_headers()
-    headers = {**_headers(content), **(more or {})}
-    if_match, if_none_match = request.headers.get("If-Match"), request.headers.get("If-None-Match")
-    if if_match is not None and not has_strong(if_match, content.tag):
-        return _error_response(412, "This file is not the one that If-Match names.", headers)
-    if if_none_match is not None and has_weak(if_none_match, content.tag):
-        names = ("ETag", "Cache-Control", "Accept-Ranges")
-        return Response(status=304, headers={name: headers[name] for name in names})
-    span = None
-    try:
-        if request.method != "HEAD" and still_holds(request.headers.get("If-Range"), content.tag):
-            span = requested_span(request.headers.get("Range"), content.size_bytes)
-    except Unsatisfiable:
-        range_headers = {**headers, "Content-Range": f"bytes */{content.size_bytes}"}
-        return _error_response(
-            416, f"This file has {content.size_bytes} bytes; none of them is in that range.", range_headers
-        )
-    sent = span or ByteRange(0, content.size_bytes)
-    if span is not None:
-        headers["Content-Range"] = f"bytes {span.begin}-{span.end - 1}/{content.size_bytes}"
-    headers["Content-Length"] = str(sent.size_bytes)
-    if request.method == "HEAD":
-        with content.open(0, content.size_bytes):  # raises the error that a GET would raise before the first byte
-            body: Iterable[bytes] = ()
-    else:
-        body = _begin(content, sent, busy)
-    return Response(body, status=200 if span is None else 206, headers=headers, direct_passthrough=True)
-
-
-def _headers(content: FileContent) -> dict[str, str]:
     headers = {
         "Content-Type": OCTETS,
         "ETag": f'"{content.tag}"',
@@ -278,24 +228,40 @@ def _headers(content: FileContent) -> dict[str, str]:
     }
     if content.sha256 is not None:
         headers["Repr-Digest"] = f"sha-256=:{b64encode(bytes.fromhex(content.sha256)).decode('ascii')}:"
-    return headers
+    headers |= more or {}
+    if_match, if_none_match = request.headers.get("If-Match"), request.headers.get("If-None-Match")
+    if if_match is not None and not has_strong(if_match, content.tag):
+        return _error_response(412, "This file is not the one that If-Match names.", headers)
+    if if_none_match is not None and has_weak(if_none_match, content.tag):
+        names = ("ETag", "Cache-Control", "Accept-Ranges")
+        return Response(status=304, headers={name: headers[name] for name in names})
+    size, span = content.size_bytes, None
+    if request.method != "HEAD" and still_holds(request.headers.get("If-Range"), content.tag):
+        span = requested_span(request.headers.get("Range"), size)
+    if span is not None:
+        headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{size}" if span else f"bytes */{size}"
+        if not span:
+            return _error_response(416, f"This file has {size} bytes; none of them is in that range.", headers)
+    sent = range(size) if span is None else span
+    headers["Content-Length"] = str(len(sent))
+    if request.method == "HEAD":
+        with content.open(0, size):  # raises the error that a GET would raise before the first byte
+            body: Iterable[bytes] = ()
+    else:
+        if not request.environ.get(MAY_DOWNLOAD, True):
+            request.environ[REFUSED_DOWNLOAD] = True
+            retry = {"Retry-After": str(RETRY_SECONDS)}
+            return Response(f"{TOO_MANY}\n", busy, retry, content_type=PLAIN_TEXT)
+        finished = counter_of(content.model_id) if sent.stop == size else None
+        # The first piece has been read and checked when this returns, unless the server opens it later.
+        body = FileBody(content, sent, current_app._get_current_object(), finished, busy)  # type: ignore[attr-defined]
+    return Response(body, status=200 if span is None else 206, headers=headers, direct_passthrough=True)
 
 
 def _error_response(status: int, sentence: str, headers: Mapping[str, str]) -> Response:
     """Return a refusal as one line of text, for programs."""
     kept = {name: value for name, value in headers.items() if name in ("ETag", "Accept-Ranges", "Content-Range")}
-    return Response(f"{sentence}\n", status=status, headers={**kept, "Content-Type": "text/plain; charset=utf-8"})
-
-
-def _begin(content: FileContent, span: ByteRange, busy: int) -> FileBody:
-    """Return the bytes of `span`. The first piece has been read and checked, unless the server opens it later."""
-    if not request.environ.get(MAY_DOWNLOAD, True):
-        request.environ[REFUSED_DOWNLOAD] = True
-        headers = {"Retry-After": str(RETRY_SECONDS)}
-        abort(Response(f"{TOO_MANY}\n", busy, headers, content_type="text/plain; charset=utf-8"))
-    finished = counter_of(content.model_id) if span.end == content.size_bytes else None
-    app = current_app._get_current_object()  # type: ignore[attr-defined]
-    return FileBody(content, span, app, finished, busy)
+    return Response(f"{sentence}\n", status=status, headers={**kept, "Content-Type": PLAIN_TEXT})
 
 
 class FileBody:
@@ -308,21 +274,21 @@ class FileBody:
     """
 
     def __init__(
-        self, content: FileContent, span: ByteRange, app: Flask, finished: Callable[[], None] | None, busy_status: int
+        self, content: FileContent, span: range, app: Flask, finished: Callable[[], None] | None, busy_status: int
     ) -> None:
         self.busy_status = busy_status
         """The status of the server's refusal if the client has too many downloads."""
         self._content = content
         self._app = app
         self._finished = finished
-        self._position, self._end = span.begin, span.end
+        self._position, self._end = span.start, span.stop
         self._charge = charge_of_reader()
-        self._opened_at = span.begin
+        self._opened_at = span.start
         self._source: BodySource | None = None
         self._pieces: Iterator[bytes] = iter(())
         self._is_closed = False
         self._lock = Lock()
-        self.opens_later = request.environ.get(OPENS_LATER, False) and span.size_bytes > SMALL_BYTES
+        self.opens_later = request.environ.get(OPENS_LATER, False) and len(span) > SMALL_BYTES
         """Whether the first piece is read when it is requested, not when this object is created."""
         self._first: bytes | None = None
         if not self.opens_later:
@@ -338,7 +304,10 @@ class FileBody:
             if first is not None:
                 return first
             if self._is_closed or self._position >= self._end:
-                self._finish()
+                if not self._is_closed and self._finished is not None:
+                    self._finished()
+                self._is_closed = True
+                self._release()
                 raise StopIteration
             opens, began = self._source is None, thread_time()
             try:
@@ -366,18 +335,17 @@ class FileBody:
             with self._app.app_context():
                 source = self._content.open(self._position, self._end)
             source.__enter__()
-            self._source, self._pieces, self._opened_at = source, _pieces(source), self._position
+            pieces = (
+                bytes(view[begin : begin + PIECE_BYTES])
+                for view in source
+                for begin in range(0, len(view), PIECE_BYTES)
+            )
+            self._source, self._pieces, self._opened_at = source, pieces, self._position
         piece = next(self._pieces, b"")
         self._position += len(piece)
         if not piece:
             self._end = self._position  # the body is too short, which the server detects
         return piece
-
-    def _finish(self) -> None:
-        if not self._is_closed and self._finished is not None:
-            self._finished()
-        self._is_closed = True
-        self._release()
 
     def _release(self) -> None:
         source, self._source, self._pieces = self._source, None, iter(())
@@ -408,12 +376,6 @@ def _report(error: OrganError, name: str, faults: list[BlobRow]) -> None:
         set_aside(registry().catalog, faults)
     except OrganError:
         current_app.logger.exception("%s: the faulty blob could not be marked", name)
-
-
-def _pieces(source: BodySource) -> Iterator[bytes]:
-    for view in source:
-        for begin in range(0, len(view), PIECE_BYTES):
-            yield bytes(view[begin : begin + PIECE_BYTES])
 
 
 COUNTING_KEY = "organ_counting"

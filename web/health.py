@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from flask import current_app, url_for
 
 from organs.registry.amounts import duration_text, plural_text
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.queries.health import FAILED_HOURS, CatalogHealth, catalog_health
+from organs.registry.catalog.engine import database_now
+from organs.registry.catalog.queries.administration import FAILED_HOURS, CatalogHealth, catalog_health
 from organs.registry.catalog.queries.jobs import newest_failures
 from organs.registry.catalog.slow import SLOW_SECONDS
 from organs.registry.checkup import check_machine, disk_spaces
-from organs.registry.entities.health import HealthCheck, ProcessHealth, QueueHealth, ServerHealth, StorageHealth
+from organs.registry.entities.server import HealthCheck, ProcessHealth, QueueHealth, ServerHealth, StorageHealth
 from organs.registry.errors import OrganError
 from organs.registry.sandbox.protections import kernel, protections
 from organs.web.metrics import cached_blob_bytes, recent_errors

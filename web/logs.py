@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from organs.registry.entities.health import LoggedError
+from organs.registry.entities.server import LoggedError
 from organs.registry.tokens import PAGE_PREFIX, PREFIX
 
 FIELDS = "organ_fields"

@@ -7,10 +7,9 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from flask import Blueprint, Flask, Response, current_app, g, request
 from msgspec import structs
 
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.queries.health import CatalogHealth, catalog_health
+from organs.registry.catalog.engine import database_now
+from organs.registry.catalog.queries.administration import CatalogHealth, catalog_health
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.slow import SLOW_SECONDS
 from organs.registry.checkup import disk_spaces
-from organs.registry.entities.health import SlowStatement
+from organs.registry.entities.server import SlowStatement
 from organs.registry.errors import NotAllowed, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import Settings
@@ -37,7 +36,7 @@ from organs.web.security import is_served, requested_host
 from organs.web.settings import LOOPBACK_NETWORKS, WebSettings
 
 if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client import CollectorRegistry, Counter
 
 
 METRICS_KEY, ERRORS_KEY = "organ_metrics", "organ_errors"
@@ -52,21 +51,38 @@ OTHER, UNMATCHED = "other", "unmatched"
 metrics = Blueprint("metrics", __name__)
 
 
-@dataclass(frozen=True, slots=True)
 class Meters:
-    """The metrics of this process, and a cache of the methods that count requests, by the labels of a request."""
+    """The metrics of this process."""
 
-    collectors: CollectorRegistry
-    requests: Counter
-    seconds: Histogram
-    remembered: Counter
-    streams: Gauge
-    downloads: Counter
-    slow_statements: Counter
-    slow_seconds: Counter
-    errors: Counter
-    met: dict[tuple[str, str, int, bool], tuple[Callable[..., None], ...]]
-    """The first takes the seconds; the others count."""
+    def __init__(self) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a line for each series
+        self.collectors = collectors = CollectorRegistry()
+
+        def counter(name: str, meaning: str, *labels: str) -> Counter:
+            return Counter(f"organ_{name}", meaning, labels, registry=collectors)
+
+        self.requests = counter("requests", "Requests that were answered.", "route", "method", "status")
+        self.seconds = Histogram(
+            "organ_request_seconds",
+            "Seconds until an answer began; of streams, until their first bytes.",
+            ("route",),
+            buckets=BUCKETS_SECONDS,
+            registry=collectors,
+        )
+        self.remembered = counter("answers_from_memory", "Answers that were sent from the cache.", "route")
+        self.streams = Gauge(
+            "organ_streams_in_flight", "Downloads in progress.", registry=collectors, multiprocess_mode="livesum"
+        )
+        self.downloads = counter("downloads", "Models that were sent to their last byte.")
+        longer = f"Statements of the database that took longer than {SLOW_SECONDS} s."
+        self.slow_statements = counter("slow_statements", longer, "connection")
+        together = "Seconds that these statements took together."
+        self.slow_seconds = counter("slow_statement_seconds", together, "connection")
+        self.errors = counter("logged_errors", "Records of the log with the level ERROR.", "logger")
+        self.met: dict[tuple[str, str, int, bool], tuple[Callable[..., None], ...]] = {}
+        """The methods that count requests, by the labels of a request. The first takes the seconds."""
 
 
 def prepare_metrics() -> str:
@@ -96,7 +112,7 @@ def child_exit(_server: object, worker: Any) -> None:
 
 def count_requests(app: Flask) -> None:
     """Count the requests of `app`. Call it before other hooks are set, so that their time counts too."""
-    app.extensions[METRICS_KEY] = meters = _make_meters()
+    app.extensions[METRICS_KEY] = meters = Meters()
 
     @app.before_request
     def begin() -> None:
@@ -162,18 +178,18 @@ def show() -> Response:
 
     _check_allowed(settings())
     meters: Meters = current_app.extensions[METRICS_KEY]
-    gauges: list[_Gauge] = []
+    catalog, moment = None, datetime.now(UTC)
     try:
         with reading(FIGURES_SECONDS) as session:
             moment = database_now(session)
-            gauges += _catalog_gauges(catalog_health(session, moment), moment)
+            catalog = catalog_health(session, moment)
     except OrganError as error:
         current_app.logger.warning("the metrics lack the numbers of the catalog: %s", error)
     collectors = meters.collectors
     if FOLDER_VARIABLE in os.environ:
         collectors = CollectorRegistry()
         MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
-    body = generate_latest(collectors) + generate_latest(_registry_collectors(gauges, registry().settings))
+    body = generate_latest(collectors) + generate_latest(_registry_collectors(catalog, moment))
     return Response(body, content_type=CONTENT_TYPE_LATEST)
 
 
@@ -198,107 +214,54 @@ def _check_allowed(settings: WebSettings) -> None:
         raise NotAllowed("the metrics are for the operators of this server: start it with --metrics NETWORK")
 
 
-def _make_meters() -> Meters:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-
-    disable_created_metrics()  # type: ignore[no-untyped-call]  # they add a line for each series
-    collectors = CollectorRegistry()
-    return Meters(
-        collectors,
-        Counter("organ_requests", "Requests that were answered.", ("route", "method", "status"), registry=collectors),
-        Histogram(
-            "organ_request_seconds",
-            "Seconds until an answer began; of streams, until their first bytes.",
-            ("route",),
-            buckets=BUCKETS_SECONDS,
-            registry=collectors,
-        ),
-        Counter("organ_answers_from_memory", "Answers that were sent from the cache.", ("route",), registry=collectors),
-        Gauge("organ_streams_in_flight", "Downloads in progress.", registry=collectors, multiprocess_mode="livesum"),
-        Counter("organ_downloads", "Models that were sent to their last byte.", registry=collectors),
-        Counter(
-            "organ_slow_statements",
-            f"Statements of the database that took longer than {SLOW_SECONDS} s.",
-            ("connection",),
-            registry=collectors,
-        ),
-        Counter(
-            "organ_slow_statement_seconds",
-            "Seconds that these statements took together.",
-            ("connection",),
-            registry=collectors,
-        ),
-        Counter("organ_logged_errors", "Records of the log with the level ERROR.", ("logger",), registry=collectors),
-        {},
-    )
-
-
-def _registry_collectors(catalog: Sequence[_Gauge], settings: Settings) -> CollectorRegistry:
-    """Return the collectors of the numbers of the catalog, if it was read, and of the disks of this machine."""
+def _registry_collectors(catalog: CatalogHealth | None, moment: datetime) -> CollectorRegistry:
+    """Return the numbers of the catalog at `moment`, by the database's clock, if it was read, and of the disks."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import GaugeMetricFamily
 
-    rows = [_Gauge("organ_catalog_up", f"1 if the catalog was read within {FIGURES_SECONDS:g} s.", bool(catalog))]
-    rows += [*_disk_gauges(settings), *catalog]
+    families: dict[str, GaugeMetricFamily] = {}
+
+    def add(name: str, meaning: str, value: float, **labels: str) -> None:
+        if name not in families:
+            families[name] = GaugeMetricFamily(f"organ_{name}", meaning, labels=list(labels))
+        families[name].add_metric(list(labels.values()), value)
+
+    add("catalog_up", f"1 if the catalog was read within {FIGURES_SECONDS:g} s.", catalog is not None)
+    for disk in disk_spaces(registry().settings):
+        add("disk_free_bytes", "Free bytes on the disk of a folder.", disk.free_bytes, folder=disk.name)
+        add("disk_size_bytes", "Bytes of the disk of a folder.", disk.size_bytes, folder=disk.name)
+    cache_bytes = cached_blob_bytes(registry().settings)
+    if cache_bytes is not None:
+        add("blob_cache_bytes", "Bytes in the local cache of the bucket.", cache_bytes)
+    if catalog is not None:
+        for name, value in structs.asdict(catalog.totals).items():
+            add(f"registry_{name}", f"The registry's {name}, as on its first page.", value)
+        queue, intake = catalog.queue, catalog.intake
+        for row in queue.jobs:
+            add("jobs", "Jobs by kind and state. Old jobs are removed.", row.jobs, kind=row.kind, state=row.state)
+        add("jobs_waiting", "Jobs that wait for a runner.", queue.waiting)
+        add("jobs_running", "Jobs that run.", queue.running)
+        add("jobs_failed_last_day", "Jobs that failed in the last 24 hours.", queue.failed)
+        waiting_since = queue.waiting_since
+        age = 0.0 if waiting_since is None else max(0.0, (moment - waiting_since).total_seconds())
+        add("oldest_waiting_job_age_seconds", "Age of the oldest waiting job; 0 if none waits.", age)
+        add("open_uploads", "Uploads whose bytes have not all arrived.", intake.uploads)
+        add("open_upload_bytes", "The sum of the declared sizes of open uploads.", intake.upload_bytes)
+        add("open_upload_received_bytes", "Bytes of open uploads that arrived.", intake.received_bytes)
+        for state, count in intake.submissions.items():
+            add("submissions", "Submissions by state; quarantined: held for review.", count, state=state)
+        for state, count in intake.models.items():
+            add("models", "Models by state; quarantined: held for review.", count, state=state)
+        add("corrupt_blobs", "Blobs whose bytes are wrong or missing.", catalog.corrupt_blobs)
+        add("database_size_bytes", "Bytes of the database.", catalog.database.size_bytes)
 
     class CatalogNumbers:
         def collect(self) -> Iterable[GaugeMetricFamily]:
-            families: dict[str, GaugeMetricFamily] = {}
-            for row in rows:
-                if row.name not in families:
-                    families[row.name] = GaugeMetricFamily(row.name, row.meaning, labels=list(row.labels))
-                families[row.name].add_metric(list(row.labels.values()), row.value)
             return families.values()
 
     collectors = CollectorRegistry()
     collectors.register(CatalogNumbers())
     return collectors
-
-
-@dataclass(frozen=True, slots=True)
-class _Gauge:
-    """A value of a gauge, with its labels."""
-
-    name: str
-    meaning: str
-    value: float
-    labels: Mapping[str, str] = field(default_factory=dict)
-
-
-def _catalog_gauges(catalog: CatalogHealth, moment: datetime) -> Iterator[_Gauge]:
-    """Yield the numbers of the catalog at `moment`, by the database's clock."""
-    for name, value in structs.asdict(catalog.totals).items():
-        yield _Gauge(f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value)
-    queue, intake = catalog.queue, catalog.intake
-    for row in queue.jobs:
-        labels = {"kind": row.kind, "state": row.state}
-        yield _Gauge("organ_jobs", "Jobs by kind and state. Old jobs are removed.", row.jobs, labels)
-    yield _Gauge("organ_jobs_waiting", "Jobs that wait for a runner.", queue.waiting)
-    yield _Gauge("organ_jobs_running", "Jobs that run.", queue.running)
-    yield _Gauge("organ_jobs_failed_last_day", "Jobs that failed in the last 24 hours.", queue.failed)
-    waiting_since = queue.waiting_since
-    age = 0.0 if waiting_since is None else max(0.0, (moment - waiting_since).total_seconds())
-    yield _Gauge("organ_oldest_waiting_job_age_seconds", "Age of the oldest waiting job; 0 if none waits.", age)
-    yield _Gauge("organ_open_uploads", "Uploads whose bytes have not all arrived.", intake.uploads)
-    yield _Gauge("organ_open_upload_bytes", "The sum of the declared sizes of open uploads.", intake.upload_bytes)
-    yield _Gauge("organ_open_upload_received_bytes", "Bytes of open uploads that arrived.", intake.received_bytes)
-    for state, count in intake.submissions.items():
-        meaning = "Submissions by state; quarantined: held for review."
-        yield _Gauge("organ_submissions", meaning, count, {"state": state})
-    for state, count in intake.models.items():
-        yield _Gauge("organ_models", "Models by state; quarantined: held for review.", count, {"state": state})
-    yield _Gauge("organ_corrupt_blobs", "Blobs whose bytes are wrong or missing.", catalog.corrupt_blobs)
-    yield _Gauge("organ_database_size_bytes", "Bytes of the database.", catalog.database.size_bytes)
-
-
-def _disk_gauges(settings: Settings) -> Iterator[_Gauge]:
-    for disk in disk_spaces(settings):
-        labels = {"folder": disk.name}
-        yield _Gauge("organ_disk_free_bytes", "Free bytes on the disk of a folder.", disk.free_bytes, labels)
-        yield _Gauge("organ_disk_size_bytes", "Bytes of the disk of a folder.", disk.size_bytes, labels)
-    cache_bytes = cached_blob_bytes(settings)
-    if cache_bytes is not None:
-        yield _Gauge("organ_blob_cache_bytes", "Bytes in the local cache of the bucket.", cache_bytes)
 
 
 def cached_blob_bytes(settings: Settings) -> int | None:

@@ -34,7 +34,7 @@ from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
 from organs.web.error_pages import with_wait
-from organs.web.file_responses import Unsatisfiable, hand_out, requested_span
+from organs.web.file_responses import hand_out, requested_span
 from organs.web.hub import error_answer, hub_error
 from organs.web.repositories import (
     EntryMissing,
@@ -340,15 +340,11 @@ def _small_blob(user: str, name: str, digest: str) -> Response:
     answer = _document(data, MANIFEST_TYPE if is_manifest else "application/octet-stream", tag=sha256)
     answer.headers.update(_blob_headers(user, name, digest))
     answer.headers["Accept-Ranges"] = "bytes"
-    try:
-        span = None if request.method == "HEAD" else requested_span(request.headers.get("Range"), len(data))
-    except Unsatisfiable:
-        answer.status_code, answer.data = 416, b""
-        answer.headers["Content-Range"] = f"bytes */{len(data)}"
-        return answer
+    span = None if request.method == "HEAD" else requested_span(request.headers.get("Range"), len(data))
     if span is not None:
-        answer.status_code, answer.data = 206, data[span.begin : span.end]
-        answer.headers["Content-Range"] = f"bytes {span.begin}-{span.end - 1}/{len(data)}"
+        answer.status_code, answer.data = 206 if span else 416, data[span.start : span.stop]
+        place = f"{span.start}-{span.stop - 1}" if span else "*"
+        answer.headers["Content-Range"] = f"bytes {place}/{len(data)}"
     return answer
 
 

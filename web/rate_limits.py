@@ -20,46 +20,68 @@ import struct
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
 from math import ceil
 from mmap import mmap
 from tempfile import TemporaryFile
 from threading import BoundedSemaphore, Lock
 from time import thread_time, time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from flask import Flask, Response, current_app, g, request
-from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
-from limits.storage import Storage
-from limits.strategies import FixedWindowRateLimiter
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.register.request_counts import add_to_count
-from organs.registry.errors import Busy, OrganError, TooMany
+from organs.registry.catalog.register.counts import add_to_count
+from organs.registry.errors import Busy, TooMany
 from organs.web.client_address import client_address
 from organs.web.settings import WebSettings
 
 if TYPE_CHECKING:
     from organs.web.auth import RequestUser
 
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How much one client may count in a window of `seconds`, which begins with the first count in it."""
+
+    name: str
+    amount: int
+    seconds: int = 60
+
+    def key_for(self, client: str) -> str:
+        """Return the key of the count of `client`."""
+        return f"{self.name}/{client}"
+
+
+class Counts(Protocol):
+    """Counts that expire, by key. Safe for threads."""
+
+    def add(self, key: str, seconds: int, amount: int) -> int:
+        """Add `amount` to the count of `key` and return it. It starts at 0 and expires after `seconds`."""
+
+    def count(self, key: str) -> tuple[int, float]:
+        """Return the last known count of `key`, and its expiry in seconds since the epoch; 0 and now if none."""
+
+
 RATES_KEY = "organ_rates"
-FAILED_TOKENS = RateLimitItemPerMinute(10, namespace="failed")
+FAILED_TOKENS = Rate("failed", 10)
 """Unknown tokens, by address and by the public id of the token."""
-LOG_INS = RateLimitItemPerMinute(10, namespace="log-in")
+LOG_INS = Rate("log-in", 10)
 """Log-ins, by contributor."""
-NEW_TOKENS = RateLimitItemPerHour(30, namespace="new-token")
+NEW_TOKENS = Rate("new-token", 30, seconds=3600)
 """New tokens, by contributor."""
-PAGE_TOKENS = RateLimitItemPerMinute(30, namespace="page-token")
+PAGE_TOKENS = Rate("page-token", 30)
 """New tokens of pages, by contributor."""
-WRITES = RateLimitItemPerMinute(600, namespace="write")
+WRITES = Rate("write", 600)
 """Requests with another method than those of READING_METHODS, by contributor. Lookups are among them."""
-ANONYMOUS_WRITES = RateLimitItemPerMinute(120, namespace="anonymous-write")
+ANONYMOUS_WRITES = Rate("anonymous-write", 120)
 """The same requests without an account, such as plans and lookups, by address."""
-READING = RateLimitItemPerMinute(30_000, namespace="reading")
+READING = Rate("reading", 30_000)
 """Milliseconds of processor time of requests that read, without an account, by address. Cached answers do not count."""
-ACCOUNT_READING = RateLimitItemPerMinute(120_000, namespace="account-reading")
+ACCOUNT_READING = Rate("account-reading", 120_000)
 """Milliseconds of processor time of requests that read, by contributor. Cached answers do not count."""
-UPLOADS = RateLimitItemPerMinute(6000, namespace="upload")
+UPLOADS = Rate("upload", 6000)
 """Requests below UPLOADS_PATH, by contributor. A model of 1,000 tensors needs 3,000 requests."""
 UPLOADS_PATH = "/api/v1/uploads"
 WORKING_BLUEPRINTS = frozenset({"pages", "api", "hub", "ollama", "downloads", "artifacts"})
@@ -77,7 +99,7 @@ _ROW_SLOTS = 8
 _ROW_BYTES = _ROW_SLOTS * _SLOT.size
 
 
-class SharedCounts(Storage):
+class SharedCounts:
     """Counts with an expiry, in memory that a process shares with the processes that it forks. Safe for threads.
 
     The table of counts has a fixed size. A key uses one of the eight slots of its row. If all eight are in use, the
@@ -87,10 +109,7 @@ class SharedCounts(Storage):
     Processes take turns by a lock on a file without a name. The system releases the lock if its holder is killed.
     """
 
-    STORAGE_SCHEME = None
-
     def __init__(self, rows: int = ROWS) -> None:
-        super().__init__()
         self._rows = rows
         self._table = mmap(-1, rows * _ROW_BYTES)
         self._secret = secrets.token_bytes(32)
@@ -99,52 +118,22 @@ class SharedCounts(Storage):
         weakref.finalize(self, os.close, self._turn)
         self._thread_turn = Lock()  # a lock on a file excludes only other processes, not other threads
 
-    @property
-    def base_exceptions(self) -> type[Exception]:
-        """Return the class of the errors that the storage may raise."""
-        return OSError
-
-    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Add `amount` to the count of `key` and return it. It starts at 0 and expires after `expiry` seconds."""
+    def add(self, key: str, seconds: int, amount: int) -> int:
         now, (row, digest) = time(), self._place(key)
         with self._locked():
             offset, expires, count = self._find(row, digest, now)
-            if count == 0 or expires > now + expiry:  # a later expiry means that the clock was set back
-                expires = now + expiry
+            if count == 0 or expires > now + seconds:  # a later expiry means that the clock was set back
+                expires = now + seconds
                 count = 0
             count = min(count + amount, _COUNT_MAX)
             _SLOT.pack_into(self._table, offset, digest, expires, count)
         return count
 
-    def get(self, key: str) -> int:
-        """Return the count of `key`."""
-        row, digest = self._place(key)
-        with self._locked():
-            return self._find(row, digest, time())[2]
-
-    def get_expiry(self, key: str) -> float:
-        """Return the expiry of the count of `key`, in seconds since the epoch, or the current time if there is none."""
+    def count(self, key: str) -> tuple[int, float]:
         now, (row, digest) = time(), self._place(key)
         with self._locked():
             _, expires, count = self._find(row, digest, now)
-        return expires if count else now
-
-    def check(self) -> bool:
-        """Return True, because memory does not fail."""
-        return True
-
-    def reset(self) -> int | None:
-        """Remove all counts."""
-        with self._locked():
-            self._table[:] = bytes(len(self._table))
-        return None
-
-    def clear(self, key: str) -> None:
-        """Remove the count of `key`."""
-        row, digest = self._place(key)
-        with self._locked():
-            offset, _, _ = self._find(row, digest, time())
-            _SLOT.pack_into(self._table, offset, bytes(_DIGEST_BYTES), 0.0, 0)
+        return count, expires if count else now
 
     def _place(self, key: str) -> tuple[int, bytes]:
         """Return the offset of the row of `key`, and its digest."""
@@ -176,55 +165,29 @@ class SharedCounts(Storage):
                 fcntl.lockf(self._turn, fcntl.LOCK_UN)
 
 
-class CommonCounts(Storage):
+class CommonCounts:
     """Counts in the database, which all servers of a registry share. Safe for threads.
 
     This machine's `own` counts have the last known values, so that a client above a rate causes no more work.
     """
 
-    STORAGE_SCHEME = None
-
-    def __init__(self, catalog: Catalog, own: Storage) -> None:
-        super().__init__()
+    def __init__(self, catalog: Catalog, own: Counts) -> None:
         self._catalog = catalog
         self._own = own
 
-    @property
-    def base_exceptions(self) -> type[Exception]:
-        """Return the class of the errors that the storage may raise."""
-        return OrganError
-
-    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
-        """Add `amount` to the count of `key` and return it. It starts at 0 and expires after `expiry` seconds."""
+    def add(self, key: str, seconds: int, amount: int) -> int:
         with self._catalog.counting() as session:
-            count, left_seconds = add_to_count(session, key, expiry, amount)
-        missing = count - self._own.get(key)
+            count, left_seconds = add_to_count(session, key, seconds, amount)
+        missing = count - self._own.count(key)[0]
         if missing > 0:
-            self._own.incr(key, max(1, ceil(left_seconds)), missing)
+            self._own.add(key, max(1, ceil(left_seconds)), missing)
         return count
 
-    def get(self, key: str) -> int:
-        """Return the last known count of `key`."""
-        return self._own.get(key)
-
-    def get_expiry(self, key: str) -> float:
-        """Return the expiry of the count of `key`, in seconds since the epoch."""
-        return self._own.get_expiry(key)
-
-    def check(self) -> bool:
-        """Return True: the other methods raise the errors of the database."""
-        return True
-
-    def reset(self) -> int | None:
-        """Remove the last known values."""
-        return self._own.reset()
-
-    def clear(self, key: str) -> None:
-        """Remove the last known count of `key`."""
-        self._own.clear(key)
+    def count(self, key: str) -> tuple[int, float]:
+        return self._own.count(key)
 
 
-def common_counts(catalog: Catalog, own: Storage, *, read_only: bool) -> Storage:
+def common_counts(catalog: Catalog, own: Counts, *, read_only: bool) -> Counts:
     """Return the counts that all servers of the registry share; `own` if there is one server, or it may not write."""
     is_alone = catalog.writer.dialect.name == "sqlite"
     return own if is_alone or read_only else CommonCounts(catalog, own)
@@ -237,31 +200,32 @@ class Rates:
     which the processes of one server share: each machine has its own processors.
     """
 
-    def __init__(self, counts: Storage, own: Storage | None = None) -> None:
-        self._counts, self._own = counts, own or counts
-        self._limiter, self._own_limiter = FixedWindowRateLimiter(counts), FixedWindowRateLimiter(self._own)
+    def __init__(self, counts: Counts, own: Counts) -> None:
+        self._counts, self._own = counts, own
 
-    def hit(self, rate: RateLimitItem, client: str, cost: int = 1) -> None:
+    def hit(self, rate: Rate, client: str, cost: int = 1) -> None:
         """Add `cost` to the count of `client`. Raises TooMany if that is more than `rate` allows."""
-        if not self._limiter.test(rate, client, cost=cost) or not self._limiter.hit(rate, client, cost=cost):
-            raise _too_many(self._counts, rate, client)
+        counts, key = self._counts, rate.key_for(client)
+        if counts.count(key)[0] + cost > rate.amount or counts.add(key, rate.seconds, cost) > rate.amount:
+            raise _too_many(counts.count(key)[1])
 
-    def check(self, rate: RateLimitItem, client: str) -> None:
+    def check(self, rate: Rate, client: str) -> None:
         """Raise TooMany if `client` has used up `rate`, a rate of processor time."""
-        if not self._own_limiter.test(rate, client):
-            raise _too_many(self._own, rate, client)
+        count, expires = self._own.count(rate.key_for(client))
+        if count >= rate.amount:
+            raise _too_many(expires)
 
-    def add(self, rate: RateLimitItem, client: str, cost: int) -> None:
+    def add(self, rate: Rate, client: str, cost: int) -> None:
         """Add `cost` to the count of `client` without a check, for work that is already done."""
-        self._own.incr(rate.key_for(client), rate.get_expiry(), cost)
+        self._own.add(rate.key_for(client), rate.seconds, cost)
 
 
-def _too_many(counts: Storage, rate: RateLimitItem, client: str) -> TooMany:
-    seconds = max(1.0, counts.get_expiry(rate.key_for(client)) - time())
+def _too_many(expires: float) -> TooMany:
+    seconds = max(1.0, expires - time())
     return TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
 
 
-def limit_rates(app: Flask, common: Storage, own: Storage, identity: Callable[[], RequestUser]) -> None:
+def limit_rates(app: Flask, common: Counts, own: Counts, identity: Callable[[], RequestUser]) -> None:
     """Count the writes among the requests to `app`. Refuse those above a rate with 429 before a larger body is read.
 
     `common` has the counts of all servers of the registry, `own` those of this server. `identity` returns the client of

@@ -30,46 +30,48 @@ from organs.registry.kinds import KIND_NOTES
 from organs.registry.measures import CAUTIONS, theta_caution
 from organs.web.responses import model_address, organ_address, outside_link
 
-THETA_TONES = (
-    *("#56697f", "#5e7084", "#66778a", "#6e7e8f", "#768694", "#7e8d9a", "#87949f", "#8f9ca3"),
-    *("#9aa3a5", "#a4a9a7", "#aeb0a9", "#b8b7ab", "#c3bead", "#cdc5ae", "#d8ccaf", "#dec9a8"),
-    *("#e1c09a", "#e3b68d", "#e5ac7f", "#e5a373", "#e2996a", "#df8f61", "#db8558", "#d87b4e"),
-    *("#d47045", "#d0663c", "#cb5c34", "#c4532e", "#bd4928", "#b73f22", "#b0351c", "#a92a16"),
+
+def _colours(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+# Scales of colours on light paper. The stylesheet has them too, with those of the dark scheme.
+
+THETA_TONES = _colours(
+    """
+    #56697f #5e7084 #66778a #6e7e8f #768694 #7e8d9a #87949f #8f9ca3 #9aa3a5 #a4a9a7 #aeb0a9 #b8b7ab
+    #c3bead #cdc5ae #d8ccaf #dec9a8 #e1c09a #e3b68d #e5ac7f #e5a373 #e2996a #df8f61 #db8558 #d87b4e
+    #d47045 #d0663c #cb5c34 #c4532e #bd4928 #b73f22 #b0351c #a92a16
+    """
 )
 """Colours of θ from 0° (uniform distribution of the weights) to 90° (heavy tails), in even steps."""
 
-CHANGE_TONES_LIGHT = (
-    *("#f6f2d0", "#f1e3b1", "#efd292", "#efbf73", "#eeaa57", "#e99445", "#e37d39", "#db6633"),
-    *("#cd5236", "#bc413c", "#a93240", "#962342", "#821c47", "#6d1949", "#581647", "#451342"),
-)
-CHANGE_TONES_DARK = (
-    *("#2e2131", "#40263d", "#542946", "#6a2c4a", "#80304b", "#94384b", "#a84047", "#bc4a40"),
-    *("#cc5939", "#d96d37", "#e48137", "#ed963c", "#f1ac4e", "#f3c265", "#f5d67f", "#f7ea9b"),
+CHANGE_TONES = _colours(
+    """
+    #f6f2d0 #f1e3b1 #efd292 #efbf73 #eeaa57 #e99445 #e37d39 #db6633 #cd5236 #bc413c #a93240 #962342
+    #821c47 #6d1949 #581647 #451342
+    """
 )
 """Colours of the change against another model, on a logarithmic scale from 1e-7 to 1."""
 
-SPECTRAL_TONES_LIGHT = (
-    *("#f2f6e0", "#e1eed0", "#cee6c3", "#b7dfba", "#9ed6b4", "#84c8ae", "#6cb9a9", "#54aaa5"),
-    *("#3f9a9f", "#2d8999", "#207891", "#186688", "#19567e", "#1b4772", "#1c3865", "#1c2a58"),
-)
-SPECTRAL_TONES_DARK = (
-    *("#1e263a", "#21304a", "#223c5a", "#204869", "#1b5677", "#1e6682", "#24768c", "#2e8794"),
-    *("#3d979c", "#50a8a2", "#66b8a7", "#7fc8ac", "#9bd5ae", "#b8dfb3", "#d3eabb", "#edf4c6"),
+SPECTRAL_TONES = _colours(
+    """
+    #f2f6e0 #e1eed0 #cee6c3 #b7dfba #9ed6b4 #84c8ae #6cb9a9 #54aaa5 #3f9a9f #2d8999 #207891 #186688
+    #19567e #1b4772 #1c3865 #1c2a58
+    """
 )
 """Colours of the spectral signal from 0 to SPECTRAL_MAX."""
 
 DONOR_TONES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#9a8ad6")
-BASE_TONES = ("#cfc8b8", "#545b63")
-"""Colours of the donors of a chimera, and of its base in light and dark. People with any colour vision can tell them
-apart; each donor also has a letter."""
+BASE_TONE = "#cfc8b8"
+"""Colours of the donors of a chimera, and of its base. People with any colour vision can tell them apart; each donor
+also has a letter."""
 
-SHARE_TONES_LIGHT = (
-    *("#f1ede4", "#e2dfd7", "#d4d1cb", "#c5c4bf", "#b7b6b2", "#a9a9a6", "#9b9c9b", "#8e8f8f"),
-    *("#818383", "#737678", "#676a6d", "#5a5e62", "#4e5257", "#42474c", "#363c42", "#2b3138"),
-)
-SHARE_TONES_DARK = (
-    *("#262c32", "#31373c", "#3c4246", "#484d51", "#54585c", "#616467", "#6d7072", "#7a7d7d"),
-    *("#878989", "#959695", "#a2a3a1", "#b0b0ad", "#bebdb9", "#cccbc6", "#dad8d2", "#e9e6df"),
+SHARE_TONES = _colours(
+    """
+    #f1ede4 #e2dfd7 #d4d1cb #c5c4bf #b7b6b2 #a9a9a6 #9b9c9b #8e8f8f #818383 #737678 #676a6d #5a5e62
+    #4e5257 #42474c #363c42 #2b3138
+    """
 )
 """Greys for sizes."""
 

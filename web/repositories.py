@@ -68,7 +68,7 @@ class RepositoryEntry:
     @property
     def raw(self) -> FileContent:
         """The file as git stores it: the pointer of a model's file, or the file itself."""
-        return text_file(self.path, self.pointer, self.object_id) if self.is_model else self.content
+        return literal_file(self.path, self.pointer, tag=self.object_id) if self.is_model else self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +255,6 @@ def commit_of(model: ModelRow) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
 
 
-def text_file(name: str, text: bytes, tag: str) -> FileContent:
-    """Return a small file with the ETag `tag`."""
-    return literal_file(name, text, immutable=False, tag=tag)
-
-
 def _find_revision(session: Session, user: str, name: str, revision: str) -> RepositoryRevision:
     requested = parse_model_name(f"{user}/{name}")
     if requested.version is not None:
@@ -344,7 +339,7 @@ def _readme(session: Session, found: RepositoryRevision, members: Sequence[Membe
         ]
         text = "\n".join([*lines, ""])
     object_id = _git_id(text.encode())
-    return RepositoryEntry(README, text_file(README, text.encode(), object_id), object_id, b"")
+    return RepositoryEntry(README, literal_file(README, text.encode(), tag=object_id), object_id, b"")
 
 
 def _git_id(data: bytes) -> str:

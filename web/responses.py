@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -68,14 +68,6 @@ REGISTRY_KEY = "organ_registry"
 SETTINGS_KEY = "organ_settings"
 JSON_SUFFIX, CSV_SUFFIX = ".json", ".csv"
 API_PREFIX = "/api/"
-
-
-redirect_parameters: dict[str, tuple[str, ...]] = {}
-
-
-def declare_parameters(operation: str, names: Sequence[str]) -> None:
-    """Make redirects to `operation` of the API keep the query parameters `names`."""
-    redirect_parameters[operation] = tuple(names)
 
 
 def json_answer(value: object, status: int = 200) -> Response:

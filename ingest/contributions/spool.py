@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from organs.ingest.files import FileSource
-from organs.registry.catalog.engine import Catalog, batches
+from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.submissions import chunks_of_upload, known_chunk_files, upload_names
+from organs.registry.catalog.rows import batches
 from organs.registry.catalog.tables import UploadChunk
 from organs.registry.digest import Digest
 from organs.registry.errors import Conflict, DiskFull, MissingBlob, NotFound

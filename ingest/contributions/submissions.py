@@ -33,9 +33,10 @@ from organs.registry.catalog.register.submissions import (
     change_submission,
     hold_contributor,
     locked_submission,
+    remove_upload,
+    renew_uploads,
     submissions_waiting_for,
 )
-from organs.registry.catalog.register.uploads import remove_upload, renew_uploads
 from organs.registry.catalog.tables import ContributorRow, ModelRow, SubmissionRow, UploadRow
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.entities.base import Entity, decode, encode

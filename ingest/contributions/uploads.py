@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.spool import BytesLost, ChunkedUpload, SpoolFile, spool_of
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.submissions import (
     chunks_of_upload,
     expired_uploads,
@@ -21,7 +21,7 @@ from organs.registry.catalog.queries.submissions import (
     upload_by_public_id,
     uploads_within,
 )
-from organs.registry.catalog.register.uploads import (
+from organs.registry.catalog.register.submissions import (
     add_upload,
     check_upload_allowed,
     complete_upload,

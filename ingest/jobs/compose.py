@@ -25,7 +25,7 @@ from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import read_recipe, recipe_file
 from organs.registry.entities.base import encode
 from organs.registry.entities.job import ChimeraJobResult, GraftRequest, PurificationRequest, RecipeArguments
-from organs.registry.entities.quick_look import QuickLookRequest
+from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadInput, QueueFull, TooMany
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.llama import LlamaCpp

@@ -8,7 +8,7 @@ from datetime import timedelta
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.kind import UPKEEP, JobKind, ReportProgress
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.jobs import is_anything_due, last_end
 from organs.registry.catalog.queries.organs import oldest_living_ingest
 from organs.registry.catalog.queries.relatives import models_to_repack

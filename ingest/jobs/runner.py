@@ -29,6 +29,7 @@ from organs.ingest.jobs.validate import QUICK_LOOK, VALIDATE
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.counts import remove_expired_counts
 from organs.registry.catalog.register.jobs import (
     JobClaim,
     claim_job,
@@ -37,7 +38,6 @@ from organs.registry.catalog.register.jobs import (
     remove_old_jobs,
     report_progress,
 )
-from organs.registry.catalog.register.request_counts import remove_expired_counts
 from organs.registry.catalog.work import (
     RETRY_SECONDS,
     WRITE_TRIES,

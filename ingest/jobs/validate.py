@@ -15,7 +15,7 @@ from organs.ingest.jobs.kind import JobKind, ReportProgress
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.entities.job import ValidationJobResult, ValidationRequest
-from organs.registry.entities.quick_look import QuickLook, QuickLookRequest
+from organs.registry.entities.validation import QuickLook, QuickLookRequest
 from organs.registry.errors import BadInput, NotComposedHere
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, ValidationBudget

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from organs.ingest.files import stamp_text
 from organs.ingest.sources import GGUF_SUFFIX, ModelSource
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.model_contents import has_damaged_blobs, known_digests, runtime_texts
+from organs.registry.catalog.queries.model_contents import digests_by_stamp, has_damaged_blobs, runtime_texts
 from organs.registry.catalog.queries.model_names import find_model, free_names, visible_model_with_digest
 from organs.registry.catalog.records import Edits, ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
@@ -69,7 +69,7 @@ def known_model(session: Session, source: ModelSource) -> ModelRow | None:
     A model with damaged blobs is read again, which repairs it.
     """
     stamps = [stamp for path in source.paths if (stamp := stamp_of(path)) is not None]
-    digests = known_digests(session, stamps)
+    digests = digests_by_stamp(session, stamps)
     if len(stamps) < len(source.paths) or any(stamp not in digests for stamp in stamps):
         return None
     model = visible_model_with_digest(session, model_digest([digests[stamp] for stamp in stamps]), None)

@@ -1,16 +1,23 @@
-"""Copies of all rows of a catalog, from one database engine to the same or to another one."""
+"""Copies of a catalog: a snapshot in a file, and all rows from one database engine to the same or to another one."""
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import xxhash
-from sqlalchemy import Column, Table, bindparam, func, insert, select, text, update
+from sqlalchemy import Column, Table, bindparam, create_engine, event, func, insert, select, text, update
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
+from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, REVISION_STATEMENT, Catalog, translated
 from organs.registry.catalog.tables import Base, CatalogVersion, NamedLease
-from organs.registry.errors import CatalogError, Conflict
+from organs.registry.errors import Busy, CatalogError, Conflict
 
 ROWS_AT_ONCE = 2000
 KEPT_TABLES = {CatalogVersion.__tablename__, NamedLease.__tablename__}
@@ -133,3 +140,75 @@ def _continue_ids(session: Session, table: Table) -> None:
         highest = session.scalar(select(func.max(table.columns["id"])))
         if highest is not None:
             session.execute(text("SELECT setval(:sequence, :highest)"), {"sequence": sequence, "highest": highest})
+
+
+SIDE_FILES = ("-wal", "-shm", "-journal")
+"""The suffixes of the files that SQLite keeps beside an open database."""
+
+
+def write_snapshot(catalog: Catalog, path: Path) -> None:
+    """Write the committed state to the new file `path`, as an SQLite database.
+
+    Rows of another database are read in one transaction and compared after the copy. Raises DiskFull.
+    """
+    # With the default mode of SQLite, all users could read the file.
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    with translated():
+        if catalog.reader.dialect.name == "sqlite":
+            with catalog.reader.connect() as connection:
+                source = connection.connection.driver_connection
+                assert isinstance(source, sqlite3.Connection)
+                try:
+                    with closing(sqlite3.connect(path)) as target_file:
+                        source.backup(target_file)
+                        # The copy has WAL mode, which needs a log beside it.
+                        target_file.execute("PRAGMA journal_mode = DELETE")
+                except sqlite3.DatabaseError as error:
+                    raise DatabaseError("the copy of the database", None, error) from error
+            return
+        copy = open_snapshot(path)
+        try:
+            Base.metadata.create_all(copy.writer)  # the schema that the migrations make
+            with catalog.reading() as own, copy.writing() as target:
+                revision = own.execute(REVISION_STATEMENT).scalar_one()
+                target.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
+                target.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
+                target.execute(text("INSERT INTO catalog_version (id, number) VALUES (1, 1)"))
+                copy_rows(own, target)
+        finally:
+            copy.close()
+
+
+def open_snapshot(path: Path) -> Catalog:
+    """Open the database in `path`, which no other process uses, without a log beside it. The caller closes it."""
+    engine = create_engine(f"sqlite:///{path.as_posix()}", creator=lambda: _connect(path), poolclass=NullPool)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return Catalog(engine, engine)
+
+
+def checkpoint(path: Path) -> None:
+    """Write the log beside the database `path` into it and remove the log, so that the database can be replaced.
+
+    SQLite would read a remaining log as a part of the new database. Raises Busy if another process has the file open.
+    """
+    if not any(path.with_name(path.name + ending).exists() for ending in SIDE_FILES):
+        return
+    if path.exists():
+        with translated():
+            try:
+                with closing(_connect(path, wait_ms=0)) as connection:
+                    connection.execute("PRAGMA journal_mode = DELETE")
+            except sqlite3.DatabaseError as error:
+                raise DatabaseError("the older database", None, error) from error
+    for ending in SIDE_FILES:
+        side_file = path.with_name(path.name + ending)
+        if side_file.exists() and path.exists():
+            raise Busy(f"{path} is open in another process")
+        side_file.unlink(missing_ok=True)
+
+
+def _connect(path: Path, wait_ms: int = BUSY_TIMEOUT_MS) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    for pragma in (f"busy_timeout = {wait_ms}", "foreign_keys = ON", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection

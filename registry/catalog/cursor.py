@@ -21,6 +21,9 @@ PAGE_MAX = 1000
 """The most results on a page."""
 _ID_MAX = 2**63 - 1
 
+Ranked = tuple[float | None, int]
+"""A row in the order of a list: its sort value, None if it is missing, and its id."""
+
 
 @dataclass(frozen=True, slots=True)
 class PageEnd:
@@ -42,7 +45,7 @@ def cursor_text(query: str, cursor: PageEnd) -> str:
     return base64.urlsafe_b64encode(packed).rstrip(b"=").decode()
 
 
-def next_cursor(query: str, rows: Sequence[int | tuple[float | None, int]], limit: int) -> str | None:
+def next_cursor(query: str, rows: Sequence[int | Ranked], limit: int) -> str | None:
     """Return the cursor after a page of `limit` rows; None if it is the last page.
 
     `rows` are the ids of the rows that were read, or their sort values and ids. If there is a next page, one row more

@@ -1,4 +1,4 @@
-"""Engines and sessions: how the catalog is read, written and copied, with limits on queries."""
+"""Engines and sessions: how the catalog is read and written, with limits on queries."""
 
 from __future__ import annotations
 
@@ -6,42 +6,32 @@ import importlib.util
 import logging
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import (
-    ARRAY,
     URL,
-    BigInteger,
-    Boolean,
-    ColumnElement,
     Connection,
-    Dialect,
     Engine,
-    Text,
-    TypeDecorator,
-    bindparam,
     create_engine,
     event,
+    func,
     inspect,
     make_url,
+    select,
     text,
+    type_coerce,
 )
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, OperationalError
 from sqlalchemy.exc import TimeoutError as NoConnection
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.orm import DeclarativeBase, Session
-from sqlalchemy.pool import NullPool
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
-from sqlalchemy.sql.operators import OperatorType
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import (
     CACHE_KEY,
@@ -52,6 +42,7 @@ from organs.registry.catalog.cache import (
     Versions,
 )
 from organs.registry.catalog.slow import SlowStatements
+from organs.registry.catalog.tables import Timestamp
 from organs.registry.errors import (
     BadValue,
     Busy,
@@ -63,104 +54,6 @@ from organs.registry.errors import (
     StoreUnwritable,
     TooSlow,
 )
-
-ROWS_A_STATEMENT = 500
-"""The most rows in one statement, because SQLite accepts only 32,766 parameters."""
-
-T = TypeVar("T")
-
-
-def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, object]]) -> None:
-    """Insert `rows` into `table`, except those that violate a unique constraint."""
-    if not rows:
-        return
-    session.execute(_insert(session)(table).on_conflict_do_nothing(), rows)
-
-
-def insert_missing_returning(
-    session: Session, table: type[DeclarativeBase], column: str, rows: Sequence[Mapping[str, object]]
-) -> set[Any]:
-    """Insert as `insert_missing` does; return the values in `column` of the inserted rows."""
-    if not rows:
-        return set()
-    statement = _insert(session)(table).on_conflict_do_nothing().returning(getattr(table, column))
-    return set(session.scalars(statement, rows))
-
-
-def insert_or_add(
-    session: Session,
-    table: type[DeclarativeBase],
-    keys: Sequence[str],
-    count: str,
-    rows: Sequence[Mapping[str, object]],
-) -> None:
-    """Insert `rows`. If a row with the same `keys` exists, add the value of the column `count` to it instead."""
-    if not rows:
-        return
-    statement = _insert(session)(table)
-    column = getattr(table, count)
-    added = {count: column + statement.excluded[count]}
-    session.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=added), rows)
-
-
-def batches(items: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterator[Sequence[T]]:
-    """Yield `items` in slices that fit into one statement."""
-    for begin in range(0, len(items), size):
-        yield items[begin : begin + size]
-
-
-class _Ids(TypeDecorator[list[int]]):
-    """Any number of ids as one parameter. The number of parameters of a statement is limited."""
-
-    impl = Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return ARRAY(BigInteger) if dialect.name == "postgresql" else Text()
-
-    def process_bind_param(self, value: Sequence[int] | None, dialect: Dialect) -> Any:
-        assert value is not None
-        return list(value) if dialect.name == "postgresql" else f"[{','.join(map(str, value))}]"
-
-
-class _Among(FunctionElement[bool]):
-    """The condition that a column is one of some ids."""
-
-    name = "among"
-    type = Boolean()
-    inherit_cache = True
-
-    def self_group(self, against: OperatorType | None = None) -> _Among:
-        return self  # SQLAlchemy would add "= 1" on SQLite, and then no index is used
-
-
-@compiles(_Among, "sqlite")
-def _among_on_sqlite(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
-    column, ids = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"({column} IN (SELECT value FROM json_each({ids})))"  # noqa: S608 compiled SQL
-
-
-@compiles(_Among, "postgresql")
-def _among_on_postgresql(element: _Among, compiler: SQLCompiler, **options: Any) -> str:
-    column, ids = (compiler.process(clause, **options) for clause in element.clauses)
-    return f"({column} = ANY ({ids}))"
-
-
-def among(column: Any, ids: Iterable[int]) -> ColumnElement[bool]:
-    """Return the condition that `column` is one of `ids`. There may be thousands of ids."""
-    return _Among(column, bindparam(None, list(ids), _Ids, unique=True))
-
-
-def _insert(session: Session) -> Any:
-    # The imports are local, so that a command loads only the dialect that it uses.
-    if session.get_bind().dialect.name == "postgresql":
-        from sqlalchemy.dialects import postgresql
-
-        return postgresql.insert
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert
-
 
 SEARCH_SECONDS = 2.0
 COUNTS_SECONDS = 0.5
@@ -337,6 +230,14 @@ class Catalog:
             self.versions.close()
         self.reader.dispose()
         self.writer.dispose()
+
+
+def database_now(session: Session) -> datetime:
+    """Return the time by the database's clock: all leases and expiries use it, so that machines' clocks may differ."""
+    is_server = session.get_bind().dialect.name == "postgresql"
+    clock = func.clock_timestamp() if is_server else func.strftime("%Y-%m-%d %H:%M:%f", "now")
+    moment: datetime = session.execute(select(type_coerce(clock, Timestamp))).scalar_one()
+    return moment
 
 
 @contextmanager
@@ -557,78 +458,3 @@ def _create_database(database: Path) -> None:
         os.close(os.open(database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE))
     except OSError as error:
         raise StoreUnwritable(f"{database} cannot be created: {error.strerror}") from error
-
-
-SIDE_FILES = ("-wal", "-shm", "-journal")
-"""The suffixes of the files that SQLite keeps beside an open database."""
-
-
-def write_snapshot(catalog: Catalog, path: Path) -> None:
-    """Write the committed state to the new file `path`, as an SQLite database.
-
-    Rows of another database are read in one transaction and compared after the copy. Raises DiskFull.
-    """
-    # With the default mode of SQLite, all users could read the file.
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    with translated():
-        if catalog.reader.dialect.name == "sqlite":
-            with catalog.reader.connect() as connection:
-                source = connection.connection.driver_connection
-                assert isinstance(source, sqlite3.Connection)
-                try:
-                    with closing(sqlite3.connect(path)) as target_file:
-                        source.backup(target_file)
-                        # The copy has WAL mode, which needs a log beside it.
-                        target_file.execute("PRAGMA journal_mode = DELETE")
-                except sqlite3.DatabaseError as error:
-                    raise DatabaseError("the copy of the database", None, error) from error
-            return
-        from organs.registry.catalog.copying import copy_rows
-        from organs.registry.catalog.tables import Base
-
-        copy = open_snapshot(path)
-        try:
-            Base.metadata.create_all(copy.writer)  # the schema that the migrations make
-            with catalog.reading() as own, copy.writing() as target:
-                revision = own.execute(REVISION_STATEMENT).scalar_one()
-                target.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)"))
-                target.execute(text("INSERT INTO alembic_version VALUES (:revision)"), {"revision": revision})
-                target.execute(text("INSERT INTO catalog_version (id, number) VALUES (1, 1)"))
-                copy_rows(own, target)
-        finally:
-            copy.close()
-
-
-def open_snapshot(path: Path) -> Catalog:
-    """Open the database in `path`, which no other process uses, without a log beside it. The caller closes it."""
-    engine = create_engine(f"sqlite:///{path.as_posix()}", creator=lambda: _connect(path), poolclass=NullPool)
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
-    return Catalog(engine, engine)
-
-
-def checkpoint(path: Path) -> None:
-    """Write the log beside the database `path` into it and remove the log, so that the database can be replaced.
-
-    SQLite would read a remaining log as a part of the new database. Raises Busy if another process has the file open.
-    """
-    if not any(path.with_name(path.name + ending).exists() for ending in SIDE_FILES):
-        return
-    if path.exists():
-        with translated():
-            try:
-                with closing(_connect(path, wait_ms=0)) as connection:
-                    connection.execute("PRAGMA journal_mode = DELETE")
-            except sqlite3.DatabaseError as error:
-                raise DatabaseError("the older database", None, error) from error
-    for ending in SIDE_FILES:
-        side_file = path.with_name(path.name + ending)
-        if side_file.exists() and path.exists():
-            raise Busy(f"{path} is open in another process")
-        side_file.unlink(missing_ok=True)
-
-
-def _connect(path: Path, wait_ms: int = BUSY_TIMEOUT_MS) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    for pragma in (f"busy_timeout = {wait_ms}", "foreign_keys = ON", "synchronous = FULL"):
-        connection.execute(f"PRAGMA {pragma}")
-    return connection

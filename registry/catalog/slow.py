@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from organs.registry.entities.health import SlowStatement
+from organs.registry.entities.server import SlowStatement
 
 SLOW_SECONDS = 0.5
 """A statement that takes longer is slow. Most statements of a page take less than a hundredth of this."""

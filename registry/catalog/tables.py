@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from math import isnan
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import (
     REAL,
@@ -166,6 +166,10 @@ class Base(DeclarativeBase):
 
     @classmethod
     def __table_cls__(cls, *arguments: Any, **options: Any) -> Table:
+        """Make the table of a class: strict, and with the CHECKs that its columns have in their `info`.
+
+        SQLAlchemy calls this for each class. Only now do the columns have names, which are parts of the CHECKs.
+        """
         columns = [argument for argument in arguments if isinstance(argument, Column) and "check" in argument.info]
         checks = [
             CheckConstraint(column.info["check"].format(column.name), name=f"{column.name}_{column.info['name']}")
@@ -175,7 +179,7 @@ class Base(DeclarativeBase):
 
 
 def _checked(type_: TypeEngine[str], check: str, name: str, **options: Any) -> Any:
-    """Return a column with a CHECK, in which `{}` stands for the name of the column."""
+    """Return a column with a CHECK (see `Base.__table_cls__`), in which `{}` stands for the name of the column."""
     return mapped_column(type_, info={"check": check, "name": name}, **options)
 
 
@@ -199,18 +203,25 @@ def _text(length: int) -> String:
     return String(length).with_variant(TEXT(), "sqlite")
 
 
+Id = Annotated[int, mapped_column(primary_key=True)]
+ModelId = Annotated[int, mapped_column(ForeignKey("models.id"))]
+OrganId = Annotated[int, mapped_column(ForeignKey("organs.id"))]
+BlobId = Annotated[int, mapped_column(ForeignKey("blobs.id"))]
+ContributorId = Annotated[int, mapped_column(ForeignKey("contributors.id"))]
+
+
 class Ingest(Base):
     """One ingest of one model. While it is `running` and before `lease_expires_at`, no sweep removes its blobs."""
 
     __tablename__ = "ingests"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     source: Mapped[str] = string(TEXT_MAX)
     state: Mapped[str] = one_of(INGEST_STATES)
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     lease_expires_at: Mapped[datetime]
-    model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    model_id: Mapped[ModelId | None] = mapped_column(index=True)
     report: Mapped[str | None]
     """JSON: sizes, counts, seconds and MB/s per stage."""
 
@@ -227,7 +238,7 @@ class Blob(Base):
         Index("ix_blobs_state_touched_at", "state", "touched_at"),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     digest: Mapped[str] = exactly(64, unique=True)
     size_bytes: Mapped[int]
     stored_bytes: Mapped[int]
@@ -235,7 +246,7 @@ class Blob(Base):
     codec_version: Mapped[int] = mapped_column(Integer)
     file: Mapped[str | None] = string(128, unique=True)
     state: Mapped[str] = one_of(BLOB_STATES)
-    depends_on: Mapped[int | None] = mapped_column(ForeignKey("blobs.id"), index=True)
+    depends_on: Mapped[BlobId | None] = mapped_column(index=True)
     """Another blob that the codec needs to decode this blob."""
     created_at: Mapped[datetime]
     touched_at: Mapped[datetime]
@@ -249,7 +260,7 @@ class BlobPart(Base):
 
     blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id", ondelete="CASCADE"), primary_key=True)
     position: Mapped[int] = mapped_column(Integer, primary_key=True)
-    part_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), index=True)
+    part_id: Mapped[BlobId] = mapped_column(index=True)
 
 
 class InlineBlob(Base):
@@ -267,7 +278,7 @@ class BlobLease(Base):
     __tablename__ = "blob_leases"
 
     ingest_id: Mapped[int] = mapped_column(ForeignKey("ingests.id", ondelete="CASCADE"), primary_key=True)
-    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), primary_key=True, index=True)
+    blob_id: Mapped[BlobId] = mapped_column(primary_key=True, index=True)
 
 
 class OrganRow(Base):
@@ -276,8 +287,8 @@ class OrganRow(Base):
     __tablename__ = "organs"
     __table_args__ = (UniqueConstraint("blob_id", "dtype", "shape"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"))
+    id: Mapped[Id]
+    blob_id: Mapped[BlobId]
     dtype: Mapped[str] = string(16)
     shape: Mapped[str] = string(96)
     elements: Mapped[int]
@@ -304,7 +315,7 @@ class MeasurementRow(MeasureColumns, Base):
 
     __tablename__ = "measurements"
 
-    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
+    organ_id: Mapped[OrganId] = mapped_column(primary_key=True)
     method: Mapped[str] = string(16, primary_key=True)
     sample_size: Mapped[int]
     entropy: Mapped[float | None]
@@ -329,7 +340,7 @@ class Fingerprint(Base):
 
     __tablename__ = "fingerprints"
 
-    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
+    organ_id: Mapped[OrganId] = mapped_column(primary_key=True)
     values: Mapped[bytes] = mapped_column(LargeBinary(536))
 
 
@@ -347,7 +358,7 @@ class ModelRow(Base):
         Index("ix_models_stem", "stem", "namespace"),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     namespace: Mapped[str] = string(96)
     name: Mapped[str] = string(96)
     version: Mapped[int] = mapped_column(Integer)
@@ -357,7 +368,7 @@ class ModelRow(Base):
     kind: Mapped[str] = one_of(MODEL_KINDS)
     complete: Mapped[bool]
     """Whether the registry has all of its organs. Partial models name a base and are not in the rankings."""
-    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    contributor_id: Mapped[ContributorId] = mapped_column(index=True)
     architecture: Mapped[str | None] = string(96)
     title: Mapped[str | None] = string(TEXT_MAX)
     description: Mapped[str | None] = string(TEXT_MAX)
@@ -410,8 +421,8 @@ class ModelFileRow(Base):
     __tablename__ = "model_files"
     __table_args__ = (UniqueConstraint("model_id", "position"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    id: Mapped[Id]
+    model_id: Mapped[ModelId]
     position: Mapped[int] = mapped_column(Integer)
     name: Mapped[str] = string(255)
     size_bytes: Mapped[int]
@@ -429,7 +440,7 @@ class FilePart(Base):
     file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), primary_key=True)
     offset_bytes: Mapped[int] = mapped_column(primary_key=True)
     size_bytes: Mapped[int]
-    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), index=True)
+    blob_id: Mapped[BlobId] = mapped_column(index=True)
     blob_offset_bytes: Mapped[int]
 
 
@@ -438,7 +449,7 @@ class ModelMetadata(Base):
 
     __tablename__ = "model_metadata"
 
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    model_id: Mapped[ModelId] = mapped_column(primary_key=True)
     position: Mapped[int] = mapped_column(Integer, primary_key=True)
     key: Mapped[str] = string(TEXT_MAX)
     type: Mapped[str] = string(32)
@@ -451,7 +462,7 @@ class RuntimeTextRow(Base):
     __tablename__ = "runtime_texts"
     __table_args__ = (CheckConstraint(f"length(text) <= {RUNTIME_TEXT_MAX}", name="text_length"),)
 
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    model_id: Mapped[ModelId] = mapped_column(primary_key=True)
     position: Mapped[int] = mapped_column(Integer, primary_key=True)
     kind: Mapped[str] = one_of(RUNTIME_TEXT_KINDS)
     source: Mapped[str] = string(255)
@@ -471,7 +482,7 @@ class OtherName(Base):
     namespace: Mapped[str] = string(96, primary_key=True)
     name: Mapped[str] = string(96, primary_key=True)
     version: Mapped[int] = mapped_column(Integer, primary_key=True)
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
+    model_id: Mapped[ModelId] = mapped_column(index=True)
     stem: Mapped[str] = string(96)
     """The name without its quantisation."""
 
@@ -496,24 +507,27 @@ RANKED_COLUMNS = (*RANKED_MEASURES, "size_bytes")
 """The columns that searches sort by."""
 
 
-def _rankings(table: str, *columns: str) -> list[Index]:
-    """Return the index of `table` for a sort by each of RANKED_COLUMNS, with all columns that filters test."""
+def _rankings(table: str, equal: tuple[str, ...], tested: tuple[str, ...]) -> list[Index]:
+    """Return the index of `table` for a sort by each of RANKED_COLUMNS.
+
+    It has the columns that searches compare with one value, that of the sort, and all others that filters test.
+    """
     return [
-        Index(f"ix_{table}_{measure}", *dict.fromkeys((measure if name == "*" else name) for name in columns))
-        for measure in RANKED_COLUMNS
+        Index(f"ix_{table}_{ranked}", *equal, ranked, *(name for name in tested if name != ranked))
+        for ranked in RANKED_COLUMNS
     ]
 
 
 class PlaceColumns(MeasureColumns):
     """An organ at a place of a model. The measures are copied here, so that one index serves a filter and a sort."""
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    id: Mapped[Id]
+    model_id: Mapped[ModelId]
     type: Mapped[str] = one_of(ORGAN_TYPES)
     tower: Mapped[str] = one_of(TOWERS)
     block: Mapped[int | None]
     slot: Mapped[str] = string(TENSOR_NAME_MAX)
-    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"))
+    organ_id: Mapped[OrganId]
     visible: Mapped[bool]
     """Copied from the state of the model, so that searches test only this column."""
     facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
@@ -527,7 +541,7 @@ class Placement(PlaceColumns, Base):
 
     __tablename__ = "placements"
     __table_args__ = (
-        *_rankings("placements", "visible", "type", "*", "id", "facet_id", "block", "model_id", "theta"),
+        *_rankings("placements", ("visible", "type"), ("id", "facet_id", "block", "model_id", "theta")),
         Index("ix_placements_model", "model_id", "position", unique=True),
         Index("ix_placements_block", "block"),
         Index("ix_placements_organ", "organ_id", "visible", "model_id"),
@@ -552,7 +566,7 @@ class Expert(PlaceColumns, Base):
     __tablename__ = "experts"
     __table_args__ = (
         UniqueConstraint("placement_id", "expert"),
-        *_rankings("experts", "visible", "*", "id", "expert", "facet_id", "block", "model_id", "theta"),
+        *_rankings("experts", ("visible",), ("id", "expert", "facet_id", "block", "model_id", "theta")),
         Index("ix_experts_expert", "expert", "visible", "facet_id", "block", "model_id", "theta"),
         Index("ix_experts_model", "model_id", "placement_id", "expert"),
         Index("ix_experts_organ", "organ_id", "visible", "model_id"),
@@ -573,7 +587,7 @@ class Facet(Base):
     __tablename__ = "facets"
     __table_args__ = (UniqueConstraint("type", "tower", "slot", "dtype", "architecture", "license"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     type: Mapped[str] = one_of(ORGAN_TYPES)
     tower: Mapped[str] = one_of(TOWERS)
     slot: Mapped[str] = string(TENSOR_NAME_MAX)
@@ -597,7 +611,7 @@ class ModelWord(Base):
 
     __tablename__ = "model_words"
     word: Mapped[str] = string(WORD_MAX, primary_key=True)
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True, index=True)
+    model_id: Mapped[ModelId] = mapped_column(primary_key=True, index=True)
 
 
 class ModelTag(Base):
@@ -605,7 +619,7 @@ class ModelTag(Base):
 
     __tablename__ = "model_tags"
     tag: Mapped[str] = string(96, primary_key=True)
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True, index=True)
+    model_id: Mapped[ModelId] = mapped_column(primary_key=True, index=True)
 
 
 TOTALS = ("models", "placements", "organs", "blobs", "size_bytes", "stored_bytes")
@@ -627,7 +641,7 @@ class CatalogVersion(Base):
 
     __tablename__ = "catalog_version"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     number: Mapped[int]
     """It grows with every transaction that changes anything."""
 
@@ -648,7 +662,7 @@ class ContributorRow(Base):
 
     __tablename__ = "contributors"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     name: Mapped[str] = string(96, unique=True)
     created_at: Mapped[datetime]
     state: Mapped[str] = one_of(CONTRIBUTOR_STATES, server_default=sql("'active'"))
@@ -663,11 +677,11 @@ class Lineage(Base):
     __tablename__ = "lineage"
     __table_args__ = (CheckConstraint("(child_model_id IS NULL) <> (child_organ_id IS NULL)", name="one_child"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    child_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
-    child_organ_id: Mapped[int | None] = mapped_column(ForeignKey("organs.id"), index=True)
-    parent_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
-    parent_organ_id: Mapped[int | None] = mapped_column(ForeignKey("organs.id"), index=True)
+    id: Mapped[Id]
+    child_model_id: Mapped[ModelId | None] = mapped_column(index=True)
+    child_organ_id: Mapped[OrganId | None] = mapped_column(index=True)
+    parent_model_id: Mapped[ModelId | None] = mapped_column(index=True)
+    parent_organ_id: Mapped[OrganId | None] = mapped_column(index=True)
     parent_text: Mapped[str | None] = string(TEXT_MAX)
     relation: Mapped[str] = one_of(RELATIONS)
     evidence: Mapped[str] = one_of(EVIDENCE)
@@ -687,11 +701,11 @@ class EventRow(Base):
 
     __tablename__ = "events"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     at: Mapped[datetime] = mapped_column(index=True)
-    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    contributor_id: Mapped[ContributorId] = mapped_column(index=True)
     action: Mapped[str] = string(32)
-    model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    model_id: Mapped[ModelId | None] = mapped_column(index=True)
     text: Mapped[str] = string(TEXT_MAX)
 
 
@@ -700,7 +714,7 @@ class DailyDownloads(Base):
 
     __tablename__ = "daily_downloads"
 
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    model_id: Mapped[ModelId] = mapped_column(primary_key=True)
     day: Mapped[str] = exactly(10, primary_key=True)
     """YYYY-MM-DD, UTC."""
     downloads: Mapped[int]
@@ -711,10 +725,10 @@ class ChimeraRow(Base):
 
     __tablename__ = "chimeras"
 
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    model_id: Mapped[ModelId] = mapped_column(primary_key=True)
     lock_id: Mapped[str] = string(64, index=True)
     """SHA-256 of the lock's canonical JSON. Two models have the same lock if equal bytes have two names."""
-    base_model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
+    base_model_id: Mapped[ModelId] = mapped_column(index=True)
     recipe: Mapped[str]
     """JSON of `registry.compose.recipe`."""
     findings: Mapped[str]
@@ -735,7 +749,7 @@ class ComputationRow(Base):
 
     key: Mapped[str] = string(64, primary_key=True)
     """SHA-256 of `made`."""
-    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), index=True)
+    organ_id: Mapped[OrganId] = mapped_column(index=True)
     made: Mapped[str]
     """Canonical JSON: the acts with their parameters, and the digests of the input organs."""
 
@@ -745,8 +759,8 @@ class VerdictRow(Base):
 
     __tablename__ = "verdicts"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
+    id: Mapped[Id]
+    model_id: Mapped[ModelId] = mapped_column(index=True)
     runtime: Mapped[str] = string(256)
     verdict: Mapped[str] = one_of(VERDICTS)
     reason: Mapped[str] = string(TEXT_MAX)
@@ -763,7 +777,7 @@ class ScoreRow(Base):
     __tablename__ = "scores"
     __table_args__ = (UniqueConstraint("file_digest", "text_digest", "tokens", "runtime"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     file_digest: Mapped[str] = string(64)
     text_digest: Mapped[str] = string(64)
     tokens: Mapped[int]
@@ -784,11 +798,11 @@ class GainRow(Base):
         Index("ix_gains_base_model_id_percent", "base_model_id", "percent"),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    id: Mapped[Id]
+    model_id: Mapped[ModelId]
     """The chimera."""
-    base_model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
-    donor_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    base_model_id: Mapped[ModelId]
+    donor_model_id: Mapped[ModelId | None] = mapped_column(index=True)
     """Its only donor; null if it has none or several, or if organs were also purified."""
     grafted: Mapped[str] = string(TEXT_MAX)
     """What differs from the base, as text: `feed-forward 0-3`."""
@@ -809,8 +823,8 @@ class GainOrgan(Base):
 
     __tablename__ = "gain_organs"
 
-    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
-    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True, index=True)
+    organ_id: Mapped[OrganId] = mapped_column(primary_key=True)
+    model_id: Mapped[ModelId] = mapped_column(primary_key=True, index=True)
     """The chimera."""
 
 
@@ -819,8 +833,8 @@ class Token(Base):
 
     __tablename__ = "tokens"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    id: Mapped[Id]
+    contributor_id: Mapped[ContributorId] = mapped_column(index=True)
     public_id: Mapped[str] = exactly(9, unique=True)
     """The public part of the token, which identifies it."""
     secret_sha256: Mapped[str] = exactly(64)
@@ -842,7 +856,7 @@ class WebSession(Base):
 
     __tablename__ = "web_sessions"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     secret_sha256: Mapped[str] = exactly(64, unique=True)
     """SHA-256 of the secret in the cookie."""
     token_id: Mapped[int] = mapped_column(ForeignKey("tokens.id"), index=True)
@@ -855,7 +869,7 @@ class PageToken(Base):
 
     __tablename__ = "page_tokens"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     secret_sha256: Mapped[str] = exactly(64, unique=True)
     session_id: Mapped[int] = mapped_column(ForeignKey("web_sessions.id", ondelete="CASCADE"), index=True)
     scopes: Mapped[str] = string(64)
@@ -874,10 +888,10 @@ class UploadRow(Base):
         Index("ix_uploads_state_expires_at", "state", "expires_at"),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     public_id: Mapped[str] = exactly(22, unique=True)
     """A random text: the end of the upload's URL, and the name of its file."""
-    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"))
+    contributor_id: Mapped[ContributorId]
     kind: Mapped[str] = one_of(UPLOAD_KINDS)
     name: Mapped[str | None] = string(255)
     """The name that the sender gave to a complete file. It is never used as a path."""
@@ -940,8 +954,8 @@ class SubmissionRow(Base):
         Index("ix_submissions_state_id", "state", "id"),
     )
 
-    id: Mapped[int] = mapped_column(primary_key=True)
-    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"))
+    id: Mapped[Id]
+    contributor_id: Mapped[ContributorId]
     namespace: Mapped[str] = string(96)
     name: Mapped[str] = string(96)
     state: Mapped[str] = one_of(SUBMISSION_STATES)
@@ -954,8 +968,8 @@ class SubmissionRow(Base):
     size_bytes: Mapped[int]
     job_id: Mapped[int | None]
     """The job that checks it. No foreign key: jobs are removed after a while, submissions are not."""
-    model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
-    decided_by: Mapped[int | None] = mapped_column(ForeignKey("contributors.id"))
+    model_id: Mapped[ModelId | None] = mapped_column(index=True)
+    decided_by: Mapped[ContributorId | None]
     reason: Mapped[str | None] = string(TEXT_MAX)
     """The reason of a refusal, for the contributor."""
     created_at: Mapped[datetime]
@@ -990,10 +1004,10 @@ class JobRow(WorkColumns, Base):
     __tablename__ = "jobs"
     __table_args__ = (Index("ix_jobs_state_kind", "state", "kind", "id"),)
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     kind: Mapped[str] = string(32)
     state: Mapped[str] = one_of(JOB_STATES)
-    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    contributor_id: Mapped[ContributorId] = mapped_column(index=True)
     deaths: Mapped[int] = mapped_column(server_default=sql("0"))
     arguments: Mapped[str] = mapped_column(deferred=True)
     """JSON object of up to a mebibyte; loaded only on access."""
@@ -1008,7 +1022,7 @@ class FleetRunRow(Base):
 
     __tablename__ = "fleet_runs"
 
-    id: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[Id]
     name: Mapped[str] = string(96)
     digest: Mapped[str] = exactly(64, unique=True)
     """SHA-256 of the name, all units, and the sizes and times of their files. The same plan continues the same run."""

@@ -70,9 +70,9 @@ FLEET_UNIT_STATES = ("queued", "running", "done", "failed", "set_aside")
 MATRIX_DTYPES_REFUSED = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
 """llama.cpp crashes with a matrix of one of these types, or refuses the file (Q8_1)."""
 VECTOR_DTYPES = frozenset({"F32"})
+"""llama.cpp crashes with a norm of any other type, including F16 and BF16."""
 FOREIGN_BEGINNING, FOREIGN_ENDING = "TYPE_", "_BE"
 """The beginning of the names of unknown tensor types, and the ending of those of big-endian ones: never grafted."""
-"""llama.cpp crashes with a norm of any other type, including F16 and BF16."""
 EVIDENCE = ("declared", "recorded", "measured")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

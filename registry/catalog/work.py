@@ -6,6 +6,7 @@ A process holds a row of work under a random text, its `holder`, until it ends t
     running -> finish     -> done (the word of a job is `finished`)
     running -> fail       -> failed
     running -> put_back   -> queued, at once or after a delay
+    running -> release    -> queued, because the process that manages its worker ends
     running -> recover    -> queued, because its process died; after `deaths_max` deaths: abandoned
 
 All times are those of the database. The functions take a writing session, of which there is one at a time, so that two
@@ -26,8 +27,8 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import ColumnElement, and_, delete, inspect, or_, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.engine import Catalog, insert_missing
+from organs.registry.catalog.engine import Catalog, database_now
+from organs.registry.catalog.rows import insert_missing
 from organs.registry.catalog.tables import FleetUnit, Ingest, JobRow, NamedLease, WorkColumns
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.errors import Busy, OrganError
@@ -192,6 +193,13 @@ def count_deaths(session: Session, queue: Queue[W], *held: ColumnElement[bool]) 
     abandoned = {"state": queue.abandoned, "note": queue.abandoned_note, "finished_at": database_now(session), **ended}
     session.execute(update(work).where(*held, work.deaths + 1 >= queue.deaths_max).values(abandoned))
     session.execute(update(work).where(*held).values(state="queued", note=queue.died, **ended))
+
+
+def release(session: Session, queue: Queue[W], *held: ColumnElement[bool]) -> None:
+    """Do what `put_back` does for running work of other processes, which notice it and stop."""
+    work = queue.table
+    again = {"state": "queued", "holder": None, "attempts": work.attempts - 1, "lease_expires_at": None}
+    session.execute(update(work).where(*held, work.state == "running").values(again))
 
 
 @contextmanager

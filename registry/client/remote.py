@@ -31,14 +31,14 @@ from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, OwnFiles, check_all_fits, fetch, fetched
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, looks_like_prefix, parse_prefix
-from organs.registry.entities.about import Figures, Root
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera
 from organs.registry.entities.finding import BESIDE_FILE_CODES
 from organs.registry.entities.job import Job, JobPage, ValidationRequest
 from organs.registry.entities.model import Model, ModelPage, ModelSummary
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX, ModelVersions
-from organs.registry.entities.quick_look import QuickLookRequest
+from organs.registry.entities.server import Figures, Root
+from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
 from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
 from organs.registry.names import ModelName, parse_model_name
@@ -52,10 +52,9 @@ if TYPE_CHECKING:
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
-    from organs.registry.entities.quick_look import QuickLook
     from organs.registry.entities.report import Report
     from organs.registry.entities.storage import Storage
-    from organs.registry.entities.verdict import VerdictReport
+    from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.models import RegisteredModel
     from organs.registry.output_files import OutputFiles
     from organs.registry.validation.comparison import ValidationBudget
@@ -246,7 +245,7 @@ class RemoteRegistry:
     ) -> VerdictReport:
         """Run a chimera on the server, beside its base, its donors and a control, and return the verdict."""
         from organs.registry.client.composition import job_result
-        from organs.registry.entities.verdict import VerdictReport
+        from organs.registry.entities.validation import VerdictReport
 
         if texts is not None or runtime is not None:
             raise BadSetting("a remote registry validates with its own texts and runtime: it takes no others")
@@ -264,7 +263,7 @@ class RemoteRegistry:
     ) -> QuickLook:
         """Run a chimera and its base for some seconds on the server, and return the result."""
         from organs.registry.client.composition import job_result
-        from organs.registry.entities.quick_look import QuickLook
+        from organs.registry.entities.validation import QuickLook
 
         if texts is not None:
             raise BadSetting("a remote registry looks at chimeras with its own texts: it takes no others")

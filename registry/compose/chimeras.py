@@ -14,7 +14,7 @@ from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
 from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents
-from organs.registry.catalog.queries.model_contents import files_of, header_text, metadata_of, placements_of
+from organs.registry.catalog.queries.model_contents import files_of, metadata_of, metadata_of_models, placements_of
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.rows import entity_of
 from organs.registry.catalog.tables import ChimeraRow, ModelFileRow, ModelRow, VerdictRow
@@ -51,11 +51,11 @@ from organs.registry.entities.plan import (
     Screen,
 )
 from organs.registry.entities.published import LICENSE_MAX
-from organs.registry.entities.verdict import Verdict, VerdictReport
+from organs.registry.entities.validation import Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
 from organs.registry.search import gains as gain_rows
+from organs.registry.search.filters import Names
 from organs.registry.search.language import on_term
-from organs.registry.search.terms import Names
 
 
 def chimera_page(
@@ -230,7 +230,7 @@ def license_findings(model: ModelRow, in_header: str | None) -> list[Finding]:
 
 def stored_license(session: Session, model: ModelRow) -> str | None:
     """Return the license in the header of a model's file, shortened as a stated license is."""
-    text = header_text(session, model.id, LICENSE_KEY)
+    text = metadata_of_models(session, [model.id], [LICENSE_KEY])[model.id].get(LICENSE_KEY)
     return None if text is None else shown_text(text, LICENSE_MAX)
 
 

@@ -10,19 +10,16 @@ classes.
     finding         findings: refusals, warnings and remarks about a composition
     lineage         lineage: the edges between a model and others, and families of models
     plan            recipes as JSON, and plans
-    verdict         verdicts: the result of a run of a chimera, compared with its base
-    quick_look      quick looks: a chimera measured for some seconds beside its base
+    validation      verdicts and quick looks: the results of running chimeras
     gain            gains: what validated chimeras gained, by text, and the leaderboard of grafts
     chimera         chimeras: recipe, lineage, screen and verdicts
     account         contributors: accounts, tokens, quotas, and the public data of a contributor
-    administration  what administrators see
-    health          the health of a server, for administrators
-    published       a model after it was published
+    published       a model after it was published: its versions, its chimeras, and what its removal deletes
     submission      uploads, and submissions
     report          reports: sections of numbers with texts that explain them
     organ           organs: at their places, by digest with all measurements
     model           models: as lines of lists, and with their organs
     job             jobs: work that takes longer than a request
     fleet           fleets: plans of work for many processes, and how far they are
-    about           the registry as a whole: its version, its figures, and where to continue
+    server          the registry and its server: figures, the root of the API, the event log, and health
 """

@@ -8,12 +8,12 @@ import msgspec
 from msgspec import Meta
 
 from organs.registry.entities.base import (
-    ITEMS_MAX,
     WHOLE_MAX,
     Bytes,
     Count,
     Digest,
     Entity,
+    Items,
     ModelText,
     Page,
     RequestBody,
@@ -33,7 +33,7 @@ QuotaBytes = Annotated[Count, Meta(description="The most bytes that may be store
 State = Annotated[Word, Meta(description="`active` or `suspended`.")]
 
 
-class Quota(Entity, frozen=True, kw_only=True):
+class Quota(Entity):
     """The bytes that may be stored for a contributor, and the bytes that are stored."""
 
     limit_bytes: Bytes
@@ -59,21 +59,13 @@ class Quota(Entity, frozen=True, kw_only=True):
         return stored_bytes + size_bytes - self.limit_bytes
 
 
-class OwnQuota(Quota, frozen=True, kw_only=True):
+class OwnQuota(Quota):
     """The quota of an account, with the limit for a single model."""
 
     upload_max_bytes: Annotated[Bytes, Meta(description="The largest model that may be uploaded.")]
 
 
-class OwnToken(Entity, frozen=True, kw_only=True):
-    """The token of the request, without its secret."""
-
-    id: TokenId
-    label: Text
-    expires_at: Expiry
-
-
-class AccountToken(Entity, frozen=True, kw_only=True):
+class AccountToken(Entity):
     """A token of an account, without its secret."""
 
     id: TokenId
@@ -88,27 +80,27 @@ class AccountToken(Entity, frozen=True, kw_only=True):
     last_used_at: Annotated[Time, Meta(description="Exact to about ten minutes.")] | None
 
 
-class AccountTokenPage(Page[AccountToken], frozen=True, kw_only=True):
+class AccountTokenPage(Page[AccountToken]):
     """All tokens of an account, newest first."""
 
 
-class CreatedToken(AccountToken, frozen=True, kw_only=True):
+class CreatedToken(AccountToken):
     """A token that was just created, with its text."""
 
     token: Annotated[Text, Meta(description="The complete token. It is in this answer only: store it now.")]
 
 
-class ListedToken(AccountToken, frozen=True, kw_only=True):
+class ListedToken(AccountToken):
     """A token in the list of all contributors' tokens."""
 
     contributor: Word
 
 
-class ListedTokenPage(Page[ListedToken], frozen=True, kw_only=True):
+class ListedTokenPage(Page[ListedToken]):
     """The tokens of all contributors, or of one."""
 
 
-class TokenRequest(RequestBody, frozen=True, kw_only=True):
+class TokenRequest(RequestBody):
     """The token to create."""
 
     scopes: Annotated[
@@ -130,18 +122,18 @@ class TokenRequest(RequestBody, frozen=True, kw_only=True):
     ) = TOKEN_DAYS_DEFAULT
 
 
-class Account(Entity, frozen=True, kw_only=True):
+class Account(Entity):
     """The account of a token."""
 
     contributor: Word
     namespace: Annotated[Word, Meta(min_length=1, description="The namespace of the contributor's models.")]
     scopes: Annotated[Scopes, Meta(description="What the token allows.")]
-    token: OwnToken | None
+    token: Annotated[AccountToken, Meta(description="The token of the request.")] | None
     """None for a request without a token to a server that only its own machine can reach."""
     quota: OwnQuota
 
 
-class OwnModel(Entity, frozen=True, kw_only=True):
+class OwnModel(Entity):
     """A model of an account, in any state."""
 
     name: ModelText
@@ -155,7 +147,7 @@ class OwnModel(Entity, frozen=True, kw_only=True):
     created_at: Time
 
 
-class UploadTotals(Entity, frozen=True, kw_only=True):
+class UploadTotals(Entity):
     """The sums over the uploads of one kind and state."""
 
     kind: Word
@@ -165,7 +157,7 @@ class UploadTotals(Entity, frozen=True, kw_only=True):
     size_bytes: Bytes
 
 
-class OwnSubmission(Entity, frozen=True, kw_only=True):
+class OwnSubmission(Entity):
     """A submission in the list of an account."""
 
     id: Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
@@ -179,17 +171,17 @@ class OwnSubmission(Entity, frozen=True, kw_only=True):
     changed_at: Time
 
 
-class AccountOverview(Account, frozen=True, kw_only=True):
+class AccountOverview(Account):
     """An account with its newest models, uploads and submissions, and with its tokens."""
 
-    models: Annotated[tuple[OwnModel, ...], Meta(max_length=ITEMS_MAX)]
-    uploads: Annotated[tuple[UploadTotals, ...], Meta(max_length=ITEMS_MAX)]
-    submissions: Annotated[tuple[OwnSubmission, ...], Meta(max_length=ITEMS_MAX)]
-    tokens: Annotated[tuple[AccountToken, ...], Meta(max_length=ITEMS_MAX)]
+    models: Items[OwnModel]
+    uploads: Items[UploadTotals]
+    submissions: Items[OwnSubmission]
+    tokens: Items[AccountToken]
     """Only the token that was sent, if it does not have the scope `tokens`."""
 
 
-class Contributor(Entity, frozen=True, kw_only=True):
+class Contributor(Entity):
     """The public data of a contributor."""
 
     name: Annotated[Word, Meta(description="Also the name of the namespace.")]
@@ -200,11 +192,11 @@ class Contributor(Entity, frozen=True, kw_only=True):
     grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of a model, summed over the models.")]
 
 
-class ContributorPage(Page[Contributor], frozen=True, kw_only=True):
+class ContributorPage(Page[Contributor]):
     """A page of contributors, newest first."""
 
 
-class ContributorAccount(Entity, frozen=True, kw_only=True):
+class ContributorAccount(Entity):
     """A contributor as administrators see it."""
 
     name: Word
@@ -216,11 +208,11 @@ class ContributorAccount(Entity, frozen=True, kw_only=True):
     ]
 
 
-class ContributorAccountPage(Page[ContributorAccount], frozen=True, kw_only=True):
+class ContributorAccountPage(Page[ContributorAccount]):
     """A page of contributors, newest first."""
 
 
-class NewContributorRequest(RequestBody, frozen=True, kw_only=True):
+class NewContributorRequest(RequestBody):
     """The contributor to add."""
 
     name: Annotated[str, Meta(max_length=96, pattern=r"\S", description="Also the name of the namespace.")]
@@ -228,7 +220,7 @@ class NewContributorRequest(RequestBody, frozen=True, kw_only=True):
     """None for the default quota."""
 
 
-class ContributorChangeRequest(RequestBody, frozen=True, kw_only=True):
+class ContributorChangeRequest(RequestBody):
     """The changes: the state, the quota, or both."""
 
     state: State | msgspec.UnsetType = msgspec.UNSET

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar, overload
+from typing import Annotated, Any, Generic, TypeVar, dataclass_transform, overload
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +32,7 @@ DIMENSIONS_MAX = 8
 PRINTABLE = r"^[ -~]*$(?!\n)"
 """The end excludes a line feed after the text, which `$` alone accepts."""
 
+T = TypeVar("T")
 Text = Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)]
 Word = Annotated[str, Meta(max_length=WORD_MAX_LENGTH, pattern=PRINTABLE)]
 """A short text of printable ASCII: a kind, a name, a state."""
@@ -73,39 +74,47 @@ Change = Annotated[
 ]
 Dimension = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
 Shape = Annotated[tuple[Dimension, ...], Meta(max_length=DIMENSIONS_MAX, description="Row length first.")]
-Texts = Annotated[tuple[Text, ...], Meta(max_length=ITEMS_MAX)]
-Acts = Annotated[tuple[Word, ...], Meta(max_length=ITEMS_MAX, description="The acts, in this order.")]
+Items = Annotated[tuple[T, ...], Meta(max_length=ITEMS_MAX)]
+"""A list with the usual limit: `Items[Text]`."""
+Texts = Items[Text]
+Acts = Annotated[Items[Word], Meta(description="The acts, in this order.")]
 """The acts on an organ: grafted, adapter, purified."""
 Counts = Annotated[dict[Text, Count], Meta(max_length=ITEMS_MAX)]
 """A count by name."""
 
 
-class Entity(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that is exchanged as JSON."""
+class _EntityMeta(msgspec.StructMeta):
+    """Makes entities frozen and their fields keyword-only, unless a class says otherwise."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any], **options: Any) -> Any:
+        return super().__new__(cls, name, bases, members, **({"frozen": True, "kw_only": True} | options))
 
 
-class RequestBody(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class Entity(msgspec.Struct, metaclass=_EntityMeta, frozen=True):
+    """A value that is exchanged as JSON. Its class is frozen, and its fields are given by name."""
+
+
+class RequestBody(Entity, omit_defaults=True, forbid_unknown_fields=True):
     """The body of a request. Members with a default may be left out."""
 
 
 E = TypeVar("E", bound=Entity)
-Item = TypeVar("Item")
-T = TypeVar("T")
 
 _prepared: set[object] = set()
 _preparing = threading.Lock()
 
 
-class Page(Entity, Generic[Item], frozen=True, kw_only=True):
+class Page(Entity, Generic[T]):
     """One page of a list. Iteration yields its items."""
 
-    items: Annotated[tuple[Item, ...], Meta(max_length=ITEMS_MAX)]
+    items: Items[T]
     next: Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)] | None
     """The `after` of the next page; None on the last page."""
     notes: Texts = ()
     """Remarks for the reader, for example that no model has a word, or that a comparison was cut."""
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[T]:
         return iter(self.items)
 
     def __len__(self) -> int:
@@ -156,13 +165,13 @@ def prepared(kind: object) -> object:
     return kind
 
 
-def schemas(kinds: list[type[Entity]], template: str = REF_TEMPLATE) -> dict[str, Schema]:
+def schemas(kinds: list[type[Entity]]) -> dict[str, Schema]:
     """Return the schemas of `kinds` and of all entities in them, by name.
 
     The schemas describe values that this program sends. These have all members of their entity and no others; only
     entities that omit defaults may lack members.
     """
-    _, components = msgspec.json.schema_components(kinds, ref_template=template)
+    _, components = msgspec.json.schema_components(kinds, ref_template=REF_TEMPLATE)
     partial = {kind.__name__ for kind in _descendants(Entity) if kind.__struct_config__.omit_defaults}
     return {name: _closed(schema, name in partial) for name, schema in sorted(components.items())}
 

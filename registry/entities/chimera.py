@@ -7,12 +7,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry.entities.base import (
-    ITEMS_MAX,
     Acts,
     Bytes,
     Count,
     Digest,
     Entity,
+    Items,
     ModelText,
     Page,
     RequestBody,
@@ -26,31 +26,19 @@ from organs.registry.entities.finding import Findings
 from organs.registry.entities.gain import Gain
 from organs.registry.entities.model import ModelFile
 from organs.registry.entities.organ import MadeOrgan
-from organs.registry.entities.plan import (
-    Block,
-    ParentModel,
-    PlanChange,
-    PlannedRecipe,
-    PlanPart,
-    RecipeFile,
-    Screen,
-)
-from organs.registry.entities.quick_look import QuickLook
-from organs.registry.entities.verdict import Verdict
+from organs.registry.entities.plan import Block, ParentModel, PlanChange, PlannedRecipe, PlanPart, RecipeFile, Screen
+from organs.registry.entities.validation import QuickLook, Verdict
 
 
-class GraftedPart(Entity, frozen=True, kw_only=True):
+class GraftedPart(Entity):
     """The blocks in which a chimera has organs of one type from one model."""
 
     model: Annotated[Text, Meta(description="The model that gave them, or the base if its organs were changed.")]
     type: Word
-    blocks: Annotated[
-        tuple[Block | None, ...],
-        Meta(max_length=ITEMS_MAX, description="In rising order; null for organs outside the blocks."),
-    ]
+    blocks: Annotated[Items[Block | None], Meta(description="In rising order; null for organs outside the blocks.")]
 
 
-class ChimeraSummary(Entity, frozen=True, kw_only=True):
+class ChimeraSummary(Entity):
     """A chimera as a line of a list."""
 
     name: ModelText
@@ -59,29 +47,25 @@ class ChimeraSummary(Entity, frozen=True, kw_only=True):
     parents: Annotated[Texts, Meta(description="The base first.")]
     withdrawn_parents: Annotated[Texts, Meta(description="The parents that were yanked or removed.")]
     withdrawn_ancestors: Annotated[
-        Texts,
-        Meta(description="Models that were yanked or removed, and from which a parent was made; nearest first."),
+        Texts, Meta(description="Models that were yanked or removed, and from which a parent was made; nearest first.")
     ] = ()
     verdict: Annotated[Word, Meta(description="The strongest verdict; null before the first run.")] | None
     quick_look: Annotated[Text, Meta(description="The result of a quick look in a sentence.")] | None = None
-    gains: Annotated[
-        tuple[Gain, ...], Meta(max_length=ITEMS_MAX, description="What it gained on each text, the largest gain first.")
-    ] = ()
+    gains: Annotated[Items[Gain], Meta(description="What it gained on each text, the largest gain first.")] = ()
     blocks: Annotated[Count, Meta(description="The number of its blocks.")]
     parts: Annotated[
-        tuple[GraftedPart, ...],
-        Meta(max_length=ITEMS_MAX, description="The parts that differ from the base's, without unchanged ones."),
+        Items[GraftedPart], Meta(description="The parts that differ from the base's, without unchanged ones.")
     ] = ()
     size_bytes: Bytes
     mean_theta: Theta | None
     created_at: Time
 
 
-class ChimeraPage(Page[ChimeraSummary], frozen=True, kw_only=True):
+class ChimeraPage(Page[ChimeraSummary]):
     """A page of chimeras."""
 
 
-class ComputedOrgan(MadeOrgan, frozen=True, kw_only=True):
+class ComputedOrgan(MadeOrgan):
     """An organ of a chimera that was computed, with θ before and after."""
 
     name: Text
@@ -93,14 +77,14 @@ class ComputedOrgan(MadeOrgan, frozen=True, kw_only=True):
     theta: Theta | None
 
 
-class DerivedModel(Entity, frozen=True, kw_only=True):
+class DerivedModel(Entity):
     """A chimera that was composed from a model, with the acts."""
 
     model: ModelText
     acts: Acts
 
 
-class Chimera(Entity, frozen=True, kw_only=True):
+class Chimera(Entity):
     """A chimera with all of its data. It is also registered as a model."""
 
     model: ModelText
@@ -115,29 +99,20 @@ class Chimera(Entity, frozen=True, kw_only=True):
     file: ModelFile
     recipe: RecipeFile
     recipe_yaml: Text
-    parents: Annotated[tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX)]
+    parents: Items[ParentModel]
     license: Text
     findings: Annotated[
-        Findings,
-        Meta(
-            max_length=ITEMS_MAX, description="The findings of the plan, and parents that were yanked or removed later."
-        ),
+        Findings, Meta(description="The findings of the plan, and parents that were yanked or removed later.")
     ]
     screen: Annotated[Screen, Meta(description="Null for chimeras of versions that had no screen.")] | None
     quick_look: Annotated[QuickLook, Meta(description="Null before the first.")] | None = None
-    changes: Annotated[tuple[PlanChange, ...], Meta(max_length=ITEMS_MAX)]
-    parts: Annotated[
-        tuple[PlanPart, ...], Meta(max_length=ITEMS_MAX, description="The organs that differ from those of the base.")
-    ]
-    computed: Annotated[tuple[ComputedOrgan, ...], Meta(max_length=ITEMS_MAX)]
+    changes: Items[PlanChange]
+    parts: Annotated[Items[PlanPart], Meta(description="The organs that differ from those of the base.")]
+    computed: Items[ComputedOrgan]
     verdicts: Annotated[
-        tuple[Verdict, ...],
-        Meta(
-            max_length=ITEMS_MAX,
-            description="The strongest first: decided, undecided, writes; then by scored tokens.",
-        ),
+        Items[Verdict], Meta(description="The strongest first: decided, undecided, writes; then by scored tokens.")
     ]
-    made_into: Annotated[tuple[DerivedModel, ...], Meta(max_length=ITEMS_MAX)]
+    made_into: Items[DerivedModel]
     modelfile: Text
     llama_cli: Annotated[Text, Meta(description="The command that runs it with llama.cpp.")]
     assemble: Annotated[Text, Meta(description="The command that writes its file.")]
@@ -154,14 +129,14 @@ class Chimera(Entity, frozen=True, kw_only=True):
         return is_hopeful and is_bad
 
 
-class AssemblyRequest(RequestBody, frozen=True, kw_only=True):
+class AssemblyRequest(RequestBody):
     """Either a model or a lock."""
 
     model: Annotated[Text, Meta(description="The name of a model.")] | None = None
     lock: Annotated[Text, Meta(description="The digest of a lock.")] | None = None
 
 
-class Assembly(Entity, frozen=True, kw_only=True):
+class Assembly(Entity):
     """A model as one file, with the address for the download."""
 
     model: ModelText
@@ -174,14 +149,14 @@ class Assembly(Entity, frozen=True, kw_only=True):
     address: Text
 
 
-class OutputFile(Entity, frozen=True, kw_only=True):
+class OutputFile(Entity):
     """The file that a command writes, and the free space on its disk."""
 
     file: Text | None
     free_bytes: Bytes | None
 
 
-class WrittenFile(Entity, frozen=True, kw_only=True):
+class WrittenFile(Entity):
     """A file that a command wrote, or would write, with its lock."""
 
     file: Annotated[Text, Meta(description="Null if the chimera was only registered.")] | None
@@ -192,10 +167,10 @@ class WrittenFile(Entity, frozen=True, kw_only=True):
     created: Annotated[bool, Meta(description="False if the same bytes were registered before.")] | None = None
 
 
-class ComposeResult(PlannedRecipe, frozen=True, kw_only=True):
+class ComposeResult(PlannedRecipe):
     """The JSON that `organ compose`, `organ graft` and `organ purify` print: the plan and its result."""
 
     out: OutputFile | None = None
     made: WrittenFile | None = None
-    computed: Annotated[tuple[ComputedOrgan, ...], Meta(max_length=ITEMS_MAX)] = ()
+    computed: Items[ComputedOrgan] = ()
     quick_look: Annotated[QuickLook, Meta(description="Null if it was not measured.")] | None = None

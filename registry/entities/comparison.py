@@ -8,11 +8,11 @@ from msgspec import Meta
 
 from organs.registry.amounts import names_text
 from organs.registry.entities.base import (
-    ITEMS_MAX,
     Change,
     Count,
     Digest,
     Entity,
+    Items,
     Likeness,
     ModelText,
     Shape,
@@ -28,7 +28,7 @@ Caution = Annotated[Word, Meta(description="`most` if most of its organs have an
 ThetaChange = Annotated[float, Meta(ge=-90, le=90, description="Degrees of θ, second minus first.")]
 
 
-class ComparedCounts(Entity, frozen=True, kw_only=True):
+class ComparedCounts(Entity):
     """The numbers of organs of two models, and of compared organs."""
 
     compared: Annotated[Count, Meta(description="Matrices that were compared.")]
@@ -39,7 +39,7 @@ class ComparedCounts(Entity, frozen=True, kw_only=True):
     identical: Annotated[Count, Meta(description="Places where both models have the same bytes, including vectors.")]
 
 
-class ComparedType(Entity, frozen=True, kw_only=True):
+class ComparedType(Entity):
     """The organs of one type in two models."""
 
     type: Word
@@ -53,7 +53,7 @@ class ComparedType(Entity, frozen=True, kw_only=True):
     compared: Count
 
 
-class ComparedBlock(Entity, frozen=True, kw_only=True):
+class ComparedBlock(Entity):
     """The compared organs of one block."""
 
     tower: Word
@@ -69,7 +69,7 @@ class ComparedBlock(Entity, frozen=True, kw_only=True):
         return label if self.tower == "text" else f"{self.tower} {label}"
 
 
-class ComparedOrgan(Entity, frozen=True, kw_only=True):
+class ComparedOrgan(Entity):
     """Two compared organs at the same place. Name and type are those of the first model."""
 
     name: Text
@@ -87,7 +87,7 @@ class ComparedOrgan(Entity, frozen=True, kw_only=True):
     second_digest: Digest | None
 
 
-class ComparedExpert(Entity, frozen=True, kw_only=True):
+class ComparedExpert(Entity):
     """One expert that differs between two stacks."""
 
     expert: Annotated[Count, Meta(description="The number in the stack, from 0.")]
@@ -99,7 +99,7 @@ class ComparedExpert(Entity, frozen=True, kw_only=True):
     second_digest: Digest
 
 
-class ComparedStack(Entity, frozen=True, kw_only=True):
+class ComparedStack(Entity):
     """Two stacks of experts at the same place, of which some experts differ."""
 
     name: Text
@@ -108,12 +108,10 @@ class ComparedStack(Entity, frozen=True, kw_only=True):
     slot: Text
     experts: Annotated[Count, Meta(description="Experts in each of the two stacks.")]
     differ: Annotated[Count, Meta(description="Experts whose bytes are not the same.")]
-    changed: Annotated[
-        tuple[ComparedExpert, ...], Meta(max_length=ITEMS_MAX, description="By number; at most 1,000 in all stacks.")
-    ]
+    changed: Annotated[Items[ComparedExpert], Meta(description="By number; at most 1,000 in all stacks.")]
 
 
-class ShapeDifference(Entity, frozen=True, kw_only=True):
+class ShapeDifference(Entity):
     """A place where two models have organs of different shapes."""
 
     name: Text
@@ -121,7 +119,7 @@ class ShapeDifference(Entity, frozen=True, kw_only=True):
     second: Shape
 
 
-class FactDifference(Entity, frozen=True, kw_only=True):
+class FactDifference(Entity):
     """A fact that differs between two models. A value is null if it is unknown."""
 
     what: Text
@@ -129,7 +127,7 @@ class FactDifference(Entity, frozen=True, kw_only=True):
     second: Text | None
 
 
-class Proof(Entity, frozen=True, kw_only=True):
+class Proof(Entity):
     """A comparison of all blocks of a quantisation with those that encoding its possible source gives.
 
     Organs that cannot be encoded, such as vectors, are compared by their digests.
@@ -171,7 +169,7 @@ class Proof(Entity, frozen=True, kw_only=True):
         return f" Other organs, such as vectors: {', '.join(parts)}." if parts else ""
 
 
-class Comparison(Entity, frozen=True, kw_only=True):
+class Comparison(Entity):
     """Two models side by side."""
 
     first: ModelText
@@ -194,15 +192,15 @@ class Comparison(Entity, frozen=True, kw_only=True):
     ] = None
     proof: Proof | None = None
     organs: ComparedCounts
-    types: Annotated[tuple[ComparedType, ...], Meta(max_length=ITEMS_MAX)]
-    blocks: Annotated[tuple[ComparedBlock, ...], Meta(max_length=ITEMS_MAX)]
-    changed: Annotated[tuple[ComparedOrgan, ...], Meta(max_length=ITEMS_MAX, description="The most changed first.")]
-    stacks: Annotated[tuple[ComparedStack, ...], Meta(max_length=ITEMS_MAX)] = ()
+    types: Items[ComparedType]
+    blocks: Items[ComparedBlock]
+    changed: Annotated[Items[ComparedOrgan], Meta(description="The most changed first.")]
+    stacks: Items[ComparedStack] = ()
     """Stacks of experts that are not the same, in registered models whose experts are recorded."""
     only_first: Annotated[Texts, Meta(description="Organs that only the first model has.")]
     only_second: Annotated[Texts, Meta(description="Organs that only the second model has.")]
-    shapes_differ: Annotated[tuple[ShapeDifference, ...], Meta(max_length=ITEMS_MAX)]
-    differs: Annotated[tuple[FactDifference, ...], Meta(max_length=ITEMS_MAX)]
+    shapes_differ: Items[ShapeDifference]
+    differs: Items[FactDifference]
 
     @property
     def is_comparable(self) -> bool:
@@ -236,7 +234,7 @@ class Comparison(Entity, frozen=True, kw_only=True):
         return tuple(organ for organ in self.changed if not organ.identical)
 
 
-class OrganChange(Entity, frozen=True, kw_only=True):
+class OrganChange(Entity):
     """The difference between the organs of two models at the same place."""
 
     likeness: Annotated[Likeness | None, Meta(description="Null for organs that cannot be compared, such as vectors.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from organs.registry.entities.base import Entity, Text, Texts, Word, prepared
+from organs.registry.entities.base import Entity, Items, Text, Texts, Word, prepared
 
 
 class Severity(StrEnum):
@@ -22,7 +22,7 @@ class Severity(StrEnum):
     INFO = "info"
 
 
-class Finding(Entity, frozen=True):
+class Finding(Entity, kw_only=False):
     """A finding. `code` is for programs and for `accept`; `sentence` is for people.
 
     The members after `sentence` may be empty, because not every finding is about a field, models or organs.
@@ -42,7 +42,7 @@ class Finding(Entity, frozen=True):
     accepted: Annotated[bool, Meta(description="Whether the recipe accepts this warning.")] = False
 
 
-Findings = tuple[Finding, ...]
+Findings = Items[Finding]
 
 PLAN_CODES = frozenset({"measured-graft"})
 """Findings that are true when a plan is made. They are not stored with its chimera."""
@@ -69,7 +69,7 @@ def in_order(findings: Iterable[Finding], accepted: Collection[str] = ()) -> Fin
     return tuple(sorted(marked, key=lambda one: (order.index(one.severity), one.code != ARCHITECTURE_DIFFERS)))
 
 
-class _StoredFinding(Finding, frozen=True):
+class _StoredFinding(Finding, kw_only=False):
     """A finding in the database. Findings of older versions have a base and a donor instead of `models`."""
 
     base: Text = ""

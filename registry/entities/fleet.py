@@ -12,7 +12,7 @@ RunId = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
 LISTED_MAX = 1000
 
 
-class FleetRunSummary(Entity, frozen=True, kw_only=True):
+class FleetRunSummary(Entity):
     """A run as a line of a list."""
 
     id: RunId
@@ -38,11 +38,11 @@ class FleetRunSummary(Entity, frozen=True, kw_only=True):
         return self.queued == self.running == 0
 
 
-class FleetRunPage(Page[FleetRunSummary], frozen=True, kw_only=True):
+class FleetRunPage(Page[FleetRunSummary]):
     """A page of runs, newest first."""
 
 
-class FleetFailure(Entity, frozen=True, kw_only=True):
+class FleetFailure(Entity):
     """A unit that failed, or was set aside."""
 
     number: Annotated[Count, Meta(description="Its place in the plan.")]
@@ -54,7 +54,7 @@ class FleetFailure(Entity, frozen=True, kw_only=True):
     finished_at: Time | None
 
 
-class FleetWorker(Entity, frozen=True, kw_only=True):
+class FleetWorker(Entity):
     """A process that did units of a run."""
 
     name: Text
@@ -64,7 +64,7 @@ class FleetWorker(Entity, frozen=True, kw_only=True):
     seen_at: Annotated[Time, Meta(description="When it last began or ended a unit.")] | None
 
 
-class FleetRun(FleetRunSummary, frozen=True, kw_only=True):
+class FleetRun(FleetRunSummary):
     """A run with its failures and its workers."""
 
     dashboard: Annotated[Text, Meta(description="The address of Dask's page about the work.")] | None

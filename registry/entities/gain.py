@@ -9,11 +9,11 @@ from msgspec import Meta
 from organs.registry import notebook
 from organs.registry.amounts import gain_text, weight_change_text
 from organs.registry.entities.base import (
-    ITEMS_MAX,
     Change,
     Count,
     Digest,
     Entity,
+    Items,
     Likeness,
     ModelText,
     Page,
@@ -24,7 +24,7 @@ from organs.registry.entities.base import (
 from organs.registry.entities.plan import RecipeFile
 
 
-class Gain(Entity, frozen=True, kw_only=True):
+class Gain(Entity):
     """The fall of the perplexity on one text, in percent of the base's; negative if the perplexity rose."""
 
     text: Annotated[Text, Meta(description="The kind of text, or the name of the file.")]
@@ -42,14 +42,14 @@ class Gain(Entity, frozen=True, kw_only=True):
         return f"{self.amount} {self.text}"
 
 
-class MeasuredGain(Gain, frozen=True, kw_only=True):
+class MeasuredGain(Gain):
     """A gain with the chimera in which it was measured."""
 
     chimera: ModelText
     base: ModelText
 
 
-class MeasuredGraft(Entity, frozen=True, kw_only=True):
+class MeasuredGraft(Entity):
     """A validated chimera: what its donors gave, and what it gained on each text."""
 
     chimera: ModelText
@@ -62,14 +62,14 @@ class MeasuredGraft(Entity, frozen=True, kw_only=True):
     verdict: Annotated[Word, Meta(description="The strongest verdict.")] | None
     best: Annotated[Gain, Meta(description="The largest settled gain on the texts that were asked for.")]
     worst: Annotated[Gain, Meta(description="The largest settled loss on any text.")] | None
-    gains: Annotated[tuple[Gain, ...], Meta(max_length=ITEMS_MAX, description="On all texts, the largest first.")]
+    gains: Annotated[Items[Gain], Meta(description="On all texts, the largest first.")]
     recipe: Annotated[RecipeFile, Meta(description="The recipe of the chimera, to make it again or to change it.")]
     unavailable_parents: Annotated[
         Texts, Meta(description="Models that it was made from and that are now yanked, removed or held for review.")
     ] = ()
 
 
-class Leaderboard(Page[MeasuredGraft], frozen=True, kw_only=True):
+class Leaderboard(Page[MeasuredGraft]):
     """A page of measured grafts, the largest gain first."""
 
     def __repr__(self) -> str:

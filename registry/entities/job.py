@@ -15,6 +15,7 @@ from organs.registry.entities.base import (
     Digest,
     E,
     Entity,
+    Items,
     ModelText,
     Page,
     RequestBody,
@@ -29,7 +30,7 @@ from organs.registry.entities.organ import Measures
 from organs.registry.entities.plan import MadeChimera, RecipeFile
 from organs.registry.entities.report import Report
 from organs.registry.entities.submission import SubmissionId
-from organs.registry.entities.verdict import VerdictReport
+from organs.registry.entities.validation import VerdictReport
 
 ACTIVE = ("queued", "running")
 """The states of jobs that have not ended."""
@@ -39,7 +40,7 @@ Details = Annotated[dict[str, Any], Meta(max_length=ITEMS_MAX, extra_json_schema
 """Members that depend on the kind of the job."""
 
 
-class JobSummary(Entity, frozen=True, kw_only=True):
+class JobSummary(Entity):
     """A job as a line of a list."""
 
     id: JobId
@@ -58,7 +59,7 @@ class JobSummary(Entity, frozen=True, kw_only=True):
         return self.state in ACTIVE
 
 
-class Job(JobSummary, frozen=True, kw_only=True):
+class Job(JobSummary):
     """A job with its arguments and its result."""
 
     arguments: Annotated[Details, Meta(description="What was requested.")]
@@ -72,20 +73,19 @@ class Job(JobSummary, frozen=True, kw_only=True):
         return msgspec.convert(self.result, prepared(kind))
 
 
-class JobPage(Page[JobSummary], frozen=True, kw_only=True):
+class JobPage(Page[JobSummary]):
     """A page of jobs, newest first."""
 
 
 Choice = Annotated[Text | Texts, Meta(description="One word, or a list of words.")]
 Blocks = Annotated[
-    int | Text | Annotated[tuple[int | Text, ...], Meta(max_length=ITEMS_MAX)],
-    Meta(description="A block, a range such as `2-5`, or a list of both."),
+    int | Text | Items[int | Text], Meta(description="A block, a range such as `2-5`, or a list of both.")
 ]
 NewName = Annotated[Text, Meta(description="The name in your own namespace. By default it is formed from the parents.")]
 Accepted = Annotated[Texts, Meta(description="Codes of warnings that you accept.")]
 
 
-class GraftRequest(RequestBody, frozen=True, kw_only=True):
+class GraftRequest(RequestBody):
     """Organs of a donor to graft into a base, selected as in a recipe."""
 
     base: Text
@@ -97,7 +97,7 @@ class GraftRequest(RequestBody, frozen=True, kw_only=True):
     accept: Accepted = ()
 
 
-class PurificationRequest(RequestBody, frozen=True, kw_only=True):
+class PurificationRequest(RequestBody):
     """Organs of a model to purify, selected as in a recipe."""
 
     model: Text
@@ -114,7 +114,7 @@ class PurificationRequest(RequestBody, frozen=True, kw_only=True):
     accept: Accepted = ()
 
 
-class ValidationRequest(RequestBody, frozen=True, kw_only=True):
+class ValidationRequest(RequestBody):
     """A chimera to run."""
 
     chimera: Annotated[Text, Meta(description="Its name, or `sha256:` and the digest of its lock.")]
@@ -134,53 +134,53 @@ class ValidationRequest(RequestBody, frozen=True, kw_only=True):
     ) = None
 
 
-class ModelRequest(RequestBody, frozen=True, kw_only=True):
+class ModelRequest(RequestBody):
     """A registered model."""
 
     model: Annotated[Text, Meta(description="`namespace/name`, with or without `@version`.")]
 
 
-class ReportRequest(RequestBody, frozen=True, kw_only=True):
+class ReportRequest(RequestBody):
     """The report to make."""
 
     model: Annotated[Text, Meta(description="The model; by default the report is about the registry.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=1000, description="The most rows of a list.")] | None = None
 
 
-class RecipeArguments(Entity, frozen=True, kw_only=True, omit_defaults=True):
+class RecipeArguments(Entity, omit_defaults=True):
     """The arguments of the jobs `compose`, `graft` and `purify`: a recipe, and the digest of its plan."""
 
     recipe: RecipeFile
     plan: Annotated[Word, Meta(description="The digest of the plan. The job fails if it has changed.")] | None = None
 
 
-class SubmissionArguments(Entity, frozen=True, kw_only=True):
+class SubmissionArguments(Entity):
     """The arguments of the jobs `inspect` and `publish`."""
 
     submission: SubmissionId
 
 
-class ChimeraJobResult(MadeChimera, frozen=True, kw_only=True):
+class ChimeraJobResult(MadeChimera):
     """The result of the jobs `compose`, `graft` and `purify`."""
 
     address: Annotated[Text, Meta(description="The page of the chimera.")]
     quick_look: Annotated[JobId, Meta(description="The job of the quick look; null if there is none.")] | None = None
 
 
-class ValidationJobResult(VerdictReport, frozen=True, kw_only=True):
+class ValidationJobResult(VerdictReport):
     """The result of the job `validate`."""
 
     models: Annotated[Texts, Meta(description="The models that ran: the chimera, its base and its donors.")]
 
 
-class ReportJobResult(Entity, frozen=True, kw_only=True, omit_defaults=True):
+class ReportJobResult(Entity, omit_defaults=True):
     """The result of the job `report`."""
 
     report: Report
     model: Annotated[ModelText, Meta(description="Missing in a report about the registry.")] | None = None
 
 
-class ExtractionJobResult(Entity, frozen=True, kw_only=True):
+class ExtractionJobResult(Entity):
     """The result of the job `extract`: a file that is kept for a day."""
 
     model: ModelText
@@ -190,30 +190,30 @@ class ExtractionJobResult(Entity, frozen=True, kw_only=True):
     sha256: Digest
 
 
-class MeasuredDifference(Entity, frozen=True, kw_only=True):
+class MeasuredDifference(Entity):
     """The largest difference between the new and the recorded value of a measure, and its tensor."""
 
     difference: float
     tensor: Text
 
 
-class RemeasuredTensor(Measures, frozen=True, kw_only=True):
+class RemeasuredTensor(Measures):
     """The new measures of a tensor."""
 
     name: Text
 
 
-class MeasureJobResult(Entity, frozen=True, kw_only=True):
+class MeasureJobResult(Entity):
     """The result of the job `measure`."""
 
     model: ModelText
     measured: Annotated[Count, Meta(description="Tensors that were measured.")]
     differences: Annotated[dict[Word, MeasuredDifference | None], Meta(max_length=ITEMS_MAX)]
-    tensors: Annotated[tuple[RemeasuredTensor, ...], Meta(max_length=ITEMS_MAX)]
+    tensors: Items[RemeasuredTensor]
     tensors_left_out: Count
 
 
-class RepackJobResult(Entity, frozen=True, kw_only=True):
+class RepackJobResult(Entity):
     """The result of the job `repack`."""
 
     examined_models: Count
@@ -228,7 +228,7 @@ class RepackJobResult(Entity, frozen=True, kw_only=True):
     skipped: Annotated[Count, Meta(description="Organs that another process used or changed, or that are faulty.")]
 
 
-class SubmissionJobResult(Entity, frozen=True, kw_only=True):
+class SubmissionJobResult(Entity):
     """The result of the jobs `inspect` and `publish`."""
 
     submission: SubmissionId

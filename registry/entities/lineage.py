@@ -34,7 +34,7 @@ Evidence = Annotated[
 ]
 
 
-class LineageEdge(Entity, frozen=True, kw_only=True):
+class LineageEdge(Entity):
     """An edge of descent or likeness between a model and another model."""
 
     direction: Direction
@@ -76,7 +76,7 @@ def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:
     return list(merged.values())
 
 
-class ModelLineage(Entity, frozen=True, kw_only=True):
+class ModelLineage(Entity):
     """The declared, recorded and measured edges of a model, with findings where they disagree."""
 
     model: ModelText
@@ -88,7 +88,7 @@ class ModelLineage(Entity, frozen=True, kw_only=True):
     findings: Annotated[tuple[Finding, ...], Meta(max_length=EDGES_MAX)]
 
 
-class FamilyMember(Entity, frozen=True, kw_only=True):
+class FamilyMember(Entity):
     """A model of a family."""
 
     name: ModelText
@@ -99,7 +99,7 @@ class FamilyMember(Entity, frozen=True, kw_only=True):
     generation: Annotated[Count, Meta(description="Steps from a first ancestor, including unregistered models.")]
 
 
-class FamilyEdge(Entity, frozen=True, kw_only=True):
+class FamilyEdge(Entity):
     """An edge between two models of a family."""
 
     child: ModelText
@@ -116,7 +116,7 @@ class FamilyEdge(Entity, frozen=True, kw_only=True):
         return None if self.change is None and self.likeness is None else weight_change(self.change, self.likeness)
 
 
-class MissingParent(Entity, frozen=True, kw_only=True):
+class MissingParent(Entity):
     """An unregistered parent that models of a family declare."""
 
     text: Annotated[Text, Meta(description="Its declared name, cut to 200 characters.")]
@@ -124,7 +124,7 @@ class MissingParent(Entity, frozen=True, kw_only=True):
     relation: Relation
 
 
-class Family(Entity, frozen=True, kw_only=True):
+class Family(Entity):
     """Models that descend from each other, are similar, or declare the same parent."""
 
     name: Annotated[ModelText, Meta(description="The member that was registered first.")]
@@ -139,7 +139,7 @@ class Family(Entity, frozen=True, kw_only=True):
     ]
 
 
-class FamilyPage(Page[Family], frozen=True, kw_only=True):
+class FamilyPage(Page[Family]):
     """One page of families, the largest first."""
 
     count: Annotated[Count, Meta(description="The number of families.")]

@@ -16,6 +16,7 @@ from organs.registry.entities.base import (
     Count,
     Digest,
     Entity,
+    Items,
     Likeness,
     ModelText,
     Page,
@@ -26,7 +27,7 @@ from organs.registry.entities.base import (
     Time,
     Word,
 )
-from organs.registry.entities.finding import Findings
+from organs.registry.entities.finding import Finding
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.lineage import EDGES_MAX, LineageEdge
 from organs.registry.entities.plan import RecipeFile
@@ -38,14 +39,13 @@ _COLUMNS = ("model", "title", "architecture", "license", "parameters", "tensors"
 _NUMBERS = ("parameters", "tensors", "mean θ", "size")
 
 
-class ModelSummary(Entity, frozen=True, kw_only=True):
+class ModelSummary(Entity):
     """A model as a line of a list."""
 
     name: ModelText
     title: Annotated[str, Meta(description="The title from its file or its owner. It is untrusted text.")] | None
     kind: Annotated[
-        Word,
-        Meta(description="model, adapter or vocabulary; partial if organs are missing, chimera if composed here."),
+        Word, Meta(description="model, adapter or vocabulary; partial if organs are missing, chimera if composed here.")
     ]
     architecture: Text | None
     parameters: Annotated[Count, Meta(description="The number of weights.")]
@@ -84,7 +84,7 @@ class ModelSummary(Entity, frozen=True, kw_only=True):
         return f"<{self.name}: {self.kind}, {count_text(self.parameters)} parameters, {size}, mean θ {theta}>"
 
 
-class TypeSummary(Entity, frozen=True, kw_only=True):
+class TypeSummary(Entity):
     """The organs of one type in a model."""
 
     type: Word
@@ -97,7 +97,7 @@ class TypeSummary(Entity, frozen=True, kw_only=True):
     mean_spectral_signal: Share | None
 
 
-class ModelFile(Entity, frozen=True, kw_only=True):
+class ModelFile(Entity):
     """A file of a model as it was ingested."""
 
     name: Text
@@ -105,7 +105,7 @@ class ModelFile(Entity, frozen=True, kw_only=True):
     sha256: Digest
 
 
-class MetadataEntry(Entity, frozen=True, kw_only=True):
+class MetadataEntry(Entity):
     """An entry of a model's header as text. Long values are cut. For an array, the text has its length."""
 
     key: Text
@@ -113,7 +113,7 @@ class MetadataEntry(Entity, frozen=True, kw_only=True):
     value: Text
 
 
-class RuntimeText(Entity, frozen=True, kw_only=True):
+class RuntimeText(Entity):
     """A text that another tool keeps beside a model. It is untrusted, and never run as a template."""
 
     kind: Annotated[Word, Meta(description="template, parameters or license.")]
@@ -121,7 +121,7 @@ class RuntimeText(Entity, frozen=True, kw_only=True):
     text: Annotated[Text, Meta(description="Long texts are cut.")]
 
 
-class IngestSummary(Entity, frozen=True, kw_only=True, omit_defaults=True):
+class IngestSummary(Entity, omit_defaults=True):
     """The public part of the report of an ingest. It does not disclose how much of the model was new.
 
     A model that was composed in this registry was not read from files, so only its size is reported.
@@ -135,7 +135,7 @@ class IngestSummary(Entity, frozen=True, kw_only=True, omit_defaults=True):
     notes: Texts | None = None
 
 
-class Composed(Entity, frozen=True, kw_only=True):
+class Composed(Entity):
     """The lock, the parents and the recipe of a model that was composed here."""
 
     lock_id: Digest
@@ -143,7 +143,7 @@ class Composed(Entity, frozen=True, kw_only=True):
     recipe: RecipeFile
 
 
-class Model(ModelSummary, frozen=True, kw_only=True):
+class Model(ModelSummary):
     """A model with all of its data except its organs, which are in separate pages."""
 
     other_names: Annotated[Texts, Meta(description="Other names that lead to it, without versions.")] = ()
@@ -159,17 +159,16 @@ class Model(ModelSummary, frozen=True, kw_only=True):
     unassemblable: Annotated[
         Texts, Meta(description="Why its file cannot be written again; empty for nearly all models.")
     ]
-    types: Annotated[tuple[TypeSummary, ...], Meta(max_length=ITEMS_MAX)]
+    types: Items[TypeSummary]
     experts: Annotated[Count, Meta(description="Experts of its stacks that are recorded one by one.")]
-    files: Annotated[tuple[ModelFile, ...], Meta(max_length=ITEMS_MAX)]
+    files: Items[ModelFile]
     facts: Annotated[
         dict[Text, Text],
         Meta(max_length=ITEMS_MAX, description="Facts from its header and its organs, as short texts by name."),
     ]
-    metadata: Annotated[tuple[MetadataEntry, ...], Meta(max_length=ITEMS_MAX)]
+    metadata: Items[MetadataEntry]
     texts: Annotated[
-        tuple[RuntimeText, ...],
-        Meta(max_length=ITEMS_MAX, description="Template, parameters and licenses that a tool such as Ollama keeps."),
+        Items[RuntimeText], Meta(description="Template, parameters and licenses that a tool such as Ollama keeps.")
     ] = ()
     ingest: Annotated[IngestSummary, Meta(description="The report of its ingest.")] | None
     composed: (
@@ -185,7 +184,7 @@ class Model(ModelSummary, frozen=True, kw_only=True):
         | None
     ) = None
     findings: Annotated[
-        Findings,
+        tuple[Finding, ...],
         Meta(
             max_length=EDGES_MAX,
             description="Where declared and measured lineage disagree; parents that were yanked or removed.",
@@ -203,7 +202,7 @@ class Model(ModelSummary, frozen=True, kw_only=True):
         return None if self.composed is None else self.composed.lock_id
 
 
-class ModelPage(Page[ModelSummary], frozen=True, kw_only=True):
+class ModelPage(Page[ModelSummary]):
     """One page of models. Iteration yields them."""
 
     def __repr__(self) -> str:
@@ -214,25 +213,25 @@ class ModelPage(Page[ModelSummary], frozen=True, kw_only=True):
         return notebook.document(notebook.table(_COLUMNS, rows, _NUMBERS), *self.below())
 
 
-class Quantisation(Entity, frozen=True, kw_only=True):
+class Quantisation(Entity):
     """Another quantisation or version of a model, in a folded list."""
 
     label: Annotated[Text, Meta(description="What tells it from the others: `Q4_K_M`, `version 2`.")]
     model: ModelSummary
 
 
-class FoldedModel(Entity, frozen=True, kw_only=True):
+class FoldedModel(Entity):
     """A model as an item of a list, with the other models of its namespace that differ only in their quantisation."""
 
     title: Annotated[Text, Meta(description="The name without the quantisation.")]
     label: Annotated[Text, Meta(description="The quantisation of the listed model.")]
     model: ModelSummary
     tags: Annotated[Texts, Meta(description="The first tags of the listed model.")]
-    others: Annotated[tuple[Quantisation, ...], Meta(max_length=ITEMS_MAX, description="The smallest first.")]
+    others: Annotated[Items[Quantisation], Meta(description="The smallest first.")]
     left_out: Annotated[Count, Meta(description="Others that are not listed.")]
 
 
-class FoldedModelPage(Page[FoldedModel], frozen=True, kw_only=True):
+class FoldedModelPage(Page[FoldedModel]):
     """One page of models with their quantisations folded."""
 
 

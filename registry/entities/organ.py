@@ -19,6 +19,7 @@ from organs.registry.entities.base import (
     Counts,
     Digest,
     Entity,
+    Items,
     Likeness,
     ModelText,
     Page,
@@ -46,7 +47,7 @@ def _measure(name: str) -> Meta:
 _CAUTIONS = " ".join(f"`{name}`: {meaning}." for name, meaning in CAUTIONS.items())
 
 
-class Measures(Entity, frozen=True, kw_only=True):
+class Measures(Entity):
     """The measures of one organ (`registry.measures`). None if unknown, or unknown to an older registry."""
 
     theta: Annotated[float, _measure("theta")] | None = None
@@ -57,7 +58,7 @@ class Measures(Entity, frozen=True, kw_only=True):
     effective_rank: Annotated[float, _measure("effective_rank")] | None = None
 
 
-class PlacedOrgan(Measures, frozen=True, kw_only=True):
+class PlacedOrgan(Measures):
     """An organ at its place in a model."""
 
     digest: Digest
@@ -106,14 +107,14 @@ class PlacedOrgan(Measures, frozen=True, kw_only=True):
         return "×".join(map(str, self.shape))
 
 
-class ThetaBin(Entity, frozen=True, kw_only=True):
+class ThetaBin(Entity):
     """The count of a bin of 5 degrees, with its lower edge; null is for organs without θ."""
 
     lower: Annotated[int, Meta(ge=0, le=85)] | None
     count: Count
 
 
-class FacetCounts(Entity, frozen=True, kw_only=True):
+class FacetCounts(Entity):
     """The distribution of the organs that match a query. The counts of a field ignore the filter by that field."""
 
     total: Annotated[Count, Meta(description="Null if there are too many to count exactly.")] | None
@@ -134,7 +135,7 @@ class FacetCounts(Entity, frozen=True, kw_only=True):
         return {theta_bin.lower: theta_bin.count for theta_bin in self.theta}
 
 
-class OrganPage(Page[PlacedOrgan], frozen=True, kw_only=True):
+class OrganPage(Page[PlacedOrgan]):
     """One page of a search for organs. `facets` has the counts, if they were requested."""
 
     facets: FacetCounts | None = None
@@ -146,7 +147,7 @@ class OrganPage(Page[PlacedOrgan], frozen=True, kw_only=True):
         return notebook.document(organs_html(self.items), *self.below())
 
 
-class KnownOrgan(Entity, frozen=True, kw_only=True):
+class KnownOrgan(Entity):
     """A short description of an organ. Bytes with several dtypes or shapes are several organs."""
 
     digest: Digest
@@ -158,15 +159,13 @@ class KnownOrgan(Entity, frozen=True, kw_only=True):
     spectral_signal: Annotated[float, Meta(ge=0, le=1)] | None
 
 
-class KnownOrgans(Page[KnownOrgan], frozen=True, kw_only=True):
+class KnownOrgans(Page[KnownOrgan]):
     """The registered organs among the digests of a request. `next` is always null."""
 
-    absent: Annotated[
-        tuple[Digest, ...], Meta(max_length=ITEMS_MAX, description="The digests without a registered organ.")
-    ]
+    absent: Annotated[Items[Digest], Meta(description="The digests without a registered organ.")]
 
 
-class Digests(Entity, frozen=True, kw_only=True):
+class Digests(Entity):
     """Digests to look up."""
 
     digests: Annotated[
@@ -174,7 +173,7 @@ class Digests(Entity, frozen=True, kw_only=True):
     ]
 
 
-class Measurement(Measures, frozen=True, kw_only=True, omit_defaults=True):
+class Measurement(Measures, omit_defaults=True):
     """The results of one method. Unknown values are left out, and so are counts of 0 and `constant` if it is false."""
 
     method: Annotated[
@@ -204,7 +203,7 @@ class Measurement(Measures, frozen=True, kw_only=True, omit_defaults=True):
         }
 
 
-class OtherForm(Entity, frozen=True, kw_only=True):
+class OtherForm(Entity):
     """The same bytes as an organ of another dtype or shape."""
 
     dtype: Word
@@ -212,7 +211,7 @@ class OtherForm(Entity, frozen=True, kw_only=True):
     measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]
 
 
-class OrganSource(Entity, frozen=True, kw_only=True):
+class OrganSource(Entity):
     """The organ from which another organ was computed."""
 
     digest: Digest
@@ -220,7 +219,7 @@ class OrganSource(Entity, frozen=True, kw_only=True):
     shape: Shape
 
 
-class AddedAdapter(Entity, frozen=True, kw_only=True):
+class AddedAdapter(Entity):
     """A low-rank product that was added to an organ: `scale` · (`alpha` / rank) · B·A."""
 
     a: Digest
@@ -229,25 +228,21 @@ class AddedAdapter(Entity, frozen=True, kw_only=True):
     scale: float
 
 
-class MadeOrgan(Entity, frozen=True, kw_only=True):
+class MadeOrgan(Entity):
     """How an organ was computed, and from which source."""
 
     acts: Acts
     method: Annotated[Word, Meta(description="The method of purification.")] | None
     keep: Annotated[float, Meta(description="The share of the energy that spectral purification kept.")] | None
-    adapters: Annotated[tuple[AddedAdapter, ...], Meta(max_length=ITEMS_MAX)]
+    adapters: Items[AddedAdapter]
     dtype: Word
     source: OrganSource
     theta_before: Theta | None
-    experts: Annotated[
-        tuple[Count, ...], Meta(max_length=ITEMS_MAX, description="Experts of the stack that came from other stacks.")
-    ] = ()
-    purified_experts: Annotated[
-        tuple[Count, ...], Meta(max_length=ITEMS_MAX, description="Experts that were purified; empty for all.")
-    ] = ()
+    experts: Annotated[Items[Count], Meta(description="Experts of the stack that came from other stacks.")] = ()
+    purified_experts: Annotated[Items[Count], Meta(description="Experts that were purified; empty for all.")] = ()
 
 
-class DerivedOrgan(Entity, frozen=True, kw_only=True):
+class DerivedOrgan(Entity):
     """An organ that was computed from another organ, at one of its places."""
 
     digest: Digest
@@ -256,7 +251,7 @@ class DerivedOrgan(Entity, frozen=True, kw_only=True):
     act: Text
 
 
-class Organ(Entity, frozen=True, kw_only=True):
+class Organ(Entity):
     """An organ with its measurements and the first 100 of its places."""
 
     digest: Digest
@@ -278,10 +273,8 @@ class Organ(Entity, frozen=True, kw_only=True):
     measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]
     also: Annotated[tuple[OtherForm, ...], Meta(max_length=PLACES_MAX)]
     places: Annotated[tuple[PlacedOrgan, ...], Meta(max_length=PLACES_MAX * PLACES_MAX)]
-    made: Annotated[
-        tuple[MadeOrgan, ...], Meta(max_length=ITEMS_MAX, description="Empty for an organ that was not computed.")
-    ] = field(default=())
-    made_into: Annotated[tuple[DerivedOrgan, ...], Meta(max_length=ITEMS_MAX)] = field(default=())
+    made: Annotated[Items[MadeOrgan], Meta(description="Empty for an organ that was not computed.")] = field(default=())
+    made_into: Items[DerivedOrgan] = field(default=())
 
     def measured(self, name: str) -> float | None:
         """Return the measure `name` from any method; None if it was not measured."""

@@ -19,6 +19,7 @@ from organs.registry.entities.base import (
     Counts,
     Digest,
     Entity,
+    Items,
     Share,
     Text,
     Texts,
@@ -29,18 +30,18 @@ from organs.registry.entities.finding import Finding, Findings, Severity
 
 Words = Text | Texts
 """One word, or a list of words."""
-Blocks = int | Text | Annotated[tuple[int | Text, ...], Meta(max_length=ITEMS_MAX)]
+Blocks = int | Text | Items[int | Text]
 """A block, a range such as `2-5`, or a list of both."""
 
 
-class _SelectedStep(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class _SelectedStep(Entity, omit_defaults=True, forbid_unknown_fields=True):
     type: Annotated[Words, Meta(description="One type of organ, or a list.")] | None = None
     slot: Annotated[Words, Meta(description="One slot, or a list; `*` matches any text.")] | None = None
     blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")] | None = None
     experts: Annotated[Blocks, Meta(description="Only these experts of stacks: numbers and ranges.")] | None = None
 
 
-class GraftStep(_SelectedStep, frozen=True, kw_only=True, omit_defaults=True, rename={"donor": "from"}):
+class GraftStep(_SelectedStep, rename={"donor": "from"}):
     """Organs of a donor, or of the models that a query finds."""
 
     donor: Annotated[Text, Meta(description="The model that gives the organs.")] | None = None
@@ -51,16 +52,14 @@ class GraftStep(_SelectedStep, frozen=True, kw_only=True, omit_defaults=True, re
     ] = False
 
 
-class AdapterStep(
-    Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True, rename={"adapter": "from"}
-):
+class AdapterStep(Entity, omit_defaults=True, forbid_unknown_fields=True, rename={"adapter": "from"}):
     """A low-rank adapter to merge into the base."""
 
     adapter: Text
     scale: float = 1.0
 
 
-class PurifyStep(_SelectedStep, frozen=True, kw_only=True, omit_defaults=True):
+class PurifyStep(_SelectedStep):
     """Organs of the result to purify."""
 
     method: Annotated[Text, Meta(description="`spectral` or `fractal`.")]
@@ -68,14 +67,14 @@ class PurifyStep(_SelectedStep, frozen=True, kw_only=True, omit_defaults=True):
     keep: Annotated[float, Meta(description="The share of the energy that `spectral` keeps.")] | None = None
 
 
-class RecipeFile(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
     """A recipe, which describes a chimera by the names of models and organs."""
 
     base: Annotated[Text, Meta(description="The model that receives the organs.")]
     name: Annotated[Text, Meta(description="The name under which it is registered.")] | None = None
-    grafts: Annotated[tuple[GraftStep, ...], Meta(max_length=ITEMS_MAX)] = ()
-    adapters: Annotated[tuple[AdapterStep, ...], Meta(max_length=ITEMS_MAX)] = ()
-    purify: PurifyStep | Annotated[tuple[PurifyStep, ...], Meta(max_length=ITEMS_MAX)] | None = None
+    grafts: Items[GraftStep] = ()
+    adapters: Items[AdapterStep] = ()
+    purify: PurifyStep | Items[PurifyStep] | None = None
     encode: (
         Annotated[Text, Meta(description="The tensor type for computed organs whose own type cannot be written.")]
         | None
@@ -86,7 +85,7 @@ class RecipeFile(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_u
     )
 
 
-class RecipeRequest(RecipeFile, frozen=True, kw_only=True, omit_defaults=True):
+class RecipeRequest(RecipeFile):
     """A recipe as JSON, or `{"yaml": TEXT}` with the complete recipe. Errors name the field."""
 
     base: Annotated[Text, Meta(description="The model that receives the organs.")] = ""
@@ -99,10 +98,10 @@ ACTS = (GRAFTED, ADAPTER, PURIFIED)
 
 Block = Annotated[Count, Meta(description="Null outside of the blocks.")]
 Number = Annotated[float, Meta(description="A finite number.")]
-Experts = Annotated[tuple[Count, ...], Meta(max_length=ITEMS_MAX, description="Numbers of experts, from 0.")]
+Experts = Annotated[Items[Count], Meta(description="Numbers of experts, from 0.")]
 
 
-class GraftedExperts(Entity, frozen=True, kw_only=True):
+class GraftedExperts(Entity):
     """Experts of a stack that a model gave."""
 
     model: Text
@@ -112,15 +111,13 @@ class GraftedExperts(Entity, frozen=True, kw_only=True):
 GIVERS_SEPARATOR = " + "
 
 
-class ActedOn(Entity, frozen=True, kw_only=True):
+class ActedOn(Entity):
     """What is done to organs, and by which models."""
 
     model: Annotated[Text, Meta(description="The model that the organs come from, or are computed from.")]
     acts: Acts
     adapters: Annotated[Texts, Meta(description="The adapters that are merged.")] = ()
-    experts: Annotated[
-        tuple[GraftedExperts, ...], Meta(max_length=ITEMS_MAX, description="Empty if no single experts were grafted.")
-    ] = ()
+    experts: Annotated[Items[GraftedExperts], Meta(description="Empty if no single experts were grafted.")] = ()
     purified_experts: Annotated[Experts, Meta(description="Empty if no single experts were purified.")] = ()
 
     @property
@@ -144,7 +141,7 @@ class ActedOn(Entity, frozen=True, kw_only=True):
         return ", ".join(f"{act} ({experts[act]})" if experts.get(act) else act for act in self.acts)
 
 
-class ParentModel(Entity, frozen=True, kw_only=True):
+class ParentModel(Entity):
     """A model that receives organs (the base) or gives organs (a donor), with the acts on them."""
 
     model: Text
@@ -152,7 +149,7 @@ class ParentModel(Entity, frozen=True, kw_only=True):
     acts: Acts
 
 
-class PlanPart(ActedOn, frozen=True, kw_only=True):
+class PlanPart(ActedOn):
     """A tensor of a planned or finished chimera, compared with the tensor of the base at the same place."""
 
     name: Text
@@ -174,7 +171,7 @@ class PlanPart(ActedOn, frozen=True, kw_only=True):
         return f"<{self.name}: {self.acts_text or 'kept'}{giver}>"
 
 
-class PlanChange(ActedOn, frozen=True, kw_only=True):
+class PlanChange(ActedOn):
     """Organs of one type in neighbouring blocks with the same acts, adapters and experts. θ is their mean."""
 
     type: Word
@@ -198,7 +195,7 @@ Moved = (
 Uncounted = Annotated[Count, Meta(description="Organs of which it is unknown how much they change.")]
 
 
-class ScreenGroup(Entity, frozen=True, kw_only=True):
+class ScreenGroup(Entity):
     """The changed organs of one type in one block."""
 
     type: Word
@@ -211,7 +208,7 @@ class ScreenGroup(Entity, frozen=True, kw_only=True):
     moved: Moved
 
 
-class Screen(Entity, frozen=True, kw_only=True):
+class Screen(Entity):
     """What the weights say about a chimera before it is run: how related and how large its changes are. No grade."""
 
     sentence: Annotated[Text, Meta(description="The kinds of change, and what was measured for them.")]
@@ -233,7 +230,7 @@ class Screen(Entity, frozen=True, kw_only=True):
     uncounted: Uncounted
     share: Annotated[float, Meta(description="The share of the base's parameters that change.")] | None
     provisional: Annotated[bool, Meta(description="Whether organs that are not computed yet were estimated.")]
-    groups: Annotated[tuple[ScreenGroup, ...], Meta(max_length=ITEMS_MAX)] = ()
+    groups: Items[ScreenGroup] = ()
 
     @property
     def brief(self) -> str:
@@ -241,7 +238,7 @@ class Screen(Entity, frozen=True, kw_only=True):
         return self.sentence.partition(":")[0]
 
 
-class PlannedChimera(Entity, frozen=True, kw_only=True):
+class PlannedChimera(Entity):
     """The chimera that a recipe makes: its name, file, parents, screen and organs."""
 
     name: Annotated[Text, Meta(description="The name under which it would be registered.")] | None
@@ -249,9 +246,7 @@ class PlannedChimera(Entity, frozen=True, kw_only=True):
     size_bytes: Bytes
     base: Text
     base_size_bytes: Bytes
-    parents: Annotated[
-        tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX, description="The base first, then in the recipe's order.")
-    ]
+    parents: Annotated[Items[ParentModel], Meta(description="The base first, then in the recipe's order.")]
     license: Annotated[Text, Meta(description="The licenses of all parents, as text for people.")]
     screen: Screen
     lock_id: (
@@ -261,20 +256,16 @@ class PlannedChimera(Entity, frozen=True, kw_only=True):
     organs: Count
     changed: Annotated[Count, Meta(description="Organs that change.")]
     changes: Annotated[
-        tuple[PlanChange, ...],
-        Meta(max_length=ITEMS_MAX, description="A summary of the changed organs: one entry for each run of blocks."),
+        Items[PlanChange], Meta(description="A summary of the changed organs: one entry for each run of blocks.")
     ]
-    parts: Annotated[
-        tuple[PlanPart, ...],
-        Meta(max_length=ITEMS_MAX, description="The organs that change; with `every_part=1` all organs."),
-    ]
+    parts: Annotated[Items[PlanPart], Meta(description="The organs that change; with `every_part=1` all organs.")]
 
 
-class PlannedRecipe(Entity, frozen=True, kw_only=True):
+class PlannedRecipe(Entity):
     """A recipe with its findings and, if its base is known, the chimera that it makes."""
 
     can_be_made: Annotated[bool, Meta(description="Whether there is no refusal and all warnings are accepted.")]
-    findings: Annotated[Findings, Meta(max_length=ITEMS_MAX, description="Refusals first, then warnings.")]
+    findings: Annotated[Findings, Meta(description="Refusals first, then warnings.")]
     unaccepted: Annotated[Texts, Meta(description="Codes of the warnings that the recipe does not accept.")] = ()
     plan: PlannedChimera | None
     lock: (
@@ -295,14 +286,14 @@ class PlannedRecipe(Entity, frozen=True, kw_only=True):
         return [finding for finding in self.findings if finding.severity is Severity.REFUSE]
 
 
-class Reading(Entity, frozen=True, kw_only=True):
+class Reading(Entity):
     """The measures of a computed organ."""
 
     theta: Theta | None
     spectral_signal: Share | None
 
 
-class MadeChimera(Entity, frozen=True, kw_only=True):
+class MadeChimera(Entity):
     """A chimera that was made: its name, its lock and the digest of its file."""
 
     model: Annotated[Text, Meta(description="`namespace/name@version`.")]
@@ -334,7 +325,7 @@ class MadeChimera(Entity, frozen=True, kw_only=True):
         return notebook.document(notebook.heading(self.model), notebook.facts(facts), computed)
 
 
-class TypeCompatibility(Entity, frozen=True, kw_only=True):
+class TypeCompatibility(Entity):
     """How many organs of one type of a donor fit into a base, and why the others do not."""
 
     type: Word
@@ -350,22 +341,22 @@ class TypeCompatibility(Entity, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
+    findings: Findings
 
 
-class Compatibility(Entity, frozen=True, kw_only=True):
+class Compatibility(Entity):
     """Whether organs of one model fit into another, type by type."""
 
     base: Text
     donor: Text
-    types: Annotated[tuple[TypeCompatibility, ...], Meta(max_length=ITEMS_MAX, description="Empty for an adapter.")]
-    findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
+    types: Annotated[Items[TypeCompatibility], Meta(description="Empty for an adapter.")]
+    findings: Findings
     left_out: Annotated[
         Counts, Meta(description="The number of names that were left out of the findings, as `organs`.")
     ] = msgspec.field(default_factory=dict)
 
 
-class FitCount(Entity, frozen=True):
+class FitCount(Entity, kw_only=False):
     """How many organs of one type of a model can be grafted into a base."""
 
     fitting: Annotated[Count, Meta(description="Organs that have a place in the base.")]
@@ -378,7 +369,7 @@ class FitCount(Entity, frozen=True):
         return self.fitting + self.equal == self.total
 
 
-class FittingModel(Entity, frozen=True, kw_only=True):
+class FittingModel(Entity):
     """A model with organs that fit a base."""
 
     model: Text
@@ -395,16 +386,16 @@ class FittingModel(Entity, frozen=True, kw_only=True):
     ] = False
 
 
-class FittingModels(Entity, frozen=True, kw_only=True):
+class FittingModels(Entity):
     """Models with organs that fit a base: the same model under other names, then relatives, the most similar first,
     then others, newest first."""
 
     base: Text
-    items: Annotated[tuple[FittingModel, ...], Meta(max_length=ITEMS_MAX)]
+    items: Items[FittingModel]
     more: Annotated[bool, Meta(description="Whether other models fit too, or were not examined.")]
 
 
-class CellOrgan(Entity, frozen=True, kw_only=True):
+class CellOrgan(Entity):
     """An organ of a candidate for a cell."""
 
     name: Text
@@ -414,7 +405,7 @@ class CellOrgan(Entity, frozen=True, kw_only=True):
     theta: Theta | None
 
 
-class Candidate(Entity, frozen=True, kw_only=True):
+class Candidate(Entity):
     """A model with organs for a cell of the base: a type in a block."""
 
     model: Text
@@ -430,10 +421,10 @@ class Candidate(Entity, frozen=True, kw_only=True):
     )
     change: Change | None = None
     size_bytes: Bytes
-    organs: Annotated[tuple[CellOrgan, ...], Meta(max_length=ITEMS_MAX)]
+    organs: Items[CellOrgan]
 
 
-class Candidates(Entity, frozen=True, kw_only=True):
+class Candidates(Entity):
     """The models with organs for one cell of the base, best first."""
 
     cell: Annotated[Text, Meta(description="The cell: `organ:2`, `embed:none`, `norm:3:vision`.")]
@@ -442,11 +433,11 @@ class Candidates(Entity, frozen=True, kw_only=True):
     tower: Word
     slots: Texts
     query: Annotated[Text, Meta(description="The query that finds the same organs.")]
-    items: Annotated[tuple[Candidate, ...], Meta(max_length=ITEMS_MAX)]
+    items: Items[Candidate]
     more: Annotated[bool, Meta(description="Whether there are more candidates.")]
 
 
-class Totals(Entity, frozen=True, kw_only=True):
+class Totals(Entity):
     """The sums over organs of a plan, with mean θ before, after, and of the organs that the plan uses."""
 
     organs: Count
@@ -461,7 +452,7 @@ class Totals(Entity, frozen=True, kw_only=True):
     size_bytes: Bytes
 
 
-class CellTotals(Totals, frozen=True, kw_only=True):
+class CellTotals(Totals):
     """The organs of one type in one block."""
 
     cell: Text
@@ -473,27 +464,27 @@ class CellTotals(Totals, frozen=True, kw_only=True):
     purified: Annotated[Count, Meta(description="Organs that are purified.")]
 
 
-class TypeTotals(Totals, frozen=True, kw_only=True):
+class TypeTotals(Totals):
     """The organs of one type, over all blocks."""
 
     type: Word
 
 
-class AdapterChoice(Entity, frozen=True, kw_only=True):
+class AdapterChoice(Entity):
     """An adapter that can be merged into the base, with its findings."""
 
     model: Text
-    findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
+    findings: Findings
 
 
-class CompositionState(PlannedRecipe, frozen=True, kw_only=True):
+class CompositionState(PlannedRecipe):
     """An unfinished recipe, with the choices for the next step: cells, adapters, models that fit, candidates."""
 
     base: Text
     recipe: RecipeFile | None
     yaml: Text | None
-    cells: Annotated[tuple[CellTotals, ...], Meta(max_length=ITEMS_MAX)]
-    types: Annotated[tuple[TypeTotals, ...], Meta(max_length=ITEMS_MAX)]
-    adapters: Annotated[tuple[AdapterChoice, ...], Meta(max_length=ITEMS_MAX)]
+    cells: Items[CellTotals]
+    types: Items[TypeTotals]
+    adapters: Items[AdapterChoice]
     fitting: Annotated[FittingModels, Meta(description="Null if the search took too long.")] | None
     candidates: Annotated[Candidates, Meta(description="The candidates for the requested cell.")] | None

@@ -7,12 +7,12 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry.entities.base import (
-    ITEMS_MAX,
     WHOLE_MAX,
     Bytes,
     Count,
     Digest,
     Entity,
+    Items,
     ModelText,
     Page,
     RequestBody,
@@ -41,19 +41,15 @@ License = Annotated[
     str, Meta(max_length=LICENSE_MAX, description="An SPDX expression, `LicenseRef-` and a name, or `other`.")
 ]
 Tags = Annotated[
-    tuple[Annotated[str, Meta(max_length=TAG_MAX)], ...],
-    Meta(max_length=TAGS_MAX, description="A few words each."),
+    tuple[Annotated[str, Meta(max_length=TAG_MAX)], ...], Meta(max_length=TAGS_MAX, description="A few words each.")
 ]
 Base = Annotated[
     str,
-    Meta(
-        max_length=BASE_MAX,
-        description="The model that it was made from: `namespace/name`, or its name elsewhere.",
-    ),
+    Meta(max_length=BASE_MAX, description="The model that it was made from: `namespace/name`, or its name elsewhere."),
 ]
 
 
-class ModelStatements(RequestBody, frozen=True, kw_only=True):
+class ModelStatements(RequestBody):
     """Statements about a model, in addition to its header. Null removes a text."""
 
     title: Title | None = None
@@ -63,7 +59,7 @@ class ModelStatements(RequestBody, frozen=True, kw_only=True):
     base: Base | None = None
 
 
-class PublishedModel(Entity, frozen=True, kw_only=True):
+class PublishedModel(Entity):
     """The state of a model, and the values that its owner may change."""
 
     name: ModelText
@@ -77,7 +73,7 @@ class PublishedModel(Entity, frozen=True, kw_only=True):
     base: Text | None
 
 
-class VersionChanges(Entity, frozen=True, kw_only=True):
+class VersionChanges(Entity):
     """The difference between a version and the previous version."""
 
     since: ModelText
@@ -89,7 +85,7 @@ class VersionChanges(Entity, frozen=True, kw_only=True):
     gone: Count
 
 
-class ModelVersion(Entity, frozen=True, kw_only=True):
+class ModelVersion(Entity):
     """One version of a model."""
 
     name: ModelText
@@ -107,14 +103,14 @@ class ModelVersion(Entity, frozen=True, kw_only=True):
     """None for the first version, and for very large versions, which are not compared."""
 
 
-class ModelVersions(Entity, frozen=True, kw_only=True):
+class ModelVersions(Entity):
     """The newest versions of a model, newest first."""
 
-    items: Annotated[tuple[ModelVersion, ...], Meta(max_length=ITEMS_MAX)]
+    items: Items[ModelVersion]
     left_out: Annotated[Count, Meta(description="Older versions that are not in the list.")]
 
 
-class Descendant(Entity, frozen=True, kw_only=True):
+class Descendant(Entity):
     """A chimera that was made from a model."""
 
     name: ModelText
@@ -123,31 +119,58 @@ class Descendant(Entity, frozen=True, kw_only=True):
     contributor: Annotated[Word, Meta(description="The account that made it.")]
     role: Annotated[Word, Meta(description="The role of the model in the chimera: `base` or `donor`.")]
     acts: Annotated[
-        tuple[Word, ...],
-        Meta(max_length=16, description="The acts on its organs: `grafted`, `adapter`, `purified`."),
+        tuple[Word, ...], Meta(max_length=16, description="The acts on its organs: `grafted`, `adapter`, `purified`.")
     ]
     organs: Annotated[Count, Meta(description="Organs of the chimera that come from this model.")]
     created_at: Time
 
 
-class DescendantPage(Page[Descendant], frozen=True, kw_only=True):
+class DescendantPage(Page[Descendant]):
     """A page of chimeras, newest first."""
 
 
-class ModelEditRequest(ModelStatements, frozen=True, kw_only=True):
+class ModelEditRequest(ModelStatements):
     """The changes. Members that are left out do not change; null removes a value."""
 
     version: Version | None = None
 
 
-class YankRequest(RequestBody, frozen=True, kw_only=True):
+class YankRequest(RequestBody):
     """The version to yank, and the reason."""
 
     reason: Reason
     version: Version | None = None
 
 
-class RestoreRequest(RequestBody, frozen=True, kw_only=True):
+class RestoreRequest(RequestBody):
     """The version to restore."""
 
     version: Version | None = None
+
+
+class Removal(Entity):
+    """What the removal of a model deletes."""
+
+    model: ModelText
+    state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked`, `incomplete` or `removed`.")]
+    reason: Text | None
+    size_bytes: Annotated[Bytes, Meta(description="Bytes of its files.")]
+    places: Annotated[Count, Meta(description="Places of organs in the model.")]
+    organs: Annotated[Count, Meta(description="Organs that no other model has. They are deleted too.")]
+    blobs: Annotated[Count, Meta(description="Blobs that nothing else needs. The next sweeps remove them.")]
+    stored_bytes: Annotated[Bytes, Meta(description="Stored bytes of these blobs.")]
+    parents: Annotated[
+        Count, Meta(description="Blobs that stay: organs of other models are stored by their difference to them.")
+    ]
+    parents_bytes: Annotated[Bytes, Meta(description="Stored bytes of these blobs.")]
+    dependants: Annotated[Texts, Meta(description="The models with these organs.")]
+    chimeras: Annotated[
+        Texts, Meta(description="Chimeras with organs of the model, or with the model as base. They keep its organs.")
+    ]
+
+
+class RemovalRequest(RequestBody):
+    """The version to remove, and the reason."""
+
+    version: Annotated[int, Meta(ge=1, le=VERSION_MAX)]
+    reason: Reason

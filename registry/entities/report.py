@@ -46,7 +46,7 @@ class CellKind(StrEnum):
 Kind = Annotated[Word, Meta(description=f"How the value is shown: {', '.join(CellKind)}.")]
 
 
-class ReportColumn(Entity, frozen=True):
+class ReportColumn(Entity, kw_only=False):
     """A column of a table. The key ends with the unit, such as `mean_theta_degrees`."""
 
     key: Annotated[Word, Meta(description="The key of its values in `items`.")]
@@ -55,7 +55,7 @@ class ReportColumn(Entity, frozen=True):
     data_only: Annotated[bool, Meta(description="Whether it is left out of pages and texts for people.")] = False
 
 
-class ReportFigure(Entity, frozen=True):
+class ReportFigure(Entity, kw_only=False):
     """A single figure with its meaning."""
 
     label: Text
@@ -64,7 +64,7 @@ class ReportFigure(Entity, frozen=True):
     meaning: Text
 
 
-class ReportTable(Entity, frozen=True, kw_only=True, tag_field="type", tag="table"):
+class ReportTable(Entity, tag_field="type", tag="table"):
     """A table. Without rows, `before` says why there are none."""
 
     title: Text
@@ -87,7 +87,7 @@ class ReportTable(Entity, frozen=True, kw_only=True, tag_field="type", tag="tabl
         return (tuple(row[column.key] for column in self.columns) for row in self.items)
 
 
-class ReportFigures(Entity, frozen=True, kw_only=True, tag_field="type", tag="figures"):
+class ReportFigures(Entity, tag_field="type", tag="figures"):
     """Single figures by their keys. A key ends with the unit."""
 
     title: Text
@@ -99,7 +99,7 @@ class ReportFigures(Entity, frozen=True, kw_only=True, tag_field="type", tag="fi
 ReportSection = ReportTable | ReportFigures
 
 
-class Report(Entity, frozen=True, kw_only=True):
+class Report(Entity):
     """A report. Its sections depend on its subject."""
 
     title: Text

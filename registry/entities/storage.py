@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry.amounts import percent_text, size_text
-from organs.registry.entities.base import ITEMS_MAX, Bytes, Count, Digest, Entity, ModelText, Text, Word
+from organs.registry.entities.base import Bytes, Count, Digest, Entity, Items, ModelText, Text, Word
 
 ROWS_DEFAULT = 20
 """Families, and models, in a list by default."""
@@ -42,12 +42,7 @@ class Way(StrEnum):
         return _MEANINGS[self]
 
 
-_LABELS = {
-    Way.ALONE: "alone",
-    Way.DIFFERENCE: "by difference",
-    Way.DERIVED: "derived",
-    Way.EXPERTS: "as experts",
-}
+_LABELS = {Way.ALONE: "alone", Way.DIFFERENCE: "by difference", Way.DERIVED: "derived", Way.EXPERTS: "as experts"}
 _MEANINGS = {
     Way.ALONE: "Compressed, without another part.",
     Way.DIFFERENCE: "Only the difference to a similar part of the same tensor type, its parent, is stored.",
@@ -64,7 +59,7 @@ _WAY_OF_MANY = {
 }
 
 
-class ParentOrgan(Entity, frozen=True, kw_only=True):
+class ParentOrgan(Entity):
     """The organ that another organ needs to be decoded, with one of its places."""
 
     digest: Digest
@@ -73,7 +68,7 @@ class ParentOrgan(Entity, frozen=True, kw_only=True):
     name: Text | None
 
 
-class OrganStorage(Entity, frozen=True, kw_only=True):
+class OrganStorage(Entity):
     """How an organ is stored."""
 
     way: Annotated[Way, Meta(description="`alone`, `difference`, `derived` or `experts`.")]
@@ -83,7 +78,7 @@ class OrganStorage(Entity, frozen=True, kw_only=True):
     ]
 
 
-class StoredSizes(Entity, frozen=True, kw_only=True):
+class StoredSizes(Entity):
     """The sizes of a group of organs, headers and vocabularies. Equal ones count once."""
 
     parts: Annotated[Count, Meta(description="Different organs, headers and vocabularies.")]
@@ -97,7 +92,7 @@ class StoredSizes(Entity, frozen=True, kw_only=True):
         return self.stored_bytes / self.size_bytes if self.size_bytes else None
 
 
-class StoredFiles(StoredSizes, frozen=True, kw_only=True):
+class StoredFiles(StoredSizes):
     """The sizes of everything in the files of some models."""
 
     files_bytes: Annotated[Bytes, Meta(description="Bytes of the files.")]
@@ -108,26 +103,24 @@ class StoredFiles(StoredSizes, frozen=True, kw_only=True):
         return self.stored_bytes / self.files_bytes if self.files_bytes else None
 
 
-class StoredWay(StoredSizes, frozen=True, kw_only=True):
+class StoredWay(StoredSizes):
     """The organs that are stored in one way."""
 
     way: Way
 
 
-class ParentHolder(Entity, frozen=True, kw_only=True):
+class ParentHolder(Entity):
     """A model that has parents of organs of another model."""
 
     name: ModelText
     organs: Annotated[Count, Meta(description="Organs that have their parent there.")]
 
 
-class ModelStorage(StoredSizes, frozen=True, kw_only=True):
+class ModelStorage(StoredSizes):
     """How the organs of one model are stored. An organ that other models have too counts in full."""
 
     ways: Annotated[tuple[StoredWay, ...], Meta(max_length=len(Way), description="The largest stored size first.")]
-    parents: Annotated[
-        tuple[ParentHolder, ...], Meta(max_length=ITEMS_MAX, description="The models with most of the parents.")
-    ]
+    parents: Annotated[Items[ParentHolder], Meta(description="The models with most of the parents.")]
 
     @property
     def sentence(self) -> str:
@@ -138,14 +131,14 @@ class ModelStorage(StoredSizes, frozen=True, kw_only=True):
         return f"{size_text(self.stored_bytes)} ({percent_text(self.share)}): {', '.join(ways) or 'no parts'}"
 
 
-class StoredEncoding(StoredSizes, frozen=True, kw_only=True):
+class StoredEncoding(StoredSizes):
     """The organs of one tensor type that are stored in one way."""
 
     way: Way
     dtype: Annotated[Word, Meta(description="Null for headers and vocabularies.")] | None
 
 
-class StoredModel(StoredFiles, frozen=True, kw_only=True):
+class StoredModel(StoredFiles):
     """A model in the list by stored size."""
 
     name: ModelText
@@ -158,7 +151,7 @@ class StoredModel(StoredFiles, frozen=True, kw_only=True):
     ]
 
 
-class StoredFamily(StoredFiles, frozen=True, kw_only=True):
+class StoredFamily(StoredFiles):
     """A family of models in the list by stored size. An organ that several of its models have counts once."""
 
     name: Text
@@ -166,7 +159,7 @@ class StoredFamily(StoredFiles, frozen=True, kw_only=True):
     models: Count
 
 
-class Storage(StoredFiles, frozen=True, kw_only=True):
+class Storage(StoredFiles):
     """What a registry stores how, and what this saves.
 
     `files_bytes` is the sum of `once_bytes`, `compression_bytes`, `parents_bytes` and `needed_bytes`, without
@@ -198,9 +191,7 @@ class Storage(StoredFiles, frozen=True, kw_only=True):
     families_left_out: Count
     models: Annotated[tuple[StoredModel, ...], Meta(max_length=ROWS_MAX, description="The largest stored size first.")]
     models_left_out: Count
-    encodings: Annotated[
-        tuple[StoredEncoding, ...], Meta(max_length=ITEMS_MAX, description="The largest stored size first.")
-    ]
+    encodings: Annotated[Items[StoredEncoding], Meta(description="The largest stored size first.")]
 
     @property
     def share(self) -> float | None:

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from organs.registry.entities.base import (
-    ITEMS_MAX,
     WHOLE_MAX,
     Bytes,
     Count,
     Digest,
     Entity,
+    Items,
     ModelText,
     Page,
     RequestBody,
@@ -23,7 +23,7 @@ from organs.registry.entities.base import (
     Time,
     Word,
 )
-from organs.registry.entities.published import ModelStatements
+from organs.registry.entities.published import ModelStatements, Reason
 from organs.registry.upload_limits import (
     FILE_NAME_MAX_BYTES,
     FINDING_MAX_LENGTH,
@@ -51,14 +51,14 @@ Kind = Annotated[
 Size = Annotated[int, Meta(ge=1, le=(1 << 62) - 1, description="Bytes.")]
 
 
-class ChunkSizes(Entity, frozen=True, kw_only=True):
+class ChunkSizes(Entity):
     """The sizes of a chunk. Smaller chunks than `least` take longer. An upload has at most 20,000 chunks."""
 
     least: Size
     most: Size
 
 
-class Upload(Entity, frozen=True, kw_only=True):
+class Upload(Entity):
     """An upload, and the number of its bytes that have arrived."""
 
     id: UploadId
@@ -80,26 +80,24 @@ class Upload(Entity, frozen=True, kw_only=True):
         return self.state == "complete"
 
 
-class UploadPage(Page[Upload], frozen=True, kw_only=True):
+class UploadPage(Page[Upload]):
     """The uploads of an account that are open, newest first. There is one page."""
 
 
-class KnownDigests(Entity, frozen=True, kw_only=True):
+class KnownDigests(Entity):
     """The digests of pieces that do not need to be sent."""
 
-    known: Annotated[
-        tuple[Digest, ...], Meta(max_length=ITEMS_MAX, description="Digests of pieces that the registry already has.")
-    ]
+    known: Annotated[Items[Digest], Meta(description="Digests of pieces that the registry already has.")]
 
 
-class PackPiece(RequestBody, frozen=True, array_like=True):
+class PackPiece(RequestBody, kw_only=False, array_like=True):
     """A piece of a pack: its size in bytes and its digest."""
 
     size_bytes: Annotated[int, Meta(ge=1, le=PACK_PIECE_MAX_BYTES)]
     digest: Digest
 
 
-class UploadRequest(RequestBody, frozen=True, kw_only=True):
+class UploadRequest(RequestBody):
     """The upload to begin."""
 
     kind: Annotated[
@@ -130,15 +128,12 @@ ENDED = ("ready", "published", "quarantined", "refused", "withdrawn")
 
 SubmissionId = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
 State = Annotated[
-    Word,
-    Meta(
-        description="`checking`, `ready`, `publishing`, `quarantined`, `published`, `refused` or `withdrawn`.",
-    ),
+    Word, Meta(description="`checking`, `ready`, `publishing`, `quarantined`, `published`, `refused` or `withdrawn`.")
 ]
 PagePath = Annotated[str, Meta(max_length=1000, pattern="^/", description="The path of its page, when it is public.")]
 
 
-class SubmissionFinding(Entity, frozen=True):
+class SubmissionFinding(Entity, kw_only=False):
     """A finding of the check of a submission."""
 
     severity: Annotated[Word, Meta(description="`refuse`, `warn` or `note`.")]
@@ -152,7 +147,7 @@ Findings = Annotated[
 ]
 
 
-class ProposedModel(Entity, frozen=True, kw_only=True):
+class ProposedModel(Entity):
     """The data of the future model. Statements of the contributor replace those of the headers."""
 
     title: Text | None
@@ -168,7 +163,7 @@ class ProposedModel(Entity, frozen=True, kw_only=True):
     complete: Annotated[bool, Meta(description="Whether it has all organs that the header declares.")]
 
 
-class Submission(Entity, frozen=True, kw_only=True):
+class Submission(Entity):
     """A model that a contributor wants to publish, and its state."""
 
     id: SubmissionId
@@ -193,11 +188,11 @@ class Submission(Entity, frozen=True, kw_only=True):
         return self.state in ENDED
 
 
-class SubmissionPage(Page[Submission], frozen=True, kw_only=True):
+class SubmissionPage(Page[Submission]):
     """A page of submissions, newest first."""
 
 
-class SubmittedModel(ProposedModel, frozen=True, kw_only=True):
+class SubmittedModel(ProposedModel):
     """The model that was registered from a submission."""
 
     name: ModelText
@@ -207,7 +202,7 @@ class SubmittedModel(ProposedModel, frozen=True, kw_only=True):
     mean_theta: Theta | None
 
 
-class SubmissionReview(Entity, frozen=True, kw_only=True):
+class SubmissionReview(Entity):
     """A submission as administrators see it."""
 
     id: SubmissionId
@@ -223,22 +218,11 @@ class SubmissionReview(Entity, frozen=True, kw_only=True):
     changed_at: Time
 
 
-class SubmissionReviewPage(Page[SubmissionReview], frozen=True, kw_only=True):
+class SubmissionReviewPage(Page[SubmissionReview]):
     """A page of submissions that wait for an administrator, the longest waiting first."""
 
 
-class Decision(Entity, frozen=True, kw_only=True):
-    """The decision of an administrator about a submission."""
-
-    id: SubmissionId
-    name: Annotated[Word, Meta(description="`namespace/name`.")]
-    state: State
-    model: ModelText | None
-    address: PagePath | None
-    reason: Text | None
-
-
-class FilePiece(RequestBody, frozen=True, array_like=True):
+class FilePiece(RequestBody, kw_only=False, array_like=True):
     """A piece of a file: offset in the file, size in bytes, and digest. Pieces are in rising order."""
 
     offset: Count
@@ -251,7 +235,7 @@ FileName = Annotated[
 ]
 
 
-class SubmissionFile(RequestBody, frozen=True, kw_only=True):
+class SubmissionFile(RequestBody):
     """A file: either its pieces, with zeros between them, or a finished upload of the complete file."""
 
     name: FileName
@@ -271,11 +255,11 @@ Accepted = Annotated[
 ]
 
 
-class SubmissionMetadata(ModelStatements, frozen=True, kw_only=True):
+class SubmissionMetadata(ModelStatements):
     """The contributor's statements about a model, in addition to its header."""
 
 
-class SubmissionRequest(RequestBody, frozen=True, kw_only=True):
+class SubmissionRequest(RequestBody):
     """A model to submit, from uploaded and registered pieces."""
 
     files: Annotated[tuple[SubmissionFile, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]
@@ -284,7 +268,7 @@ class SubmissionRequest(RequestBody, frozen=True, kw_only=True):
     accept: Accepted | None = None
 
 
-class PublicationRequest(RequestBody, frozen=True, kw_only=True):
+class PublicationRequest(RequestBody):
     """The contributor's statements about the model, and its name if it changes."""
 
     metadata: SubmissionMetadata | None = None
@@ -292,7 +276,7 @@ class PublicationRequest(RequestBody, frozen=True, kw_only=True):
     accept: Accepted | None = None
 
 
-class RefusalRequest(RequestBody, frozen=True, kw_only=True):
+class RefusalRequest(RequestBody):
     """The reason of a refusal."""
 
-    reason: Annotated[str, Meta(min_length=1, max_length=1000, pattern=r"\S", description="The reason, for people.")]
+    reason: Reason

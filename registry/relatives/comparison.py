@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text, percent_text, share_text
 from organs.registry.anatomy import Slot
-from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.model_contents import facts_of, metadata_of
 from organs.registry.catalog.queries.organs import ModelExpert, model_experts
 from organs.registry.catalog.queries.relatives import (
@@ -22,6 +21,7 @@ from organs.registry.catalog.queries.relatives import (
     measured_edge,
     organ_digests,
 )
+from organs.registry.catalog.rows import batches
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.digest import Digest
 from organs.registry.entities.comparison import (
@@ -116,38 +116,24 @@ def _compare_stacks(
         and seconds[slot].organ.identity != placed.organ.identity
     ]
     listed = 0
-    for place, own, other in _pairs_of_stacks(session, first[0], second[0], places):
-        pairs = [pair for pair in zip(own, other, strict=True) if pair[0].digest != pair[1].digest]
-        changed = tuple(_compare_experts(pairs[: EXPERTS_LISTED_MAX - listed]))
-        listed += len(changed)
-        tower, block, slot = place
-        yield ComparedStack(
-            name=firsts[place].name,
-            tower=tower,
-            block=block,
-            slot=slot,
-            experts=len(own),
-            differ=len(pairs),
-            changed=changed,
-        )
-
-
-def _pairs_of_stacks(
-    session: Session, first_id: int, second_id: int, places: Sequence[Slot]
-) -> Iterator[tuple[Slot, Sequence[ModelExpert], Sequence[ModelExpert]]]:
-    """Yield the experts of two models at each place where both have equally many."""
     for batch in batches(places, STACKS_IN_MEMORY):
-        own, other = (_experts_by_place(session, model_id, batch) for model_id in (first_id, second_id))
+        own, other = (model_experts(session, model_id, batch) for model_id in (first[0], second[0]))
         for place in batch:
-            if place in own and place in other and len(own[place]) == len(other[place]):
-                yield place, own[place], other[place]
-
-
-def _experts_by_place(session: Session, model_id: int, places: Sequence[Slot]) -> dict[Slot, list[ModelExpert]]:
-    experts: dict[Slot, list[ModelExpert]] = {}
-    for expert in model_experts(session, model_id, places):
-        experts.setdefault(expert.place, []).append(expert)
-    return experts
+            if place not in own or place not in other or len(own[place]) != len(other[place]):
+                continue
+            pairs = [pair for pair in zip(own[place], other[place], strict=True) if pair[0].digest != pair[1].digest]
+            changed = tuple(_compare_experts(pairs[: EXPERTS_LISTED_MAX - listed]))
+            listed += len(changed)
+            tower, block, slot = place
+            yield ComparedStack(
+                name=firsts[place].name,
+                tower=tower,
+                block=block,
+                slot=slot,
+                experts=len(own[place]),
+                differ=len(pairs),
+                changed=changed,
+            )
 
 
 def _compare_experts(pairs: Sequence[tuple[ModelExpert, ModelExpert]]) -> Iterator[ComparedExpert]:
@@ -184,6 +170,7 @@ def compare_models(first: ComparedModel, second: ComparedModel, matched: float |
     encoding = _encoding_text(alike, matched) if is_source or is_another_encoding(own, other, alike) else ""
     if "adapter" in (first.kind, second.kind):
         alike = replace(alike, mean=None, organ_count=0, by_organ={}, by_type={}, by_block={}, change=Changes())
+    compared = Counter(slot[:2] for slot in alike.by_organ)
     return Comparison(
         first=first.name,
         second=second.name,
@@ -203,7 +190,16 @@ def compare_models(first: ComparedModel, second: ComparedModel, matched: float |
             identical=alike.identical_count,
         ),
         types=tuple(_types(firsts, seconds, alike)),
-        blocks=tuple(_blocks(alike)),
+        blocks=tuple(
+            ComparedBlock(
+                tower=tower,
+                block=block,
+                likeness=likeness,
+                change=alike.change.by_block.get((tower, block)),
+                compared=compared[tower, block],
+            )
+            for (tower, block), likeness in alike.by_block.items()
+        ),
         changed=tuple(_changed(first, second, alike)),
         only_first=tuple(placed.name for slot, placed in firsts.items() if slot not in seconds),
         only_second=tuple(placed.name for slot, placed in seconds.items() if slot not in firsts),
@@ -233,10 +229,6 @@ def organ_changes(first: ComparedModel, second: ComparedModel) -> dict[Slot, Org
         for slot, placed in seconds.items()
         if slot in firsts
     }
-
-
-def _difference(first: float | None, second: float | None) -> float | None:
-    return None if first is None or second is None else second - first
 
 
 def _by_slot(model: ComparedModel) -> dict[Slot, ComparablePlacement]:
@@ -271,7 +263,11 @@ def _sentence(
         )
     if encoding:
         return encoding + _unexplained_text(unexplained)
-    return _shared(first, second, alike) + _SENTENCES[alike.kinship] + _unexplained_text(unexplained)
+    shared = ""
+    if 2 * alike.identical_count > max(len(first.organs), len(second.organs)):
+        counts = " and ".join(map(str, dict.fromkeys((len(first.organs), len(second.organs)))))
+        shared = f"{alike.identical_count} of {counts} organs are the same to the last byte. "
+    return shared + _SENTENCES[alike.kinship] + _unexplained_text(unexplained)
 
 
 def _encoding_text(alike: Similarity, matched: float | None) -> str:
@@ -296,14 +292,6 @@ def _unexplained_text(names: Sequence[str]) -> str:
     return f" {names_text(names)} {verb} by more than rounding to the tensor type explains."
 
 
-def _shared(first: ComparedModel, second: ComparedModel, alike: Similarity) -> str:
-    """Return the sentence that most organs are the same, if they are."""
-    if 2 * alike.identical_count <= max(len(first.organs), len(second.organs)):
-        return ""
-    counts = dict.fromkeys((len(first.organs), len(second.organs)))
-    return f"{alike.identical_count} of {' and '.join(map(str, counts))} organs are the same to the last byte. "
-
-
 _SENTENCES = {
     Kinship.CLOSE: "Almost identical, like a model and its light fine-tune, or two fine-tunes of one model.",
     Kinship.KIN: "Related, but far apart: much training lies between them, or some parts come from elsewhere.",
@@ -324,7 +312,7 @@ def _types(
             first_caution=first_caution,
             second_theta=second,
             second_caution=second_caution,
-            difference=_difference(first, second),
+            difference=None if first is None or second is None else second - first,
             likeness=alike.by_type.get(kind),
             change=alike.change.by_type.get(kind),
             compared=compared[kind],
@@ -343,18 +331,6 @@ def _mean_theta(organs: Iterable[ComparablePlacement], kind: str) -> tuple[float
     return fmean(theta for theta, _ in measured), caution_of_mean(
         sum(caution != "" for _, caution in measured), len(measured)
     )
-
-
-def _blocks(alike: Similarity) -> Iterable[ComparedBlock]:
-    compared = Counter(slot[:2] for slot in alike.by_organ)
-    for (tower, block), likeness in alike.by_block.items():
-        yield ComparedBlock(
-            tower=tower,
-            block=block,
-            likeness=likeness,
-            change=alike.change.by_block.get((tower, block)),
-            compared=compared[tower, block],
-        )
 
 
 def _changed(first: ComparedModel, second: ComparedModel, alike: Similarity) -> Iterable[ComparedOrgan]:

@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from organs.registry.amounts import CHANGE_MIN
+from organs.registry.catalog.queries.relatives import Edge
 from organs.registry.lineage import FLOAT_ROUNDING, Groups
 
 FLOATS = FLOAT_ROUNDING.keys()
@@ -40,17 +41,6 @@ Changes: TypeAlias = "Mapping[frozenset[Hashable], float]"
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A measured edge between two models."""
-
-    first: int
-    second: int
-    relation: str
-    change: float | None
-    matched: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Descent:
     """What a measured edge says: its relation, and which of the two models is the parent, if that is settled."""
 
@@ -58,88 +48,76 @@ class Descent:
     parent: int | None = None
 
 
-def descents(links: Collection[Link], dtypes: Mapping[int, str]) -> dict[tuple[int, int], Descent]:
-    """Return what each of `links` says, by its two models, from all links between them.
+def descents(edges: Collection[Edge], dtypes: Mapping[int, str]) -> dict[tuple[int, int], Descent]:
+    """Return what each of `edges` says, by its two models, from all edges between them.
 
     `dtypes` has the tensor type of most weights of each model.
     """
     is_float = {model: dtype in FLOATS for model, dtype in dtypes.items()}
-    parents, bases = _parents([link for link in links if is_float.get(link.first) and is_float.get(link.second)])
-    for link in links:
-        if _is_dequantised(link, dtypes):  # it may be the base of others, but it was not trained
-            parents.pop(_floating(link, is_float), None)
-            bases.pop(_floating(link, is_float), None)
-    nearest = _nearest_sources(links, is_float)
+    parents, bases = _parents([edge for edge in edges if is_float.get(edge.child_id) and is_float.get(edge.parent_id)])
+    for edge in edges:
+        if _is_dequantised(edge, dtypes):  # it may be the base of others, but it was not trained
+            parents.pop(_floating(edge, is_float), None)
+            bases.pop(_floating(edge, is_float), None)
+    nearest = _nearest_sources(edges, is_float)
     found: dict[tuple[int, int], Descent] = {}
-    for link in links:
-        first, second = link.first, link.second
+    for edge in edges:
+        first, second = edge.child_id, edge.parent_id
         if is_float.get(first) != is_float.get(second):
-            floating = _floating(link, is_float)
+            floating = _floating(edge, is_float)
             quantised = first + second - floating
-            is_copy = _is_dequantised(link, dtypes)
-            found[first, second] = (
-                Descent("dequantized", quantised) if is_copy else _encoded(link, floating, quantised, nearest)
-            )
-        elif link.relation == "relative" and parents.get(first) == second:
+            is_source = (edge.matched or 0.0) >= MATCHED_MIN
+            if _is_dequantised(edge, dtypes):
+                found[first, second] = Descent("dequantized", quantised)
+            elif nearest[quantised] != floating or (edge.matched is not None and edge.matched < LIKELY_MIN):
+                found[first, second] = Descent("relative")
+            else:
+                found[first, second] = Descent("quantized", floating) if is_source else Descent(edge.relation)
+        elif edge.relation == "relative" and parents.get(first) == second:
             found[first, second] = Descent("finetune", second)
-        elif link.relation == "relative" and parents.get(second) == first:
+        elif edge.relation == "relative" and parents.get(second) == first:
             found[first, second] = Descent("finetune", first)
-        elif link.relation == "relative" and first in bases and bases[first] == bases.get(second):
+        elif edge.relation == "relative" and first in bases and bases[first] == bases.get(second):
             found[first, second] = Descent("sibling")
         else:
-            found[first, second] = Descent(link.relation)
+            found[first, second] = Descent(edge.relation)
     return found
 
 
-def is_source_settled(links: Iterable[Link]) -> bool | None:
-    """Return whether one of the links of a quantisation leads to its source; None if encoding was not tried."""
-    tried = [link.matched for link in links if link.matched is not None]
-    return max(tried) >= MATCHED_MIN if tried else None
+def _floating(edge: Edge, is_float: Mapping[int, bool]) -> int:
+    return edge.child_id if is_float.get(edge.child_id) else edge.parent_id
 
 
-def _encoded(link: Link, floating: int, quantised: int, nearest: Mapping[int, int]) -> Descent:
-    """Return what a link between a quantisation and a model that is not quantised says."""
-    is_nearest = nearest[quantised] == floating
-    if not is_nearest or (link.matched is not None and link.matched < LIKELY_MIN):
-        return Descent("relative")
-    is_source = link.matched is not None and link.matched >= MATCHED_MIN
-    return Descent("quantized", floating) if is_source else Descent(link.relation)
-
-
-def _floating(link: Link, is_float: Mapping[int, bool]) -> int:
-    return link.first if is_float.get(link.first) else link.second
-
-
-def _is_dequantised(link: Link, dtypes: Mapping[int, str]) -> bool:
+def _is_dequantised(edge: Edge, dtypes: Mapping[int, str]) -> bool:
     """Return whether one of the two models is quantised, and the other one has its values, rounded to its type."""
-    floats = [dtype for dtype in (dtypes.get(link.first, ""), dtypes.get(link.second, "")) if dtype in FLOATS]
-    return len(floats) == 1 and link.change is not None and link.change < FLOAT_ROUNDING[floats[0]] + CHANGE_MIN
+    floats = [dtype for dtype in (dtypes.get(edge.child_id, ""), dtypes.get(edge.parent_id, "")) if dtype in FLOATS]
+    return len(floats) == 1 and edge.change is not None and edge.change < FLOAT_ROUNDING[floats[0]] + CHANGE_MIN
 
 
-def _nearest_sources(links: Iterable[Link], is_float: Mapping[int, bool]) -> dict[int, int]:
+def _nearest_sources(edges: Iterable[Edge], is_float: Mapping[int, bool]) -> dict[int, int]:
     """Return the likely source of each quantisation: the one with most equal blocks, then with the smallest change."""
     sources: dict[int, list[tuple[float, float, int]]] = {}
-    for link in links:
-        if is_float.get(link.first) != is_float.get(link.second):
-            floating = _floating(link, is_float)
-            quantised = link.first + link.second - floating
-            change = math.inf if link.change is None else link.change
-            sources.setdefault(quantised, []).append((-(link.matched or 0.0), change, floating))
+    for edge in edges:
+        if is_float.get(edge.child_id) != is_float.get(edge.parent_id):
+            floating = _floating(edge, is_float)
+            quantised = edge.child_id + edge.parent_id - floating
+            change = math.inf if edge.change is None else edge.change
+            sources.setdefault(quantised, []).append((-(edge.matched or 0.0), change, floating))
     return {quantised: min(found)[2] for quantised, found in sources.items()}
 
 
-def _parents(links: Collection[Link]) -> tuple[dict[int, int], dict[int, Hashable]]:
+def _parents(edges: Collection[Edge]) -> tuple[dict[int, int], dict[int, Hashable]]:
     """Return the parents among models that are not quantised, and by a common name those that have the same parent.
 
-    The links with the smallest changes that join all models form a tree. Its root is the model with the most
+    The edges with the smallest changes that join all models form a tree. Its root is the model with the most
     neighbours: the base of these. A model that is a blend of its neighbours is left out. The same weights in several
     tensor types are one model; the parent is the variant with the smallest change.
     """
     same = Groups()
-    for link in links:
-        if link.relation == "quantized":
-            same.join(link.first, link.second)
-    known = [(link.change, link.first, link.second) for link in links if link.change is not None]
+    for edge in edges:
+        if edge.relation == "quantized":
+            same.join(edge.child_id, edge.parent_id)
+    known = [(edge.change, edge.child_id, edge.parent_id) for edge in edges if edge.change is not None]
     changes: dict[frozenset[Hashable], float] = {}
     for change, first, second in sorted(known):
         pair = frozenset((same.leader(first), same.leader(second)))
@@ -157,7 +135,7 @@ def _parents(links: Collection[Link]) -> tuple[dict[int, int], dict[int, Hashabl
             parents[first] = second
         elif above.get(same.leader(second)) == same.leader(first):
             parents[second] = first
-    models = {model for link in links for model in (link.first, link.second)}
+    models = {model for edge in edges for model in (edge.child_id, edge.parent_id)}
     return parents, {model: above[same.leader(model)] for model in models if same.leader(model) in above}
 
 
@@ -165,7 +143,8 @@ def _tree(members: Collection[Hashable], changes: Changes) -> dict[Hashable, set
     """Return the neighbours of each member in the tree of the smallest changes."""
     joined = Groups()
     tree: dict[Hashable, set[Hashable]] = {model: set() for model in members}
-    for first, second in sorted(map(_ends, changes), key=lambda ends: changes[frozenset(ends)]):
+    for pair in sorted(changes, key=lambda pair: changes[pair]):
+        first, second = pair
         if first in tree and second in tree and joined.leader(first) != joined.leader(second):
             joined.join(first, second)
             tree[first].add(second)
@@ -193,11 +172,13 @@ def _rooted(tree: Mapping[Hashable, Collection[Hashable]], changes: Changes) -> 
     parents: dict[Hashable, Hashable] = {}
     left = dict.fromkeys(tree)
     while left:
-        group = _reached(tree, next(iter(left)))
+        group = [next(iter(left))]
+        for model in group:
+            group += [end for end in tree[model] if end not in group]
         left = {model: None for model in left if model not in group}
         if len(group) < 3:
             continue
-        means = {model: fmean(changes[frozenset((model, end))] for end in tree[model]) for model in group}
+        means = {one: fmean(changes[frozenset((one, end))] for end in tree[one]) for one in group}
         root = min(group, key=lambda model: (-len(tree[model]), means[model]))
         waiting = [root]
         for model in waiting:
@@ -220,15 +201,3 @@ def _first_ancestor(
             break
         parent = above
     return parent
-
-
-def _reached(tree: Mapping[Hashable, Collection[Hashable]], start: Hashable) -> list[Hashable]:
-    waiting = [start]
-    for model in waiting:
-        waiting += [end for end in tree[model] if end not in waiting]
-    return waiting
-
-
-def _ends(pair: frozenset[Hashable]) -> tuple[Hashable, Hashable]:
-    first, second = pair
-    return first, second

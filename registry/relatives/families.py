@@ -17,6 +17,7 @@ from organs.registry.catalog.queries.relatives import (
     public_model_ids,
     unregistered_parents,
 )
+from organs.registry.catalog.rows import entity_of
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
 from organs.registry.lineage import Groups
@@ -51,7 +52,7 @@ def families(session: Session, first: int, count: int) -> FamilyPage:
     kin, listed = model_families(session), listed_families(session)
     following = first + count
     return FamilyPage(
-        items=tuple(_family(session, family, kin.edges) for family in listed[first:following]),
+        items=tuple(_family(session, family, kin) for family in listed[first:following]),
         next=str(following) if following < len(listed) else None,
         count=len(listed),
     )
@@ -66,7 +67,7 @@ def family_of(session: Session, model: ModelRow) -> Family:
     """Return the family of `model`, which may be a family of one."""
     kin = model_families(session)
     family = next((family for family in kin.families if model.id in family), (model.id,))
-    return _family(session, family, kin.edges, keep=model.id)
+    return _family(session, family, kin, keep=model.id)
 
 
 def model_families(session: Session) -> Kin:
@@ -94,32 +95,34 @@ def _grouped(session: Session) -> Kin:
     return Kin(ordered, edges)
 
 
-def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], keep: int = 0) -> Family:
+def _family(session: Session, family: Sequence[int], kin: Kin, keep: int = 0) -> Family:
     """Return a family with the members that have the most edges, the model `keep` among them."""
-    central = sorted(family, key=lambda model_id: (model_id != keep, -edges.get(model_id, 0), model_id))[:MEMBERS_MAX]
-    models = models_by_id(session, central)
-    rows = edges_from(session, models)
-    between = [row for row in rows if row.child_id in models and row.parent_id in models]
-    missing = _missing([row for row in rows if row.parent_id is None and row.parent_text is not None], models)
-    between = _with_descents(session, between, models)
+    central = sorted(family, key=lambda model_id: (model_id != keep, -kin.edges.get(model_id, 0), model_id))
+    models = models_by_id(session, central[:MEMBERS_MAX])
+    edges = edges_from(session, models)
+    between = _with_descents(session, [edge for edge in edges if edge.parent_id in models], models)
+    missing = _missing([edge for edge in edges if not edge.parent_id and edge.parent_text is not None], models)
     generations = _generations(models, between, {name for parent in missing for name in parent.children})
-    ordered = sorted(models.values(), key=lambda model: (generations[model.id], model.id))
     return Family(
         name=models[min(models)].full_name if models else "",
         count=len(family),
         left_out=len(family) - len(models),
         models=tuple(
-            FamilyMember(
-                name=model.full_name,
-                title=model.title,
-                kind=model.kind,
-                state=model.state,
-                mean_theta=model.mean_theta,
-                generation=generations[model.id],
-            )
-            for model in ordered
+            entity_of(FamilyMember, model, generation=generations[model.id])
+            for model in sorted(models.values(), key=lambda model: (generations[model.id], model.id))
         ),
-        edges=tuple(_edge(row, models) for row in between),
+        edges=tuple(
+            FamilyEdge(
+                child=models[edge.child_id].full_name,
+                parent=models[edge.parent_id].full_name,
+                relation=edge.relation,
+                evidence=edge.evidence,
+                likeness=edge.score,
+                change=edge.change,
+                directed=edge.directed,
+            )
+            for edge in between
+        ),
         missing=missing,
     )
 
@@ -129,27 +132,15 @@ def _with_descents(session: Session, edges: Sequence[Edge], models: Collection[i
     found = descents_among(session, edges, models)
     described = []
     for edge in edges:
-        descent = found.get((edge.child_id, edge.parent_id or 0)) if edge.evidence == "measured" else None
+        child, parent = edge.child_id, edge.parent_id
+        descent = found.get((child, parent)) if edge.evidence == "measured" else None
         if descent is not None:
-            is_swapped = descent.parent == edge.child_id
-            child, parent = (edge.parent_id or 0, edge.child_id) if is_swapped else (edge.child_id, edge.parent_id)
-            edge = replace(
-                edge, child_id=child, parent_id=parent, relation=descent.relation, directed=descent.parent is not None
-            )
+            if descent.parent == child:
+                child, parent = parent, child
+            is_directed = descent.parent is not None
+            edge = replace(edge, child_id=child, parent_id=parent, relation=descent.relation, directed=is_directed)
         described.append(edge)
     return described
-
-
-def _edge(row: Edge, models: Mapping[int, ModelRow]) -> FamilyEdge:
-    return FamilyEdge(
-        child=models[row.child_id].full_name,
-        parent=models[row.parent_id or 0].full_name,
-        relation=row.relation,
-        evidence=row.evidence,
-        likeness=row.score,
-        change=row.change,
-        directed=row.directed,
-    )
 
 
 def _missing(rows: Iterable[Edge], models: Mapping[int, ModelRow]) -> tuple[MissingParent, ...]:
@@ -176,7 +167,7 @@ def _generations(
     parents: dict[int, set[int]] = {model_id: set() for model_id in models}
     for edge in edges:
         if edge.directed and edge.child_id != edge.parent_id:
-            parents[edge.child_id].add(edge.parent_id or 0)
+            parents[edge.child_id].add(edge.parent_id)
     generations: dict[int, int] = {}
     waiting = sorted(models)
     while waiting:
@@ -194,7 +185,7 @@ def _generations(
 def _place_by_nearest(generations: dict[int, int], placed: set[int], edges: Sequence[Edge]) -> None:
     """Give each model with measured edges only the generation of its most similar relative that has one."""
     measured = sorted((edge for edge in edges if edge.evidence == "measured"), key=lambda edge: edge.distance)
-    pairs = [(edge.child_id, edge.parent_id or 0) for edge in measured]
+    pairs = [(edge.child_id, edge.parent_id) for edge in measured]
     while True:
         pair = next((pair for pair in pairs if (pair[0] in placed) != (pair[1] in placed)), None)
         if pair is None:

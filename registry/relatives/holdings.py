@@ -40,7 +40,7 @@ class HeldVariant:
 
     name: str
     label: str
-    """The quantisation in its name, and its version; empty if neither tells it from others."""
+    """The quantisation and, from the second one on, the version: `Q8_0 @2`; empty if neither tells it from others."""
     size_bytes: int
 
 
@@ -145,29 +145,24 @@ def _folded(models: Sequence[ModelRow]) -> list[HeldModel]:
     groups: dict[str, list[ModelRow]] = {}
     for model in models:
         groups.setdefault(f"{model.namespace}/{model.stem}", []).append(model)
-    return [
-        _held(name, sorted(group, key=lambda model: (-model.size_bytes, -model.id))) for name, group in groups.items()
-    ]
-
-
-def _held(name: str, models: Sequence[ModelRow]) -> HeldModel:
-    first = models[0]
-    return HeldModel(
-        name=name,
-        kind=first.kind if first.complete else "partial",
-        title=first.title,
-        license=next((model.license for model in models if model.license), None),
-        parameters=first.parameters,
-        variants=tuple(
-            HeldVariant(model.full_name, _label(model, len(models)), model.size_bytes)
-            for model in models[:VARIANTS_SHOWN]
-        ),
-        variants_left_out=max(0, len(models) - VARIANTS_SHOWN),
-        size_bytes=sum(model.size_bytes for model in models),
-    )
-
-
-def _label(model: ModelRow, count: int) -> str:
-    """Return the quantisation and, from the second one on, the version: `Q8_0`, `Q8_0 @2`."""
-    version = f"@{model.version}" if model.version > 1 or (model.quantisation is None and count > 1) else ""
-    return " ".join(part for part in (model.quantisation, version) if part)
+    folded = []
+    for name, group in groups.items():
+        ordered = sorted(group, key=lambda model: (-model.size_bytes, -model.id))
+        first = ordered[0]
+        variants = []
+        for model in ordered[:VARIANTS_SHOWN]:
+            is_versioned = model.version > 1 or (model.quantisation is None and len(group) > 1)
+            label = [model.quantisation, f"@{model.version}" if is_versioned else None]
+            variants.append(HeldVariant(model.full_name, " ".join(filter(None, label)), model.size_bytes))
+        held = HeldModel(
+            name=name,
+            kind=first.kind if first.complete else "partial",
+            title=first.title,
+            license=next((model.license for model in ordered if model.license), None),
+            parameters=first.parameters,
+            variants=tuple(variants),
+            variants_left_out=max(0, len(group) - VARIANTS_SHOWN),
+            size_bytes=sum(model.size_bytes for model in group),
+        )
+        folded.append(held)
+    return folded

@@ -13,6 +13,7 @@ from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ances
 from organs.registry.catalog.queries.model_names import withdrawn_models
 from organs.registry.catalog.queries.relatives import (
     Edge,
+    StatedEdge,
     edges_from,
     edges_of,
     main_dtypes,
@@ -26,7 +27,7 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, ModelLineage
 from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.lineage import CLOSE, Groups, Kinship, is_another_encoding, similarity
-from organs.registry.relatives.descent import FLOATS, Descent, Link, descents, is_source_settled
+from organs.registry.relatives.descent import FLOATS, MATCHED_MIN, Descent, descents
 from organs.registry.relatives.resolve import folded
 
 SELF_RELATIONS = ("quantized", "relative")
@@ -51,15 +52,6 @@ class Declared:
     change: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredEdge:
-    """A declaration of any model."""
-
-    child_id: int
-    text: str
-    parent_id: int | None
-
-
 def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, float], relatives: int) -> list[Finding]:
     """Return all findings of a model of `kind`.
 
@@ -68,7 +60,12 @@ def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, f
     """
     results = [finding for parent in declared for finding in _of_declared(kind, parent)]
     if undeclared:
-        results.append(_close_and_undeclared(undeclared))
+        sentence = (
+            f"Almost identical to {names_text(list(undeclared))}, but neither model names the other, or a common "
+            "parent, as its base."
+        )
+        code, score = "close-relative-not-declared", max(undeclared.values())
+        results.append(Finding(Severity.WARN, code, sentence, models=tuple(undeclared), score=score))
     if kind == "adapter" and not declared:
         results.append(Finding(Severity.WARN, "no-base-named", "This adapter does not say which model it belongs to."))
     if kind == "model" and not declared and not relatives:
@@ -90,7 +87,7 @@ def withdrawn(model: ModelRow, child: str | None = None) -> Finding:
 
 
 def unexplained(
-    model_id: int, close: Collection[int], declared: Iterable[DeclaredEdge], titles: Mapping[int, str | None]
+    model_id: int, close: Collection[int], declared: Iterable[StatedEdge], titles: Mapping[int, str | None]
 ) -> set[int]:
     """Return the models of `close` that no chain of declarations connects with `model_id`.
 
@@ -100,7 +97,7 @@ def unexplained(
     return {other for other in close if groups.leader(other) != groups.leader(model_id)}
 
 
-def stated_groups(declared: Iterable[DeclaredEdge], titles: Mapping[int, str | None]) -> Groups:
+def stated_groups(declared: Iterable[StatedEdge], titles: Mapping[int, str | None]) -> Groups:
     """Return the models in groups that declarations connect, also over unregistered parents and equal titles."""
     groups = Groups()
     for edge in declared:
@@ -142,15 +139,6 @@ def _of_declared(kind: str, parent: Declared) -> list[Finding]:
     return [Finding(severity, "parent-loosely-related", sentence, models=(parent.model,), score=parent.likeness)]
 
 
-def _close_and_undeclared(undeclared: Mapping[str, float]) -> Finding:
-    sentence = (
-        f"Almost identical to {names_text(list(undeclared))}, but neither model names the other, or a common parent, "
-        "as its base."
-    )
-    score = max(undeclared.values())
-    return Finding(Severity.WARN, "close-relative-not-declared", sentence, models=tuple(undeclared), score=score)
-
-
 EDGES_MAX = 200
 """Edges in the lineage of a model."""
 COMPARED_MAX = 64
@@ -177,10 +165,32 @@ def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
     undeclared = _undeclared(session, model, measured, others)
     near = [model.id, *list(measured)[:COMPARED_MAX]]
     kin = descents_among(session, edges_from(session, near), near)
-    ordered = sorted(rows, key=lambda edge: _rank(edge, model, kin))
+
+    def place(edge: Lineage) -> tuple[int, bool, float, int]:
+        """Return the place of an edge: parents, children, relatives; in each, what was stated, then the nearest."""
+        role = ("parent", "child", RELATIVE).index(_direction(edge, model, kin))
+        is_measured = edge.evidence == "measured"
+        return role, is_measured, weight_change(edge.change, edge.score) if is_measured else 0.0, edge.id
+
+    edges = []
+    for edge in sorted(rows, key=place)[:EDGES_MAX]:
+        other = others.get(other_end(edge, model.id))
+        compared = declared.get(edge.id)
+        shown = LineageEdge(
+            direction=_direction(edge, model, kin),
+            model=None if other is None else other.full_name,
+            text=edge.parent_text,
+            relation=edge.relation if edge.evidence != "measured" else _descent(edge, kin).relation,
+            evidence=edge.evidence,
+            likeness=edge.score if compared is None else compared.likeness,
+            change=edge.change if compared is None else compared.change,
+            compared=edge.compared if compared is None else compared.organ_count,
+            matched=edge.matched,
+        )
+        edges.append(shown)
     return ModelLineage(
         model=model.full_name,
-        edges=tuple(_edge(edge, model, others, declared, kin) for edge in ordered[:EDGES_MAX]),
+        edges=tuple(edges),
         left_out=max(0, count - EDGES_MAX),
         findings=(
             *_withdrawn_origins(session, model, rows, others),
@@ -238,64 +248,29 @@ def _descent(edge: Lineage, kin: Mapping[tuple[int, int], Descent]) -> Descent:
     return kin.get(ends, Descent(edge.relation))
 
 
-def _rank(edge: Lineage, model: ModelRow, kin: Mapping[tuple[int, int], Descent]) -> tuple[int, bool, float, int]:
-    """Return the place of an edge: parents, children, relatives; in each, what was stated, then the nearest."""
-    role = ("parent", "child", RELATIVE).index(_direction(edge, model, kin))
-    if edge.evidence != "measured":
-        return role, False, 0.0, edge.id
-    return role, True, weight_change(edge.change, edge.score), edge.id
-
-
-def _edge(
-    edge: Lineage,
-    model: ModelRow,
-    others: Mapping[int, ModelRow],
-    declared: Mapping[int, Declared],
-    kin: Mapping[tuple[int, int], Descent],
-) -> LineageEdge:
-    other = others.get(other_end(edge, model.id))
-    compared = declared.get(edge.id)
-    return LineageEdge(
-        direction=_direction(edge, model, kin),
-        model=None if other is None else other.full_name,
-        text=edge.parent_text,
-        relation=edge.relation if edge.evidence != "measured" else _descent(edge, kin).relation,
-        evidence=edge.evidence,
-        likeness=edge.score if compared is None else compared.likeness,
-        change=edge.change if compared is None else compared.change,
-        compared=edge.compared if compared is None else compared.organ_count,
-        matched=edge.matched,
-    )
-
-
 def descents_among(
     session: Session, edges: Iterable[Edge], model_ids: Collection[int]
 ) -> dict[tuple[int, int], Descent]:
     """Return what those of `edges` say that are measured between these models, by child and parent of the edges."""
-    links = [
-        Link(edge.child_id, edge.parent_id or 0, edge.relation, edge.change, edge.matched)
-        for edge in edges
-        if edge.evidence == "measured" and edge.parent_id in model_ids
-    ]
-    return descents(links, main_dtypes(session, model_ids)) if links else {}
+    measured = [edge for edge in edges if edge.evidence == "measured" and edge.parent_id in model_ids]
+    return descents(measured, main_dtypes(session, model_ids)) if measured else {}
 
 
 def _source_findings(session: Session, model: ModelRow, edges: Collection[Lineage]) -> list[Finding]:
     """Return the finding that the source of a quantisation is not settled, if it has relatives that may be it."""
     dtype = main_dtypes(session, [model.id]).get(model.id, "")
-    links = [Link(model.id, other_end(edge, model.id), edge.relation, edge.change, edge.matched) for edge in edges]
-    is_settled = is_source_settled(links)
-    if dtype in FLOATS or is_settled:
+    tried = [edge.matched for edge in edges if edge.matched is not None]
+    best = max(tried, default=0.0)
+    if dtype in FLOATS or best >= MATCHED_MIN:
         return []
-    if is_settled is None:
-        if all(link.relation != "quantized" for link in links):
+    if not tried:
+        if all(edge.relation != "quantized" for edge in edges):
             return []
         sentence = (
             "The source of this quantisation is not settled: it was not encoded again. For most tensor types this "
+            "needs the extra quantize; then run organ measure --missing."
         )
-        sentence += "needs the extra quantize; then run organ measure --missing."
         return [Finding(Severity.INFO, "source-not-tried", sentence)]
-    best = max(link.matched or 0.0 for link in links)
     sentence = (
         "The source of this quantisation is not settled: encoding its relatives again gives at most "
         f"{percent_text(best)} of its blocks. The source is not registered in the tensor type that was encoded, or an "
@@ -347,9 +322,8 @@ def _undeclared(
     }
     family = {model.id, *others}
     declared = [
-        DeclaredEdge(edge.child_model_id, edge.parent_text or "", edge.parent_model_id)
+        StatedEdge(edge.child_model_id or 0, edge.parent_model_id, edge.parent_text or "")
         for edge in parents_of(session, family, ("declared", "recorded"))
-        if edge.child_model_id is not None
     ]
     titles = {member.id: member.title for member in (model, *others.values())}
     left = unexplained(model.id, close, declared, titles)

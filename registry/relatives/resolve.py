@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from heapq import nsmallest
@@ -12,13 +12,14 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.model_contents import metadata_of_models
 from organs.registry.catalog.queries.relatives import (
+    Edge,
     declared_edges_with,
     declared_texts_to,
     edges_without_change,
     likenesses,
     measured_edge,
-    metadata_texts,
     models_by_id,
     models_with,
     organs_at,
@@ -27,7 +28,6 @@ from organs.registry.catalog.queries.relatives import (
     visible_models_with_words,
 )
 from organs.registry.catalog.register.lineage import (
-    MeasuredEdge,
     record_measured,
     replace_measured,
     resolve_declared_edge,
@@ -129,7 +129,8 @@ def match(declared: DeclaredParent, identity: Identity) -> Match | None:
     model, or end in its `namespace/name`.
     """
     same_address = _same_address(declared.repo_url, identity)
-    if not (_same_name(declared, identity) if declared.name else same_address):
+    is_named = folded(declared.name) in {folded(identity.name), folded(identity.title)} - {""}
+    if not (is_named if declared.name else same_address):
         return None
     same_version = _agreement(declared.version, identity.version)
     same_organization = _agreement(declared.organization, identity.organization)
@@ -143,10 +144,6 @@ def match(declared: DeclaredParent, identity: Identity) -> Match | None:
 def folded(text: str) -> str:
     """Return the words of `text` without differences of case, accents and punctuation."""
     return " ".join(folded_words(text))
-
-
-def _same_name(declared: DeclaredParent, identity: Identity) -> bool:
-    return folded(declared.name) in {folded(identity.name), folded(identity.title)} - {""}
 
 
 def _same_address(address: str, identity: Identity) -> bool:
@@ -207,7 +204,11 @@ def find_relatives(session: Session, model: ModelRow) -> list[Relative]:
     scores.pop(model.id, None)
     order = sorted(scores, key=lambda candidate: (-scores[candidate], candidate))
     relatives = []
-    for candidate in _within_limit(session, order[:COMPARED_MAX]):
+    models, left = models_by_id(session, order[:COMPARED_MAX]), COMPARED_TENSORS_MAX
+    for candidate in order[:COMPARED_MAX]:
+        if candidate not in models or models[candidate].tensors > left:
+            continue
+        left -= models[candidate].tensors
         relative = _relative(candidate, own, organs_by_slot(session, candidate))
         if relative.similarity.kinship in (Kinship.CLOSE, Kinship.KIN):
             relatives.append(relative)
@@ -222,14 +223,14 @@ def record_relatives(session: Session, model: ModelRow) -> list[Relative]:
     return relatives
 
 
-def measure_edges_again(catalog: Catalog, progress: Callable[[int], None] = lambda _count: None) -> int:
+def measure_edges_again(catalog: Catalog) -> int:
     """Compute the change of measured edges that an older version wrote; return their number.
 
-    Both models must have been measured again. `progress` gets the number of edges of each page.
+    Both models must have been measured again.
     """
     measured, after = 0, 0
     while True:
-        found: dict[int, MeasuredEdge] = {}
+        found: dict[int, Edge] = {}
         with catalog.reading() as session:
             edges = edges_without_change(session, after, EDGES_PAGE)
             if not edges:
@@ -244,7 +245,6 @@ def measure_edges_again(catalog: Catalog, progress: Callable[[int], None] = lamb
         with catalog.writing() as session:
             replace_measured(session, found)
         measured += len(found)
-        progress(len(edges))
 
 
 def _relative(model_id: int, own: Mapping[Slot, ComparableOrgan], other: Mapping[Slot, ComparableOrgan]) -> Relative:
@@ -253,23 +253,11 @@ def _relative(model_id: int, own: Mapping[Slot, ComparableOrgan], other: Mapping
     return Relative(model_id, "quantized" if is_another_encoding(own, other, compared) else "relative", compared)
 
 
-def _within_limit(session: Session, candidates: Sequence[int]) -> list[int]:
-    """Return the first candidates that together have at most COMPARED_TENSORS_MAX tensors."""
-    models = models_by_id(session, candidates)
-    kept, left = [], COMPARED_TENSORS_MAX
-    for candidate in candidates:
-        if candidate in models and models[candidate].tensors <= left:
-            left -= models[candidate].tensors
-            kept.append(candidate)
-    return kept
-
-
-def _edge(model_id: int, relative: Relative) -> MeasuredEdge:
+def _edge(model_id: int, relative: Relative) -> Edge:
     similar = relative.similarity
     older, younger = sorted((model_id, relative.model_id))
-    return MeasuredEdge(
-        younger, older, relative.relation, similar.mean or 0.0, similar.organ_count, similar.change.mean
-    )
+    mean, compared = similar.mean or 0.0, similar.organ_count
+    return Edge(younger, older, relative.relation, similar.change.mean, score=mean, compared=compared)
 
 
 def probe_scores(session: Session, own: Mapping[Slot, ComparableOrgan]) -> dict[int, float]:
@@ -313,6 +301,7 @@ EDGES_MAX = 100
 def resolve_declared(session: Session, newcomer: ModelRow) -> None:
     """Point the edges that `newcomer` declares, and up to EDGES_MAX of others that may mean it, to the best model.
 
+    The best match is chosen, then a complete model, an unquantised one, the most similar one, the finest, the oldest.
     Edges above the limit do not change until the next model of that name is added: the write lock is held meanwhile.
     """
     edges = parents_of(session, [newcomer.id], ("declared",))
@@ -325,9 +314,13 @@ def resolve_declared(session: Session, newcomer: ModelRow) -> None:
         declared = None if child is None else child.declared(edge)
         if child is None or declared is None:
             continue
-        parent = _best(cache, child, declared)
-        if parent != edge.parent_model_id:
-            resolve_declared_edge(session, edge, parent)
+        ties = _finest(_ties(cache, child.identity, declared, child.model.id))
+        if len(ties) > 1:
+            own = cache.organs(child.model)
+            ties.sort(key=lambda model: similarity(own, cache.organs(model)).distance)
+        parent_id = ties[0].id if ties else None
+        if parent_id != edge.parent_model_id:
+            resolve_declared_edge(session, edge, parent_id)
     for edge in edges:
         _derive_relation(session, edge)
 
@@ -415,48 +408,35 @@ def _edges_that_may_mean(session: Session, newcomer: ModelRow) -> list[Lineage]:
     named = (visible_models_with_words(session, words, NAMESAKES_MAX) for words in names)
     namesakes = {model.id for models in named for model in models} - {newcomer.id}
     signs = [max((word for word in words if word.isascii()), key=len, default="") for words in names]
-    near = (
-        (rest, text)
-        for text in declared_texts_to(session, namesakes)
-        if _may_contain(text, signs) and (rest := _words_beside(text, names)) is not None
-    )
-    texts = {text for _, text in nsmallest(TEXTS_MAX, near)}
+
+    def near() -> Iterator[tuple[int, str]]:
+        """Yield the texts that contain all words of a name, with the number of their other words."""
+        for text in declared_texts_to(session, namesakes):
+            lower = text.lower()
+            # There are many texts, and most do not even contain the longest word of a name.
+            if not text.isascii() or any(sign in lower for sign in signs):
+                words = set(folded_words(text))
+                rests = [len(words - name) for name in names if name <= words]
+                if rests:
+                    yield min(rests), text
+
+    texts = {text for _, text in nsmallest(TEXTS_MAX, near())}
     return declared_edges_with(session, texts, namesakes, newcomer.id, EDGES_MAX)
 
 
-def _may_contain(text: str, signs: Sequence[str]) -> bool:
-    """Return whether `text` may contain one of `signs`, the longest words of names: a fast test for many texts."""
-    if not text.isascii():
-        return True
-    lower = text.lower()
-    return any(sign in lower for sign in signs)
-
-
-def _words_beside(text: str, names: Sequence[set[str]]) -> int | None:
-    """Return how many words `text` has beside those of a name that it contains; None if it contains none."""
-    words = set(folded_words(text))
-    return min((len(words - name) for name in names if name <= words), default=None)
-
-
-def _best(cache: _Cache, child: _Described, declared: DeclaredParent) -> int | None:
-    """Return the registered model that is meant, or None.
-
-    It has the child's architecture and is not the child. If the child names itself, other models that name
-    themselves are excluded. The best match is chosen, then a complete model, an unquantised one, the most similar,
-    the oldest.
-    """
-    ties = _ties(cache, child.identity, declared, child.model.id)
-    return _most_similar(cache, child.model, ties).id if ties else None
-
-
 def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: int | None = None) -> list[ModelRow]:
-    """Return the candidates that match equally well, better than all others."""
+    """Return the candidates that match equally well, better than all others.
+
+    They have the child's architecture and are not the child. If the child names itself, other models that name
+    themselves are excluded.
+    """
     others = cache.models_named(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
     copies = match(declared, child) is not None
     ranked: dict[int, tuple[Match, bool, bool]] = {}
     for candidate in others.values():
         matched = None if candidate.model.id == child_id else match(declared, candidate.identity)
-        if matched is None or _foreign(child, candidate.identity) or (copies and candidate.is_copy()):
+        architectures = {child.architecture, candidate.identity.architecture} - {""}
+        if matched is None or len(architectures) > 1 or (copies and candidate.is_copy()):
             continue
         ranked[candidate.model.id] = (
             matched,
@@ -467,23 +447,8 @@ def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: in
     return [others[model_id].model for model_id, rank in ranked.items() if rank == best]
 
 
-def _foreign(child: Identity, candidate: Identity) -> bool:
-    first, second = child.architecture, candidate.architecture
-    return bool(first and second and first != second)
-
-
 def _bits_a_value(model: ModelRow) -> float:
     return 8 * model.size_bytes / max(model.parameters, 1)
-
-
-def _most_similar(cache: _Cache, child: ModelRow, ties: list[ModelRow]) -> ModelRow:
-    """Return the candidate whose weights are most similar to the child's, then the finest, then the oldest."""
-    ties = _finest(ties)
-    if len(ties) == 1:
-        return ties[0]
-    own = cache.organs(child)
-    distances = {model.id: similarity(own, cache.organs(model)).distance for model in ties}
-    return min(ties, key=lambda model: distances[model.id])
 
 
 def _finest(ties: list[ModelRow]) -> list[ModelRow]:
@@ -493,11 +458,11 @@ def _finest(ties: list[ModelRow]) -> list[ModelRow]:
 def _described(session: Session, model_ids: Collection[int]) -> dict[int, _Described]:
     """Return the models with the names and the parents in their headers."""
     models = models_by_id(session, model_ids)
-    texts = metadata_texts(session, models, (*IDENTITY_KEYS, *PARENT_KEYS))
-    return {model.id: _described_by(model, texts[model.id]) for model in models.values()}
-
-
-def _described_by(model: ModelRow, texts: dict[str, str]) -> _Described:
-    own = (texts.get(key, "") for key in IDENTITY_KEYS)
-    identity = Identity(model.namespace, model.name, model.title or "", model.architecture or "", *own)
-    return _Described(model, identity, tuple(parent for _, parent in numbered_parents(texts)))
+    texts = metadata_of_models(session, models, (*IDENTITY_KEYS, *PARENT_KEYS), "string")
+    described = {}
+    for model in models.values():
+        own = (texts[model.id].get(key, "") for key in IDENTITY_KEYS)
+        identity = Identity(model.namespace, model.name, model.title or "", model.architecture or "", *own)
+        parents = tuple(parent for _, parent in numbered_parents(texts[model.id]))
+        described[model.id] = _Described(model, identity, parents)
+    return described

@@ -6,7 +6,7 @@ source are equal to the last byte. With an importance matrix they are not: then 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -51,23 +51,15 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class _Encoded:
     """A matrix of a quantisation, and the one at the same place of a possible source."""
 
-    name: Slot
+    place: Slot
     dtype: DType
     source_dtype: DType
     elements: int
     blob: BlobRow
     source: BlobRow
-
-
-@dataclass(slots=True)
-class _Compared:
-    """Blocks that were compared."""
-
-    equal: int = 0
-    blocks: int = 0
 
 
 def settle_sources(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int]) -> int:
@@ -82,12 +74,13 @@ def settle_sources(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int])
             attempts = _attempts(session, model_id)
         shares = {}
         for edge_id, pairs in attempts.items():
-            compared = _Compared()
+            equal = blocks = 0
             for pair in pairs:
                 with suppress(StoreError):
-                    _compare(blobs, pair, compared, SAMPLE_ELEMENTS)
-            if compared.blocks:
-                shares[edge_id] = compared.equal / compared.blocks
+                    own_equal, own_blocks = _compare(blobs, pair, SAMPLE_ELEMENTS)
+                    equal, blocks = equal + own_equal, blocks + own_blocks
+            if blocks:
+                shares[edge_id] = equal / blocks
         if shares:
             with catalog.writing() as session:
                 record_matched(session, shares)
@@ -104,30 +97,33 @@ def prove_source(
     encoder for its tensor types. `progress` gets sizes in bytes. Raises StoreError.
     """
     with catalog.reading() as session:
-        quantised, source = _in_direction(session, first, second)
-        if quantised is None or source is None:
+        dtypes = main_dtypes(session, [first.id, second.id])
+        floating = [model for model in (first, second) if dtypes.get(model.id) in FLOATS]
+        quantised = [model for model in (first, second) if dtypes.get(model.id, "F32") not in FLOATS]
+        if not len(floating) == len(quantised) == 1:
             return None
-        own, sources = (organs_by_slot(session, model.id) for model in (quantised, source))
+        own, sources = (organs_by_slot(session, model.id) for model in (*quantised, *floating))
         pairs = _pairs(session, own, sources, None)
     if not pairs:
         return None
-    total, exact, differing = _Compared(), 0, []
+    equal_blocks = blocks = exact = 0
+    differing = []
     for pair in pairs:
-        compared = _Compared()
-        _compare(blobs, pair, compared, pair.elements)
-        total.equal, total.blocks = total.equal + compared.equal, total.blocks + compared.blocks
-        exact += compared.equal == compared.blocks
-        if compared.equal < compared.blocks:
-            differing.append(_name(pair.name))
+        own_equal, own_blocks = _compare(blobs, pair, pair.elements)
+        equal_blocks, blocks = equal_blocks + own_equal, blocks + own_blocks
+        if own_equal == own_blocks:
+            exact += 1
+        else:
+            differing.append(_name(pair.place))
         progress(pair.blob.size_bytes)
-    identical, unequal, unchecked = _compare_others(own, sources, {pair.name for pair in pairs})
+    identical, unequal, unchecked = _compare_others(own, sources, {pair.place for pair in pairs})
     return Proof(
-        quantised=quantised.full_name,
-        source=source.full_name,
+        quantised=quantised[0].full_name,
+        source=floating[0].full_name,
         exact=exact,
         organs=len(pairs),
-        equal_blocks=total.equal,
-        blocks=total.blocks,
+        equal_blocks=equal_blocks,
+        blocks=blocks,
         differing=tuple(differing),
         identical=identical,
         unequal=tuple(map(_name, unequal)),
@@ -165,15 +161,7 @@ def _name(place: Slot) -> str:
     return f"{where}{slot}" if tower == "text" else f"{tower} {where}{slot}"
 
 
-def _in_direction(session: Session, first: ModelRow, second: ModelRow) -> tuple[ModelRow | None, ModelRow | None]:
-    """Return the quantisation and the model that may be its source."""
-    dtypes = main_dtypes(session, [first.id, second.id])
-    floating = [model for model in (first, second) if dtypes.get(model.id) in FLOATS]
-    quantised = [model for model in (first, second) if dtypes.get(model.id, "F32") not in FLOATS]
-    return (quantised[0], floating[0]) if len(floating) == len(quantised) == 1 else (None, None)
-
-
-def _attempts(session: Session, model_id: int) -> dict[int, list[_Pair]]:
+def _attempts(session: Session, model_id: int) -> dict[int, list[_Encoded]]:
     """Return what is to be compared for each measured edge of a model that was not tried, by the edge's id."""
     edges = measured_edges(session, model_id)
     others = {edge.id: other_end(edge, model_id) for edge in edges}
@@ -189,7 +177,11 @@ def _attempts(session: Session, model_id: int) -> dict[int, list[_Pair]]:
     ]
     open_edges.sort(key=lambda edge: (edge.change or 0.0, edge.id))
     if not is_quantised:
-        open_edges = [edge for edge in open_edges if not _has_source(session, others[edge.id])]
+        open_edges = [
+            edge
+            for edge in open_edges
+            if all((tried.matched or 0.0) < MATCHED_MIN for tried in measured_edges(session, others[edge.id]))
+        ]
     attempts = {}
     for edge in open_edges[: CANDIDATES_MAX if is_quantised else QUANTISATIONS_MAX]:
         ends = (model_id, others[edge.id]) if is_quantised else (others[edge.id], model_id)
@@ -198,35 +190,24 @@ def _attempts(session: Session, model_id: int) -> dict[int, list[_Pair]]:
     return attempts
 
 
-def _has_source(session: Session, model_id: int) -> bool:
-    return any((edge.matched or 0.0) >= MATCHED_MIN for edge in measured_edges(session, model_id))
-
-
 def _pairs(
     session: Session, own: Mapping[Slot, ComparableOrgan], sources: Mapping[Slot, ComparableOrgan], places: int | None
-) -> list[_Pair]:
+) -> list[_Encoded]:
     """Return the matrices of a quantisation and of its source to compare: `places` of them, or all of them."""
     possible = {slot: organ for slot, organ in own.items() if _can_compare(organ, sources.get(slot))}
     chosen = probes(possible, places) if places is not None else list(possible)
     organ_ids = [organs[slot].identity for slot in chosen for organs in (own, sources)]
-    blob_ids = blobs_of_organs(session, [identity for identity in organ_ids if isinstance(identity, int)])
-    rows = {row.id: row for row in blobs_by_id(session, set(blob_ids.values())).values()}
-    return list(_with_blobs(chosen, own, sources, dict(blob_ids.items()), rows))
-
-
-def _with_blobs(
-    chosen: Sequence[Slot],
-    own: Mapping[Slot, ComparableOrgan],
-    sources: Mapping[Slot, ComparableOrgan],
-    blob_ids: Mapping[Hashable, int],
-    rows: Mapping[int, BlobRow],
-) -> Iterator[_Pair]:
+    known = blobs_of_organs(session, [identity for identity in organ_ids if isinstance(identity, int)])
+    blob_ids: dict[Hashable, int] = dict(known.items())
+    rows = blobs_by_id(session, set(blob_ids.values()))
+    pairs = []
     for slot in chosen:
-        ends = [rows.get(blob_ids.get(organs[slot].identity, 0)) for organs in (own, sources)]
-        if ends[0] is not None and ends[1] is not None:
+        blob, source = (rows.get(blob_ids.get(organs[slot].identity, 0)) for organs in (own, sources))
+        if blob is not None and source is not None:
             dtype = dtype_by_name(own[slot].dtype)
-            elements = ends[0].size_bytes // dtype.block_bytes * dtype.block_elements
-            yield _Pair(slot, dtype, dtype_by_name(sources[slot].dtype), elements, ends[0], ends[1])
+            elements = blob.size_bytes // dtype.block_bytes * dtype.block_elements
+            pairs.append(_Encoded(slot, dtype, dtype_by_name(sources[slot].dtype), elements, blob, source))
+    return pairs
 
 
 def _can_compare(own: ComparableOrgan, source: ComparableOrgan | None) -> bool:
@@ -240,27 +221,26 @@ def _can_compare(own: ComparableOrgan, source: ComparableOrgan | None) -> bool:
     )
 
 
-def _compare(blobs: BlobStore, pair: _Pair, compared: _Compared, elements: int) -> None:
-    """Compare `elements` values in the middle of a matrix, or all values. Raises StoreError."""
+def _compare(blobs: BlobStore, pair: _Encoded, elements: int) -> tuple[int, int]:
+    """Compare `elements` values in the middle of a matrix, or all values; return equal blocks, and all of them.
+
+    Blocks with NaN or infinite values are never equal. Raises StoreError.
+    """
     unit = ENCODED_BYTES // 4
     block = pair.dtype.block_elements
     count = min(elements, pair.elements) // block * block
     begin = (pair.elements - count) // 2 // block * block
+    equal = 0
     with ExitStack() as opened:
         own, source = (RangeReader(opened.enter_context(blobs.open(row))) for row in (pair.blob, pair.source))
         for start in range(begin, begin + count, unit):
             size = min(unit, begin + count - start)
-            blocks = own.read(pair.dtype.size_bytes(start), pair.dtype.size_bytes(size))
+            stored = own.read(pair.dtype.size_bytes(start), pair.dtype.size_bytes(size))
             values = source.read(pair.source_dtype.size_bytes(start), pair.source_dtype.size_bytes(size))
-            compared.equal += _equal_blocks(blocks, values, pair)
-            compared.blocks += size // pair.dtype.block_elements
-
-
-def _equal_blocks(blocks: bytes, values: bytes, pair: _Pair) -> int:
-    """Return the number of blocks that encoding the values gives. Blocks with NaN or infinite values never count."""
-    floats = decode(values, pair.source_dtype).astype(np.float32)
-    usable = np.abs(floats) <= LARGEST
-    encoded = encode(np.where(usable, floats, np.float32(0)), pair.dtype)
-    rows = [np.frombuffer(data, np.uint8).reshape(-1, pair.dtype.block_bytes) for data in (blocks, encoded)]
-    is_equal = (rows[0] == rows[1]).all(axis=1) & usable.reshape(-1, pair.dtype.block_elements).all(axis=1)
-    return int(np.count_nonzero(is_equal))
+            floats = decode(values, pair.source_dtype).astype(np.float32)
+            usable = np.abs(floats) <= LARGEST
+            encoded = encode(np.where(usable, floats, np.float32(0)), pair.dtype)
+            rows = [np.frombuffer(data, np.uint8).reshape(-1, pair.dtype.block_bytes) for data in (stored, encoded)]
+            is_equal = (rows[0] == rows[1]).all(axis=1) & usable.reshape(-1, block).all(axis=1)
+            equal += int(np.count_nonzero(is_equal))
+    return equal, count // block

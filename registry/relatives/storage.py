@@ -23,7 +23,6 @@ from organs.registry.entities.storage import (
     ROWS_DEFAULT,
     ROWS_MAX,
     Storage,
-    StoredEncoding,
     StoredFamily,
     StoredModel,
     StoredSizes,
@@ -42,51 +41,39 @@ def storage(session: Session, limit: int = ROWS_DEFAULT) -> Storage:
     encodings = cached(session, "stored encodings", lambda: stored_encodings(session))
     families = listed_families(session)
     shown = cached(session, ("stored families", limit), lambda: _largest_families(session, families, sizes, limit))
-    models = _largest_models(session, sizes, limit)
-    return Storage(
-        **_totals(sizes, encodings),
-        families=shown,
-        families_left_out=max(0, len(families) - len(shown)),
-        models=models,
-        models_left_out=len(sizes.models) - len(models),
-        encodings=tuple(encodings),
-    )
-
-
-def _totals(sizes: SizesByModel, encodings: Sequence[StoredEncoding]) -> dict[str, int]:
+    by_size = sorted(sizes.models, key=lambda model_id: (-sizes.models[model_id].stored.stored_bytes, model_id))
+    rows = models_in_any_state(session, by_size[:limit])
     files = sum(model.files_bytes for model in sizes.models.values())
     plain = sum(row.size_bytes for row in encodings)
     stored = sum(row.stored_bytes for row in encodings)
     compression = max(0, sizes.alone_saved_bytes)  # tiny organs need more bytes on the disk than plain
-    return {
-        "parts": sum(row.parts for row in encodings),
-        "size_bytes": plain,
-        "stored_bytes": stored,
-        "saved_bytes": max(0, plain - stored),
-        "models_count": len(sizes.models),
-        "files_bytes": files,
-        "once_bytes": max(0, files - sizes.plain_bytes),
-        "compression_bytes": compression,
-        "parents_bytes": max(0, sizes.plain_bytes - (sizes.needed_bytes - sizes.kept_bytes) - compression),
-        "needed_bytes": sizes.needed_bytes,
-        "kept_bytes": sizes.kept_bytes,
-        "unneeded_bytes": max(0, stored - sizes.needed_bytes),
-    }
-
-
-def _largest_models(session: Session, sizes: SizesByModel, limit: int) -> tuple[StoredModel, ...]:
-    ordered = sorted(sizes.models, key=lambda model_id: (-sizes.models[model_id].stored.stored_bytes, model_id))[:limit]
-    rows = models_in_any_state(session, ordered)
-    return tuple(
-        StoredModel(
-            name=rows[model_id].full_name,
-            state=rows[model_id].state,
-            files_bytes=size.files_bytes,
-            own_bytes=size.own_bytes,
-            **asdict(size.stored),
-        )
-        for model_id in ordered
-        if (size := sizes.models[model_id])
+    return Storage(
+        parts=sum(row.parts for row in encodings),
+        size_bytes=plain,
+        stored_bytes=stored,
+        saved_bytes=max(0, plain - stored),
+        models_count=len(sizes.models),
+        files_bytes=files,
+        once_bytes=max(0, files - sizes.plain_bytes),
+        compression_bytes=compression,
+        parents_bytes=max(0, sizes.plain_bytes - (sizes.needed_bytes - sizes.kept_bytes) - compression),
+        needed_bytes=sizes.needed_bytes,
+        kept_bytes=sizes.kept_bytes,
+        unneeded_bytes=max(0, stored - sizes.needed_bytes),
+        families=shown,
+        families_left_out=max(0, len(families) - len(shown)),
+        models=tuple(
+            StoredModel(
+                name=rows[model_id].full_name,
+                state=rows[model_id].state,
+                files_bytes=sizes.models[model_id].files_bytes,
+                own_bytes=sizes.models[model_id].own_bytes,
+                **asdict(sizes.models[model_id].stored),
+            )
+            for model_id in by_size[:limit]
+        ),
+        models_left_out=max(0, len(by_size) - limit),
+        encodings=tuple(encodings),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from organs.registry.amounts import NO_VALUE, count_text, share_text, size_text, theta_text
-from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
+from organs.registry.entities.report import Cell, CellKind, Report, ReportSection, ReportTable
 
 TEXT_KINDS = (CellKind.TEXT, CellKind.NAME)
 THETA_ENDING, CAUTION_KEY = "theta_degrees", "caution"
@@ -34,7 +34,10 @@ def grid(section: ReportSection) -> Grid:
     """Return the section as texts for people."""
     if isinstance(section, ReportTable):
         columns = [column for column in section.columns if not column.data_only]
-        rows = (tuple(_text_in(row, column) for column in columns) for row in section.items)
+        rows = (
+            tuple(cell_text(row[column.key], column.kind, caution_in(row, column.key)) for column in columns)
+            for row in section.items
+        )
         headings = tuple(column.heading for column in columns)
         return Grid(headings, tuple(column.kind for column in columns), tuple(rows))
     figures = (
@@ -48,11 +51,7 @@ def section_sheet(section: ReportSection) -> tuple[tuple[str, ...], tuple[tuple[
     if isinstance(section, ReportTable):
         return tuple(column.key for column in section.columns), tuple(section.rows)
     figures = ((key, figure.value, figure.meaning) for key, figure in section.figures.items())
-    return ("figure", "value", "meaning"), tuple(figures)
-
-
-def _text_in(row: Mapping[str, Cell], column: ReportColumn) -> str:
-    return cell_text(row[column.key], column.kind, caution_in(row, column.key))
+    return FIGURE_HEADINGS, tuple(figures)
 
 
 def caution_in(row: Mapping[str, Cell], key: str) -> str:
@@ -97,7 +96,17 @@ _ENTITIES = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 
 def markdown(report: Report) -> str:
     """Return the report as Markdown, with a line end at the end."""
-    return "\n".join(_lines(report)) + "\n"
+    lines = [f"# {escaped(report.title)}"]
+    for key, section in report.sections.items():
+        texts = grid(section)
+        lines += [
+            *_paragraphs(report.opening if key == report.main else ()),
+            *("", f"## {escaped(section.title)}"),
+            *_paragraphs(section.before),
+            *(("", *_table_lines(texts)) if texts.rows else ()),
+            *_paragraphs(section.after),
+        ]
+    return "\n".join([*lines, *_paragraphs(report.closing)]) + "\n"
 
 
 def escaped(text: str) -> str:
@@ -105,57 +114,38 @@ def escaped(text: str) -> str:
     return _MARKS.sub(r"\\\g<0>", " ".join(text.split()).translate(_ENTITIES))
 
 
-def _lines(report: Report) -> Iterator[str]:
-    yield f"# {escaped(report.title)}"
-    for key, section in report.sections.items():
-        yield from _paragraphs(report.opening if key == report.main else ())
-        yield from ("", f"## {escaped(section.title)}")
-        yield from _section_lines(section)
-    yield from _paragraphs(report.closing)
-
-
-def _section_lines(section: ReportSection) -> Iterator[str]:
-    yield from _paragraphs(section.before)
-    texts = grid(section)
-    if texts.rows:
-        yield ""
-        yield from _table_lines(texts)
-    yield from _paragraphs(section.after)
-
-
-def _paragraphs(texts: tuple[str, ...]) -> Iterator[str]:
+def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
-        yield from ("", _LIST_START.sub(_escaped_end, escaped(text)))
-
-
-def _escaped_end(start: re.Match[str]) -> str:
-    return f"{start[1][:-1]}\\{start[1][-1]}"
+        # At the start of a line, a number or a sign could begin a list.
+        yield from ("", _LIST_START.sub(lambda start: f"{start[1][:-1]}\\{start[1][-1]}", escaped(text)))
 
 
 def _table_lines(texts: Grid) -> Iterator[str]:
-    """Yield the lines of a table, with columns that are also aligned in the raw text."""
-    cells = [[_cell(cell, kind) for cell, kind in zip(row, texts.kinds, strict=True)] for row in texts.rows]
+    """Yield the lines of a table, with columns that are also aligned in the raw text.
+
+    Names that need no escaping become code, which no dialect of Markdown changes.
+    """
+    cells = [
+        [
+            f"`{cell}`"
+            if kind == CellKind.NAME and _PLAIN_NAME.fullmatch(cell) and cell.strip() == cell
+            else escaped(cell)
+            for cell, kind in zip(row, texts.kinds, strict=True)
+        ]
+        for row in texts.rows
+    ]
     headings = [escaped(heading) for heading in texts.headings]
     widths = [max(3, *map(len, column)) for column in zip(headings, *cells, strict=True)]
-    yield _row(headings, widths, texts.right)
-    yield _barred("-" * width + ("-:" if right else "--") for width, right in zip(widths, texts.right, strict=True))
-    yield from (_row(row, widths, texts.right) for row in cells)
-
-
-def _row(cells: list[str], widths: list[int], rights: tuple[bool, ...]) -> str:
-    columns = zip(cells, widths, rights, strict=True)
-    return _barred(f" {cell.rjust(width) if right else cell.ljust(width)} " for cell, width, right in columns)
+    for number, row in enumerate([headings, *cells]):
+        columns = zip(row, widths, texts.right, strict=True)
+        yield _barred(f" {cell.rjust(width) if right else cell.ljust(width)} " for cell, width, right in columns)
+        if number == 0:
+            rules = zip(widths, texts.right, strict=True)
+            yield _barred("-" * width + ("-:" if right else "--") for width, right in rules)
 
 
 def _barred(cells: Iterable[str]) -> str:
     return f"|{'|'.join(cells)}|"
-
-
-def _cell(text: str, kind: str) -> str:
-    """Return a cell; names that need no escaping become code, which no dialect of Markdown changes."""
-    return (
-        f"`{text}`" if kind == CellKind.NAME and _PLAIN_NAME.fullmatch(text) and text.strip() == text else escaped(text)
-    )
 
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -172,17 +162,11 @@ def sheet(keys: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 def sheet_lines(rows: Iterable[Sequence[Cell]]) -> str:
     """Return the rows without a header line."""
-    return "".join(f"{_line(row)}\n" for row in rows)
-
-
-def _line(row: Sequence[Cell]) -> str:
-    # With "\n" as its line end, the writer would not quote a carriage return, which readers take for a line end.
-    output = io.StringIO()
-    csv.writer(output, lineterminator="\r\n").writerow([_harmless(cell) for cell in row])
-    return output.getvalue().removesuffix("\r\n")
-
-
-def _harmless(cell: Cell) -> str | int | float:
-    if cell is None:
-        return ""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell
+    lines = []
+    for row in rows:
+        # With "\n" as its line end, the writer would not quote a carriage return, which readers take for a line end.
+        output = io.StringIO()
+        harmless = [f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA_STARTS) else cell for cell in row]
+        csv.writer(output, lineterminator="\r\n").writerow(harmless)
+        lines.append(output.getvalue().removesuffix("\r\n") + "\n")
+    return "".join(lines)

@@ -5,6 +5,7 @@ The readings come from a catalog, or from files that are not registered: both gi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,7 +13,6 @@ from typing import TypeVar
 from organs.registry.anatomy import Component, OrganType, Place, component_of
 from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
 from organs.registry.measures import THETA_LEGEND, caution_of_mean, theta_caution
-from organs.registry.reports.statistics import QUARTILES, deviation_of_means, distribution_of, mean_of
 from organs.registry.reports.words import (
     BLOCKS,
     COMPONENT_WORDS,
@@ -29,6 +29,7 @@ from organs.registry.reports.words import (
 
 DEPTH_ROWS_MAX = 32
 """Rows of the table by depth. Neighbouring blocks of a deeper tower share a row."""
+QUARTILES = (0.25, 0.5, 0.75)
 G = TypeVar("G", bound=Hashable)
 Quartiles = tuple[float | None, ...]
 """The quartiles of θ in degrees; None without a θ."""
@@ -90,10 +91,11 @@ class GroupFigures:
 
     @property
     def theta_deviation(self) -> float | None:
-        """The standard deviation of θ in degrees (divided by the count)."""
-        if not self.measured:
+        """The standard deviation of θ in degrees (divided by the count); 0 if rounding makes it imaginary."""
+        mean = self.mean_theta
+        if mean is None:
             return None
-        return deviation_of_means(self.theta_sum / self.measured, self.theta_square_sum / self.measured)
+        return math.sqrt(max(self.theta_square_sum / self.measured - mean * mean, 0.0))
 
     @property
     def caution(self) -> str:
@@ -151,20 +153,88 @@ def grouped(items: Iterable[tuple[G, GroupFigures]]) -> dict[G, GroupFigures]:
     return groups
 
 
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """The distribution of a set of numbers; all values but the count are None if it is empty."""
+
+    count: int
+    mean: float | None = None
+    deviation: float | None = None
+    """The standard deviation of these numbers (divided by their count)."""
+    minimum: float | None = None
+    quartiles: Quartiles = (None,) * len(QUARTILES)
+    maximum: float | None = None
+
+
+def distribution_of(values: Iterable[float]) -> Distribution:
+    """Return the distribution of `values`, in any order. Quartiles are interpolated between neighbours."""
+    ordered = sorted(values)
+    count = len(ordered)
+    if not count:
+        return Distribution(0)
+    mean = math.fsum(ordered) / count
+    variance = math.fsum((value - mean) ** 2 for value in ordered) / count
+    quartiles = tuple(quantile(count, share, ordered) for share in QUARTILES)
+    return Distribution(count, mean, math.sqrt(variance), ordered[0], quartiles, ordered[-1])
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are not None; None if there are none."""
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) / len(numbers) if numbers else None
+
+
+def quantile_ranks(count: int, share: float) -> tuple[int, int]:
+    """Return the ranks, counted from 0, of the two numbers around the quantile."""
+    below = int((count - 1) * share)
+    return below, min(below + 1, count - 1)
+
+
+def quantile(count: int, share: float, at_rank: Sequence[float] | Mapping[int, float]) -> float:
+    """Return the quantile from the numbers at `quantile_ranks`, by linear interpolation."""
+    below, above = quantile_ranks(count, share)
+    low, high = at_rank[below], at_rank[above]
+    return low + (high - low) * ((count - 1) * share - below)
+
+
+CAUTION = ReportColumn("caution", "caution", CellKind.TEXT, data_only=True)
+"""Why the θ of a row is uncertain."""
+MODEL = ReportColumn("model", "model", CellKind.NAME)
+MODELS = ReportColumn("models_count", "models", CellKind.COUNT)
+TYPE = ReportColumn("type", "type", CellKind.TEXT)
+DTYPE = ReportColumn("dtype", "tensor type", CellKind.TEXT)
+TENSORS = ReportColumn("tensors_count", "tensors", CellKind.COUNT)
+MEASURED = ReportColumn("measured_count", "with θ", CellKind.COUNT, data_only=True)
+PARAMETERS = ReportColumn("parameters_count", "parameters", CellKind.LARGE)
+SIZE = ReportColumn("size_bytes", "size", CellKind.SIZE)
+MEAN_THETA = ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES)
+MATRIX_THETA = ReportColumn("matrix_mean_theta_degrees", "matrix θ", CellKind.DEGREES)
+MEAN_SIGNAL = ReportColumn("mean_signal", "signal", CellKind.SHARE)
+MEAN_SPECTRAL = ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE)
+_DEVIATION = ReportColumn("theta_standard_deviation_degrees", "deviation", CellKind.DEGREES)
+_LOWEST = ReportColumn("minimum_theta_degrees", "lowest", CellKind.DEGREES, data_only=True)
+_HIGHEST = ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES, data_only=True)
+TENSOR_COLUMNS = (
+    ReportColumn("tensor", "tensor", CellKind.NAME),
+    TYPE,
+    DTYPE,
+    ReportColumn("shape", "shape", CellKind.TEXT),
+    ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
+    ReportColumn("theta_degrees", "θ", CellKind.DEGREES),
+    ReportColumn("spectral_signal", "spectral", CellKind.SHARE),
+    CAUTION,
+)
+
+
 def types_of(readings: Sequence[TensorReading], *, before: str, empty: str) -> ReportTable:
     """Return the table of `types_table` for `readings`."""
     groups = grouped((reading.place.type, figures_of(reading)) for reading in readings)
-    thetas: dict[OrganType, list[float]] = {}
+    thetas: dict[OrganType, list[float]] = {kind: [] for kind in groups}
     for reading in readings:
         if reading.theta is not None:
-            thetas.setdefault(reading.place.type, []).append(reading.theta)
-    quartiles = {kind: _quartiles(thetas.get(kind, [])) for kind in groups}
+            thetas[reading.place.type].append(reading.theta)
+    quartiles = {kind: distribution_of(values).quartiles for kind, values in thetas.items()}
     return types_table(groups, quartiles, before=before, empty=empty)
-
-
-def _quartiles(thetas: Sequence[float]) -> Quartiles:
-    spread = distribution_of(thetas)
-    return spread.lower, spread.median, spread.upper
 
 
 def types_table(
@@ -173,39 +243,40 @@ def types_table(
     """Return θ and spectral signal by type; `quartiles` are those of θ."""
     types = sorted(groups)
     roles = "; ".join(f"{kind.value} is {TYPE_WORDS[kind]}" for kind in types)
+    notes = [SPREAD, SPECTRAL_OF_TYPES]
+    if any(not figures.spectral_count for figures in groups.values()):
+        notes.append(LISTS)
+    notes += _left_out(groups.values())
     return table(
         title="By type of tensor",
-        columns=_TYPE_COLUMNS,
-        rows=tuple(_type_row(kind, groups[kind], quartiles[kind]) for kind in types),
+        columns=(
+            *(TYPE, TENSORS, SIZE, MEASURED, MEAN_THETA, _DEVIATION, _LOWEST),
+            ReportColumn("theta_lower_quartile_degrees", "25%", CellKind.DEGREES),
+            ReportColumn("theta_median_degrees", "median", CellKind.DEGREES),
+            ReportColumn("theta_upper_quartile_degrees", "75%", CellKind.DEGREES),
+            *(_HIGHEST, MEAN_SPECTRAL, CAUTION),
+        ),
+        rows=[
+            (
+                kind.value,
+                figures.tensors,
+                figures.size_bytes,
+                figures.measured,
+                figures.mean_theta,
+                figures.theta_deviation,
+                figures.theta_minimum,
+                *quartiles[kind],
+                figures.theta_maximum,
+                figures.mean_spectral_signal,
+                figures.caution,
+            )
+            for kind in types
+            for figures in [groups[kind]]
+        ],
         before=(f"{before} {roles[:1].upper()}{roles[1:]}.",),
-        after=_notes(list(groups.values())),
+        after=(" ".join(notes), *((TYPES_DIFFER,) if len(groups) > 1 else ())),
         empty=empty,
     )
-
-
-def _type_row(kind: OrganType, figures: GroupFigures, quartiles: Quartiles) -> tuple[Cell, ...]:
-    assert len(quartiles) == len(QUARTILES)
-    return (
-        kind.value,
-        figures.tensors,
-        figures.size_bytes,
-        figures.measured,
-        figures.mean_theta,
-        figures.theta_deviation,
-        figures.theta_minimum,
-        *quartiles,
-        figures.theta_maximum,
-        figures.mean_spectral_signal,
-        figures.caution,
-    )
-
-
-def _notes(groups: Sequence[GroupFigures]) -> tuple[str, ...]:
-    words = [SPREAD, SPECTRAL_OF_TYPES]
-    if any(not figures.spectral_count for figures in groups):
-        words.append(LISTS)
-    words += _left_out(groups)
-    return " ".join(words), *((TYPES_DIFFER,) if len(groups) > 1 else ())
 
 
 def _left_out(groups: Iterable[GroupFigures]) -> list[str]:
@@ -226,32 +297,38 @@ def components_table(groups: Mapping[Component, GroupFigures], *, before: str, e
     roles = "; ".join(
         f"{component.value}: {COMPONENT_WORDS[component]}" for component in components if component in COMPONENT_WORDS
     )
-    words = (f"{before} {roles[:1].upper()}{roles[1:]}.",) if roles else (before,)
     return table(
         title="By component",
-        columns=_COMPONENT_COLUMNS,
-        rows=tuple(_component_row(component, groups[component], total) for component in components),
-        before=words,
+        columns=(
+            ReportColumn("component", "component", CellKind.TEXT),
+            *(TENSORS, PARAMETERS),
+            ReportColumn("parameters_share", "share", CellKind.PERCENT),
+            *(SIZE, MEASURED, MEAN_THETA, _DEVIATION, _LOWEST, _HIGHEST),
+            ReportColumn("matrices_count", "matrices", CellKind.COUNT, data_only=True),
+            *(MEAN_SPECTRAL, CAUTION),
+        ),
+        rows=[
+            (
+                component.value,
+                figures.tensors,
+                figures.elements,
+                figures.elements / total if total else None,
+                figures.size_bytes,
+                figures.measured,
+                figures.mean_theta,
+                figures.theta_deviation,
+                figures.theta_minimum,
+                figures.theta_maximum,
+                figures.spectral_count,
+                figures.mean_spectral_signal,
+                figures.caution,
+            )
+            for component in components
+            for figures in [groups[component]]
+        ],
+        before=(f"{before} {roles[:1].upper()}{roles[1:]}." if roles else before,),
         after=(" ".join([COMPONENTS, *_left_out(groups.values())]),),
         empty=empty,
-    )
-
-
-def _component_row(component: Component, figures: GroupFigures, total: int) -> tuple[Cell, ...]:
-    return (
-        component.value,
-        figures.tensors,
-        figures.elements,
-        figures.elements / total if total else None,
-        figures.size_bytes,
-        figures.measured,
-        figures.mean_theta,
-        figures.theta_deviation,
-        figures.theta_minimum,
-        figures.theta_maximum,
-        figures.spectral_count,
-        figures.mean_spectral_signal,
-        figures.caution,
     )
 
 
@@ -264,37 +341,51 @@ def blocks_of(readings: Iterable[TensorReading], *, empty: str) -> ReportTable:
     for reading in readings:
         if reading.place.block is not None:
             towers.setdefault(reading.place.tower.value, {}).setdefault(reading.place.block, []).append(reading)
+    kinds = (OrganType.SKELETON, OrganType.ORGAN, OrganType.NORM)
     rows: list[tuple[Cell, ...]] = []
-    shared = 1
+    shared, has_values = 1, False
     for tower, blocks in sorted(towers.items()):
         width = -(-len(blocks) // DEPTH_ROWS_MAX)
         shared = max(shared, width)
         numbers = sorted(blocks)
         for begin in range(0, len(numbers), width):
             part = numbers[begin : begin + width]
-            rows.append(_depth_row(tower, part, [reading for number in part for reading in blocks[number]]))
-    has_values = any(cell for row in rows for cell in row[_DEPTH_PLACE:])
+            first, last = part[0], part[-1]
+            groups = grouped((one.place.type, figures_of(one)) for number in part for one in blocks[number])
+            attention, feed_forward, norm = (groups.get(kind, GroupFigures()) for kind in kinds)
+            means = (
+                *(figures.mean_theta for figures in (attention, feed_forward, norm)),
+                *(figures.mean_spectral_signal for figures in (attention, feed_forward)),
+                *(figures.caution for figures in (attention, feed_forward, norm)),
+            )
+            has_values = has_values or any(means)
+            tensors = sum(figures.tensors for figures in groups.values())
+            rows.append((tower, str(first) if first == last else f"{first}-{last}", first, last, tensors, *means))
     neighbours = f" Up to {shared} neighbouring blocks share a row." if shared > 1 else ""
     return table(
         title="By depth",
-        columns=_DEPTH_COLUMNS,
-        rows=tuple(rows) if has_values else (),
-        before=(_DEPTH + neighbours,),
+        columns=(
+            ReportColumn("tower", "tower", CellKind.TEXT),
+            ReportColumn("blocks", "blocks", CellKind.TEXT),
+            ReportColumn("first_block", "first block", CellKind.COUNT, data_only=True),
+            ReportColumn("last_block", "last block", CellKind.COUNT, data_only=True),
+            TENSORS,
+            ReportColumn("skeleton_mean_theta_degrees", "att. θ", CellKind.DEGREES),
+            ReportColumn("organ_mean_theta_degrees", "ff. θ", CellKind.DEGREES),
+            ReportColumn("norm_mean_theta_degrees", "norm θ", CellKind.DEGREES),
+            ReportColumn("skeleton_mean_spectral_signal", "att. spectral", CellKind.SHARE),
+            ReportColumn("organ_mean_spectral_signal", "ff. spectral", CellKind.SHARE),
+            *(ReportColumn(f"{kind}_caution", "caution", CellKind.TEXT, data_only=True) for kind in kinds),
+        ),
+        rows=rows if has_values else (),
+        before=(
+            (
+                "Means over the attention tensors (att., the type skeleton), the feed-forward tensors (ff., the type "
+                f"organ) and the norms of each block, from the first block to the last.{neighbours}"
+            ),
+        ),
         after=(BLOCKS,),
         empty=empty,
-    )
-
-
-def _depth_row(tower: str, blocks: Sequence[int], readings: Iterable[TensorReading]) -> tuple[Cell, ...]:
-    groups = grouped((reading.place.type, figures_of(reading)) for reading in readings)
-    attention, feed_forward, norm = (groups.get(kind, GroupFigures()) for kind in _DEPTH_TYPES)
-    first, last = blocks[0], blocks[-1]
-    return (
-        *(tower, str(first) if first == last else f"{first}-{last}", first, last),
-        sum(figures.tensors for figures in groups.values()),
-        *(figures.mean_theta for figures in (attention, feed_forward, norm)),
-        *(figures.mean_spectral_signal for figures in (attention, feed_forward)),
-        *(figures.caution for figures in (attention, feed_forward, norm)),
     )
 
 
@@ -305,7 +396,12 @@ def wells_of(readings: Iterable[TensorReading], limit: int) -> ReportTable:
         title="Gravitational wells: matrices with the lowest θ",
         columns=TENSOR_COLUMNS,
         rows=_extreme(matrices, limit, sign=1),
-        before=(f"The lowest first, at most {limit:,} of {len(matrices):,} matrices. {_NO_NORMS} {LISTED}",),
+        before=(
+            (
+                f"The lowest first, at most {limit:,} of {len(matrices):,} matrices. Norms and lists of numbers are "
+                f"left out. {LISTED}"
+            ),
+        ),
         after=(WELLS, THETA_LEGEND),
         empty="There is no matrix with a θ.",
     )
@@ -343,76 +439,6 @@ def tensor_row(reading: TensorReading) -> tuple[Cell, ...]:
     )
 
 
-def count_blocks(readings: Iterable[TensorReading]) -> int:
-    """Return the number of blocks in all towers."""
-    return len({(reading.place.tower, reading.place.block) for reading in readings if reading.place.block is not None})
-
-
 def matrix_theta(readings: Iterable[TensorReading]) -> float | None:
     """Return the mean θ of the matrices, in degrees."""
     return mean_of(reading.theta for reading in readings if reading.is_matrix)
-
-
-_DEPTH = (
-    "Means over the attention tensors (att., the type skeleton), the feed-forward tensors (ff., the type organ) and "
-    "the norms of each block, from the first block to the last."
-)
-_NO_NORMS = "Norms and lists of numbers are left out."
-_DEPTH_TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.NORM)
-CAUTION_COLUMN = ReportColumn("caution", "caution", CellKind.TEXT, data_only=True)
-"""Why the θ of a row is uncertain."""
-_TYPE_COLUMNS = (
-    ReportColumn("type", "type", CellKind.TEXT),
-    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
-    ReportColumn("size_bytes", "size", CellKind.SIZE),
-    ReportColumn("measured_count", "with θ", CellKind.COUNT, data_only=True),
-    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
-    ReportColumn("theta_standard_deviation_degrees", "deviation", CellKind.DEGREES),
-    ReportColumn("minimum_theta_degrees", "lowest", CellKind.DEGREES, data_only=True),
-    ReportColumn("theta_lower_quartile_degrees", "25%", CellKind.DEGREES),
-    ReportColumn("theta_median_degrees", "median", CellKind.DEGREES),
-    ReportColumn("theta_upper_quartile_degrees", "75%", CellKind.DEGREES),
-    ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES, data_only=True),
-    ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
-    CAUTION_COLUMN,
-)
-_COMPONENT_COLUMNS = (
-    ReportColumn("component", "component", CellKind.TEXT),
-    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
-    ReportColumn("parameters_count", "parameters", CellKind.LARGE),
-    ReportColumn("parameters_share", "share", CellKind.PERCENT),
-    ReportColumn("size_bytes", "size", CellKind.SIZE),
-    ReportColumn("measured_count", "with θ", CellKind.COUNT, data_only=True),
-    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
-    ReportColumn("theta_standard_deviation_degrees", "deviation", CellKind.DEGREES),
-    ReportColumn("minimum_theta_degrees", "lowest", CellKind.DEGREES, data_only=True),
-    ReportColumn("maximum_theta_degrees", "highest", CellKind.DEGREES, data_only=True),
-    ReportColumn("matrices_count", "matrices", CellKind.COUNT, data_only=True),
-    ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
-    CAUTION_COLUMN,
-)
-_DEPTH_COLUMNS = (
-    ReportColumn("tower", "tower", CellKind.TEXT),
-    ReportColumn("blocks", "blocks", CellKind.TEXT),
-    ReportColumn("first_block", "first block", CellKind.COUNT, data_only=True),
-    ReportColumn("last_block", "last block", CellKind.COUNT, data_only=True),
-    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
-    ReportColumn("skeleton_mean_theta_degrees", "att. θ", CellKind.DEGREES),
-    ReportColumn("organ_mean_theta_degrees", "ff. θ", CellKind.DEGREES),
-    ReportColumn("norm_mean_theta_degrees", "norm θ", CellKind.DEGREES),
-    ReportColumn("skeleton_mean_spectral_signal", "att. spectral", CellKind.SHARE),
-    ReportColumn("organ_mean_spectral_signal", "ff. spectral", CellKind.SHARE),
-    *(ReportColumn(f"{kind}_caution", "caution", CellKind.TEXT, data_only=True) for kind in _DEPTH_TYPES),
-)
-_DEPTH_PLACE = 5
-"""The columns of _DEPTH_COLUMNS before the means."""
-TENSOR_COLUMNS = (
-    ReportColumn("tensor", "tensor", CellKind.NAME),
-    ReportColumn("type", "type", CellKind.TEXT),
-    ReportColumn("dtype", "tensor type", CellKind.TEXT),
-    ReportColumn("shape", "shape", CellKind.TEXT),
-    ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
-    ReportColumn("theta_degrees", "θ", CellKind.DEGREES),
-    ReportColumn("spectral_signal", "spectral", CellKind.SHARE),
-    CAUTION_COLUMN,
-)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.reports import first_ingests, ingest_reports, newest_ingests
+from organs.registry.catalog.queries.reports import all_ingest_reports, first_ingests, newest_ingests
 from organs.registry.catalog.tables import Ingest, ModelRow
 from organs.registry.entities.base import prepared
 from organs.registry.entities.report import (
@@ -23,9 +23,9 @@ from organs.registry.entities.report import (
     ReportFigure,
     ReportFigures,
     ReportSection,
-    ReportTable,
     table,
 )
+from organs.registry.reports.groups import MODEL, SIZE, TENSORS
 
 
 class StageReport(msgspec.Struct, frozen=True):
@@ -52,12 +52,24 @@ class StoredReport(msgspec.Struct, frozen=True):
 
 
 def ingest_sections(session: Session, limit: int, *, complete: bool) -> dict[str, ReportSection]:
-    """Return the newest `limit` ingests, and the totals over all, by the key of their section."""
-    return _complete(session, limit) if complete else _public(session, limit)
-
-
-def _complete(session: Session, limit: int) -> dict[str, ReportSection]:
-    totals = _totals_of(ingest_reports(session))
+    """Return the newest `limit` ingests and, if `complete`, the totals over all, by the key of their section."""
+    empty = "There are no ingests yet."
+    if not complete:
+        published = table(
+            title="Ingests",
+            columns=(_STARTED, *(MODEL, TENSORS, SIZE)),
+            rows=[
+                (_moment(row.started_at), model.full_name, model.tensors, model.size_bytes)
+                for row, model in first_ingests(session, limit)
+            ],
+            before=(f"The models that were published here, the newest first, at most {limit:,}.",),
+            after=("The owner of the registry also sees the times and the stored sizes.",),
+            empty=empty,
+        )
+        return {"ingests": published}
+    totals = _Totals()
+    for state, report in all_ingest_reports(session):
+        totals.add(state, _decoded(report))
     rows = [_complete_row(row, model, _decoded(row.report)) for row, model in newest_ingests(session, limit)]
     shown = f"The newest {len(rows):,} of {totals.rows:,}" if len(rows) < totals.rows else f"All {totals.rows:,}"
     return {
@@ -66,34 +78,16 @@ def _complete(session: Session, limit: int) -> dict[str, ReportSection]:
             columns=_COMPLETE_COLUMNS,
             rows=rows,
             before=(f"{shown}, the newest first. {_MEANING}",),
-            after=(_THREADS,),
-            empty=_EMPTY,
+            after=(
+                (
+                    "The stages of an ingest run in several threads at the same time, so their times can add up to "
+                    "more than its time."
+                ),
+            ),
+            empty=empty,
         ),
         "ingest_totals": ReportFigures(title="Totals of all ingests", before=(), figures=_figures(totals), after=()),
     }
-
-
-def _public(session: Session, limit: int) -> dict[str, ReportSection]:
-    return {
-        "ingests": _public_table(
-            [
-                (_moment(row.started_at), model.full_name, model.tensors, model.size_bytes)
-                for row, model in first_ingests(session, limit)
-            ],
-            limit,
-        )
-    }
-
-
-def _public_table(rows: list[tuple[Cell, ...]], limit: int) -> ReportTable:
-    return table(
-        title="Ingests",
-        columns=_PUBLIC_COLUMNS,
-        rows=rows,
-        before=(f"The models that were published here, the newest first, at most {limit:,}.",),
-        after=("The owner of the registry also sees the times and the stored sizes.",),
-        empty=_EMPTY,
-    )
 
 
 def _decoded(report: str | None) -> StoredReport:
@@ -168,13 +162,6 @@ class _Totals:
             self.stages[stage] = self.stages.get(stage, 0.0) + (_stage_seconds(report, names) or 0.0)
 
 
-def _totals_of(reports: Iterable[tuple[str, str | None]]) -> _Totals:
-    totals = _Totals()
-    for state, report in reports:
-        totals.add(state, _decoded(report))
-    return totals
-
-
 def _figures(totals: _Totals) -> dict[str, ReportFigure]:
     parts = "; ".join(f"{count:,} {result}" for result, count in sorted(totals.results.items()))
     size, seconds = CellKind.SIZE, CellKind.SECONDS
@@ -213,21 +200,16 @@ _STAGE_WORDS = {
     "write": "Writing to the disk, and comparing with bytes that were stored before.",
     "catalog": "Checking headers, writing rows and finding relatives.",
 }
-_EMPTY = "There are no ingests yet."
 _MEANING = (
     "Every ingest of a file, or of a shard that is stored alone, and every chimera that was composed. New is the size "
     "of the parts that were not stored before, stored is their size after compression. The result of an ingest is "
     "known if the model was registered before. JSON and CSV also have the speed, and the time of each stage."
 )
-_THREADS = (
-    "The stages of an ingest run in several threads at the same time, so their times can add up to more than its time."
-)
+_STARTED = ReportColumn("started_at", "started (UTC)", CellKind.TEXT)
 _COMPLETE_COLUMNS = (
-    ReportColumn("started_at", "started (UTC)", CellKind.TEXT),
-    ReportColumn("model", "model", CellKind.NAME),
+    *(_STARTED, MODEL),
     ReportColumn("result", "result", CellKind.TEXT),
-    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
-    ReportColumn("size_bytes", "size", CellKind.SIZE),
+    *(TENSORS, SIZE),
     ReportColumn("new_bytes", "new", CellKind.SIZE),
     ReportColumn("stored_bytes", "stored", CellKind.SIZE),
     ReportColumn("seconds", "time", CellKind.SECONDS),
@@ -235,10 +217,4 @@ _COMPLETE_COLUMNS = (
     *(ReportColumn(f"{stage}_seconds", stage, CellKind.SECONDS, data_only=True) for stage in _STAGES),
     ReportColumn("source", "source", CellKind.NAME, data_only=True),
     ReportColumn("error", "error", CellKind.TEXT, data_only=True),
-)
-_PUBLIC_COLUMNS = (
-    ReportColumn("started_at", "started (UTC)", CellKind.TEXT),
-    ReportColumn("model", "model", CellKind.NAME),
-    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
-    ReportColumn("size_bytes", "size", CellKind.SIZE),
 )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from sqlalchemy.orm import Session
@@ -20,7 +19,7 @@ from organs.registry.amounts import (
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.model_lists import composed_among
 from organs.registry.catalog.queries.model_names import incomplete_models
-from organs.registry.catalog.queries.relatives import RelatedPair, related_pairs
+from organs.registry.catalog.queries.relatives import RelatedPair, StatedEdge, related_pairs, stated_edges
 from organs.registry.catalog.queries.reports import (
     combined_models,
     equal_models,
@@ -30,14 +29,11 @@ from organs.registry.catalog.queries.reports import (
     models_in_state,
     nonfinite_models,
     running_totals,
-    stated_edges,
     unlicensed_models,
     unrun_chimeras,
     visible_bytes,
 )
-from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
-from organs.registry.entities.about import RegistryTotals
 from organs.registry.entities.report import (
     ROWS_DEFAULT,
     CellKind,
@@ -49,13 +45,15 @@ from organs.registry.entities.report import (
     table,
 )
 from organs.registry.lineage import CLOSE
-from organs.registry.relatives.lineage import DeclaredEdge, stated_groups
+from organs.registry.relatives.lineage import stated_groups
+from organs.registry.reports.groups import MODEL, MODELS
 from organs.registry.reports.ingests import ingest_sections
-from organs.registry.reports.sections import ranking_tables, registry_tables, scale_tables, type_ranges, wells_table
+from organs.registry.reports.ranking import ranking_tables, registry_tables, type_ranges, wells_table
+from organs.registry.reports.scale import scale_tables
 from organs.registry.reports.words import CLOSING, OPENING
 
 
-def current_report(session: Session, *, complete: bool = False) -> Report:
+def current_report(session: Session, *, complete: bool) -> Report:
     """Return the report with the default number of rows, computed once for each state of the catalog."""
     return cached(session, ("registry report", complete), lambda: registry_report(session, complete=complete))
 
@@ -95,10 +93,42 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT, *, complete: bo
 
 def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int, *, complete: bool) -> ReportFigures:
     totals = running_totals(session)
-    figures = _saved(session, totals) if complete and counts else {}
+    figures = {}
+    if complete and counts:
+        files = visible_bytes(session)
+        saved = max(0, files - totals.stored_bytes)
+        share = f"{saved / files:.0%}" if files else "0%"
+        figures["saved_bytes"] = ReportFigure(
+            "disk saved",
+            saved,
+            CellKind.SIZE,
+            f"{share} of the {size_text(files)} of all files, by storing equal parts once, compression and storing "
+            "differences: organ storage lists them.",
+        )
+        figures["stored_bytes"] = ReportFigure(
+            "stored",
+            totals.stored_bytes,
+            CellKind.SIZE,
+            "All parts on the disk, without the other data of the catalog.",
+        )
+    kinds = [
+        f"{count} {singular if count == 1 else plural}"
+        for key, (singular, plural) in _KIND_WORDS.items()
+        if (count := counts.get(key, 0))
+    ]
     figures |= {
-        "models_count": ReportFigure("models", sum(counts.values()), CellKind.COUNT, _kinds(counts)),
-        "tensors_count": ReportFigure("tensors", tensors, CellKind.COUNT, _TENSORS),
+        "models_count": ReportFigure(
+            "models",
+            sum(counts.values()),
+            CellKind.COUNT,
+            f"Registered files, or sets of files: {'; '.join(kinds) or 'none'}.",
+        ),
+        "tensors_count": ReportFigure(
+            "tensors",
+            tensors,
+            CellKind.COUNT,
+            "Counted in every model that has them, but not in chimeras, whose tensors come from these models.",
+        ),
         "organs_count": ReportFigure(
             "distinct tensors",
             totals.organs,
@@ -122,38 +152,6 @@ def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int
     return ReportFigures(title="The registry in figures", before=empty, figures=figures, after=())
 
 
-def _saved(session: Session, totals: RegistryTotals) -> dict[str, ReportFigure]:
-    """Return the space on the disk, and what the registry saves; only its owner may see it."""
-    files = visible_bytes(session)
-    saved = max(0, files - totals.stored_bytes)
-    share = f"{saved / files:.0%}" if files else "0%"
-    return {
-        "saved_bytes": ReportFigure(
-            "disk saved",
-            saved,
-            CellKind.SIZE,
-            f"{share} of the {size_text(files)} of all files, by storing equal parts once, compression and storing "
-            "differences: organ storage lists them.",
-        ),
-        "stored_bytes": ReportFigure(
-            "stored",
-            totals.stored_bytes,
-            CellKind.SIZE,
-            "All parts on the disk, without the other data of the catalog.",
-        ),
-    }
-
-
-def _kinds(counts: dict[tuple[str, bool], int]) -> str:
-    kinds = [
-        f"{count} {singular if count == 1 else plural}"
-        for (kind, complete), (singular, plural) in _KIND_WORDS.items()
-        if (count := counts.get((kind, complete), 0))
-    ]
-    return f"Registered files, or sets of files: {'; '.join(kinds) or 'none'}."
-
-
-_TENSORS = "Counted in every model that has them, but not in chimeras, whose tensors come from these models."
 _KIND_WORDS = {
     ("model", True): ("complete model", "complete models"),
     ("chimera", True): ("chimera, composed in this registry", "chimeras, composed in this registry"),
@@ -173,7 +171,7 @@ PAIRS_READ = 1000
 """The most similar pairs of models that are examined."""
 
 
-class Action(NamedTuple):
+class Advice(NamedTuple):
     """A finding, the first model that it is about, the number of models, and a command that helps."""
 
     finding: str
@@ -182,57 +180,58 @@ class Action(NamedTuple):
     command: str
 
 
-StatedEdge = tuple[int, int | None, str]
-"""The ids of a child and a parent, and the name of the parent as it is declared."""
-
-
 def actions_table(session: Session, *, complete: bool) -> ReportTable:
     """Return what one can do with the registry; if `complete`, also what only its owner may see and do."""
     pairs = related_pairs(session, PAIRS_READ, CLOSE)
     stated = list(stated_edges(session)) if pairs else []
-    found = (
-        *(_of_owner(session) if complete else (), _gains(session)),
-        *(_grafts(session, pairs, stated), _copies(session, pairs, stated), _doubtful(session)),
-    )
-    rows = [*chain(*found)]
     return table(
         title="What you can do",
-        columns=_COLUMNS,
-        rows=rows,
+        columns=(
+            ReportColumn("finding", "finding", CellKind.TEXT),
+            *(MODEL, MODELS),
+            ReportColumn("command", "command", CellKind.NAME),
+        ),
+        rows=[
+            *(_of_owner(session) if complete else ()),
+            *_gains(session),
+            *_grafts(session, pairs, stated),
+            *_copies(session, pairs, stated),
+            *_doubtful(session),
+        ],
         before=("Findings about the registered models, each with a command that shows more.",),
         after=(f"At most {ACTIONS_EACH} rows of each kind are listed.",),
         empty="There is nothing to do: no finding about the registered models.",
     )
 
 
-def _of_owner(session: Session) -> Iterator[Action]:
+def _of_owner(session: Session) -> Iterator[Advice]:
     """Yield what is held for review, hidden or incomplete."""
-    held = models_in_state(session, "quarantined", 1)
+    held = models_in_state(session, "quarantined")
     if held.count:
         models = plural_text(held.count, "model is", "models are")
-        yield Action(f"{models} held for review.", None, held.count, "organ admin submissions")
+        yield Advice(f"{models} held for review.", None, held.count, "organ admin submissions")
     for error in incomplete_models(session)[:ACTIONS_EACH]:
-        yield Action(f"{error}.", None, 1, "organ ingest SHARD")
-    yanked = models_in_state(session, "yanked", 1)
+        yield Advice(f"{error}.", None, 1, "organ ingest SHARD")
+    yanked = models_in_state(session, "yanked")
     if yanked.count:
         sentence = f"{plural_text(yanked.count, 'model is', 'models are')} yanked: hidden from searches and lists."
-        yield Action(sentence, yanked.names[0], yanked.count, f"organ show {yanked.names[0]}")
+        yield Advice(sentence, yanked.first, yanked.count, f"organ show {yanked.first}")
 
 
-def _gains(session: Session) -> Iterator[Action]:
+def _gains(session: Session) -> Iterator[Advice]:
     """Yield the largest gain, and the chimeras that were never validated."""
     best = largest_gain(session)
     if best is not None:
         name, percent, text = best
         sentence = f"The largest measured gain: +{percent:.1f}% on {text} (the perplexity is {percent:.1f}% lower)."
-        yield Action(sentence, name, 1, "organ leaderboard")
-    unrun = unrun_chimeras(session, 1)
+        yield Advice(sentence, name, 1, "organ leaderboard")
+    unrun = unrun_chimeras(session)
     if unrun.count:
         sentence = f"{plural_text(unrun.count, 'chimera was', 'chimeras were')} never validated."
-        yield Action(sentence, unrun.names[0], unrun.count, f"organ validate {unrun.names[0]}")
+        yield Advice(sentence, unrun.first, unrun.count, f"organ validate {unrun.first}")
 
 
-def _grafts(session: Session, close: Iterable[RelatedPair], stated: Iterable[StatedEdge]) -> Iterator[Action]:
+def _grafts(session: Session, close: Iterable[RelatedPair], stated: Iterable[StatedEdge]) -> Iterator[Advice]:
     """Yield those pairs in `close` that have the same shapes and are in no chimera yet.
 
     Pairs of the same quantisation come first, among them declared ones.
@@ -241,9 +240,14 @@ def _grafts(session: Session, close: Iterable[RelatedPair], stated: Iterable[Sta
     pairs = [pair for pair in close if _can_be_combined(pair)]
     composed = composed_among(session, {model.id for pair in pairs for model in (pair.first, pair.second)})
     pairs = [pair for pair in pairs if not composed & {pair.first.id, pair.second.id}]
-    declared = {(child, parent) for child, parent, _ in stated}
+    declared = {(edge.child_id, edge.parent_id) for edge in stated}
     combined = combined_models(session, {model.id for pair in pairs for model in (pair.first, pair.second)})
-    ordered = [(*_base_first(pair.first, pair.second, declared), _change_text(pair)) for pair in pairs]
+    ordered = []
+    for pair in pairs:
+        base, donor = pair.first, pair.second  # the older one first
+        if (base.id, donor.id) in declared:
+            base, donor = donor, base
+        ordered.append((base, donor, _change_text(pair)))
     ordered.sort(  # the most similar stay first
         key=lambda pair: (pair[0].quantisation != pair[1].quantisation, (pair[1].id, pair[0].id) not in declared)
     )
@@ -254,7 +258,7 @@ def _grafts(session: Session, close: Iterable[RelatedPair], stated: Iterable[Sta
             continue
         seen.add(models)
         sentence = f"Organs of {donor.full_name} fit ({change}); no chimera has both models yet."
-        yield Action(sentence, base.full_name, 2, f"organ compat {base.full_name} {donor.full_name}")
+        yield Advice(sentence, base.full_name, 2, f"organ compat {base.full_name} {donor.full_name}")
         if len(seen) == ACTIONS_EACH:
             return
 
@@ -280,51 +284,29 @@ def _can_be_combined(pair: RelatedPair) -> bool:
     )
 
 
-def _base_first(
-    first: ModelRow, second: ModelRow, declared: Collection[tuple[int, int | None]]
-) -> tuple[ModelRow, ModelRow]:
-    if (first.id, second.id) in declared:
-        return second, first
-    if (second.id, first.id) in declared:
-        return first, second
-    return (first, second) if first.id < second.id else (second, first)
-
-
-def _copies(session: Session, close: Sequence[RelatedPair], stated: Iterable[StatedEdge]) -> Iterator[Action]:
+def _copies(session: Session, close: Sequence[RelatedPair], stated: Iterable[StatedEdge]) -> Iterator[Advice]:
     """Yield the models with the same file, and those pairs in `close` that have no declared reason."""
     for names in equal_models(session, ACTIONS_EACH):
-        sentence = f"The same file has {len(names)} names: {_listed(names)}."
-        yield Action(sentence, names[0], len(names), f"organ show {names[0]}")
+        more = f" and {len(names) - ACTIONS_EACH} more" if len(names) > ACTIONS_EACH else ""
+        sentence = f"The same file has {len(names)} names: {', '.join(names[:ACTIONS_EACH])}{more}."
+        yield Advice(sentence, names[0], len(names), f"organ show {names[0]}")
     titles = {model.id: model.title for pair in close for model in (pair.first, pair.second)}
-    groups = stated_groups((DeclaredEdge(child, text, parent) for child, parent, text in stated), titles)
+    groups = stated_groups(stated, titles)
     unexplained = [pair for pair in close if groups.leader(pair.first.id) != groups.leader(pair.second.id)]
     for pair in unexplained[:ACTIONS_EACH]:
         first_name, second_name, change = pair.first.full_name, pair.second.full_name, _change_text(pair)
         sentence = f"Almost identical ({change}) to {second_name}, but neither model names the other as its base."
-        yield Action(sentence, first_name, 2, f"organ compare {first_name} {second_name}")
+        yield Advice(sentence, first_name, 2, f"organ compare {first_name} {second_name}")
 
 
-def _doubtful(session: Session) -> Iterator[Action]:
+def _doubtful(session: Session) -> Iterator[Advice]:
     """Yield the models without a license, and those with weights that are no numbers."""
-    unlicensed = unlicensed_models(session, 1)
+    unlicensed = unlicensed_models(session)
     if unlicensed.count:
         sentence = f"{plural_text(unlicensed.count, 'model states', 'models state')} no license."
-        yield Action(sentence, unlicensed.names[0], unlicensed.count, "organ models license:none")
-    nonfinite = nonfinite_models(session, 1)
+        yield Advice(sentence, unlicensed.first, unlicensed.count, "organ models license:none")
+    nonfinite = nonfinite_models(session)
     if nonfinite.count:
         sentence = f"{plural_text(nonfinite.count, 'model has', 'models have')} weights that are NaN or infinite."
-        command = f"organ report {nonfinite.names[0]} --table anomalies"
-        yield Action(sentence, nonfinite.names[0], nonfinite.count, command)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - ACTIONS_EACH} more" if len(names) > ACTIONS_EACH else ""
-    return ", ".join(names[:ACTIONS_EACH]) + more
-
-
-_COLUMNS = (
-    ReportColumn("finding", "finding", CellKind.TEXT),
-    ReportColumn("model", "model", CellKind.NAME),
-    ReportColumn("models_count", "models", CellKind.COUNT),
-    ReportColumn("command", "command", CellKind.NAME),
-)
+        command = f"organ report {nonfinite.first} --table anomalies"
+        yield Advice(sentence, nonfinite.first, nonfinite.count, command)

@@ -31,18 +31,12 @@ from organs.registry.catalog.vocabulary import (
 from organs.registry.entities.organ import FacetCounts, OrganPage, ThetaBin
 from organs.registry.errors import TooSlow
 from organs.registry.search.facets import BINS, Mask, RollUp, held_roll_up, read_roll_up, sums
+from organs.registry.search.filters import Filters, degrees, placement_condition, resolve
 from organs.registry.search.language import ABSENT, MADE_FROM, QUANT, TAG, Bounds, Query
+from organs.registry.search.likeness import compare_with_base
 from organs.registry.search.models import match_models
-from organs.registry.search.plan import (
-    GATHER_MAX,
-    Filters,
-    degrees,
-    driven,
-    placement_condition,
-    plan_of,
-    resolve,
-)
-from organs.registry.search.rows import compare_with_base, parse_page, read_page
+from organs.registry.search.plan import GATHER_MAX, driven, plan_of
+from organs.registry.search.rows import parse_page, read_page
 
 FACET_FIELDS = ("type", "slot", "dtype", "arch", "license")
 FACET_VALUES_MAX = 100

@@ -14,9 +14,9 @@ from organs.registry.amounts import weight_change
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
-from organs.registry.catalog.engine import among
 from organs.registry.catalog.queries.model_lists import composed_among
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
+from organs.registry.catalog.rows import among
 from organs.registry.catalog.tables import Facet, ModelMetadata, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import (
     FOREIGN_BEGINNING,

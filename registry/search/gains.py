@@ -15,10 +15,9 @@ from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, union_
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.chimeras import gains_of_chimeras, strongest_verdicts, withdrawn_ancestors
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
-from organs.registry.catalog.rows import entity_of, first
+from organs.registry.catalog.rows import batches, entity_of, first
 from organs.registry.catalog.tables import ChimeraRow, GainOrgan, GainRow, Lineage, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.entities import gain as entities

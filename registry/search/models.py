@@ -10,17 +10,17 @@ from sqlalchemy import case, false, func, literal, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, next_cursor, parse_cursor
-from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.model_lists import is_composed, model_summaries
 from organs.registry.catalog.queries.model_names import incomplete_models
 from organs.registry.catalog.queries.relatives import changes_from, likeness_to
+from organs.registry.catalog.rows import batches
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.entities.model import FoldedModel, FoldedModelPage, ModelPage, ModelSummary, Quantisation
+from organs.registry.search.filters import Names, nonfinite_condition, number_condition
 from organs.registry.search.gains import GainFilter, gains_of_models
 from organs.registry.search.language import GAIN, LIKENESS, MADE_FROM, QUANT, TAG, Query, Sort
 from organs.registry.search.rows import page_of
-from organs.registry.search.terms import Names, nonfinite_condition, number_condition
 
 _COLUMNS: dict[str, Any] = {
     "new": ModelRow.id,  # ids follow the order of registration

@@ -16,8 +16,7 @@ from time import monotonic
 import numpy as np
 
 from organs.registry.amounts import duration_text, names_text
-from organs.registry.entities.quick_look import QuickLook, TextLook
-from organs.registry.entities.verdict import RunFailure
+from organs.registry.entities.validation import QuickLook, RunFailure, TextLook
 from organs.registry.errors import BadInput
 from organs.registry.validation.comparison import (
     RunnableModel,

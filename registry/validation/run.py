@@ -37,8 +37,7 @@ from organs.registry.compose.chimeras import origins_of
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import GRAFTED
-from organs.registry.entities.quick_look import QuickLook
-from organs.registry.entities.verdict import RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
+from organs.registry.entities.validation import QuickLook, RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobStore

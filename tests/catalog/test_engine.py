@@ -15,9 +15,10 @@ from sqlalchemy import make_url, not_, select, text
 from sqlalchemy.exc import OperationalError
 
 from organs.registry.catalog import engine as engine_module
-from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, among, insert_or_add, is_unavailable, translated
+from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, is_unavailable, translated
+from organs.registry.catalog.register.counts import FacetKey, facet_ids
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.facets import FacetKey, facet_ids
+from organs.registry.catalog.rows import among, insert_or_add
 from organs.registry.catalog.slow import SlowStatements
 from organs.registry.catalog.tables import ContributorRow, FacetCount, OrganRow
 from organs.registry.errors import Busy, CatalogError, DatabaseUnreachable, DiskFull, OrganError, StoreUnwritable

@@ -287,8 +287,8 @@ def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: Path
 def test_four_processes_open_the_same_new_registry_concurrently_and_write_to_it(tmp_path: Path) -> None:
     script = (
         "from organs.registry.catalog.tables import FacetCount\n"
-        "from organs.registry.catalog.register.facets import FacetKey, facet_ids\n"
-        "from organs.registry.catalog.engine import insert_or_add\n"
+        "from organs.registry.catalog.register.counts import FacetKey, facet_ids\n"
+        "from organs.registry.catalog.rows import insert_or_add\n"
         "from organs.registry.local import LocalRegistry\n"
         "with LocalRegistry.open() as registry:\n"
         "    for _ in range(25):\n"

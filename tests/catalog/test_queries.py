@@ -23,7 +23,7 @@ from organs.registry.catalog.queries.reports import (
 )
 from organs.registry.catalog.tables import Blob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.about import RegistryTotals
+from organs.registry.entities.server import RegistryTotals
 from organs.registry.errors import Ambiguous, BadDigest, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name

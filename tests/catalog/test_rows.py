@@ -9,7 +9,7 @@ import pytest
 
 from organs.registry.catalog import tables
 from organs.registry.catalog.rows import entity_of, fed_fields
-from organs.registry.entities import account, administration, gain, model, organ, published, submission
+from organs.registry.entities import account, fleet, gain, job, lineage, model, organ, published, server, submission
 from organs.registry.entities.base import Entity
 
 PRODUCT = Path(__file__).parents[2]
@@ -18,16 +18,21 @@ SUMS = "models chimeras downloads grafts"
 SUMMARY = "kind theta_caution likeness change gain"
 PARTS = """other_names chimeras contributor types experts files facts metadata texts ingest composed lineage
     lineage_left_out storage findings"""
+FLEET = """units queued running done failed set_aside size_bytes done_bytes units_a_minute bytes_a_second ends_at"""
 PAIRS: list[tuple[type[Entity], type[tables.Base], str]] = [
     (account.AccountToken, tables.Token, "scopes state created_by"),
     (account.Contributor, tables.ContributorRow, SUMS),
     (account.ContributorAccount, tables.ContributorRow, "quota has_own_quota"),
     (account.OwnModel, tables.ModelRow, ""),
     (account.OwnSubmission, tables.SubmissionRow, "name model model_state"),
-    (account.OwnToken, tables.Token, ""),
-    (administration.Event, tables.EventRow, "contributor model"),
+    (server.Event, tables.EventRow, "contributor model"),
+    (fleet.FleetFailure, tables.FleetUnit, ""),
+    (fleet.FleetRunSummary, tables.FleetRunRow, FLEET),
     (gain.Gain, tables.GainRow, ""),
     (gain.MeasuredGain, tables.GainRow, "chimera base"),
+    (job.Job, tables.JobRow, "contributor"),
+    (job.JobSummary, tables.JobRow, "contributor"),
+    (lineage.FamilyMember, tables.ModelRow, "generation"),
     (model.MetadataEntry, tables.ModelMetadata, ""),
     (model.ModelFile, tables.ModelFileRow, ""),
     (model.ModelSummary, tables.ModelRow, SUMMARY),
@@ -73,6 +78,7 @@ def test_these_are_all_entities_that_are_made_of_rows() -> None:
 
 
 def test_a_value_that_is_given_replaces_that_of_the_row() -> None:
-    row = tables.Token(public_id="123456789", label="laptop", expires_at=None)
-    assert entity_of(account.OwnToken, row) == account.OwnToken(id="123456789", label="laptop", expires_at=None)
-    assert entity_of(account.OwnToken, row, label="phone").label == "phone"
+    row = tables.ModelMetadata(key="general.name", type="string", value="Tiny")
+    entry = model.MetadataEntry(key="general.name", type="string", value="Tiny")
+    assert entity_of(model.MetadataEntry, row) == entry
+    assert entity_of(model.MetadataEntry, row, value="Small").value == "Small"

@@ -14,14 +14,14 @@ from organs.registry.catalog.queries.reports import (
     public_figures,
     running_totals,
 )
-from organs.registry.catalog.register.facets import add_to_totals
+from organs.registry.catalog.register.counts import add_to_totals
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     lease_blobs,
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.entities.about import Figures, RegistryTotals
+from organs.registry.entities.server import Figures, RegistryTotals
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import verify
 from tests.faults.failing import (

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select, update
 
 from organs.registry.catalog import work
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.register import organs
 from organs.registry.catalog.register.organs import end_ingest, recorded_ingest
 from organs.registry.catalog.tables import Ingest, NamedLease

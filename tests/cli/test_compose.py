@@ -16,7 +16,7 @@ from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode
-from organs.registry.entities.verdict import RunReport, VerdictReport
+from organs.registry.entities.validation import RunReport, VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from tests.cli.in_process import OrganCommand

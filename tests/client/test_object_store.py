@@ -9,7 +9,7 @@ import pytest
 
 from organs.registry.client.objects import ObjectFile, list_objects
 from organs.registry.client.ranges import RangeClient
-from organs.registry.errors import BadSource, NoSuchFile
+from organs.registry.errors import BadSource, NoSuchFile, NotFound
 from tests.cli.in_process import OrganCommand
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo" / "Zoo-C-1M-v1.0-Q8_0.gguf"
@@ -68,7 +68,7 @@ def test_a_model_in_a_bucket_is_measured_as_the_file(objects: object, tmp_path: 
     planned = organ.done("measure", "--dry-run", "s3://models/zoo").out
     assert planned.startswith("s3://models/zoo/q8/model one.gguf: 39 tensors; would read ")
     missing = organ("measure", "s3://models/zoo/none.gguf")
-    assert missing.status == 1
+    assert missing.status == NotFound.exit_code
     assert missing.err.endswith("organ: s3://models/zoo/none.gguf: no such object, or no such bucket\n")
 
 

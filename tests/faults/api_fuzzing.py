@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from threading import Event, Lock, Thread
 from typing import Any
 
-from limits import RateLimitItem
 from sqlalchemy import update
 from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -41,6 +40,7 @@ from organs.web.api.uploads import EXAMPLES as UPLOADS
 from organs.web.app import create_app
 from organs.web.rate_limits import (
     RATES_KEY,
+    Rate,
     Rates,
     SharedCounts,
 )
@@ -79,10 +79,10 @@ class _Quiet(WSGIRequestHandler):
 class _Generous(Rates):
     """Rate limits that are never exceeded."""
 
-    def hit(self, rate: RateLimitItem, client: str, cost: int = 1) -> None:
+    def hit(self, rate: Rate, client: str, cost: int = 1) -> None:
         """Count nothing."""
 
-    def check(self, rate: RateLimitItem, client: str) -> None:
+    def check(self, rate: Rate, client: str) -> None:
         """Refuse nothing."""
 
 
@@ -110,7 +110,7 @@ def main() -> int:
         token = _prepare(registry)
         (Path(folder) / "schemathesis.toml").write_text(CONFIGURATION, encoding="utf-8")
         app = create_app(registry)
-        app.extensions[RATES_KEY] = _Generous(SharedCounts())
+        app.extensions[RATES_KEY] = _Generous(SharedCounts(), SharedCounts())
         tally = Tally(app)
         stop = Event()
         room = Thread(target=_make_room, args=(registry, token, stop), daemon=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from organs.registry.gguf.types import NAME_MAX_BYTES
 from tests.gguf_files import (
     every_value_type,
     file_bytes,
@@ -84,7 +85,7 @@ HEADERS: Mapping[str, bytes] = {
     "a tensor without its data": _one((8,)),
     "an empty name": _named(b""),
     "a name with a NUL": _named(b"a\0b"),
-    "a name that is too long": _named(b"a" * 64),
+    "a name that is too long": _named(b"a" * (NAME_MAX_BYTES + 1)),
     "a name that runs backwards": _named("\u202egnp.exe".encode()),
     "a name that is not valid UTF-8": _named(b"\xff\xfe"),
 }

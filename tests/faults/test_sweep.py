@@ -17,10 +17,7 @@ from organs.registry.catalog.queries.organs import (
     blobs_by_digest,
     unneeded_blobs,
 )
-from organs.registry.catalog.register.facets import (
-    add_to_totals,
-    blob_changes,
-)
+from organs.registry.catalog.register.counts import add_to_totals, blob_changes
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     doom_blobs,

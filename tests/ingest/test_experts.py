@@ -18,6 +18,7 @@ from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from organs.registry import experts
+from organs.registry.anatomy import Slot
 from organs.registry.assembly import place_file, plan_organ, plan_shards
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import ModelExpert, blobs_by_digest, model_experts, organ_detail
@@ -131,9 +132,9 @@ def test_a_comparison_has_few_stacks_in_memory(
     ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", blocks=10, changed={2: 50, 5: 51})))
     loaded: list[int] = []
 
-    def counted(*arguments: Any) -> list[ModelExpert]:
+    def counted(*arguments: Any) -> dict[Slot, list[ModelExpert]]:
         experts = model_experts(*arguments)
-        loaded.append(len(experts))
+        loaded.append(sum(map(len, experts.values())))
         return experts
 
     monkeypatch.setattr(comparison, "model_experts", counted)

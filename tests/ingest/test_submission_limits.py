@@ -29,7 +29,7 @@ from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register import uploads
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.uploads import remove_expired_upload, renew_uploads
+from organs.registry.catalog.register.submissions import remove_expired_upload, renew_uploads
 from organs.registry.catalog.tables import ContributorRow, SubmissionRow, UploadRow, now
 from organs.registry.digest import digest_of
 from organs.registry.entities.submission import PackPiece, UploadRequest

@@ -49,7 +49,7 @@ from organs.registry.catalog.queries.submissions import (
     pieces_of,
 )
 from organs.registry.catalog.register.accounts import add_contributor, set_quota
-from organs.registry.catalog.register.uploads import renew_uploads
+from organs.registry.catalog.register.submissions import renew_uploads
 from organs.registry.catalog.tables import Blob, ContributorRow, FilePart, ModelRow, UploadRow, now
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.submission import UploadRequest
@@ -387,7 +387,7 @@ def test_an_upload_is_accessible_only_to_its_sender(registry: LocalRegistry, ada
 def test_an_upload_over_a_limit_is_refused_before_a_file_is_created(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_UPLOADS_MAX", 4)
+    monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_UPLOADS_MAX", 4)
     with registry.catalog.writing() as session:
         set_quota(session, "ada", 3 * len(DATA))
     begun(registry, ada, name="a")
@@ -411,7 +411,7 @@ def test_an_upload_over_a_limit_is_refused_before_a_file_is_created(
 def test_the_number_of_stored_uploads_of_a_contributor_is_limited(
     registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.uploads.UPLOADS_MAX", 2)
+    monkeypatch.setattr("organs.registry.catalog.register.submissions.UPLOADS_MAX", 2)
     sent(registry, ada, b"a")
     sent(registry, ada, b"b")
     with pytest.raises(OverQuota, match="2 uploads are stored"):

@@ -22,7 +22,7 @@ from organs.registry.compose.api import (
 )
 from organs.registry.compose.recipe import Graft, Recipe
 from organs.registry.entities.finding import Severity
-from organs.registry.entities.verdict import RunReport, VerdictReport
+from organs.registry.entities.validation import RunReport, VerdictReport
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize

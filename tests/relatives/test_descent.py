@@ -7,7 +7,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from organs.registry.relatives.descent import Descent, Link, descents
+from organs.registry.catalog.queries.relatives import Edge
+from organs.registry.relatives.descent import Descent, descents
 
 WEIGHTS = 20_000
 Model = NDArray[np.float64]
@@ -25,7 +26,7 @@ def found(models: dict[int, Model], dtypes: dict[int, str] | None = None, **matc
     for older, younger in combinations(sorted(models), 2):
         own, other = models[younger], models[older]
         change = float(2 * ((own - other) @ (own - other)) / (own @ own + other @ other))
-        links.append(Link(younger, older, "relative", change, matched.get(f"_{younger}_{older}")))
+        links.append(Edge(younger, older, "relative", change, matched.get(f"_{younger}_{older}")))
     described = descents(links, dict.fromkeys(models, "F16") | (dtypes or {}))
     return {f"{younger}-{older}": descent for (younger, older), descent in described.items()}
 
@@ -51,8 +52,8 @@ def test_two_models_have_no_direction() -> None:
 
 def test_an_edge_without_a_change_does_not_name_a_parent() -> None:
     links = [
-        Link(4, 1, "quantized", 2e-6), Link(2, 1, "relative", 7.5e-6), Link(3, 1, "relative", 7.5e-6),
-        Link(3, 2, "relative", 1.5e-5), Link(4, 2, "relative", None), Link(4, 3, "relative", 9e-6),
+        Edge(4, 1, "quantized", 2e-6), Edge(2, 1, "relative", 7.5e-6), Edge(3, 1, "relative", 7.5e-6),
+        Edge(3, 2, "relative", 1.5e-5), Edge(4, 2, "relative", None), Edge(4, 3, "relative", 9e-6),
     ]  # fmt: skip
     edges = descents(links, {1: "F16", 2: "F16", 3: "F16", 4: "BF16"})
     assert (edges[2, 1], edges[4, 2]) == (Descent("finetune", 1), Descent("relative"))
@@ -88,7 +89,7 @@ def test_the_same_weights_in_two_float_types_are_one_model() -> None:
     models = {1: BASE, 2: rounded(BASE), 3: CODE, 4: rounded(CODE), 5: DOCS}
     same = {(2, 1), (4, 3)}
     links = [
-        Link(
+        Edge(
             younger,
             older,
             "quantized" if (younger, older) in same else "relative",
@@ -116,13 +117,13 @@ def test_a_quantisation_has_the_source_that_encoding_proves_and_no_other() -> No
 
 
 def test_only_the_nearest_source_is_likely_if_encoding_was_not_tried() -> None:
-    links = [Link(3, 1, "quantized", 5.01e-3), Link(3, 2, "quantized", 5e-3), Link(2, 1, "relative", 7e-6)]
+    links = [Edge(3, 1, "quantized", 5.01e-3), Edge(3, 2, "quantized", 5e-3), Edge(2, 1, "relative", 7e-6)]
     edges = descents(links, {1: "F16", 2: "F16", 3: "Q4_K"})
     assert (edges[3, 1], edges[3, 2]) == (Descent("relative"), Descent("quantized"))
 
 
 def test_a_model_with_exactly_the_values_of_a_quantisation_was_made_from_it() -> None:
-    links = [Link(2, 1, "quantized", 3e-9)]
+    links = [Edge(2, 1, "quantized", 3e-9)]
     assert descents(links, {1: "Q4_1", 2: "F16"}) == {(2, 1): Descent("dequantized", 1)}
     assert descents(links, {1: "F32", 2: "Q4_1"}) == {(2, 1): Descent("dequantized", 2)}
 

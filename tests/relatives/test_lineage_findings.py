@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from organs.registry.catalog.queries.relatives import StatedEdge
 from organs.registry.lineage import Kinship
 from organs.registry.relatives.lineage import (
     Declared,
-    DeclaredEdge,
     findings,
     unexplained,
 )
@@ -89,11 +89,11 @@ def test_a_model_without_declarations_and_relatives_gets_a_finding() -> None:
 
 def test_a_close_relative_is_explained_by_any_chain_of_declarations() -> None:
     declared = [
-        DeclaredEdge(2, "Base", 1),
-        DeclaredEdge(3, "Base", 1),
-        DeclaredEdge(4, "Absent", None),
-        DeclaredEdge(5, "ABSENT", None),
-        DeclaredEdge(6, "Tuned", 2),
+        StatedEdge(2, 1, "Base"),
+        StatedEdge(3, 1, "Base"),
+        StatedEdge(4, None, "Absent"),
+        StatedEdge(5, None, "ABSENT"),
+        StatedEdge(6, 2, "Tuned"),
     ]
     titles = {7: "Base", 1: "base", 8: None, 9: ""}
     assert unexplained(2, {1, 3, 6, 7}, declared, titles) == set()

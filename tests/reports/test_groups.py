@@ -1,4 +1,4 @@
-"""Tests of the tables of tensors in groups, from readings without a registry."""
+"""Tests of the tables of tensors in groups, from readings without a registry, and of mean, deviation and quartiles."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from organs.registry.anatomy import place_of
-from organs.registry.reports.groups import DEPTH_ROWS_MAX, TensorReading, blocks_of, components_of, types_of, wells_of
+from organs.registry.reports.groups import (
+    DEPTH_ROWS_MAX,
+    Distribution,
+    GroupFigures,
+    TensorReading,
+    blocks_of,
+    components_of,
+    distribution_of,
+    mean_of,
+    types_of,
+    wells_of,
+)
 
 
 def reading(name: str, theta: float | None, spectral: float | None = 0.5) -> TensorReading:
@@ -98,3 +111,32 @@ def test_norms_and_lists_are_no_wells() -> None:
     ]
     assert [item["tensor"] for item in wells_of(readings, 10).items] == ["blk.0.ffn_up.weight", "blk.0.attn_q.weight"]
     assert [item["tensor"] for item in wells_of(readings, 1).items] == ["blk.0.ffn_up.weight"]
+
+
+ANGLES = st.lists(st.floats(0, 90), min_size=1, max_size=50)
+
+
+@given(ANGLES)
+def test_the_distribution_agrees_with_numpy(angles: list[float]) -> None:
+    spread = distribution_of(angles)
+    assert spread.count == len(angles)
+    assert spread.mean == pytest.approx(np.mean(angles))
+    assert spread.deviation == pytest.approx(np.std(angles), abs=1e-9)
+    assert spread.quartiles == pytest.approx(np.quantile(angles, [0.25, 0.5, 0.75]))
+    assert (spread.minimum, spread.maximum) == (min(angles), max(angles))
+
+
+@given(ANGLES)
+def test_the_deviation_also_follows_from_the_sums_that_a_database_gives(angles: list[float]) -> None:
+    squares = sum(angle * angle for angle in angles)
+    figures = GroupFigures(measured=len(angles), theta_sum=sum(angles), theta_square_sum=squares)
+    assert figures.theta_deviation == pytest.approx(np.std(angles), abs=1e-5)
+
+
+def test_an_empty_list_has_no_spread() -> None:
+    assert distribution_of([]) == Distribution(0)
+    assert mean_of([None, None]) is None
+
+
+def test_a_mean_leaves_out_missing_measures() -> None:
+    assert mean_of([1.0, None, 2.0]) == 1.5

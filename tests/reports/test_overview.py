@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, select, update
 
 from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.catalog.register.facets import repair_totals
+from organs.registry.catalog.register.counts import repair_totals
 from organs.registry.catalog.tables import Lineage, ModelRow, Placement
 from organs.registry.entities.report import Report, ReportTable
 from organs.registry.local import LocalRegistry

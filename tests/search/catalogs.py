@@ -14,9 +14,9 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.engine import insert_or_add
+from organs.registry.catalog.register.counts import FacetKey, facet_ids, repair_totals
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
+from organs.registry.catalog.rows import insert_or_add
 from organs.registry.catalog.tables import (
     Blob,
     FacetCount,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import select
 
-from organs.registry.catalog.register.facets import count_placements
+from organs.registry.catalog.register.counts import count_placements
 from organs.registry.catalog.tables import Facet, FacetCount, ModelRow, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from organs.registry.catalog.register.facets import FACETS_A_MODEL_MAX
+from organs.registry.catalog.register.counts import FACETS_A_MODEL_MAX
 from organs.registry.catalog.tables import Facet
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, tensor, text

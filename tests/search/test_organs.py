@@ -13,14 +13,16 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.register.facets import count_placements
+from organs.registry.catalog.register.counts import count_placements
 from organs.registry.catalog.tables import ModelRow, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
 from organs.registry.lineage import correlations
 from organs.registry.local import LocalRegistry
+from organs.registry.search import filters as search_filters
+from organs.registry.search import likeness
 from organs.registry.search import plan as search_plan
-from organs.registry.search import rows as search
+from organs.registry.search.filters import placement_condition
 from organs.registry.search.language import Bounds, NumberRange, parse_query
 from tests.search.catalogs import (
     RandomModel,
@@ -55,7 +57,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:
     """Force one of the two plans, or let the cost decide. One plan selects models as if they were too many to list."""
     if plan == "gathered":
-        patch.setattr(search_plan.ModelFilter, "condition", lambda models, column: column.in_(models.statement))
+        patch.setattr(search_filters.ModelFilter, "condition", lambda models, column: column.in_(models.statement))
     patch.setattr(search_plan, "GATHER_MAX", 0 if plan == "in order" else 20_000)
     patch.setattr(search_plan, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
 
@@ -72,7 +74,7 @@ def force(patch: pytest.MonkeyPatch, plan: str) -> None:
 )
 def test_the_bounds_on_whole_numbers_are_whole(interval: NumberRange, bounds: list[int]) -> None:
     """PostgreSQL uses no index of a column of whole numbers for a bound of another type."""
-    condition = search_plan.placement_condition(Bounds("size", (interval,)))
+    condition = placement_condition(Bounds("size", (interval,)))
     values = list(condition.compile().params.values())
     assert (values, {type(value) for value in values}) == (bounds, {int})
 
@@ -384,7 +386,7 @@ def test_a_limited_comparison_starts_with_the_same_block_and_is_reported(
     text = f"like:{digest(organ)}"
     assert registry.search(text).notes == ()
     comparable = [number for number in placed.prints if number % 4 == 3]
-    monkeypatch.setattr(search, "COMPARED_MAX", len(comparable))
+    monkeypatch.setattr(likeness, "COMPARED_MAX", len(comparable))
     page = registry.search(text)
     assert {organ.block for organ in page} == {3}
     assert page.notes == (

@@ -14,7 +14,7 @@ from sqlalchemy import delete, insert, select
 from organs.registry.catalog.tables import ModelWord
 from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, folded_words, unique_words
 from organs.registry.local import LocalRegistry
-from organs.registry.search.terms import models_with_words
+from organs.registry.search.filters import models_with_words
 from tests.random_files import PATIENT
 from tests.search.catalogs import RandomModel, write_models
 

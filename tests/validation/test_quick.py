@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.digest import Digest
-from organs.registry.entities.quick_look import QuickLook
+from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import BadInput
 from organs.registry.validation import quick
 from organs.registry.validation.comparison import ModelFacts, RunnableModel, ScoreCache, file_candidate

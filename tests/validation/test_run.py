@@ -15,7 +15,7 @@ from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
-from organs.registry.entities.verdict import VerdictReport
+from organs.registry.entities.validation import VerdictReport
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name

@@ -18,8 +18,7 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, open_session
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
-from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.register.uploads import add_upload, record_received
+from organs.registry.catalog.register.submissions import add_submission, add_upload, record_received
 from organs.registry.catalog.tables import JobRow, ModelRow, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry

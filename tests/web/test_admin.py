@@ -147,7 +147,7 @@ def document() -> dict[str, Any]:
 
 
 def told(name: str) -> Any:
-    return next(one for one in operations() if one.name == name)
+    return operations()[name]
 
 
 def test_pages_of_administrators_are_404_for_everyone_else(site: Site) -> None:

@@ -24,15 +24,14 @@ from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.plan import PlanPart
-from organs.registry.entities.quick_look import QuickLook, TextLook
-from organs.registry.entities.verdict import VerdictReport
+from organs.registry.entities.validation import QuickLook, TextLook, VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.anatomy import (
     legend,
     marks,
 )
-from organs.web.pages.chimera import runs_of, text_rows
+from organs.web.pages.chimeras import runs_of, text_rows
 from organs.web.pages.jobs import missing_runtime
 from organs.web.settings import WebSettings
 from tests.related_models import ingest_bytes, model_file, related_tensors

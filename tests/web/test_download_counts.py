@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from organs.registry.catalog.register.request_counts import add_downloads
+from organs.registry.catalog.register.counts import add_downloads
 from organs.registry.catalog.tables import DailyDownloads, ModelRow, now
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry

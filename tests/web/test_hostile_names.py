@@ -22,8 +22,7 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.register.events import contributor_id, record_event
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
-from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.register.submissions import add_submission, add_upload
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.entities.problem import MEDIA_TYPE
 from organs.registry.gguf import ValueType

@@ -32,13 +32,13 @@ from organs.registry.settings import Settings
 from organs.web.api.operation import queued
 from organs.web.app import create_app
 from organs.web.downloads import downloads
-from organs.web.pages import pages
 from organs.web.pages.jobs import (
     Difference,
     JobOutcome,
     outcome,
     result_links,
 )
+from organs.web.pages.routes import pages
 from organs.web.responses import json_answer
 from organs.web.server import processes
 from organs.web.server.processes import RunnerProcess

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from organs.registry.catalog import tables
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.register.submissions import add_upload
 from organs.registry.catalog.tables import now
 from organs.registry.errors import DatabaseUnreachable
 from organs.registry.local import LocalRegistry

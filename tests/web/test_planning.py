@@ -15,14 +15,14 @@ from organs.registry.catalog.tables import ContributorRow, ModelRow
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.local import LocalRegistry
-from organs.web import planning
-from organs.web.app import create_app
-from organs.web.planning import (
+from organs.web.api import plans as planning
+from organs.web.api.plans import (
     ANONYMOUS_PLANNING,
     NAMES_MAX,
     PLANNING,
     cut_pair,
 )
+from organs.web.app import create_app
 from organs.web.rate_limits import rates
 from tests.registry_templates import RegistryTemplates
 from tests.web.accounts import authorization, form_token, log_in, new_token

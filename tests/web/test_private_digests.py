@@ -254,7 +254,7 @@ def requests(twins: Twins, *, every_page: bool) -> Iterator[tuple[str, str, dict
     Without `every_page`, pages that have a twin as JSON are sent no queries: the twin is.
     """
     rules = {rule.rule for rule in twins.apps[0].url_map.iter_rules()}
-    taken = {operation.path: {one.name for one in operation.parameters} for operation in operations()}
+    taken = {operation.path: {one.name for one in operation.parameters} for operation in operations().values()}
     for rule in twins.apps[0].url_map.iter_rules():
         if rule.endpoint == "static" or rule.rule in FOR_OPERATORS:
             continue

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from organs.web.file_responses import (
     HEADER_MAX_LENGTH,
-    ByteRange,
-    Unsatisfiable,
     has_strong,
     has_weak,
     requested_span,
@@ -23,20 +21,20 @@ HUGE = str(2**200)
 @pytest.mark.parametrize(
     ("header", "span"),
     [
-        ("bytes=0-0", ByteRange(0, 1)),
-        ("bytes=0-", ByteRange(0, SIZE)),
-        ("bytes=10-19", ByteRange(10, 20)),
-        ("bytes=999-", ByteRange(999, SIZE)),
-        ("bytes=-5", ByteRange(995, SIZE)),
-        ("bytes=-5000", ByteRange(0, SIZE)),
-        ("bytes=990-2000", ByteRange(990, SIZE)),
-        (f"bytes=0-{HUGE}", ByteRange(0, SIZE)),
-        (f"bytes=-{HUGE}", ByteRange(0, SIZE)),
-        ("Bytes=1-2", ByteRange(1, 3)),
-        (" bytes=1-2\t", ByteRange(1, 3)),
+        ("bytes=0-0", range(1)),
+        ("bytes=0-", range(SIZE)),
+        ("bytes=10-19", range(10, 20)),
+        ("bytes=999-", range(999, SIZE)),
+        ("bytes=-5", range(995, SIZE)),
+        ("bytes=-5000", range(SIZE)),
+        ("bytes=990-2000", range(990, SIZE)),
+        (f"bytes=0-{HUGE}", range(SIZE)),
+        (f"bytes=-{HUGE}", range(SIZE)),
+        ("Bytes=1-2", range(1, 3)),
+        (" bytes=1-2\t", range(1, 3)),
     ],
 )
-def test_one_range_of_bytes_is_a_span(header: str, span: ByteRange) -> None:
+def test_one_range_of_bytes_is_a_span(header: str, span: range) -> None:
     assert requested_span(header, SIZE) == span
 
 
@@ -68,23 +66,18 @@ def test_any_other_range_header_gives_the_whole_file(header: str | None) -> None
 
 @pytest.mark.parametrize("header", ["bytes=1000-", "bytes=1000-1001", f"bytes={HUGE}-", "bytes=-0"])
 def test_a_range_without_a_byte_of_the_file_is_refused(header: str) -> None:
-    with pytest.raises(Unsatisfiable):
-        requested_span(header, SIZE)
+    assert requested_span(header, SIZE) == range(0)
 
 
 @pytest.mark.parametrize("header", ["bytes=0-", "bytes=0-0", "bytes=-1"])
 def test_every_range_of_an_empty_file_is_refused(header: str) -> None:
-    with pytest.raises(Unsatisfiable):
-        requested_span(header, 0)
+    assert requested_span(header, 0) == range(0)
 
 
 @given(st.text("bytes=-,0123456789 \t", max_size=40), st.integers(0, 100))
 def test_a_span_always_lies_within_the_file(header: str, size: int) -> None:
-    try:
-        span = requested_span(f"bytes={header}", size)
-    except Unsatisfiable:
-        return
-    assert span is None or 0 <= span.begin < span.end <= size
+    span = requested_span(f"bytes={header}", size)
+    assert span is None or 0 <= span.start <= span.stop <= size
 
 
 @pytest.mark.parametrize(

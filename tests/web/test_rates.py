@@ -14,7 +14,6 @@ from threading import Thread, local
 
 import pytest
 from flask import Flask
-from limits import RateLimitItemPerMinute
 from sqlalchemy import event, select
 from werkzeug.test import TestResponse
 
@@ -23,7 +22,7 @@ from organs.registry.catalog.queries.accounts import contributor_by_name, token_
 from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import revoke_token, set_contributor_state
-from organs.registry.catalog.register.request_counts import add_to_count, remove_expired_counts
+from organs.registry.catalog.register.counts import add_to_count, remove_expired_counts
 from organs.registry.catalog.tables import RateCount, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
@@ -42,6 +41,7 @@ from organs.web.rate_limits import (
     UPLOADS,
     WRITES,
     CommonCounts,
+    Rate,
     Rates,
     SharedCounts,
     rates,
@@ -328,8 +328,8 @@ def test_processes_and_threads_count_together() -> None:
 
     def count() -> None:
         for number in range(times):
-            counts.incr("one", 60)
-            counts.incr(f"each {number % 7}", 60)
+            counts.add("one", 60, 1)
+            counts.add(f"each {number % 7}", 60, 1)
 
     children = []
     for _ in range(2):
@@ -344,38 +344,34 @@ def test_processes_and_threads_count_together() -> None:
     for thread in threads:
         thread.join()
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
-    assert counts.get("one") == 4 * times
-    assert sum(counts.get(f"each {number}") for number in range(7)) == 4 * times
+    assert counts.count("one")[0] == 4 * times
+    assert sum(counts.count(f"each {number}")[0] for number in range(7)) == 4 * times
 
 
 def test_a_count_ends_with_its_window_whichever_way_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, clock = SharedCounts(), [1000.0]
     monkeypatch.setattr(rates_module, "time", lambda: clock[0])
-    assert [counts.incr("one", 60) for _ in range(3)] == [1, 2, 3]
-    assert counts.get_expiry("one") == 1060
+    assert [counts.add("one", 60, 1) for _ in range(3)] == [1, 2, 3]
+    assert counts.count("one")[1] == 1060
     clock[0] = 1059
-    assert counts.get("one") == 3
+    assert counts.count("one")[0] == 3
     clock[0] = 1060
-    assert (counts.get("one"), counts.incr("one", 60)) == (0, 1)
+    assert (counts.count("one")[0], counts.add("one", 60, 1)) == (0, 1)
     clock[0] = 10
-    assert counts.incr("one", 60) == 1, "the clock was set back"
-    assert counts.get_expiry("one") == 70
-    assert counts.get_expiry("other") == 10
-    counts.clear("one")
-    assert counts.get("one") == 0
+    assert counts.add("one", 60, 1) == 1, "the clock was set back"
+    assert counts.count("one")[1] == 70
+    assert counts.count("other")[1] == 10
 
 
 def test_counts_take_no_more_room_however_many_clients_there_are_and_large_ones_stay() -> None:
     counts = SharedCounts(rows=16)
     room = len(counts._table)
-    counts.incr("guesser", 60, 10)
+    counts.add("guesser", 60, 10)
     for number in range(1000):
-        counts.incr(f"client {number}", 60)
-    assert counts.get("guesser") == 10
-    assert sum(counts.get(f"client {number}") for number in range(1000)) == 16 * 8 - 1
+        counts.add(f"client {number}", 60, 1)
+    assert counts.count("guesser")[0] == 10
+    assert sum(counts.count(f"client {number}")[0] for number in range(1000)) == 16 * 8 - 1
     assert len(counts._table) == room
-    counts.reset()
-    assert counts.get("guesser") == 0
 
 
 def test_a_process_that_is_killed_in_its_turn_leaves_the_turn_to_others() -> None:
@@ -388,7 +384,7 @@ def test_a_process_that_is_killed_in_its_turn_leaves_the_turn_to_others() -> Non
             signal.pause()
     os.read(begun, 1)
     os.kill(child, signal.SIGKILL)
-    assert counts.incr("one", 60) == 1
+    assert counts.add("one", 60, 1) == 1
     os.waitpid(child, 0)
     os.close(begun)
     os.close(said)
@@ -397,7 +393,7 @@ def test_a_process_that_is_killed_in_its_turn_leaves_the_turn_to_others() -> Non
 @pytest.mark.postgres
 def test_servers_with_one_database_count_together(registry: LocalRegistry) -> None:
     one, two = (Rates(CommonCounts(registry.catalog, own := SharedCounts()), own) for _ in range(2))
-    rate, version = RateLimitItemPerMinute(4), registry.catalog.version()
+    rate, version = Rate("test", 4), registry.catalog.version()
     for counted in (one, two, one, two):
         counted.hit(rate, "a client")
     for counted in (one, two):
@@ -428,7 +424,8 @@ def test_a_count_begins_again_when_it_expires(registry: LocalRegistry) -> None:
 
 
 def test_a_cost_is_counted_as_so_many_requests() -> None:
-    counted, rate = Rates(SharedCounts()), RateLimitItemPerMinute(10)
+    counts, rate = SharedCounts(), Rate("test", 10)
+    counted = Rates(counts, counts)
     counted.hit(rate, "one", cost=10)
     with pytest.raises(rates_module.TooMany):
         counted.hit(rate, "one")

@@ -51,7 +51,7 @@ def bob(registry: LocalRegistry, ada: UploadClient) -> UploadClient:
 
 
 def told(name: str) -> Any:
-    return next(one for one in operations() if one.name == name)
+    return operations()[name]
 
 
 def spooled(registry: LocalRegistry, upload: str) -> bytes:
@@ -244,7 +244,7 @@ def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(
 def test_an_upload_beyond_the_quota_is_refused_with_413_and_too_many_uploads_with_429(
     registry: LocalRegistry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_UPLOADS_MAX", 3)
+    monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_UPLOADS_MAX", 3)
     ada = UploadClient(create_app(registry).test_client(), new_contributor_token(registry, "ada", quota=10_000))
     large = {"kind": "file", "size_bytes": 10_001}
     assert "10,000 of the quota of 10,000 bytes are left" in assert_refused(

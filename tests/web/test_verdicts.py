@@ -9,10 +9,10 @@ from typing import Any
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.entities.base import decode
-from organs.registry.entities.verdict import VerdictReport
+from organs.registry.entities.validation import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.pages.chimera import TextRow, runs_of, text_rows
+from organs.web.pages.chimeras import TextRow, runs_of, text_rows
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.web.page_parser import parse_page
 

@@ -14,7 +14,7 @@ operation    a route of the API with its description: parameters, body, answer, 
 document     the OpenAPI document with examples; it also describes the downloads
 """
 
-from organs.web.api import (
+from organs.web.api import (  # noqa: F401  # each adds its routes
     accounts,
     admin,
     chimeras,
@@ -27,20 +27,3 @@ from organs.web.api import (
     submissions,
     uploads,
 )
-from organs.web.api.operation import ROOT, api
-
-__all__ = [
-    "ROOT",
-    "accounts",
-    "admin",
-    "api",
-    "chimeras",
-    "document",
-    "jobs",
-    "models",
-    "organs",
-    "plans",
-    "reports",
-    "submissions",
-    "uploads",
-]

@@ -29,17 +29,9 @@ from organs.registry.entities.account import (
     TokenRequest,
 )
 from organs.registry.errors import BadRequest, NoSuchToken, NotAllowed, NotFound
-from organs.web.api.operation import (
-    AFTER,
-    LIMIT,
-    ROOT,
-    operation,
-    path_parameter,
-    read_body,
-    writing_operation,
-)
+from organs.web.api.operation import ROOT, operation, read_body, writing_operation
 from organs.web.auth import ANY, TOKENS, RequestUser, need
-from organs.web.params import requested_after, requested_limit
+from organs.web.params import AFTER, LIMIT, path_parameter, requested_page
 from organs.web.rate_limits import NEW_TOKENS, rates
 from organs.web.responses import registry, searching
 
@@ -54,7 +46,7 @@ TOKEN = path_parameter(
 )
 
 
-@operation("/account", group=GROUP, summary="Your account", scope=ANY)
+@operation(GROUP, "/account", "Your account", scope=ANY)
 def account() -> Account:
     """Return the contributor of the token, its scopes, and the used part of the quota. Models count with the sizes of
     their files until they are removed, uploads until they are published or expire.
@@ -63,12 +55,7 @@ def account() -> Account:
         return _own_account(session)[0]
 
 
-@operation(
-    "/account/overview",
-    group=GROUP,
-    summary="Your account, with models and uploads",
-    scope=ANY,
-)
+@operation(GROUP, "/account/overview", "Your account, with models and uploads", scope=ANY)
 def account_overview() -> AccountOverview:
     """Return the account with its newest models in any state, its uploads and submissions, and its tokens. Without the
     scope `tokens`, only the token of this request is listed."""
@@ -77,12 +64,7 @@ def account_overview() -> AccountOverview:
         return overview_of(session, account, contributor, _visible_tokens(session, need(ANY)))
 
 
-@operation(
-    "/account/tokens",
-    group=GROUP,
-    summary="List tokens",
-    scope=TOKENS,
-)
+@operation(GROUP, "/account/tokens", "List tokens", scope=TOKENS)
 def tokens() -> AccountTokenPage:
     """Return all tokens of the account, newest first, including revoked and expired ones. Secrets are not stored, so
     they are never listed.
@@ -92,13 +74,13 @@ def tokens() -> AccountTokenPage:
 
 
 @writing_operation(
+    GROUP,
     "/account/tokens",
-    group=GROUP,
-    summary="Create a token",
+    "Create a token",
     status=CREATED,
     body=TokenRequest,
-    scope=TOKENS,
     example='{"label": "laptop", "scopes": ["upload"], "days": 90}',
+    scope=TOKENS,
 )
 def make_token() -> CreatedToken:
     """Create a token with some or all of the scopes of the token of this request. It expires no later than that token,
@@ -129,13 +111,7 @@ def create_own_token(request: TokenRequest) -> CreatedToken:
 
 
 @writing_operation(
-    "/account/tokens/{token}",
-    method="delete",
-    group=GROUP,
-    summary="Revoke a token",
-    parameters=(TOKEN,),
-    refusals=(404,),
-    scope=ANY,
+    GROUP, "/account/tokens/{token}", "Revoke a token", TOKEN, method="delete", refusals=(404,), scope=ANY
 )
 def revoke_token(token: str) -> AccountToken:
     """Revoke a token. Every token can revoke itself. With the scope `tokens`, it can also revoke the tokens that it
@@ -186,27 +162,14 @@ CONTRIBUTOR = path_parameter(
 )
 
 
-@operation(
-    "/contributors",
-    group=GROUP,
-    summary="List contributors",
-    parameters=(LIMIT, AFTER),
-    example=f"{ROOT}/contributors?limit=1",
-)
+@operation(GROUP, "/contributors", "List contributors", LIMIT, AFTER, example=f"{ROOT}/contributors?limit=1")
 def contributors() -> ContributorPage:
     """Return the contributors with visible models, newest first, and how often their models are used."""
-    limit, after = requested_limit(), requested_after()
     with searching() as session:
-        return contributors_page(session, limit, after)
+        return contributors_page(session, *requested_page())
 
 
-@operation(
-    "/contributors/{contributor}",
-    group=GROUP,
-    summary="Get a contributor",
-    parameters=(CONTRIBUTOR,),
-    refusals=(404,),
-)
+@operation(GROUP, "/contributors/{contributor}", "Get a contributor", CONTRIBUTOR, refusals=(404,))
 def contributor(contributor: str) -> Contributor:
     """Return a contributor, and how often the models are used. 404 for a contributor without a visible model."""
     with searching() as session:

@@ -23,11 +23,11 @@ from organs.registry.catalog.queries.administration import (
     all_contributors,
     model_in_any_state,
     removal_of,
-    submission_review,
     waiting_submissions,
 )
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.fleet import fleet_run, fleet_runs
+from organs.registry.catalog.queries.submissions import submission_by_id
 from organs.registry.catalog.register import accounts, model_changes
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, SCOPES
 from organs.registry.entities.account import (
@@ -37,30 +37,29 @@ from organs.registry.entities.account import (
     CreatedToken,
     NewContributorRequest,
 )
-from organs.registry.entities.administration import AdminOverview, EventPage, Removal, RemovalRequest
 from organs.registry.entities.fleet import FleetRun, FleetRunPage
-from organs.registry.entities.health import ServerHealth
+from organs.registry.entities.published import Removal, RemovalRequest
+from organs.registry.entities.server import AdminOverview, EventPage, ServerHealth
 from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX, Storage
-from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
+from organs.registry.entities.submission import RefusalRequest, Submission, SubmissionReviewPage
 from organs.registry.errors import BadInput, BadRequest, NoSuchRun
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.storage import storage as stored
-from organs.web.api.operation import (
+from organs.web.api.operation import ROOT, operation, read_body, writing_operation
+from organs.web.auth import ADMIN
+from organs.web.health import server_health
+from organs.web.params import (
     AFTER,
     LIMIT,
     NAMESPACE,
-    ROOT,
     STORAGE_ROWS,
     Parameter,
     number_parameter,
-    operation,
+    parsed_number,
     path_parameter,
-    read_body,
-    writing_operation,
+    requested_limit,
+    requested_page,
 )
-from organs.web.auth import ADMIN
-from organs.web.health import server_health
-from organs.web.params import parsed_number, requested_after, requested_limit
 from organs.web.permissions import user_name
 from organs.web.rate_limits import NEW_TOKENS, rates
 from organs.web.responses import reading, registry, searching
@@ -91,24 +90,14 @@ STORAGE_SECONDS = 10.0
 """Time limit. The sizes take about 5 s at a million placements; they are cached until the catalog changes."""
 
 
-@operation(
-    "/admin/overview",
-    group=GROUP,
-    summary="Registry overview with the newest events",
-    scope=ADMIN,
-)
+@operation(GROUP, "/admin/overview", "Registry overview with the newest events", scope=ADMIN)
 def overview() -> AdminOverview:
     """Return the number of submissions to review, models and contributors by state, uploads, and the newest events."""
     with searching() as session:
         return admin_overview(session, EVENTS_SHOWN)
 
 
-@operation(
-    "/admin/health",
-    group=GROUP,
-    summary="The health of the server",
-    scope=ADMIN,
-)
+@operation(GROUP, "/admin/health", "The health of the server", scope=ADMIN)
 def health() -> ServerHealth:
     """Return checks of the server, those that need action first, and the numbers behind them: the queue, the intake,
     the storage, the database, and what went wrong in the process that answers."""
@@ -116,30 +105,30 @@ def health() -> ServerHealth:
 
 
 @operation(
+    GROUP,
     "/admin/quarantine",
-    group=GROUP,
-    summary="List submissions to review",
-    parameters=(LIMIT, AFTER),
-    scope=ADMIN,
+    "List submissions to review",
+    LIMIT,
+    AFTER,
     example=f"{ROOT}/admin/quarantine?limit=1",
+    scope=ADMIN,
 )
 def quarantine() -> SubmissionReviewPage:
     """Return the submissions that were inspected and need a review, oldest first. Only their contributors and
     administrators see them until an administrator approves them."""
-    limit, after = requested_limit(), requested_after()
     with searching() as session:
-        return waiting_submissions(session, limit, after)
+        return waiting_submissions(session, *requested_page())
 
 
 @writing_operation(
+    GROUP,
     "/admin/submissions/{submission}/approve",
-    group=GROUP,
-    summary="Approve a submission",
-    parameters=(number_parameter("submission", EXAMPLES["approve"]),),
+    "Approve a submission",
+    number_parameter("submission", EXAMPLES["approve"]),
     refusals=(404, 409),
     scope=ADMIN,
 )
-def approve_submission(submission: str) -> Decision:
+def approve_submission(submission: str) -> Submission:
     """Publish the model of a submission. 409 for a submission that is not held for review."""
     submission_id = parsed_number(submission, "submission")
     submissions.approve_submission(registry(), submission_id, user_name())
@@ -147,52 +136,44 @@ def approve_submission(submission: str) -> Decision:
 
 
 @writing_operation(
+    GROUP,
     "/admin/submissions/{submission}/refuse",
-    group=GROUP,
-    summary="Refuse a submission",
-    parameters=(number_parameter("submission", EXAMPLES["refuse"]),),
-    refusals=(404, 409),
+    "Refuse a submission",
+    number_parameter("submission", EXAMPLES["refuse"]),
     body=RefusalRequest,
-    scope=ADMIN,
     example='{"reason": "Its license does not allow it."}',
+    refusals=(404, 409),
+    scope=ADMIN,
 )
-def refuse_submission(submission: str) -> Decision:
+def refuse_submission(submission: str) -> Submission:
     """Refuse a submission; its contributor sees the reason. The next sweeps remove its bytes. 409 for a submission that
     is not held for review."""
     return refuse(submission, read_body(RefusalRequest).reason)
 
 
-def refuse(submission: str, reason: str) -> Decision:
+def refuse(submission: str, reason: str) -> Submission:
     """Refuse the submission with that number. Raises NotFound, Conflict, and BadValue for an empty reason."""
     submission_id = parsed_number(submission, "submission")
     submissions.refuse_submission(registry(), submission_id, reason, user_name())
     return decision(submission_id)
 
 
-def decision(submission_id: int) -> Decision:
-    """Return the state of a submission, with the address of its model if that is public. Raises NotFound."""
+def decision(submission_id: int) -> Submission:
+    """Return a submission as its contributor sees it. Raises NotFound."""
     with searching() as session:
-        review = submission_review(session, submission_id)
-    model = review.model
-    return Decision(
-        id=review.id,
-        name=review.name,
-        state=review.state,
-        model=None if model is None else model.name,
-        address=f"/models/{model.name}" if model is not None and model.state == "visible" else None,
-        reason=review.reason,
-    )
+        return submission_by_id(session, submission_id).entity()
 
 
 @writing_operation(
+    GROUP,
     "/admin/models/{namespace}/{name}/remove",
-    group=GROUP,
-    summary="Remove a model permanently",
-    parameters=(NAMESPACE, PLAIN_NAME),
-    refusals=(404, 409),
+    "Remove a model permanently",
+    NAMESPACE,
+    PLAIN_NAME,
     body=RemovalRequest,
-    scope=ADMIN,
     example='{"version": 1, "reason": "It was not theirs to give."}',
+    refusals=(404, 409),
+    scope=ADMIN,
 )
 def remove_model(namespace: str, name: str) -> Removal:
     """Remove a model. Its name, digest and reason stay. Chimeras keep the organs that they took from it. The next
@@ -209,44 +190,38 @@ def remove_model(namespace: str, name: str) -> Removal:
 
 
 @operation(
-    "/admin/events",
-    group=GROUP,
-    summary="Event log",
-    parameters=(LIMIT, AFTER, BY, ACTION),
-    scope=ADMIN,
-    example=f"{ROOT}/admin/events?limit=1",
+    GROUP, "/admin/events", "Event log", LIMIT, AFTER, BY, ACTION, example=f"{ROOT}/admin/events?limit=1", scope=ADMIN
 )
 def events() -> EventPage:
     """Return the event log, newest first. Entries are never changed or removed."""
-    limit, after = requested_limit(), requested_after()
     contributor, action = (request.args.get(name, "").strip() for name in ("contributor", "action"))
     with searching() as session:
-        return newest_events(session, limit, after, contributor, action)
+        return newest_events(session, *requested_page(), contributor, action)
 
 
 @operation(
+    GROUP,
     "/admin/contributors",
-    group=GROUP,
-    summary="List contributors with state and quota",
-    parameters=(LIMIT, AFTER),
-    scope=ADMIN,
+    "List contributors with state and quota",
+    LIMIT,
+    AFTER,
     example=f"{ROOT}/admin/contributors?limit=1",
+    scope=ADMIN,
 )
 def contributor_accounts() -> ContributorAccountPage:
     """Return all contributors, newest first, including those without a visible model."""
-    limit, after = requested_limit(), requested_after()
     with searching() as session:
-        return all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
+        return all_contributors(session, *requested_page(), default_bytes=registry().settings.quota_bytes)
 
 
 @writing_operation(
+    GROUP,
     "/admin/contributors",
-    group=GROUP,
-    summary="Add a contributor",
-    body=NewContributorRequest,
+    "Add a contributor",
     status=CREATED,
-    scope=ADMIN,
+    body=NewContributorRequest,
     example='{"name": "grace", "quota": 5000000000}',
+    scope=ADMIN,
 )
 def add_contributor() -> ContributorAccount:
     """Add a contributor without a token. `organ token create`, on the registry's machine, creates one."""
@@ -273,15 +248,15 @@ def add_with_token(name: str, scopes: Collection[str], days: int | None) -> Crea
 
 
 @writing_operation(
+    GROUP,
     "/admin/contributors/{contributor}",
+    "Suspend a contributor or set a quota",
+    CONTRIBUTOR,
     method="patch",
-    group=GROUP,
-    summary="Suspend a contributor or set a quota",
-    parameters=(CONTRIBUTOR,),
-    refusals=(404,),
     body=ContributorChangeRequest,
-    scope=ADMIN,
     example='{"quota": 2000000000}',
+    refusals=(404,),
+    scope=ADMIN,
 )
 def change_contributor(contributor: str) -> ContributorAccount:
     """Change the state or the quota of a contributor. Tokens of a suspended contributor stop working at once; published
@@ -307,29 +282,16 @@ def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAc
 
 
 @operation(
-    "/admin/fleet",
-    group=GROUP,
-    summary="List runs of fleets",
-    parameters=(LIMIT, AFTER),
-    scope=ADMIN,
-    example=f"{ROOT}/admin/fleet?limit=1",
+    GROUP, "/admin/fleet", "List runs of fleets", LIMIT, AFTER, example=f"{ROOT}/admin/fleet?limit=1", scope=ADMIN
 )
 def fleet() -> FleetRunPage:
     """Return the runs of fleets with their progress, newest first."""
-    limit, after = requested_limit(), requested_after()
     g.not_cached = True  # the speed changes with the time
     with searching() as session:
-        return fleet_runs(session, limit, after)
+        return fleet_runs(session, *requested_page())
 
 
-@operation(
-    "/admin/fleet/{run}",
-    group=GROUP,
-    summary="Get a run of a fleet",
-    parameters=(RUN,),
-    refusals=(404,),
-    scope=ADMIN,
-)
+@operation(GROUP, "/admin/fleet/{run}", "Get a run of a fleet", RUN, refusals=(404,), scope=ADMIN)
 def fleet_progress(run: str) -> FleetRun:
     """Return the progress of a run, with units that failed or were set aside, and its workers."""
     run_id = parsed_number(run, "run", NoSuchRun)
@@ -339,13 +301,13 @@ def fleet_progress(run: str) -> FleetRun:
 
 
 @operation(
+    GROUP,
     "/storage",
-    group=GROUP,
-    summary="What is stored how, and what this saves",
-    parameters=(STORAGE_ROWS,),
+    "What is stored how, and what this saves",
+    STORAGE_ROWS,
+    example=f"{ROOT}/storage?limit=2",
     scope=ADMIN,
     is_open_locally=True,
-    example=f"{ROOT}/storage?limit=2",
 )
 def storage() -> Storage:
     """Return the size of all files and their size on the disk, with families, models and encodings by stored size. On

@@ -11,17 +11,11 @@ from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera,
 from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
 from organs.registry.entities.plan import RecipeRequest
-from organs.registry.entities.quick_look import QuickLookRequest
+from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from organs.web.api.operation import (
     ACCEPTED,
-    AFTER,
-    ANY_BASE,
-    CHIMERA_ORDER,
-    LIMIT,
-    LOCK,
-    ON_TEXTS,
     ROOT,
     checked,
     json_body,
@@ -33,7 +27,17 @@ from organs.web.api.operation import (
 )
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
 from organs.web.downloads import whole_model
-from organs.web.params import requested_after, requested_choice, requested_gains, requested_limit
+from organs.web.params import (
+    AFTER,
+    ANY_BASE,
+    CHIMERA_ORDER,
+    LIMIT,
+    LOCK,
+    ON_TEXTS,
+    requested_choice,
+    requested_gains,
+    requested_page,
+)
 from organs.web.responses import (
     model_address,
     searching,
@@ -42,27 +46,14 @@ from organs.web.responses import (
 EXAMPLE_LOCK = "75ae85f27135e26b"
 
 
-@operation(
-    "/chimeras",
-    group=GROUP,
-    summary="List chimeras",
-    parameters=(CHIMERA_ORDER, LIMIT, AFTER),
-    example=f"{ROOT}/chimeras?limit=1",
-)
+@operation(GROUP, "/chimeras", "List chimeras", CHIMERA_ORDER, LIMIT, AFTER, example=f"{ROOT}/chimeras?limit=1")
 def chimeras() -> ChimeraPage:
     """Return the chimeras of this registry, each with its strongest verdict and its gains."""
-    order, limit, after = requested_choice("order", ORDERS), requested_limit(), requested_after()
     with searching() as session:
-        return chimera_page(session, limit, after, order=order)
+        return chimera_page(session, *requested_page(), order=requested_choice("order", ORDERS))
 
 
-@operation(
-    "/chimeras/{lock}",
-    group=GROUP,
-    summary="Get a chimera",
-    parameters=(LOCK,),
-    refusals=(404, 409),
-)
+@operation(GROUP, "/chimeras/{lock}", "Get a chimera", LOCK, refusals=(404, 409))
 def chimera(lock: str) -> Chimera:
     """Return the recipe, parents, findings, screen and verdicts of a chimera, and every changed organ."""
     with searching() as session:
@@ -70,31 +61,33 @@ def chimera(lock: str) -> Chimera:
 
 
 @operation(
+    GROUP,
     "/leaderboard",
-    group=GROUP,
-    summary="Rank donors by measured gain",
-    parameters=(ANY_BASE, ON_TEXTS, LIMIT, AFTER),
-    refusals=(404,),
+    "Rank donors by measured gain",
+    ANY_BASE,
+    ON_TEXTS,
+    LIMIT,
+    AFTER,
     example=f"{ROOT}/leaderboard?on=code&limit=1",
+    refusals=(404,),
 )
 def leaderboard() -> Leaderboard:
     """Return the validated chimeras with their donors, the largest gain first: the fall of the perplexity against the
     base, in percent. A gain counts if its interval of 95% excludes 0.
     """
     base, on = requested_gains()
-    limit, after = requested_limit(), requested_after()
     with searching() as session:
-        return leaderboard_page(session, None if base is None else model_by_text(session, base), on, limit, after)
+        return leaderboard_page(session, None if base is None else model_by_text(session, base), on, *requested_page())
 
 
 @writing_operation(
+    GROUP,
     "/chimeras",
-    group=GROUP,
-    summary="Compose a chimera",
-    body=RecipeRequest,
+    "Compose a chimera",
     status=ACCEPTED,
-    refusals=(404, 409, 410),
+    body=RecipeRequest,
     example=RECIPE_EXAMPLE,
+    refusals=(404, 409, 410),
 )
 def compose() -> Job:
     """Start a job that makes and registers the chimera of a recipe. Errors are reported at once: 400 for an invalid
@@ -104,13 +97,13 @@ def compose() -> Job:
 
 
 @writing_operation(
+    GROUP,
     "/grafts",
-    group=GROUP,
-    summary="Graft organs of one model into another",
-    body=GraftRequest,
+    "Graft organs of one model into another",
     status=ACCEPTED,
-    refusals=(404, 409, 410),
+    body=GraftRequest,
     example='{"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}',
+    refusals=(404, 409, 410),
 )
 def graft() -> Job:
     """Start a job for a recipe with a single graft."""
@@ -118,13 +111,13 @@ def graft() -> Job:
 
 
 @writing_operation(
+    GROUP,
     "/purifications",
-    group=GROUP,
-    summary="Purify organs of a model",
-    body=PurificationRequest,
+    "Purify organs of a model",
     status=ACCEPTED,
-    refusals=(404, 409, 410),
+    body=PurificationRequest,
     example='{"model": "local/Zoo-A-2M-v1.0-F16", "method": "fractal", "type": "organ", "blocks": 3}',
+    refusals=(404, 409, 410),
 )
 def purify() -> Job:
     """Start a job for a recipe with a single purification: a chimera of one model.
@@ -136,13 +129,13 @@ def purify() -> Job:
 
 
 @writing_operation(
+    GROUP,
     "/validations",
-    group=GROUP,
-    summary="Validate a chimera",
-    body=ValidationRequest,
+    "Validate a chimera",
     status=ACCEPTED,
-    refusals=(404, 409, 410),
+    body=ValidationRequest,
     example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "tokens": 2048}}',
+    refusals=(404, 409, 410),
 )
 def validate() -> Job:
     """Start a job that runs a chimera, its base, its donors and its control in llama.cpp; one chimera at a time. The
@@ -152,13 +145,13 @@ def validate() -> Job:
 
 
 @writing_operation(
+    GROUP,
     "/quick-looks",
-    group=GROUP,
-    summary="Take a quick look at a chimera",
-    body=QuickLookRequest,
+    "Take a quick look at a chimera",
     status=ACCEPTED,
-    refusals=(404, 409, 410),
+    body=QuickLookRequest,
     example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "seconds": 10}}',
+    refusals=(404, 409, 410),
 )
 def quick_look() -> Job:
     """Start a job that runs a chimera and its base in llama.cpp for some seconds, on a few windows of a few texts. The
@@ -168,12 +161,12 @@ def quick_look() -> Job:
 
 
 @operation(
+    GROUP,
     "/assemblies",
-    group=GROUP,
-    summary="Get the address of a model's file",
+    "Get the address of a model's file",
     body=AssemblyRequest,
-    refusals=(404, 409, 410, 500),
     example=f'{{"lock": "{EXAMPLE_LOCK}"}}',
+    refusals=(404, 409, 410, 500),
 )
 def assemble() -> Assembly:
     """Return the address at which a model, or the chimera of a lock, can be downloaded as one file. The server

@@ -13,23 +13,13 @@ from typing import Any
 import msgspec
 
 from organs.registry.catalog.queries.reports import public_figures
-from organs.registry.entities.about import Root
 from organs.registry.entities.base import REF_TEMPLATE, Schema, schemas
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
+from organs.registry.entities.server import Root
 from organs.registry.entities.submission import Upload
-from organs.web.api.operation import (
-    DIGEST,
-    NAME,
-    NAMESPACE,
-    ROOT,
-    Operation,
-    Parameter,
-    entities,
-    operation,
-    operations,
-    path_parameter,
-)
+from organs.web.api.operation import ROOT, Operation, entities, operation, operations
 from organs.web.file_responses import OCTETS
+from organs.web.params import DIGEST, NAME, NAMESPACE, Parameter, path_parameter
 from organs.web.responses import (
     searching,
 )
@@ -202,7 +192,7 @@ def document(version: str) -> Schema:
     """Return the OpenAPI document for that version of the program."""
     paths: dict[str, Schema] = {}
     order = tuple(GROUPS)
-    for spec in sorted(operations(), key=lambda spec: order.index(spec.group)):
+    for spec in sorted(operations().values(), key=lambda spec: order.index(spec.group)):
         paths.setdefault(spec.path, {})[spec.method] = _operation(spec)
     for download in DOWNLOADS:
         paths[download.path] = {"get": _download(download)}
@@ -239,7 +229,7 @@ def _schemas() -> dict[str, Schema]:
         "allOf": [_ref("Problem"), {name: part for name, part in upload.items() if name != "additionalProperties"}],
     }
     openapi: Schema = {"type": "object", "description": "This document.", "required": ["openapi", "info", "paths"]}
-    return {DOCUMENT: openapi, "UploadProblem": upload_problem, **problem, **schemas(list(entities()))}
+    return {DOCUMENT: openapi, "UploadProblem": upload_problem, **problem, **schemas(entities())}
 
 
 def _operation(spec: Operation) -> Schema:
@@ -309,7 +299,7 @@ def _responses() -> Schema:
         for form in ("json", "words"):
             if status in (429, 503) and f"{form}-{status}" in responses:
                 responses[f"{form}-{status}"]["headers"] = {"Retry-After": _text_header("Seconds.")}
-    used = {f"json-{status}" for spec in operations() for status in spec.refusals}
+    used = {f"json-{status}" for spec in operations().values() for status in spec.refusals}
     return {name: response for name, response in responses.items() if not name.startswith("json-") or name in used}
 
 
@@ -346,7 +336,7 @@ DOCUMENT = "Document"
 """The schema of the OpenAPI document, the one answer that is not an entity."""
 
 
-@operation("", group=GROUP, summary="About this server", example=ROOT)
+@operation(GROUP, "", "About this server", example=ROOT)
 def root() -> Root:
     """Return the version of the program, figures of the registry, and links."""
     with searching() as session:
@@ -356,12 +346,7 @@ def root() -> Root:
     return Root(name="Organ registry", version=program_version(), figures=figures, links=links)
 
 
-@operation(
-    "/openapi.json",
-    group=GROUP,
-    summary="This document",
-    answer=DOCUMENT,
-)
+@operation(GROUP, "/openapi.json", "This document", answer=DOCUMENT)
 def openapi() -> Schema:
     """Return the OpenAPI 3.1 document of the API."""
     return document(program_version())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.entities.job import Job, JobPage
-from organs.web.api.operation import AFTER, JOB, LIMIT, ROOT, operation, writing_operation
+from organs.web.api.operation import ROOT, operation, writing_operation
 from organs.web.auth import ANY
-from organs.web.params import parsed_number, requested_after, requested_limit
+from organs.web.params import AFTER, JOB, LIMIT, parsed_number, requested_page
 from organs.web.permissions import whose_jobs
 from organs.web.responses import (
     registry,
@@ -17,30 +17,17 @@ from organs.web.responses import (
 GROUP = "Jobs"
 
 
-@operation(
-    "/jobs",
-    group=GROUP,
-    summary="List jobs",
-    parameters=(LIMIT, AFTER),
-    refusals=(404,),
-    example=f"{ROOT}/jobs?limit=1",
-)
+@operation(GROUP, "/jobs", "List jobs", LIMIT, AFTER, example=f"{ROOT}/jobs?limit=1", refusals=(404,))
 def jobs() -> JobPage:
     """Return your queued and running jobs, and those that ended within the last 30 days, newest first, without
     arguments and results. Administrators see all jobs. 404 without an account, and on a read-only server.
     """
-    whose, limit, after = whose_jobs(), requested_limit(), requested_after()
+    whose = whose_jobs()
     with searching() as session:
-        return newest_jobs(session, limit, after, whose)
+        return newest_jobs(session, *requested_page(), whose)
 
 
-@operation(
-    "/jobs/{job}",
-    group=GROUP,
-    summary="Get a job",
-    parameters=(JOB,),
-    refusals=(404,),
-)
+@operation(GROUP, "/jobs/{job}", "Get a job", JOB, refusals=(404,))
 def job(job: str) -> Job:
     """Return the progress of a job, and its result once it has finished. 404 for jobs of other contributors, and on a
     read-only server."""
@@ -50,14 +37,7 @@ def job(job: str) -> Job:
 
 
 @writing_operation(
-    "/jobs/{job}",
-    method="delete",
-    group=GROUP,
-    summary="Cancel a job",
-    parameters=(JOB,),
-    refusals=(404,),
-    example=f"{ROOT}/jobs/2",
-    scope=ANY,
+    GROUP, "/jobs/{job}", "Cancel a job", JOB, method="delete", example=f"{ROOT}/jobs/2", refusals=(404,), scope=ANY
 )
 def cancel(job: str) -> Job:
     """Cancel a job. A queued job never starts; a running one stops within about two seconds; a finished one does not

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from flask import request
-from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.manifest import read_edits
 from organs.ingest.service import publish_model
-from organs.registry.catalog import tables
 from organs.registry.catalog.queries.model_lists import (
     VERSIONS_MAX,
     descendants_page,
@@ -49,8 +47,9 @@ from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX, f
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.search.language import MODELS
 from organs.registry.search.models import search_models
-from organs.web.api.operation import (
-    ACCEPTED,
+from organs.web.api.operation import ACCEPTED, ROOT, checked, json_body, operation, queued, read_body, writing_operation
+from organs.web.auth import ANY
+from organs.web.params import (
     AFTER,
     FAMILIES,
     FIRST,
@@ -63,17 +62,14 @@ from organs.web.api.operation import (
     OF_MODEL,
     PLACE,
     RANKED,
-    ROOT,
     SECOND,
-    checked,
-    json_body,
-    operation,
-    queued,
-    read_body,
-    writing_operation,
+    addressed_model,
+    requested_limit,
+    requested_page,
+    requested_place,
+    requested_query,
+    requested_switch,
 )
-from organs.web.auth import ANY
-from organs.web.params import requested_after, requested_limit, requested_place, requested_query, requested_switch
 from organs.web.permissions import (
     is_shown_all,
     known_model,
@@ -90,32 +86,26 @@ from organs.web.responses import (
 
 GROUP = "Models"
 EXAMPLE = "local/Zoo-A-2M-v1.0-Q8_0"
-EXAMPLE_HEADER = "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3bd3"
 
 
 @operation(
-    "/models",
-    group=GROUP,
-    summary="Search models",
-    parameters=(MODEL_QUERY, LIMIT, AFTER, RANKED),
-    example=f"{ROOT}/models?ranked=1&limit=2",
+    GROUP, "/models", "Search models", MODEL_QUERY, LIMIT, AFTER, RANKED, example=f"{ROOT}/models?ranked=1&limit=2"
 )
 def models() -> ModelPage:
     """Return the models that match a query, newest first unless the query sorts."""
     ranked = requested_switch("ranked")
     query = requested_query(MODELS, "-theta" if ranked else None)
-    limit, after = requested_limit(), requested_after()
     with searching() as session:
-        return search_models(session, query, limit, after, ranked=ranked)
+        return search_models(session, query, *requested_page(), ranked=ranked)
 
 
 @operation(
+    GROUP,
     "/models/lookup",
-    group=GROUP,
-    summary="Get the model with a digest",
-    parameters=(MODEL_DIGEST,),
-    refusals=(404, 409),
+    "Get the model with a digest",
+    MODEL_DIGEST,
     example=f"{ROOT}/models/lookup?digest=75ae85f27135e26b",
+    refusals=(404, 409),
 )
 def model_lookup() -> ModelSummary:
     """Return the oldest model whose bytes, file or lock have this digest, or a digest that begins with it. 409 if
@@ -127,13 +117,7 @@ def model_lookup() -> ModelSummary:
         return model_summaries(session, [row])[0]
 
 
-@operation(
-    "/headers/{header}",
-    group=GROUP,
-    summary="Get the model with a header",
-    parameters=(HEADER,),
-    refusals=(404,),
-)
+@operation(GROUP, "/headers/{header}", "Get the model with a header", HEADER, refusals=(404,))
 def header(header: str) -> ModelSummary:
     """Return the oldest model whose first file begins with this header. A lock names the header; with that file and the
     organs of the lock, anybody can make the file of the lock.
@@ -146,54 +130,48 @@ def header(header: str) -> ModelSummary:
         return model_summaries(session, [row])[0]
 
 
-@operation(
-    "/models/{namespace}/{name}",
-    group=GROUP,
-    summary="One model",
-    parameters=(NAMESPACE, NAME),
-    refusals=(404, 410),
-)
+@operation(GROUP, "/models/{namespace}/{name}", "One model", NAMESPACE, NAME, refusals=(404, 410))
 def model(namespace: str, name: str) -> Model:
     """Return a model with its metadata, types, files and lineage. Another operation lists its organs."""
     with searching() as session:
-        return model_page(session, _model(session, namespace, name), shows_storage=may_see_storage())
+        return model_page(session, addressed_model(session, namespace, name), shows_storage=may_see_storage())
 
 
 @operation(
+    GROUP,
     "/models/{namespace}/{name}/organs",
-    group=GROUP,
-    summary="List the organs of a model",
-    parameters=(NAMESPACE, NAME, LIMIT, AFTER),
-    refusals=(404, 410),
+    "List the organs of a model",
+    NAMESPACE,
+    NAME,
+    LIMIT,
+    AFTER,
     example=f"{ROOT}/models/{EXAMPLE}/organs?limit=2",
+    refusals=(404, 410),
 )
 def model_organs(namespace: str, name: str) -> OrganPage:
     """Return the organs of a model with their places, in the order of its files."""
-    limit, after = requested_limit(), requested_after()
     with searching() as session:
-        return organ_page_of_model(session, _model(session, namespace, name), limit, after)
+        return organ_page_of_model(session, addressed_model(session, namespace, name), *requested_page())
 
 
 @operation(
-    "/models/{namespace}/{name}/lineage",
-    group=GROUP,
-    summary="Get the lineage of a model",
-    parameters=(NAMESPACE, NAME),
-    refusals=(404, 410),
+    GROUP, "/models/{namespace}/{name}/lineage", "Get the lineage of a model", NAMESPACE, NAME, refusals=(404, 410)
 )
 def model_lineage(namespace: str, name: str) -> ModelLineage:
     """Return the relatives of a model, as declared, recorded or measured, and the contradictions between them."""
     with searching() as session:
-        return lineage_of(session, _model(session, namespace, name))
+        return lineage_of(session, addressed_model(session, namespace, name))
 
 
 @operation(
+    GROUP,
     "/families",
-    group=GROUP,
-    summary="List families of models",
-    parameters=(OF_MODEL, FAMILIES, PLACE),
-    refusals=(404, 410),
+    "List families of models",
+    OF_MODEL,
+    FAMILIES,
+    PLACE,
     example=f"{ROOT}/families?limit=1",
+    refusals=(404, 410),
 )
 def model_families() -> FamilyPage:
     """Return families of models that descend from each other or have similar weights, the largest family first; with
@@ -209,13 +187,13 @@ def model_families() -> FamilyPage:
 
 
 @writing_operation(
+    GROUP,
     "/measurements",
-    group=GROUP,
-    summary="Measure a model again",
-    body=ModelRequest,
+    "Measure a model again",
     status=ACCEPTED,
-    refusals=(404, 410),
+    body=ModelRequest,
     example=f'{{"model": "{EXAMPLE}"}}',
+    refusals=(404, 410),
 )
 def measure() -> Job:
     """Start a job that measures every organ of a model again from its stored bytes. The result has the new values, and
@@ -225,13 +203,13 @@ def measure() -> Job:
 
 
 @writing_operation(
+    GROUP,
     "/extractions",
-    group=GROUP,
-    summary="Extract a model into an organ directory",
-    body=ModelRequest,
+    "Extract a model into an organ directory",
     status=ACCEPTED,
-    refusals=(404, 410),
+    body=ModelRequest,
     example=f'{{"model": "{EXAMPLE}"}}',
+    refusals=(404, 410),
 )
 def extract() -> Job:
     """Start a job that writes an organ directory of a model as one uncompressed tar. Its address is
@@ -241,12 +219,13 @@ def extract() -> Job:
 
 
 @operation(
+    GROUP,
     "/compare",
-    group=GROUP,
-    summary="Compare two models",
-    parameters=(FIRST, SECOND),
-    refusals=(404, 410),
+    "Compare two models",
+    FIRST,
+    SECOND,
     example=f"{ROOT}/compare?first={EXAMPLE}&second=local/Zoo-A-2M-Prose-v1.0-Q8_0",
+    refusals=(404, 410),
 )
 def compare() -> Comparison:
     """Return the likeness of two models at equal places, as a whole and by type, block and organ, and their other
@@ -256,10 +235,6 @@ def compare() -> Comparison:
     with searching() as session:
         own, other = models_by_name(session, (first, second))
         return compare_registered(session, own, other, PAGE_TENSORS_MAX)[0]
-
-
-def _model(session: Session, namespace: str, name: str) -> tables.ModelRow:
-    return model_by_name(session, parse_model_name(f"{namespace}/{name}"))
 
 
 def _requested_model(parameter: str) -> ModelName:
@@ -273,13 +248,7 @@ def _requested_model(parameter: str) -> ModelName:
 _MODEL = "/models/{namespace}/{name}"
 
 
-@operation(
-    f"{_MODEL}/versions",
-    group=GROUP,
-    summary="List the versions of a model",
-    parameters=(NAMESPACE, NAME),
-    refusals=(404, 410),
-)
+@operation(GROUP, f"{_MODEL}/versions", "List the versions of a model", NAMESPACE, NAME, refusals=(404, 410))
 def model_versions(namespace: str, name: str) -> ModelVersions:
     """Return the newest 100 versions, each with its differences from the version before it. Yanked versions are listed
     with the reason; removed versions are not listed. Only their contributor sees versions that are held for review.
@@ -291,30 +260,32 @@ def model_versions(namespace: str, name: str) -> ModelVersions:
 
 
 @operation(
+    GROUP,
     f"{_MODEL}/descendants",
-    group=GROUP,
-    summary="List chimeras that use a model",
-    parameters=(NAMESPACE, NAME, LIMIT, AFTER),
-    refusals=(404, 410),
+    "List chimeras that use a model",
+    NAMESPACE,
+    NAME,
+    LIMIT,
+    AFTER,
     example=f"{ROOT}/models/local/Zoo-A-2M-v1.0-F16/descendants?limit=1",
+    refusals=(404, 410),
 )
 def model_descendants(namespace: str, name: str) -> DescendantPage:
     """Return the chimeras that use the model as their base or as a donor, newest first."""
-    limit, after = requested_limit(), requested_after()
     with searching() as session:
-        model = model_by_name(session, _name(namespace, name))
-        return descendants_page(session, model, limit, after)
+        return descendants_page(session, addressed_model(session, namespace, name), *requested_page())
 
 
 @writing_operation(
+    GROUP,
     _MODEL,
+    "Edit a model",
+    NAMESPACE,
+    NAME,
     method="patch",
-    group=GROUP,
-    summary="Edit a model",
-    parameters=(NAMESPACE, NAME),
     body=ModelEditRequest,
-    refusals=(404, 409, 410),
     example='{"tags": ["letters"], "license": "apache-2.0"}',
+    refusals=(404, 409, 410),
 )
 def edit(namespace: str, name: str) -> PublishedModel:
     """Change the title, description, license, tags or base of one of your own models. Its bytes never change. `errors`
@@ -334,13 +305,14 @@ def edit(namespace: str, name: str) -> PublishedModel:
 
 
 @writing_operation(
+    GROUP,
     f"{_MODEL}/yank",
-    group=GROUP,
-    summary="Yank a model",
-    parameters=(NAMESPACE, NAME),
+    "Yank a model",
+    NAMESPACE,
+    NAME,
     body=YankRequest,
-    refusals=(404, 409, 410),
     example='{"reason": "Its tokenizer was the wrong one."}',
+    refusals=(404, 409, 410),
     scope=ANY,
 )
 def yank(namespace: str, name: str) -> PublishedModel:
@@ -360,13 +332,14 @@ def yank_model(name: ModelName, reason: str) -> PublishedModel:
 
 
 @writing_operation(
+    GROUP,
     f"{_MODEL}/restore",
-    group=GROUP,
-    summary="Restore a yanked model",
-    parameters=(NAMESPACE, NAME),
+    "Restore a yanked model",
+    NAMESPACE,
+    NAME,
     body=RestoreRequest,
-    refusals=(404, 409, 410),
     example="{}",
+    refusals=(404, 409, 410),
     scope=ANY,
 )
 def restore(namespace: str, name: str) -> PublishedModel:

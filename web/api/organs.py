@@ -10,9 +10,18 @@ from organs.registry.digest import Digest, parse_digest
 from organs.registry.entities.organ import Digests, FacetCounts, KnownOrgans, Organ, OrganPage
 from organs.registry.errors import BadDigest, BadRequest
 from organs.registry.search.counts import count_organs
-from organs.registry.search.language import ORGANS
-from organs.web.api.operation import AFTER, COUNTS, DIGEST, LIMIT, ORGAN_QUERY, ROOT, json_body, operation
-from organs.web.params import requested_after, requested_limit, requested_query, requested_switch
+from organs.registry.search.language import ORGANS, Query
+from organs.web.api.operation import ROOT, json_body, operation
+from organs.web.params import (
+    AFTER,
+    COUNTS,
+    DIGEST,
+    LIMIT,
+    ORGAN_QUERY,
+    requested_page,
+    requested_query,
+    requested_switch,
+)
 from organs.web.permissions import may_see_storage
 from organs.web.responses import (
     reading,
@@ -26,39 +35,40 @@ DIGESTS_MAX = 1000
 
 
 @operation(
+    GROUP,
     "/organs",
-    group=GROUP,
-    summary="Search organs",
-    parameters=(ORGAN_QUERY, LIMIT, AFTER, COUNTS),
-    refusals=(404, 409),
+    "Search organs",
+    ORGAN_QUERY,
+    LIMIT,
+    AFTER,
+    COUNTS,
     example=f"{ROOT}/organs?q=type:organ+sort:-spectral&limit=2",
+    refusals=(404, 409),
 )
 def organs() -> OrganPage:
     """Return the organs that match a query, with their places in models; sorted by descending θ unless the query sorts.
     404 and 409 are for a `like:` that matches no organ, or several.
     """
-    query, limit, after = requested_query(ORGANS), requested_limit(), requested_after()
-    counted = requested_switch("counts")
-    limits = settings()
-    page, counts = registry().search_page(
-        query,
-        limit=limit,
-        after=after,
-        counts=counted,
-        search_seconds=limits.search_seconds,
-        counts_seconds=limits.counts_seconds,
-    )
-    g.not_cached = counts is not None and counts.hurried
+    page, counts = searched_organs(requested_query(ORGANS), counts=requested_switch("counts"))
     return structs.replace(page, facets=counts)
 
 
-@operation(
-    "/organs/{digest}",
-    group=GROUP,
-    summary="Get an organ",
-    parameters=(DIGEST,),
-    refusals=(404, 409),
-)
+def searched_organs(query: Query, *, counts: bool = True) -> tuple[OrganPage, FacetCounts | None]:
+    """Return the requested page of the results of `query`, and the counts if they are wanted and need not too long."""
+    limits, (limit, after) = settings(), requested_page()
+    page, counted = registry().search_page(
+        query,
+        limit=limit,
+        after=after,
+        counts=counts,
+        search_seconds=limits.search_seconds,
+        counts_seconds=limits.counts_seconds,
+    )
+    g.not_cached = counted is not None and counted.hurried  # the next request may be fast enough
+    return page, counted
+
+
+@operation(GROUP, "/organs/{digest}", "Get an organ", DIGEST, refusals=(404, 409))
 def organ(digest: str) -> Organ:
     """Return the measurements of an organ, and the models that contain it. 409 when several digests have this
     beginning."""
@@ -67,9 +77,9 @@ def organ(digest: str) -> Organ:
 
 
 @operation(
+    GROUP,
     "/organs/lookup",
-    group=GROUP,
-    summary="Look up digests",
+    "Look up digests",
     body=Digests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
 )
@@ -77,18 +87,18 @@ def lookup() -> KnownOrgans:
     """Return which of up to 1,000 digests the registry has, so that a client sends only the others. Organs that the
     user may not see count as absent.
     """
-    digests = requested_digests(json_body(("digests",)).get("digests"))
+    digests = requested_digests()
     with searching() as session:
         return known_organs(session, digests)
 
 
 @operation(
+    GROUP,
     "/facets",
-    group=GROUP,
-    summary="Count the results of a search",
-    parameters=(ORGAN_QUERY,),
-    refusals=(404, 409),
+    "Count the results of a search",
+    ORGAN_QUERY,
     example=f"{ROOT}/facets?q=type:organ",
+    refusals=(404, 409),
 )
 def facets() -> FacetCounts:
     """Return counts by type, slot, dtype, architecture, license and interval of θ. `like:` and `unique:` have no
@@ -102,8 +112,9 @@ def facets() -> FacetCounts:
     return counts
 
 
-def requested_digests(value: object) -> list[Digest]:
-    """Return the requested digests. Raises BadRequest with all that are not valid."""
+def requested_digests() -> list[Digest]:
+    """Return the digests in the body. Raises BadRequest with all that are not valid."""
+    value = json_body(Digests).get("digests")
     if not isinstance(value, list) or not value:
         raise BadRequest("digests", f"digests must be a list of 1 to {DIGESTS_MAX:,} texts.")
     if len(value) > DIGESTS_MAX:
@@ -111,13 +122,11 @@ def requested_digests(value: object) -> list[Digest]:
     digests, errors = [], []
     for place, text in enumerate(value):
         try:
-            digests.append(parse_digest(text) if isinstance(text, str) else _no_text())
+            if not isinstance(text, str):
+                raise BadDigest("a digest is a text of 64 hexadecimal characters")
+            digests.append(parse_digest(text))
         except BadDigest as error:
             errors.append((f"digests[{place}]", f"{error}."))
     if errors:
         raise BadRequest(*errors[0], more=errors[1:])
     return digests
-
-
-def _no_text() -> Digest:
-    raise BadDigest("a digest is a text of 64 hexadecimal characters")

@@ -1,46 +1,227 @@
-"""Plans of recipes, and compatibility of models. Nothing is made or written."""
+"""Plans of recipes, and compatibility of models, with limits on their cost. Nothing is made or written.
+
+Costs are estimates of processor time in microseconds: see `registry.compose.cost`. A recipe above the limit of one plan
+is refused with 413 before anything is read. The cost of all requests in a minute is counted by contributor, or by
+address for a client without an account. Requests above that limit are refused with 429.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
-from flask import request
+from flask import g, request
 from msgspec.structs import replace
+from sqlalchemy.orm import Session
 
+from organs.ingest.jobs.compose import PLAN_COST_MAX
 from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.compose.candidates import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.compatibility import check_compatibility
-from organs.registry.compose.plan import planned_recipe
-from organs.registry.compose.recipe import read_recipe, recipe_findings
+from organs.registry.compose.cost import Budget, check_pair, check_recipe
+from organs.registry.compose.parents import Parent, RegisteredLibrary
+from organs.registry.compose.plan import Plan, planned_recipe
+from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.recipe import Recipe, read_recipe, recipe_file, recipe_findings, recipe_yaml
 from organs.registry.compose.steps import PARAMETERS, TEXT_MAX_LENGTH, read_steps
 from organs.registry.entities.base import Schema
-from organs.registry.entities.finding import Finding, Severity, in_order
+from organs.registry.entities.finding import Finding, Findings, Severity, in_order
 from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe, RecipeRequest
-from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, BadRequest, NotFound
+from organs.registry.errors import (
+    Ambiguous,
+    BadDigest,
+    BadName,
+    BadQuery,
+    BadRecipe,
+    BadRequest,
+    NotFound,
+    TooMany,
+    TooSlow,
+)
 from organs.registry.search.fitting import fitting_models
-from organs.web.api.operation import (
-    BASE,
-    DONOR,
-    EVERY_PART,
-    LIMIT,
-    LOCK_TOO,
-    ROOT,
-    Parameter,
-    operation,
-    requested_recipe,
-)
-from organs.web.params import requested_limit, requested_switch
+from organs.web.api.operation import ROOT, operation, requested_recipe
+from organs.web.auth import identity
+from organs.web.client_address import client_address
+from organs.web.params import BASE, DONOR, EVERY_PART, LIMIT, LOCK_TOO, Parameter, requested_limit, requested_switch
 from organs.web.permissions import planner
-from organs.web.planning import (
-    ORDERS,
-    checked_order,
-    compose_for_client,
-    cut_pair,
-    cut_plan,
-    pair_for_client,
-    plan_for_client,
-)
-from organs.web.responses import reading
+from organs.web.rate_limits import Rate, rates
+from organs.web.responses import reading, registry, searching
+
+ANONYMOUS_COST_MAX = 2_000_000
+"""Maximum cost of one plan, or of one comparison of two models, without an account. With an account it is
+PLAN_COST_MAX."""
+ANONYMOUS_PLANNING = Rate("anonymous-planning", 20_000)
+"""Milliseconds of estimated processor time in a minute, by address."""
+PLANNING = Rate("planning", 60_000)
+"""Milliseconds of estimated processor time in a minute, by contributor."""
+ROWS_MAX = 2_000
+"""Maximum length of each list in the answer to a recipe. The largest published models have about 1,100 tensors."""
+NAMES_MAX = 200
+"""Maximum number of tensor names in one finding."""
+FITTING_SHOWN = 12
+"""Maximum number of models that are shown as fitting the base of an unfinished recipe."""
+ORDERS = {ALIKE: "change", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
+"""Orders of candidates: the smallest change or the largest value first. Only the change tells relatives apart."""
+BLOCK_DIGITS = 9
+
+P = TypeVar("P", bound=PlannedRecipe)
+T = TypeVar("T")
+
+
+def plan_for_client(session: Session, recipe: Recipe) -> tuple[Plan, RegisteredLibrary]:
+    """Return the plan of `recipe`, and the library that the plan was made with.
+
+    Raises TooCostly, TooMany, and what `plan_recipe` raises.
+    """
+    budget = _budget()
+    estimate = check_recipe(session, recipe, budget)
+    _charge(estimate)
+    library = RegisteredLibrary(session, registry().blobs, budget)
+    try:
+        return plan_recipe(recipe, library, budget), library
+    finally:
+        with suppress(TooMany):  # the plan is made already; its further cost counts for the next request
+            _charge(budget.spent - estimate)
+
+
+def pair_for_client(session: Session, base: str, donor: str) -> tuple[Parent, Parent]:
+    """Return two models for a comparison by type.
+
+    Raises TooCostly, TooMany, and the errors of `RegisteredLibrary.parent` for their names.
+    """
+    budget = _budget()
+    _charge(check_pair(session, base, donor, budget))
+    library = RegisteredLibrary(session, registry().blobs)
+    return library.parent(base), library.parent(donor)
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """An unfinished recipe, its plan, and the state that is shown to the user."""
+
+    recipe: Recipe
+    plan: Plan
+    state: CompositionState
+
+
+def compose_for_client(recipe: Recipe, unread: Sequence[Finding], cell: str, order: str) -> UnderWay:
+    """Return the plan of `recipe` and the possible next choices, with the candidates of `cell` unless it is empty.
+
+    `unread` has a finding for each step that could not be read. If there are any, no plan is shown. Raises NotFound,
+    BadName and the other errors of a name for the base, BadQuery for a cell, TooCostly, TooMany, TooSlow, StoreError.
+    """
+    with searching() as session:
+        plan, library = plan_for_client(session, recipe)
+        adapters = adapters_for(session, plan.base, library)
+    planned, chosen = planned_recipe(plan, contributor=planner()), parsed_cell(cell) if cell else None
+    state = CompositionState(
+        can_be_made=planned.can_be_made and not unread,
+        findings=in_order(unread) if unread else planned.findings,
+        unaccepted=planned.unaccepted,
+        plan=None if unread else planned.plan,
+        base=plan.base.label,
+        recipe=None if unread else recipe_file(recipe),
+        yaml=None if unread else recipe_yaml(recipe),
+        cells=cells_of(plan.parts),
+        types=types_of(plan.parts),
+        adapters=adapters,
+        fitting=_unless_too_slow(
+            lambda session: fitting_models(session, model_by_text(session, plan.base.label), FITTING_SHOWN)
+        ),
+        candidates=None
+        if chosen is None
+        else _unless_too_slow(lambda session: candidates_for(session, plan.base, chosen, order)),
+    )
+    return UnderWay(recipe, plan, cut_plan(state))
+
+
+def parsed_cell(text: str) -> Cell:
+    """Return the cell that `text` names, such as `organ:2`, `embed:none` or `norm:3:vision`. Raises BadQuery."""
+    kind, _, rest = text.partition(":")
+    block, _, tower = rest.partition(":")
+    is_number = block.isascii() and block.isdigit() and len(block) <= BLOCK_DIGITS
+    if not kind or not (is_number or block == "none"):
+        raise BadQuery("cell", "a type and a block of the base, such as organ:2")
+    return Cell(kind, int(block) if is_number else None, tower or "text")
+
+
+def checked_order(text: str) -> str:
+    """Return an order of candidates, by default likeness. Raises BadQuery for an unknown order."""
+    if text and text not in ORDERS:
+        raise BadQuery("order", f"one of {', '.join(ORDERS)}")
+    return text or ALIKE
+
+
+def _unless_too_slow(query: Callable[[Session], T]) -> T | None:
+    """Return the result of `query`, or None if it took too long. In that case the answer is not cached."""
+    try:
+        with searching() as session:
+            return query(session)
+    except TooSlow:
+        g.not_cached = True  # the query may be fast enough for the next request
+        return None
+
+
+def cut_plan(planned: P) -> P:
+    """Return `planned` with lists of at most ROWS_MAX rows; `left_out` has the numbers of rows that were cut off."""
+    findings, left_out = _cut_findings(planned.findings)
+    plan = planned.plan
+    if plan is not None:
+        lists = {"parts": plan.parts, "changes": plan.changes, "groups": plan.screen.groups}
+        left_out |= {name: len(rows) - ROWS_MAX for name, rows in lists.items() if len(rows) > ROWS_MAX}
+        screen = replace(plan.screen, groups=plan.screen.groups[:ROWS_MAX])
+        plan = replace(plan, parts=plan.parts[:ROWS_MAX], changes=plan.changes[:ROWS_MAX], screen=screen)
+    return replace(planned, findings=findings, plan=plan, left_out=left_out)
+
+
+def cut_pair(pair: Compatibility) -> Compatibility:
+    """Return `pair` with findings cut as in `cut_plan`; `organs` in `left_out` counts names of tensors in findings."""
+    findings, left_out = _cut_findings(pair.findings)
+    types = []
+    for fit in pair.types:
+        type_findings, names = _cut_names(fit.findings)
+        types.append(replace(fit, findings=type_findings))
+        _add(left_out, names)
+    return replace(pair, findings=findings, types=tuple(types), left_out=left_out)
+
+
+def _cut_findings(findings: Findings) -> tuple[Findings, dict[str, int]]:
+    left_out = {"findings": len(findings) - ROWS_MAX} if len(findings) > ROWS_MAX else {}
+    cut, names = _cut_names(findings[:ROWS_MAX])
+    _add(left_out, names)
+    return cut, left_out
+
+
+def _cut_names(findings: Findings) -> tuple[Findings, int]:
+    """Return `findings` with at most NAMES_MAX names of tensors each, and the number of names that were cut off."""
+    missing = sum(max(0, len(finding.organs) - NAMES_MAX) for finding in findings)
+    if not missing:
+        return findings, 0
+    return tuple(replace(finding, organs=finding.organs[:NAMES_MAX]) for finding in findings), missing
+
+
+def _add(left_out: dict[str, int], names: int) -> None:
+    if names:
+        left_out["organs"] = left_out.get("organs", 0) + names
+
+
+def _budget() -> Budget:
+    return Budget(ANONYMOUS_COST_MAX if identity().name is None else PLAN_COST_MAX)
+
+
+def _charge(cost: int) -> None:
+    """Count `cost` microseconds for the client. The local user of a personal server is not counted."""
+    client, milliseconds = identity(), cost // 1000
+    if milliseconds <= 0 or client.is_local:
+        return
+    if client.account is not None:
+        rates().hit(PLANNING, str(client.account.contributor_id), cost=milliseconds)
+    else:
+        rates().hit(ANONYMOUS_PLANNING, client_address(), cost=milliseconds)
+
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0
@@ -54,13 +235,7 @@ RECIPE_EXAMPLE = json.dumps(
 
 
 @operation(
-    "/plans",
-    group=GROUP,
-    summary="Plan a recipe",
-    parameters=(EVERY_PART, LOCK_TOO),
-    body=RecipeRequest,
-    refusals=(429,),
-    example=RECIPE_EXAMPLE,
+    GROUP, "/plans", "Plan a recipe", EVERY_PART, LOCK_TOO, body=RecipeRequest, example=RECIPE_EXAMPLE, refusals=(429,)
 )
 def plan() -> PlannedRecipe:
     """Return findings, sizes, a screen, and every organ that a recipe changes. Nothing is made or written. The
@@ -121,12 +296,12 @@ STEPS = (
 
 
 @operation(
+    GROUP,
     "/composition",
-    group=GROUP,
-    summary="Plan steps, and list what can be chosen next",
-    parameters=STEPS,
-    refusals=(404, 409, 410, 413, 429),
+    "Plan steps, and list what can be chosen next",
+    *STEPS,
     example=f"{ROOT}/composition?base=local/Zoo-A-2M-v1.0-F16&cell=organ:2",
+    refusals=(404, 409, 410, 413, 429),
 )
 def composition() -> CompositionState:
     """Return the plan of the steps in the address, and the choices for the next step: the cells of the base with θ, the
@@ -139,12 +314,13 @@ def composition() -> CompositionState:
 
 
 @operation(
+    GROUP,
     "/compatibility",
-    group=GROUP,
-    summary="Check whether two models fit",
-    parameters=(BASE, DONOR),
-    refusals=(404, 409, 410, 429),
+    "Check whether two models fit",
+    BASE,
+    DONOR,
     example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
+    refusals=(404, 409, 410, 429),
 )
 def compatibility() -> Compatibility:
     """Return how many organs of each type of a donor fit into a base, with all findings. A type can be refused while
@@ -157,12 +333,13 @@ def compatibility() -> Compatibility:
 
 
 @operation(
+    GROUP,
     "/fitting",
-    group=GROUP,
-    summary="List models that fit a base",
-    parameters=(BASE, LIMIT),
-    refusals=(404, 409, 410),
+    "List models that fit a base",
+    BASE,
+    LIMIT,
     example=f"{ROOT}/fitting?base=local/Zoo-A-2M-v1.0-F16&limit=2",
+    refusals=(404, 409, 410),
 )
 def fitting() -> FittingModels:
     """Return related models first, the most similar first; then unrelated models, newest first, whose organs only have

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.entities.job import Job, ReportRequest
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report
 from organs.registry.errors import NotFound
-from organs.registry.names import parse_model_name
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.overview import current_report, registry_report
 from organs.web.api.models import EXAMPLE
-from organs.web.api.operation import (
-    ACCEPTED,
-    NAME,
-    NAMESPACE,
-    ORGAN_ROWS,
-    ROOT,
-    ROWS,
-    json_body,
-    operation,
-    path_parameter,
-    queued,
-    writing_operation,
-)
+from organs.web.api.operation import ACCEPTED, ROOT, json_body, operation, queued, writing_operation
 from organs.web.auth import is_personal
-from organs.web.params import requested_limit
+from organs.web.params import NAME, NAMESPACE, ORGAN_ROWS, ROWS, addressed_model, path_parameter, requested_limit
 from organs.web.permissions import may_see_storage
 from organs.web.responses import reading
 
@@ -41,13 +27,7 @@ SECTION = path_parameter(
 )
 
 
-@operation(
-    "/reports",
-    group=GROUP,
-    summary="Report on the registry",
-    parameters=(ROWS,),
-    example=f"{ROOT}/reports?limit=2",
-)
+@operation(GROUP, "/reports", "Report on the registry", ROWS, example=f"{ROOT}/reports?limit=2")
 def report() -> Report:
     """Return figures, what one can do, families, ranking, types, components, scale law, gravitational wells and
     ingests, with explanations.
@@ -56,12 +36,13 @@ def report() -> Report:
 
 
 @operation(
+    GROUP,
     "/reports/{section}",
-    group=GROUP,
-    summary="One section of the report",
-    parameters=(SECTION, ROWS),
-    refusals=(404,),
+    "One section of the report",
+    SECTION,
+    ROWS,
     example=f"{ROOT}/reports/wells?limit=2",
+    refusals=(404,),
 )
 def report_section(section: str) -> Report:
     """Return the report with a single section."""
@@ -72,28 +53,25 @@ def report_section(section: str) -> Report:
 
 
 @operation(
+    GROUP,
     "/reports/models/{namespace}/{name}",
-    group=GROUP,
-    summary="Report on a model",
-    parameters=(NAMESPACE, NAME, ORGAN_ROWS),
-    refusals=(404, 410),
+    "Report on a model",
+    NAMESPACE,
+    NAME,
+    ORGAN_ROWS,
     example=f"{ROOT}/reports/models/{EXAMPLE}?limit=2",
+    refusals=(404, 410),
 )
 def report_on_model(namespace: str, name: str) -> Report:
     """Return the parts of a model, what it shares with other models, and the measurements of its organs."""
     limit = requested_limit(ORGANS_DEFAULT)
     with reading(REPORT_SECONDS) as session:
-        row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        row = addressed_model(session, namespace, name)
         return model_report(session, row, limit, complete=may_see_storage())
 
 
 @writing_operation(
-    "/reports",
-    group=GROUP,
-    summary="Make a report as a job",
-    body=ReportRequest,
-    status=ACCEPTED,
-    example='{"limit": 2}',
+    GROUP, "/reports", "Make a report as a job", status=ACCEPTED, body=ReportRequest, example='{"limit": 2}'
 )
 def keep_report() -> Job:
     """Start a job whose result is the report on the registry, or on `model`."""

@@ -27,21 +27,18 @@ from organs.registry.entities.submission import (
 from organs.registry.errors import BadInput, BadName, NotAllowed
 from organs.registry.names import parse_new_name
 from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
-from organs.web.api.operation import (
-    ACCEPTED,
+from organs.web.api.operation import ACCEPTED, ROOT, json_body, operation, writing_operation
+from organs.web.api.uploads import current_contributor_id, receiving
+from organs.web.auth import ADMIN, UPLOAD, identity, need
+from organs.web.params import (
     AFTER,
     LIMIT,
     NAMESPACE,
-    ROOT,
-    json_body,
     number_parameter,
-    operation,
+    parsed_number,
     path_parameter,
-    writing_operation,
+    requested_page,
 )
-from organs.web.api.uploads import current_contributor_id, receiving
-from organs.web.auth import ADMIN, UPLOAD, identity, need
-from organs.web.params import parsed_number, requested_after, requested_limit
 from organs.web.rate_limits import take_turn
 from organs.web.responses import reading, registry, searching, settings
 
@@ -64,13 +61,14 @@ NEW_NAME = path_parameter(
 
 
 @writing_operation(
+    GROUP,
     "/models/{namespace}/{name}",
+    "Submit a model",
+    NAMESPACE,
+    NEW_NAME,
     method="put",
-    group=GROUP,
-    summary="Submit a model",
-    parameters=(NAMESPACE, NEW_NAME),
-    body=SubmissionRequest,
     status=ACCEPTED,
+    body=SubmissionRequest,
     example=EXAMPLE_MANIFEST,
 )
 def submit_model(namespace: str, name: str) -> Submission:
@@ -93,16 +91,11 @@ def submit_model(namespace: str, name: str) -> Submission:
 
 
 @operation(
-    "/submissions",
-    group=GROUP,
-    summary="List your submissions",
-    parameters=(LIMIT, AFTER),
-    scope=UPLOAD,
-    example=f"{ROOT}/submissions?limit=1",
+    GROUP, "/submissions", "List your submissions", LIMIT, AFTER, example=f"{ROOT}/submissions?limit=1", scope=UPLOAD
 )
 def submissions() -> SubmissionPage:
     """Return your submissions with their states, newest first."""
-    return own_submissions(requested_limit(), requested_after())
+    return own_submissions(*requested_page())
 
 
 def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:
@@ -113,10 +106,10 @@ def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:
 
 
 @operation(
+    GROUP,
     "/submissions/{submission}",
-    group=GROUP,
-    summary="Get a submission",
-    parameters=(number_parameter("submission", EXAMPLES["shown"]),),
+    "Get a submission",
+    number_parameter("submission", EXAMPLES["shown"]),
     refusals=(404,),
     scope=UPLOAD,
 )
@@ -141,14 +134,14 @@ def shown_submission(submission_id: int) -> SubmissionWithJob:
 
 
 @writing_operation(
+    GROUP,
     "/submissions/{submission}/publish",
-    group=GROUP,
-    summary="Publish a submission",
-    parameters=(number_parameter("submission", EXAMPLES["ready"]),),
-    body=PublicationRequest,
+    "Publish a submission",
+    number_parameter("submission", EXAMPLES["ready"]),
     status=ACCEPTED,
-    refusals=(404, 409),
+    body=PublicationRequest,
     example='{"metadata": {"title": "Tiny", "license": "MIT"}}',
+    refusals=(404, 409),
 )
 def publish_submission(submission: str) -> Submission:
     """Publish a submission with this metadata, and under another name if one is given. 409 if it is not `ready`; 400 if
@@ -174,11 +167,11 @@ def publish(
 
 
 @writing_operation(
+    GROUP,
     "/submissions/{submission}",
+    "Withdraw a submission",
+    number_parameter("submission", EXAMPLES["withdrawn"]),
     method="delete",
-    group=GROUP,
-    summary="Withdraw a submission",
-    parameters=(number_parameter("submission", EXAMPLES["withdrawn"]),),
     refusals=(404, 409),
 )
 def withdraw_submission(submission: str) -> Submission:

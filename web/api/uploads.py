@@ -13,30 +13,22 @@ from msgspec import structs
 
 from organs.ingest.contributions import uploads as sessions
 from organs.ingest.contributions.uploads import Chunk, WrongOffset, check_request, is_received
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.submissions import known_digests, open_uploads, upload_entity
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.digest import parse_digest
+from organs.registry.entities.organ import Digests
 from organs.registry.entities.submission import KnownDigests, Upload, UploadPage, UploadRequest
 from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound
 from organs.registry.upload_limits import CHUNK_MAX_BYTES, UPLOAD_NAME_MAX_LENGTH
-from organs.web.api.operation import (
-    ACCEPTED,
-    ROOT,
-    Parameter,
-    api,
-    json_body,
-    operation,
-    path_parameter,
-    read_body,
-    writing_operation,
-)
+from organs.web.api.operation import ACCEPTED, ROOT, api, operation, read_body, writing_operation
 from organs.web.api.organs import requested_digests
 from organs.web.auth import UPLOAD, identity
 from organs.web.error_pages import refused
 from organs.web.file_responses import OCTETS, streams
+from organs.web.params import Parameter, path_parameter
 from organs.web.responses import reading, registry, searching
 
 PORTION_BYTES = 1024 * 1024
@@ -50,10 +42,8 @@ def requested_chunk() -> Chunk:
     """Return the chunk that the headers describe, without reading the body.
 
     Raises BadRequest (400). Answers 411 to a body of unknown length, 413 to a body that is too long, and 415 to a body
-    that is compressed or has another type than plain bytes.
+    of another type than plain bytes.
     """
-    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-        abort(415, "The body must not be compressed.")
     if request.mimetype != OCTETS:
         abort(415, f"The body must be plain bytes: send it with Content-Type: {OCTETS}.")
     length = request.content_length
@@ -154,10 +144,10 @@ _DIGEST = Parameter(
 
 
 @writing_operation(
+    GROUP,
     "/uploads/lookup",
-    group=GROUP,
-    summary="Look up pieces that need no upload",
-    body="Digests",
+    "Look up pieces that need no upload",
+    body=Digests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
     is_shadowed=True,
 )
@@ -165,7 +155,7 @@ def lookup_uploads() -> KnownDigests:
     """Return which of up to 1,000 digests need no upload: organs, header runs and metadata arrays of public models and
     of your own models, and pieces that you uploaded before.
     """
-    digests = requested_digests(json_body(("digests",)).get("digests"))
+    digests = requested_digests()
     contributor = current_contributor_id()
     with searching() as session:
         known = known_digests(session, contributor, digests, database_now(session))
@@ -173,11 +163,11 @@ def lookup_uploads() -> KnownDigests:
 
 
 @writing_operation(
+    GROUP,
     "/uploads",
-    group=GROUP,
-    summary="Start an upload",
-    body=UploadRequest,
+    "Start an upload",
     status=ACCEPTED,
+    body=UploadRequest,
     example=f'{{"kind": "piece", "size_bytes": 5, "digest": "{EXAMPLE_DIGEST}"}}',
 )
 def begin_upload() -> Upload:
@@ -199,12 +189,7 @@ def begin_upload() -> Upload:
         return upload_entity(sessions.open_upload(registry(), contributor, wanted))
 
 
-@operation(
-    "/uploads",
-    group=GROUP,
-    summary="List open uploads",
-    scope=UPLOAD,
-)
+@operation(GROUP, "/uploads", "List open uploads", scope=UPLOAD)
 def uploads() -> UploadPage:
     """Return your open uploads, newest first."""
     g.not_cached = True
@@ -214,14 +199,7 @@ def uploads() -> UploadPage:
         return UploadPage(items=tuple(map(upload_entity, rows)), next=None)
 
 
-@operation(
-    "/uploads/{upload}",
-    group=GROUP,
-    summary="Get an upload",
-    parameters=(UPLOAD_ID,),
-    refusals=(404,),
-    scope=UPLOAD,
-)
+@operation(GROUP, "/uploads/{upload}", "Get an upload", UPLOAD_ID, refusals=(404,), scope=UPLOAD)
 def upload(upload: str) -> Upload:
     """Return an upload. The next chunk begins at `received_bytes`. 404 for uploads of other contributors."""
     g.not_cached = True
@@ -229,15 +207,17 @@ def upload(upload: str) -> Upload:
 
 
 @writing_operation(
+    GROUP,
     "/uploads/{upload}",
+    "Send a chunk",
+    UPLOAD_ID,
+    _RANGE,
+    _CHUNK_DIGEST,
     method="patch",
-    group=GROUP,
-    summary="Send a chunk",
-    parameters=(UPLOAD_ID, _RANGE, _CHUNK_DIGEST),
-    bytes_example=EXAMPLE_BYTES,
     status=ACCEPTED,
-    refusals=(404, 409, 411, 416),
+    bytes_example=EXAMPLE_BYTES,
     example=f"{ROOT}/uploads/{EXAMPLES['full']}",
+    refusals=(404, 409, 411, 416),
 )
 def receive_chunk(upload: str) -> Upload:
     """Send a chunk as the body. The answer comes when the bytes are durable. A repeated chunk is compared with the
@@ -253,14 +233,15 @@ def receive_chunk(upload: str) -> Upload:
 
 
 @writing_operation(
+    GROUP,
     "/uploads/{upload}",
+    "Finish an upload",
+    UPLOAD_ID,
+    _DIGEST,
     method="put",
-    group=GROUP,
-    summary="Finish an upload",
-    parameters=(UPLOAD_ID, _DIGEST),
     status=201,
-    refusals=(404, 409),
     example=f"{ROOT}/uploads/{EXAMPLES['done']}",
+    refusals=(404, 409),
 )
 def finish_upload(upload: str) -> Upload:
     """Finish an upload whose bytes were all sent. The server reads the bytes again and compares them with the declared
@@ -274,13 +255,13 @@ def finish_upload(upload: str) -> Upload:
 
 
 @writing_operation(
+    GROUP,
     "/uploads/{upload}",
+    "Remove an upload",
+    UPLOAD_ID,
     method="delete",
-    group=GROUP,
-    summary="Remove an upload",
-    parameters=(UPLOAD_ID,),
-    refusals=(404, 409),
     example=f"{ROOT}/uploads/{EXAMPLES['gone']}",
+    refusals=(404, 409),
 )
 def cancel_upload(upload: str) -> Upload:
     """Remove an upload with all its bytes, finished or not. Return it as it was."""

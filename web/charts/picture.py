@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
 from organs.registry.entities.organ import PlacedOrgan
-from organs.web.charts.drawing import printable
 from organs.web.charts.network import network
+from organs.web.charts.plots import printable
 from organs.web.render import (
-    BASE_TONES,
-    CHANGE_TONES_LIGHT,
+    BASE_TONE,
+    CHANGE_TONES,
     DONOR_TONES,
     LIGHT,
-    SHARE_TONES_LIGHT,
-    SPECTRAL_TONES_LIGHT,
+    SHARE_TONES,
+    SPECTRAL_TONES,
     THETA_TONES,
 )
 
@@ -167,7 +167,7 @@ def png(
 def tone(name: str) -> str:
     """Return the colour of a CSS class of a drawing, on light paper."""
     if name == "gb":
-        return BASE_TONES[0]
+        return BASE_TONE
     tones = _TONES.get(name[:1])
     return tones[int(name[1:])] if tones and name[1:].isdigit() else LIGHT["plate"]
 
@@ -182,10 +182,10 @@ def _on_tone(colour: str) -> str:
 
 _TONES = {
     "g": DONOR_TONES,
-    "c": CHANGE_TONES_LIGHT,
-    "p": SPECTRAL_TONES_LIGHT,
+    "c": CHANGE_TONES,
+    "p": SPECTRAL_TONES,
     "t": THETA_TONES,
-    "s": SHARE_TONES_LIGHT,
+    "s": SHARE_TONES,
 }
 
 

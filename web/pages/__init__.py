@@ -2,10 +2,8 @@
 
 organs     organs: the search with its columns, filters and histogram, and the page of one organ
 models     the list of models with its filters, quantisations folded
-model      one model: its card with commands that use it, its anatomy, lineage and files
-model_edits  the forms that edit, yank and restore a model
-chimeras   the list of chimeras as a gallery
-chimera    a chimera on the page of its model: origin, results of its validations, screen, recipe
+model      one model: its card with commands that use it, its anatomy, lineage and files; its forms
+chimeras   the list of chimeras as a gallery; a chimera on the page of its model: donors, verdict, findings, recipe
 leaderboard  the validated chimeras by their gains
 compare    two models side by side
 compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
@@ -26,11 +24,10 @@ pictures   pictures of models and chimeras to send around, as SVG and PNG
 routes     routes of pages as HTML, JSON and CSV, and of forms that write
 """
 
-from organs.web.pages import (
+from organs.web.pages import (  # noqa: F401  # each adds its routes
     account,
     admin,
     charts,
-    chimera,
     chimeras,
     compare,
     compose,
@@ -40,7 +37,6 @@ from organs.web.pages import (
     leaderboard,
     lineage,
     model,
-    model_edits,
     models,
     organs,
     pictures,
@@ -49,29 +45,3 @@ from organs.web.pages import (
     storage,
     uploads,
 )
-from organs.web.pages.routes import pages
-
-__all__ = [
-    "account",
-    "admin",
-    "charts",
-    "chimera",
-    "chimeras",
-    "compare",
-    "compose",
-    "documentation",
-    "home",
-    "jobs",
-    "leaderboard",
-    "lineage",
-    "model",
-    "model_edits",
-    "models",
-    "organs",
-    "pages",
-    "pictures",
-    "reference",
-    "reports",
-    "storage",
-    "uploads",
-]

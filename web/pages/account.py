@@ -9,23 +9,21 @@ from urllib.parse import urlsplit
 
 from flask import Response, abort, after_this_request, request, url_for
 
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import MODELS_MAX, visible_models_of
 from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.register.accounts import PAGE_TOKEN, SESSION, end_session, open_page_token, open_session
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
-from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, AccountOverview, TokenRequest
+from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, TokenRequest
 from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.web.answer_cache import reveal_headers
 from organs.web.api import accounts
 from organs.web.auth import ANY, TOKENS, UPLOAD, account_by_text, cookie_name, identity, used
 from organs.web.error_pages import sentence_of
 from organs.web.pages.routes import (
-    Context,
     WebPage,
     list_page,
     paged,
-    pages,
     writing_form,
 )
 from organs.web.permissions import ONLY_READS, log_in_first
@@ -49,7 +47,7 @@ def checked_next(text: str | None) -> str | None:
     return text if not parts.scheme and not parts.netloc else None
 
 
-def requested_next() -> str | None:
+def _requested_next() -> str | None:
     """Return the address after the log-in: `next`, or the page of this site in the Referer header; else None."""
     target = request.args.get("next")
     if target is not None:
@@ -61,10 +59,9 @@ def requested_next() -> str | None:
         return None
     if referer.netloc.lower() != request.environ.get("HTTP_HOST", "").lower():
         return None
-    path = referer.path.removeprefix(request.script_root)
-    return (
-        None if path in _NOT_A_TARGET else checked_next(referer.path + (f"?{referer.query}" if referer.query else ""))
-    )
+    if referer.path.removeprefix(request.script_root) in _NOT_A_TARGET:
+        return None
+    return checked_next(referer.path + (f"?{referer.query}" if referer.query else ""))
 
 
 DAYS = (("30", "30 days"), ("90", "90 days"), (str(TOKEN_DAYS_DEFAULT), "a year"))
@@ -73,15 +70,31 @@ TOKENS_SHOWN = ("good", "expired")
 """States of the tokens that are listed. Revoked tokens are in a closed section."""
 
 
-@paged(pages, "/account")
+@paged("/account")
 def account() -> WebPage:
     """Show the user's account; redirect to the log-in without one."""
     log_in_first()
     overview = accounts.account_overview()
-    return WebPage("account.html", {"account": overview}, extra=lambda: _account_context(overview), entity=overview)
+    own, manages = overview.token, TOKENS in overview.scopes
+    revocable = set() if own is None else {own.id}  # the sent token, and the tokens that were made with it
+    for token in reversed(overview.tokens):  # newest first, and a token is newer than its parent
+        if token.created_by in revocable:
+            revocable.add(token.id)
+    context = {
+        "account": overview,
+        "reachable": REACHABLE_STATES,
+        "shown_tokens": [token for token in overview.tokens if token.state in TOKENS_SHOWN],
+        "revoked_tokens": [token for token in overview.tokens if token.state not in TOKENS_SHOWN],
+        "revocable": revocable,
+        "labels": {token.id: token.label or token.id for token in overview.tokens},
+        "may_give": [scope for scope in SCOPES if scope in overview.scopes and manages and own is not None],
+        "days": [] if own is None else _days(own.expires_at),
+        "days_default": str(TOKEN_DAYS_DEFAULT),
+    }
+    return WebPage("account.html", context, body=overview)
 
 
-@writing_form(pages, "/account/tokens", scope=TOKENS)
+@writing_form("/account/tokens", scope=TOKENS)
 def make_token() -> WebPage:
     """Create a token and show it. Only this page shows it."""
     days = request.form.get("days", str(TOKEN_DAYS_DEFAULT))
@@ -95,14 +108,14 @@ def make_token() -> WebPage:
     return WebPage("token.html", {"created": accounts.create_own_token(token_request)})
 
 
-@writing_form(pages, "/account/tokens/<token>/revoke", scope=ANY)
+@writing_form("/account/tokens/<token>/revoke", scope=ANY)
 def revoke_token(token: str) -> str:
     """Revoke a token, and show the account again. If this also ended the session, the log-in is shown."""
     accounts.revoke_token(token)
     return url_for("pages.account")
 
 
-@writing_form(pages, "/account/page-token", scope=UPLOAD)
+@writing_form("/account/page-token", scope=UPLOAD)
 def page_token() -> Response:
     """Return a token for a script of a page as JSON. It has a narrow scope and ends soon, or with the session."""
     account = identity().account
@@ -119,24 +132,6 @@ def page_token() -> Response:
     return json_answer({"token": token.text, "expires_at": expires.isoformat(), "scopes": [UPLOAD]})
 
 
-def _account_context(account: AccountOverview) -> Context:
-    own, manages = account.token, TOKENS in account.scopes
-    revocable = set() if own is None else {own.id}  # the sent token, and the tokens that were made with it
-    for token in reversed(account.tokens):  # newest first, and a token is newer than its parent
-        if token.created_by in revocable:
-            revocable.add(token.id)
-    return {
-        "reachable": REACHABLE_STATES,
-        "shown_tokens": [token for token in account.tokens if token.state in TOKENS_SHOWN],
-        "revoked_tokens": [token for token in account.tokens if token.state not in TOKENS_SHOWN],
-        "revocable": revocable,
-        "labels": {token.id: token.label or token.id for token in account.tokens},
-        "may_give": [scope for scope in SCOPES if scope in account.scopes and manages and own is not None],
-        "days": [] if own is None else _days(own.expires_at),
-        "days_default": str(TOKEN_DAYS_DEFAULT),
-    }
-
-
 def _days(expires_at: datetime | None) -> list[tuple[str, str]]:
     """Return the choices for the life of a new token. It cannot be longer than that of the token that creates it."""
     if expires_at is None:
@@ -151,15 +146,16 @@ TOKEN_FIELD_MAX = 200
 NO_PAGE_TOKEN = "this is the token of a page: log in with your own token, which begins with orgp_"  # noqa: S105  # a message, not a token
 
 
-@paged(pages, "/login")
+@paged("/login")
 def login() -> WebPage:
     """Show the log-in form."""
     if settings().read_only:
         abort(404, ONLY_READS)
-    return WebPage("login.html", {"next": requested_next(), "contributor": identity().name})
+    values = {"next": _requested_next(), "contributor": identity().name}
+    return WebPage("login.html", values, body=values)
 
 
-@writing_form(pages, "/login", scope=None)
+@writing_form("/login", scope=None)
 def log_in() -> str | WebPage:
     """Open a session for the account of the token, and redirect. Log-ins are limited (`web.rate_limits`)."""
     following = checked_next(request.form.get("next"))
@@ -195,7 +191,7 @@ def log_in() -> str | WebPage:
     return following or url_for("pages.account")
 
 
-@writing_form(pages, "/logout", scope=None)
+@writing_form("/logout", scope=None)
 def log_out() -> str:
     """End the session, here and in the browser."""
     account = identity().account
@@ -215,20 +211,18 @@ COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
 """Columns of the list as CSV."""
 
 
-@paged(pages, "/contributors", csv=True, api="contributors")
+@paged("/contributors", csv=True, api="contributors")
 def contributors() -> WebPage:
     """Show the contributors with visible models, newest first."""
     csv = with_parameters(url_for("pages.contributors_csv"), {}, limit="1000")
     return list_page("contributors.html", accounts.contributors(), columns=COLUMNS, extra={"csv": csv})
 
 
-@paged(pages, "/contributors/<contributor>", api="contributor")
+@paged("/contributors/<contributor>", api="contributor")
 def contributor(contributor: str) -> WebPage:
     """Show a contributor with the newest models."""
     person = accounts.contributor(contributor)
     with searching() as session:
         newest = model_summaries(session, visible_models_of(session, person.name))
     all_models = url_for("pages.models", q=f'by:"{person.name}"') if person.models > MODELS_MAX else None
-    return WebPage(
-        "contributor.html", {"contributor": person, "newest": newest}, extra=lambda: {"all_models": all_models}
-    )
+    return WebPage("contributor.html", {"contributor": person, "newest": newest, "all_models": all_models})

@@ -14,7 +14,7 @@ from organs.web.api import admin as administration
 from organs.web.auth import ADMIN
 from organs.web.error_pages import sentence_of
 from organs.web.pages.account import DAYS
-from organs.web.pages.routes import WebPage, list_links, list_page, paged, pages, writing_form
+from organs.web.pages.routes import WebPage, list_links, list_page, paged, writing_form
 from organs.web.params import parsed_number
 from organs.web.permissions import check_admin
 from organs.web.responses import with_parameters
@@ -25,29 +25,25 @@ FIELD_MAX = 4096
 """Characters of a field of a form. A longer text is cut here; the service refuses it because of its length."""
 
 
-@paged(pages, "/admin")
+@paged("/admin")
 def admin() -> WebPage:
     """Show the registry in numbers, and the newest events."""
     check_admin()
     overview = administration.overview()
-    return WebPage("admin.html", {"overview": overview}, entity=overview)
+    return WebPage("admin.html", {"overview": overview}, body=overview)
 
 
-@paged(pages, "/admin/health")
+@paged("/admin/health")
 def admin_health() -> WebPage:
     """Show the health of the server: what needs action first, then the numbers."""
     check_admin()
     health = administration.health()
     to_do = [check for check in health.checks if check.state != "ok"]
-    return WebPage(
-        "admin_health.html",
-        {"health": health},
-        extra=lambda: {"to_do": to_do, "well": [check for check in health.checks if check.state == "ok"]},
-        entity=health,
-    )
+    well = [check for check in health.checks if check.state == "ok"]
+    return WebPage("admin_health.html", {"health": health, "to_do": to_do, "well": well}, body=health)
 
 
-@paged(pages, "/admin/quarantine")
+@paged("/admin/quarantine")
 def admin_quarantine() -> WebPage:
     """Show the submissions held for review, with their findings."""
     check_admin()
@@ -60,21 +56,21 @@ def admin_quarantine() -> WebPage:
     return list_page("admin_quarantine.html", page, extra={"decided": decided})
 
 
-@writing_form(pages, "/admin/submissions/<submission>/approve", scope=ADMIN)
+@writing_form("/admin/submissions/<submission>/approve", scope=ADMIN)
 def admin_approve(submission: str) -> str:
     """Approve a submission, and show the submissions that still wait."""
     administration.approve_submission(submission)
     return url_for("pages.admin_quarantine", decided=submission)
 
 
-@writing_form(pages, "/admin/submissions/<submission>/refuse", scope=ADMIN)
+@writing_form("/admin/submissions/<submission>/refuse", scope=ADMIN)
 def admin_refuse(submission: str) -> str:
     """Refuse a submission, and show the submissions that still wait."""
     administration.refuse(submission, _field("reason"))
     return url_for("pages.admin_quarantine", decided=submission)
 
 
-@paged(pages, "/admin/events", csv=True)
+@paged("/admin/events", csv=True)
 def admin_events() -> WebPage:
     """Show the event log, newest first, filtered by `contributor` and `action`."""
     check_admin()
@@ -85,14 +81,14 @@ def admin_events() -> WebPage:
     return list_page("admin_events.html", page, *filters, columns=EVENT_COLUMNS, extra=extra)
 
 
-@paged(pages, "/admin/contributors")
+@paged("/admin/contributors")
 def admin_contributors() -> WebPage:
     """Show contributors with state and quota."""
     check_admin()
     return _contributors_page()
 
 
-@writing_form(pages, "/admin/contributors/new", scope=ADMIN)
+@writing_form("/admin/contributors/new", scope=ADMIN)
 def admin_add_contributor() -> WebPage:
     """Add a contributor and show the first token, which no other page shows. Show the form again after a mistake."""
     name, days = _field("name").strip(), _field("days")
@@ -106,19 +102,19 @@ def admin_add_contributor() -> WebPage:
     return WebPage("admin_token.html", {"created": created, "contributor": name})
 
 
-@paged(pages, "/admin/fleet")
+@paged("/admin/fleet")
 def admin_fleet() -> WebPage:
     """Show the runs of fleets with their progress."""
     check_admin()
     return list_page("admin_fleet.html", administration.fleet())
 
 
-@paged(pages, "/admin/fleet/<run>")
+@paged("/admin/fleet/<run>")
 def admin_fleet_run(run: str) -> WebPage:
     """Show a run with its failures and its workers."""
     check_admin()
     progress = administration.fleet_progress(run)
-    return WebPage("admin_fleet_run.html", {"run": progress}, entity=progress)
+    return WebPage("admin_fleet_run.html", {"run": progress}, body=progress)
 
 
 def _contributors_page(problem: str | None = None, name: str = "") -> WebPage:
@@ -127,15 +123,14 @@ def _contributors_page(problem: str | None = None, name: str = "") -> WebPage:
     form = {"problem": problem, "typed": name, "scopes": administration.FIRST_SCOPES, "days": DAYS}
     return WebPage(
         "admin_contributors.html",
-        {"items": page.items},
-        extra=lambda: list_links(page.next, path=url_for("pages.admin_contributors")) | form,
+        {"items": page.items, **list_links(page.next, path=url_for("pages.admin_contributors")), **form},
         next=page.next,
-        entity=page,
+        body=page,
         status=400 if problem else 200,
     )
 
 
-@writing_form(pages, "/admin/contributors/<contributor>/state", scope=ADMIN)
+@writing_form("/admin/contributors/<contributor>/state", scope=ADMIN)
 def admin_state(contributor: str) -> str:
     """Suspend or reactivate a contributor."""
     state = _field("state")
@@ -145,7 +140,7 @@ def admin_state(contributor: str) -> str:
     return url_for("pages.admin_contributors")
 
 
-@writing_form(pages, "/admin/contributors/<contributor>/quota", scope=ADMIN)
+@writing_form("/admin/contributors/<contributor>/quota", scope=ADMIN)
 def admin_quota(contributor: str) -> str:
     """Set the quota of a contributor; an empty field restores the default."""
     text = _field("quota").strip()

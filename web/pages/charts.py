@@ -12,19 +12,17 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.measures import caution_of_mean
-from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import plots
-from organs.web.charts.drawing import POLICY
-from organs.web.charts.plots import sampled_values
+from organs.web.charts.plots import POLICY, sampled_values
 from organs.web.downloads import ChosenOrgan, chosen_organ
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
+from organs.web.params import addressed_model
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, registry, searching
 
@@ -34,14 +32,15 @@ TYPES_FIRST = ("skeleton", "organ", "norm")
 BINS = ("lower", "upper", "count", "bell_count")
 
 
-@paged(pages, "/organs/<digest>/weights", csv=True)
+@paged("/organs/<digest>/weights", csv=True)
 def weights_figure(digest: str) -> WebPage:
     """Show the histogram of the weights of an organ as numbers. `dtype` and `shape` are those of downloads."""
     chosen, weights = _requested_weights(digest)
-    values = {"digest": chosen.digest, **asdict(weights)}
-    rows = [list(row.values()) for row in bins_of(weights)]
     return WebPage(
-        "weights.html", values, extra=lambda: shown_weights(weights, chosen), sheet=lambda: Sheet(BINS, rows)
+        "weights.html",
+        lambda: {"digest": chosen.digest, **_shown_weights(weights, chosen)},
+        sheet=lambda: Sheet(BINS, [list(row.values()) for row in _bins_of(weights)]),
+        body={"digest": chosen.digest, **asdict(weights)},
     )
 
 
@@ -56,7 +55,7 @@ def weights_chart(digest: str) -> Response:
 def depth_chart(namespace: str, name: str) -> Response:
     """Send the chart of θ along the blocks of a model."""
     with searching() as session:
-        model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        model = addressed_model(session, namespace, name)
         if model.tensors > PAGE_TENSORS_MAX:
             raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a chart")
         rows = plots.block_thetas(organs_of_model(session, model))
@@ -71,7 +70,7 @@ def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Context:
     with searching() as session:
         chosen = chosen_organ(session, digest, dtype, "x".join(map(str, shape)))
         weights = _weights_of(session, chosen)
-    return {"reason": weights} if isinstance(weights, str) else shown_weights(weights, chosen)
+    return {"reason": weights} if isinstance(weights, str) else _shown_weights(weights, chosen)
 
 
 def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Context:
@@ -93,7 +92,7 @@ def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
     return conditional(answer)
 
 
-def shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Context:
+def _shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Context:
     """Return a histogram for the page: the address and size of the chart, and the bins."""
     shape = "x".join(map(str, chosen.shape))
     return {
@@ -101,7 +100,7 @@ def shown_weights(weights: plots.WeightHistogram, chosen: ChosenOrgan) -> Contex
         "chart": url_for("pages.weights_chart", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
         "width": plots.WEIGHTS_WIDTH,
         "height": plots.WEIGHTS_HEIGHT,
-        "bins": bins_of(weights),
+        "bins": _bins_of(weights),
         "figure": weights,
         "csv": url_for("pages.weights_figure_csv", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
     }
@@ -116,7 +115,7 @@ def _requested_weights(digest: str) -> tuple[ChosenOrgan, plots.WeightHistogram]
     return chosen, weights
 
 
-def bins_of(weights: plots.WeightHistogram) -> list[Context]:
+def _bins_of(weights: plots.WeightHistogram) -> list[Context]:
     """Return the bins as rows."""
     return [
         dict(zip(BINS, (lower, upper, count, bell), strict=True))

@@ -18,7 +18,7 @@ from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_regis
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.lineage import offered_names
-from organs.web.pages.routes import Context, WebPage, paged, pages, sheet_of
+from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.responses import plain_page, searching, wants_csv, with_parameters
 
 SIDES = ("first", "second")
@@ -36,7 +36,7 @@ NAMES_SHOWN = 100
 BLOCKS_SHOWN = 200
 
 
-@paged(pages, "/compare", csv=True, api="compare")
+@paged("/compare", csv=True, api="compare")
 def compare() -> WebPage:
     """Show the comparison of the models `first` and `second`, or a form to choose them."""
     names = [request.args.get(side, "").strip() for side in SIDES]
@@ -61,8 +61,7 @@ def compare() -> WebPage:
         return WebPage("compare.html", _form(names, sentence_of(error)), status=status_of(error))
     return WebPage(
         "compare.html",
-        {"result": result},
-        extra=lambda: _form(names) | _details(result, organs, changes),
+        lambda: _form(names) | _comparison(result, organs, changes),
         sheet=lambda: sheet_of(COLUMNS, result.changed),
     )
 
@@ -71,10 +70,11 @@ def _form(names: list[str], problem: str | None = None) -> Context:
     return {"requested": names, "names": offered_names(), **({"problem": problem} if problem else {})}
 
 
-def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Slot, OrganChange]) -> Context:
+def _comparison(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Slot, OrganChange]) -> Context:
     swapped = {"first": result.second, "second": result.first}
     lists = ("only_first", "only_second", "shapes_differ")
     return {
+        "result": result,
         "swapped": with_parameters(url_for("pages.compare"), swapped),
         "grid": anatomy(organs, "change", changes) if result.is_comparable and organs else None,
         "changed_shown": result.unequal[:CHANGED_SHOWN],

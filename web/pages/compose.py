@@ -36,13 +36,13 @@ from organs.registry.errors import BadQuery, BadRecipe, NotAllowed, NotFound, To
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query, short_text
 from organs.registry.search.models import search_models
+from organs.web.api.plans import ORDERS, UnderWay, checked_order, compose_for_client, cut_pair, pair_for_client
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import cell_grid, letters
 from organs.web.pages.lineage import offered_names
-from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, paged, pages, writing_form
+from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, paged, writing_form
 from organs.web.params import requested_query
 from organs.web.permissions import queue_job
-from organs.web.planning import ORDERS, UnderWay, checked_order, compose_for_client, cut_pair, pair_for_client
 from organs.web.responses import reading, searching, settings
 
 STEP_FIELDS = {
@@ -181,16 +181,6 @@ def planned_steps(requested: RequestedSteps) -> tuple[UnderWay, int]:
 
 
 def _compose_page(requested: RequestedSteps, under_way: UnderWay, status: int, problem: str | None = None) -> WebPage:
-    return WebPage(
-        "compose.html",
-        asdict(under_way.state),
-        extra=lambda: _page_context(requested, under_way, problem),
-        status=status,
-    )
-
-
-def _page_context(requested: RequestedSteps, under_way: UnderWay, problem: str | None) -> Context:
-    """Return the values that only the HTML needs."""
     plan, state, base = under_way.plan, under_way.state, under_way.plan.base.label
     marks = letters([parent.label for parent in plan.parents])
     findings = [
@@ -215,7 +205,7 @@ def _page_context(requested: RequestedSteps, under_way: UnderWay, problem: str |
         if parameter not in ("base", "name")
     ]
     kept = [*requested.steps, *([("cell", requested.cell)] if requested.cell else [])]
-    return {
+    context = {
         "problem": problem,
         "steps": steps,
         "grid": cell_grid(
@@ -267,6 +257,7 @@ def _page_context(requested: RequestedSteps, under_way: UnderWay, problem: str |
         "offers_shown": OFFERS_SHOWN,
         "leaderboard": url_for("pages.leaderboard", base=base),
     }
+    return WebPage("compose.html", asdict(state) | context, status=status)
 
 
 MEASURED_READ, MEASURED_SHOWN = 20, 5
@@ -369,7 +360,7 @@ FITTING_MAX, OTHERS_MAX = 50, 20
 ENDPOINT = "pages.compose_fits"
 
 
-@paged(pages, "/compose/fits", api=lambda: "compatibility" if request.args.get("donor") else "fitting")
+@paged("/compose/fits", api=lambda: "compatibility" if request.args.get("donor") else "fitting")
 def compose_fits() -> WebPage:
     """Show the models with organs that fit the model `base`; with `donor`, also the findings about that pair."""
     base, donor = (request.args.get(name, "").strip() for name in ("base", "donor"))
@@ -382,7 +373,7 @@ def compose_fits() -> WebPage:
         except UNKNOWN_MODEL as error:
             context |= {"problem": sentence_of(error), "twin": twin("pages.compose_fits_json")}
             status = status_of(error)
-    return WebPage("compose_fits.html", {}, extra=lambda: context, status=status)
+    return WebPage("compose_fits.html", context, status=status)
 
 
 def _fits_context(session: Session, base: str, donor: str) -> Context:
@@ -421,7 +412,7 @@ COMPOSE = "compose"
 NOT_YET = "The chimera cannot be created yet. See the findings below."
 
 
-@paged(pages, "/compose", api=lambda: "composition" if request.args.get("base") else "models")
+@paged("/compose", api=lambda: "composition" if request.args.get("base") else "models")
 def compose() -> WebPage:
     """Show the recipe in the address: `base`, then steps (`graft`, `adapter`, `purify` …); `cell` asks for candidates.
 
@@ -441,7 +432,7 @@ def compose() -> WebPage:
         return _base_choice(requested, sentence_of(error), status_of(error))
 
 
-@writing_form(pages, "/compose")
+@writing_form("/compose")
 def compose_chimera() -> str | WebPage:
     """Queue the chimera of the form and show the job. If it cannot be made, show the page with the reasons."""
     # Browsers send CRLF, and addresses have LF.
@@ -473,18 +464,12 @@ def _base_choice(requested: RequestedSteps, problem: str | None = None, status: 
         if query is not None:
             page = search_models(session, query, MODELS_SHOWN, ranked=True)
             text = short_text(query, MODELS)
-    found = page.items if page else ()
-    values = {
-        "steps": [list(step) for step in requested.steps],
-        "known": known,
-        "items": found,
-        "notes": page.notes if page else (),
-    }
     offers = [
         asdict(model) | {"address": requested.having("base", model.name).address(anchor="anatomy")}
-        for model in {model.name: model for model in (*known, *found)}.values()
+        for model in {model.name: model for model in (*known, *(page or ()))}.values()
     ]
     context = {
+        "notes": page.notes if page else (),
         "text": text,
         "problem": problem,
         "pending": [step for step in requested.steps if step[0] != "base"],
@@ -492,4 +477,4 @@ def _base_choice(requested: RequestedSteps, problem: str | None = None, status: 
         "discard_address": compose_address([]),
         "twin": twin(),
     }
-    return WebPage("compose_start.html", values, extra=lambda: context, status=status)
+    return WebPage("compose_start.html", context, status=status)

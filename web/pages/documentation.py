@@ -90,7 +90,7 @@ class Document:
     """The headings of the second level."""
 
 
-@paged(pages, "/docs")
+@paged("/docs")
 def documentation() -> WebPage:
     """List the pages of the documentation."""
     documents = all_documents()
@@ -99,26 +99,21 @@ def documentation() -> WebPage:
         for title, summaries in GROUPS.items()
     }
     notes = [document for name, document in sorted(documents.items()) if name.startswith(f"{DESIGN}/")]
-    values = {"documents": sorted(documents)}
-    return WebPage("documents.html", values, extra=lambda: {"groups": groups, "notes": notes})
+    return WebPage("documents.html", {"groups": groups, "notes": notes}, body={"documents": sorted(documents)})
 
 
-@paged(pages, "/docs/<path:page>")
+@paged("/docs/<path:page>")
 def document(page: str) -> WebPage:
     """Show one page of the documentation."""
     found = all_documents().get(page.removesuffix(".md"))
     if found is None:
         abort(404)
-    values = {"name": found.name, "text": found.text}
-    return WebPage(
-        "document.html",
-        values,
-        extra=lambda: {
-            "document": found,
-            "content": Markup(found.html.replace(_ROOT, url_for("pages.documentation"))),  # noqa: S704  # our own files
-            "is_note": found.name.startswith(f"{DESIGN}/"),
-        },
-    )
+    context = {
+        "document": found,
+        "content": Markup(found.html.replace(_ROOT, url_for("pages.documentation"))),  # noqa: S704  # our own files
+        "is_note": found.name.startswith(f"{DESIGN}/"),
+    }
+    return WebPage("document.html", context, body={"name": found.name, "text": found.text})
 
 
 @pages.get("/docs/images/<picture>")

@@ -8,14 +8,14 @@ from organs.registry.catalog.queries.reports import public_figures, running_tota
 from organs.registry.compose.chimeras import chimera_page
 from organs.registry.relatives.holdings import holdings
 from organs.web.auth import identity
-from organs.web.pages.routes import Context, WebPage, paged, pages
+from organs.web.pages.routes import Context, WebPage, paged
 from organs.web.permissions import may_see_jobs, may_see_storage, whose_jobs
 from organs.web.responses import searching
 
 CHIMERAS_SHOWN = 5
 
 
-@paged(pages, "/", api="root")
+@paged("/", api="root")
 def home() -> WebPage:
     """Show what the registry holds."""
     with searching() as session:

@@ -18,7 +18,7 @@ from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.web.api import jobs as api
 from organs.web.auth import ANY
-from organs.web.pages.routes import Context, WebPage, list_page, paged, pages, writing_form
+from organs.web.pages.routes import Context, WebPage, list_page, paged, writing_form
 from organs.web.params import parsed_number
 from organs.web.permissions import may_see_jobs, whose_jobs
 from organs.web.render import VERDICT_MEANINGS
@@ -168,24 +168,24 @@ RESULT_SHOWN_CHARACTERS = 20_000
 """Characters of the result as JSON. The JSON of the page has the complete result."""
 
 
-@paged(pages, "/jobs")
+@paged("/jobs")
 def jobs() -> WebPage:
     """Show the jobs that the user may see, newest first; `after` and `limit` page through them."""
     page = api.jobs()
     return list_page("jobs.html", page, extra={"is_active": any(job.is_active for job in page)})
 
 
-@paged(pages, "/jobs/<job>")
+@paged("/jobs/<job>")
 def job(job: str) -> WebPage:
     """Show one job."""
     job_id, whose = parsed_number(job, "job"), whose_jobs()
     with searching() as session:
         current = job_by_id(session, job_id, whose)
         file = file_of_job(session, job_id, whose)
-    return WebPage("job.html", {"job": current}, extra=lambda: _page_context(current, file), entity=current)
+    return WebPage("job.html", lambda: _page_context(current, file), body=current)
 
 
-@writing_form(pages, "/jobs/<job>/cancel", ANY)
+@writing_form("/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
     """Cancel a job, and show it again."""
     return url_for("pages.job", job=api.cancel(job).id)
@@ -201,6 +201,7 @@ def _page_context(job: Job, file: JobFile | None) -> Context:
             label = f"download {file.name}, {size_text(file.size_bytes)}"
             links.insert(0, JobLink(label, url_for("artifacts.job_file", job=job.id, file=file.name)))
     return {
+        "job": job,
         "arguments": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
         "result": job_outcome,
         "links": links,

@@ -15,8 +15,8 @@ from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.compose import recipe_address
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.lists import gain_cells
-from organs.web.pages.routes import UNKNOWN_MODEL, Context, Sheet, WebPage, list_links, paged, pages
-from organs.web.params import requested_after, requested_gains, requested_limit
+from organs.web.pages.routes import UNKNOWN_MODEL, Context, Sheet, WebPage, list_links, paged
+from organs.web.params import requested_gains, requested_page
 from organs.web.responses import plain_page, searching, with_parameters
 
 COLUMNS = (
@@ -26,11 +26,11 @@ COLUMNS = (
 """Columns of the leaderboard as CSV."""
 
 
-@paged(pages, "/leaderboard", csv=True, api="leaderboard")
+@paged("/leaderboard", csv=True, api="leaderboard")
 def leaderboard() -> WebPage:
     """Show the validated chimeras of the base in `base`, or of all, by their largest gain on the texts in `on`."""
     base, on = requested_gains()
-    limit, after = requested_limit(), requested_after()
+    limit, after = requested_page()
     try:
         with searching() as session:
             row = None if base is None else model_by_text(session, base)
@@ -40,14 +40,8 @@ def leaderboard() -> WebPage:
         if not plain_page():
             raise
         nothing, problem, status = Leaderboard(items=(), next=None), sentence_of(error), status_of(error)
-        return WebPage("leaderboard.html", {"items": []}, lambda: _context(nothing, problem=problem), status=status)
-    return WebPage(
-        "leaderboard.html",
-        {"items": page.items, "notes": page.notes},
-        extra=lambda: _context(page, name, on),
-        sheet=lambda: _sheet(page),
-        next=page.next,
-    )
+        return WebPage("leaderboard.html", _context(nothing, problem=problem), status=status)
+    return WebPage("leaderboard.html", lambda: _context(page, name, on), sheet=lambda: _sheet(page), next=page.next)
 
 
 def _context(page: Leaderboard, base: str | None = None, on: str | None = None, problem: str | None = None) -> Context:
@@ -55,6 +49,8 @@ def _context(page: Leaderboard, base: str | None = None, on: str | None = None, 
     terms = ["type:organ", f"fits:{base}" if base else "", str(on_term(on)) if on else "", "sort:-gain"]
     search_text = " ".join(filter(None, terms))
     return {
+        "items": page.items,
+        "notes": page.notes,
         "base": base,
         "problem": problem,
         "requested": (requested["base"], requested["on"]),

@@ -19,7 +19,7 @@ from organs.web.charts.families import (
     family_tree,
 )
 from organs.web.error_pages import sentence_of, status_of
-from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
+from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.params import requested_place
 from organs.web.render import SHARE_STEPS
 from organs.web.responses import plain_page, searching, with_parameters
@@ -29,7 +29,7 @@ COLUMNS = ("child", "parent", "relation", "evidence", "likeness", "change")
 NAMES_OFFERED = 200
 
 
-@paged(pages, "/lineage", csv=True, api="model_families")
+@paged("/lineage", csv=True, api="model_families")
 def lineage() -> WebPage:
     """Show all families, the largest first. With `model`, show the family of that model."""
     name = request.args.get("model", "")
@@ -44,14 +44,14 @@ def lineage() -> WebPage:
     except (NotFound, BadName) as error:
         if not plain_page():
             raise
-        values = _values(FamilyPage(items=(), next=None, count=0), name, 0) | {"problem": sentence_of(error)}
-        return WebPage("lineage.html", values, status=status_of(error))
-    return WebPage("lineage.html", _values(page, name, first), sheet=lambda: _sheet(page), next=page.next)
-
-
-def _sheet(page: FamilyPage) -> Sheet:
-    """Return the edges within the families."""
-    return sheet_of(COLUMNS, [edge for family in page for edge in family.edges])
+        context = _context(FamilyPage(items=(), next=None, count=0), name, 0) | {"problem": sentence_of(error)}
+        return WebPage("lineage.html", context, status=status_of(error))
+    return WebPage(
+        "lineage.html",
+        lambda: _context(page, name, first),
+        sheet=lambda: sheet_of(COLUMNS, [edge for family in page for edge in family.edges]),
+        next=page.next,
+    )
 
 
 def offered_names() -> list[str]:
@@ -60,7 +60,7 @@ def offered_names() -> list[str]:
         return [model.full_name for model in visible_models(session, NAMES_OFFERED)]
 
 
-def _values(page: FamilyPage, name: str, first: int) -> Context:
+def _context(page: FamilyPage, name: str, first: int) -> Context:
     return {
         "requested": name,
         "csv": with_parameters(url_for("pages.lineage_csv"), request.args.to_dict()),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flask import request, url_for
 
+from organs.registry.entities.base import Page
 from organs.registry.entities.gain import Gain
 from organs.registry.entities.report import Cell
 from organs.registry.measures import Measure
@@ -109,9 +111,9 @@ def divided(name: str, heading: str, values: list[FilterValue]) -> ListFilter:
 
 
 def query_context(
-    endpoint: str, query: Query, columns: Sequence[Column], following: str | None, vocabulary: Vocabulary = ORGANS
+    endpoint: str, query: Query, columns: Sequence[Column], page: Page[Any], vocabulary: Vocabulary = ORGANS
 ) -> dict[str, object]:
-    """Return what a page shows around the results of `query`. `following` is the `next` of the page."""
+    """Return what is shown of a `page` of the results of `query`, and around it."""
 
     def address(changed: Query, to: str = endpoint, **more: str) -> str:
         return list_address(to, changed, vocabulary, **more)
@@ -125,10 +127,12 @@ def query_context(
         headings.append({"column": column, "order": order if is_chosen else None, "address": link})
     terms: Iterable[object] = (*query.terms, *query.words, *(f"-{word}" for word in query.excluded_words))
     return {
+        "items": page.items,
+        "notes": page.notes,
         "text": short_text(query, vocabulary),
         "terms": [{"text": str(term), "address": address(without(query, term, vocabulary))} for term in terms],
         "headings": headings,
-        "following": following and address(query, after=following, limit=request.args.get("limit", "")),
+        "following": page.next and address(query, after=page.next, limit=request.args.get("limit", "")),
         "first": address(query) if request.args.get("after") else None,
         "csv": address(query, f"{endpoint}_csv", limit="1000"),
     }

@@ -1,47 +1,51 @@
-"""One model: its card, its anatomy, its verdict and recipe if it is a chimera, its lineage and files."""
+"""One model: its card, its anatomy, its verdict and recipe if it is a chimera, its lineage and files; its forms."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from flask import redirect, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.wrappers import Response
 
+from organs.ingest.contributions.manifest import FIELDS, read_edits
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog import tables
-from organs.registry.catalog.queries.model_lists import descendants_page, versions
+from organs.registry.catalog.queries.model_lists import descendants_page, published_model, versions
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.catalog.register.model_changes import edit_model
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
 from organs.registry.compose.chimeras import PROMPT, assemble_command, chimera_of_model, llama_cli
-from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import OrganChange
-from organs.registry.entities.job import Job
 from organs.registry.entities.lineage import merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.errors import BadQuery, Incomplete
+from organs.registry.entities.published import PublishedModel
+from organs.registry.errors import BadQuery, Conflict, Incomplete
 from organs.registry.gguf import dtype_by_name
 from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
+from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
+from organs.web.api import models as api
+from organs.web.auth import ANY, need
 from organs.web.downloads import public_names, whole_name
+from organs.web.error_pages import sentence_of
 from organs.web.ollama import has_image, llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
-from organs.web.pages.chimera import chimera_context, donor_lines
+from organs.web.pages.chimeras import chimera_context, donor_marks
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.organs import organs_sheet
-from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages
+from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, writing_form
 from organs.web.params import requested_choice
-from organs.web.permissions import may_edit, may_see_storage, may_yank
-from organs.web.responses import model_address, plain_page, searching, with_parameters
+from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit, user_name
+from organs.web.responses import model_address, plain_page, registry, searching, with_parameters
 
 METADATA_SHOWN = 400
 USE_SHOWN = 3
@@ -52,30 +56,7 @@ LINEAGE_SHOWN = 6
 """Relatives that are shown before the rest is opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownModel:
-    """A model on its page."""
-
-    model: Model
-    organs: tuple[PlacedOrgan, ...]
-    organs_left_out: int
-    compared_with: str | None
-    """The model that its organs are compared with."""
-    readings: tuple[str, ...]
-    """The readings that can colour the drawing, the most useful first."""
-    by: str
-    """The reading that colours it."""
-    changes: dict[Slot, OrganChange]
-    chimera: Chimera | None
-    jobs: Sequence[Job]
-    """Active validations."""
-    is_newest: bool
-    """Whether it is the newest visible version."""
-    is_image: bool
-    """Whether Ollama can pull it, if it is an adapter."""
-
-
-@paged(pages, "/models/<namespace>/<name>", csv=True, api="model")
+@paged("/models/<namespace>/<name>", csv=True, api="model")
 def model(namespace: str, name: str) -> WebPage:
     """Show the model of that name. `by` is the reading that colours cells; `against` is the model to compare with."""
     try:
@@ -113,40 +94,45 @@ def _model_page(namespace: str, name: str) -> WebPage:
         if compared_with is not None and compared_with not in parents and "against" not in request.args:
             readings.sort(key="change".__eq__)
         by = requested if requested in readings else readings[0]
-        shown = ShownModel(
-            model=page,
-            organs=organs,
-            organs_left_out=left_out,
-            compared_with=compared_with,
-            readings=tuple(readings),
-            by=by,
-            changes=changes_against(session, row, compared_with) if by == "change" and compared_with else {},
-            chimera=chimera,
-            jobs=active_validations(session, row.full_name) if chimera else (),
-            is_newest=newest == page.name,
-            is_image=page.kind == "adapter" and has_image(session, row),
-        )
+        changes = changes_against(session, row, compared_with) if by == "change" and compared_with else {}
+        jobs = active_validations(session, row.full_name) if chimera else ()
+        is_image = page.kind == "adapter" and has_image(session, row)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
-    context = {
-        "model": page,
-        "organs": organs,
-        "organs_left_out": left_out,
-        "compared_with": compared_with,
-        "versions": others.items,
-        "versions_left_out": others.left_out,
-        "newest": newest,
-        "descendants": descendants,
-    }
-    return WebPage("model.html", context, extra=lambda: _page_context(shown), sheet=lambda: _organs_sheet(shown))
 
+    def context() -> Context:
+        against = {"against": request.args["against"]} if request.args.get("against") else {}
+        return {
+            "organs": organs,
+            "organs_left_out": left_out,
+            "compared_with": compared_with,
+            "versions": others.items,
+            "versions_left_out": others.left_out,
+            "newest": newest,
+            "descendants": descendants,
+            "by_label": READINGS[by],
+            "is_compared": by == "change",
+            "choices": [
+                {
+                    "label": READINGS[reading],
+                    "chosen": reading == by,
+                    "address": model_address(page.name, by=reading, **against),
+                }
+                for reading in readings
+            ],
+            "grid": anatomy(organs, by, changes, donor_marks(chimera)),
+            **chimera_context(chimera, jobs),
+            **_card(page, organs, is_newest=newest == page.name, is_image=is_image),
+            **({} if left_out else depth_shown(page.name, organs)),
+        }
 
-def _organs_sheet(shown: ShownModel) -> Sheet:
-    """Return the organs of the model as CSV. Raises BadQuery if it has more than PAGE_TENSORS_MAX."""
-    if shown.organs_left_out:
-        tensors = f"{shown.model.tensors:,}"
-        reason = f"it has {tensors} tensors, and a CSV has at most {PAGE_TENSORS_MAX:,}; the API lists all in pages"
-        raise BadQuery(shown.model.name, reason)
-    return organs_sheet(shown.organs)
+    def sheet() -> Sheet:
+        if left_out:
+            tensors = f"{page.tensors:,}"
+            reason = f"it has {tensors} tensors, and a CSV has at most {PAGE_TENSORS_MAX:,}; the API lists all in pages"
+            raise BadQuery(page.name, reason)
+        return organs_sheet(organs)
+
+    return WebPage("model.html", context, sheet)
 
 
 def model_to_compare(session: Session, model: Model) -> str | None:
@@ -168,51 +154,45 @@ def changes_against(session: Session, row: tables.ModelRow, against: str) -> dic
     return organ_changes(*(registered_model(session, model_row, PAGE_TENSORS_MAX) for model_row in (other, row)))
 
 
-def _page_context(shown: ShownModel) -> Context:
-    model = shown.model
-    requested = request.args.get("against", "")
+def _card(model: Model, organs: Sequence[PlacedOrgan], *, is_newest: bool, is_image: bool) -> Context:
+    """Return the texts, links and commands of a model.
+
+    `is_newest` says whether it is the newest visible version, `is_image` whether Ollama can pull it as an adapter.
+    """
     bases = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
     base = next((edge.model for edge in bases if edge.model is not None), None)
     buttons = _buttons(model, base, is_graft=model.kind == PARTIAL and bool(bases))
     # Norms would dominate the mean over all organs, although they have few values.
-    thetas = [organ.theta for organ in shown.organs if organ.spectral_signal is not None and organ.theta is not None]
+    thetas = [organ.theta for organ in organs if organ.spectral_signal is not None and organ.theta is not None]
     names = public_names([file.name for file in model.files])
     files = {name: model_address(model.name, "downloads.file_of_model", file=name) for name in names}
+    use = []
+    if buttons and not buttons[0].get("is_page"):
+        can_run = not any(dtype_by_name(organ.dtype).is_foreign for organ in organs)
+        use = _use_lines(model, base, is_newest=is_newest, is_image=is_image, can_run=can_run)
+    namespace = model.name.partition("/")[0]
     return {
-        "by": shown.by,
-        "by_label": READINGS[shown.by],
+        "model": model,
         "can_receive": model.kind in WEIGHT_KINDS and model.complete and not model.unassemblable,
-        **chimera_context(shown.chimera, shown.jobs),
-        "grid": anatomy(shown.organs, shown.by, shown.changes, donor_lines(shown.chimera)),
         "picture": model_address(model.name, "pages.model_picture", form="png"),
-        "choices": [
-            {
-                "label": READINGS[name],
-                "chosen": name == shown.by,
-                "address": model_address(model.name, by=name, **({"against": requested} if requested else {})),
-            }
-            for name in shown.readings
-        ],
-        "is_compared": shown.by == "change",
         "matrix_theta": fmean(thetas) if thetas else None,
         "buttons": buttons,
         "files_shown": [
             {"file": file, "address": None if model.unassemblable else files[name]}
             for name, file in zip(names, model.files, strict=True)
         ],
-        "use": _use_lines(shown, base) if buttons and not buttons[0].get("is_page") else [],
+        "use": use,
         "use_shown": USE_SHOWN,
         "parents": [] if model.composed else bases,
         "lineage": merged_edges(model.lineage),
         "lineage_shown": LINEAGE_SHOWN,
         "acts_text": acts_text,
-        "may_edit": may_edit(model.name.partition("/")[0]),
-        "may_yank": may_yank(model.name.partition("/")[0]),
+        "may_edit": may_edit(namespace),
+        "may_yank": may_yank(namespace),
         "csv": model_address(model.name, "pages.model_csv"),
         "report_address": model_address(model.name, "pages.dissection"),
         "lineage_address": url_for("pages.lineage", model=model.name),
         "compare_endpoint": "pages.compare",
-        **({} if shown.organs_left_out else depth_shown(model.name, shown.organs)),
         "metadata_shown": model.metadata[:METADATA_SHOWN],
     }
 
@@ -237,12 +217,12 @@ def _buttons(model: Model, base: str | None, *, is_graft: bool) -> list[Context]
     return links
 
 
-def _use_lines(shown: ShownModel, base: str | None) -> list[Context]:
+def _use_lines(model: Model, base: str | None, *, is_newest: bool, is_image: bool, can_run: bool) -> list[Context]:
     """Return commands with their purposes. llama.cpp can only load the newest version of a model from here.
 
     The download comes first: other commands use the name of its file. An adapter is run on its registered `base`.
     """
-    model, host = shown.model, request.host_url.rstrip("/")
+    host = request.host_url.rstrip("/")
     file = whole_name(model.name, [file.name for file in model.files])
     # Ollama pulls one file, so shards are merged and imported.
     ollama = ollama_line(model.name, request.host_url, shlex.quote(file) if len(model.files) > 1 else "")
@@ -256,13 +236,13 @@ def _use_lines(shown: ShownModel, base: str | None) -> list[Context]:
         runs = [
             {"label": "Download its base", "line": download(base, "base.gguf")},
             {"label": "Run both with llama.cpp", "line": run},
-            *([{"label": "Run both with Ollama", "line": ollama}] if shown.is_image else []),
+            *([{"label": "Run both with Ollama", "line": ollama}] if is_image else []),
         ]
-    elif model.kind in ("model", CHIMERA) and not any(dtype_by_name(organ.dtype).is_foreign for organ in shown.organs):
+    elif model.kind in ("model", CHIMERA) and can_run:
         server = llama_server_line(model.name, request.host_url)
         runs = [
             {"label": "Run it with Ollama", "line": ollama},
-            *([{"label": "Run it with llama.cpp, from this registry", "line": server}] if shown.is_newest else []),
+            *([{"label": "Run it with llama.cpp, from this registry", "line": server}] if is_newest else []),
             {"label": "Run the downloaded file with llama.cpp", "line": llama_cli(file)},
         ]
     repository, _, version = model.name.partition("@")
@@ -273,3 +253,60 @@ def _use_lines(shown: ShownModel, base: str | None) -> list[Context]:
         {"label": "Download it with Hugging Face tools", "line": pull},
         {"label": "Write the file on the registry's machine", "line": assemble_command(model.name, file)},
     ]
+
+
+TAGS_SEPARATOR = ","
+
+
+@paged("/models/<namespace>/<name>/edit")
+def model_edit(namespace: str, name: str) -> WebPage:
+    """Show the form that edits the description of a model. Without an account, redirect to the log-in."""
+    log_in_first()
+    need(ANY)
+    with searching() as session:
+        published = published_model(session, model_to_edit(session, parse_model_name(f"{namespace}/{name}")))
+    context = {"model": published, "stated": _description_context(published), "wrong": {}}
+    return WebPage("edit.html", context, body=published)
+
+
+@writing_form("/models/<namespace>/<name>/edit")
+def save_model(namespace: str, name: str) -> str | WebPage:
+    """Save the description and show the model. If a field is not valid, show the form again with the errors."""
+    typed = {field: request.form[field] for field in FIELDS if field in request.form}
+    values: Context = dict(typed)
+    if "tags" in typed:
+        values["tags"] = [tag for tag in map(str.strip, typed["tags"].split(TAGS_SEPARATOR)) if tag]
+    edits, wrong = read_edits(values)
+    with registry().catalog.writing() as session:
+        model = model_to_edit(session, parse_model_name(f"{namespace}/{name}"))
+        before = published_model(session, model)
+        if not wrong:
+            try:
+                edit_model(session, model, edits, user_name())
+                if model.state == "visible":
+                    resolve_declared(session, model)
+            except Conflict as error:  # the model would be its own base, which only the registry can check
+                wrong.append(("base", sentence_of(error, capital=True)))
+    if wrong:
+        context = {"model": before, "stated": _description_context(before) | typed, "wrong": dict(wrong)}
+        return WebPage("edit.html", context, status=400)
+    return model_address(before.name)
+
+
+@writing_form("/models/<namespace>/<name>/yank", scope=ANY)
+def yank_model(namespace: str, name: str) -> str:
+    """Hide the model from searches, rankings and lists, with the reason in the form."""
+    yanked = api.yank_model(parse_model_name(f"{namespace}/{name}"), request.form.get("reason", ""))
+    return model_address(yanked.name)
+
+
+@writing_form("/models/<namespace>/<name>/restore", scope=ANY)
+def restore_model(namespace: str, name: str) -> str:
+    """Show a yanked model in searches, rankings and lists again."""
+    return model_address(api.restore_model(parse_model_name(f"{namespace}/{name}")).name)
+
+
+def _description_context(model: PublishedModel) -> Context:
+    """Return the values of the fields of the form."""
+    texts = {field: getattr(model, field) or "" for field in FIELDS if field != "tags"}
+    return texts | {"tags": f"{TAGS_SEPARATOR} ".join(model.tags)}

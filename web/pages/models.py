@@ -27,8 +27,8 @@ from organs.web.pages.lists import (
     list_address,
     query_context,
 )
-from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
-from organs.web.params import requested_after, requested_limit, requested_query
+from organs.web.pages.routes import Context, Sheet, WebPage, paged
+from organs.web.params import requested_page, requested_query
 from organs.web.responses import plain_page, reading, searching, settings
 
 ENDPOINT = "pages.models"
@@ -82,17 +82,15 @@ ORDERS = {"-new": "newest", "-grafts": "most used", "-downloads": "most download
 EXAMPLES = ("kind:model sort:-size", "tag:code", "quant:Q8_0 sort:new", "license:apache-2.0 params<10G")
 
 
-@paged(pages, "/models", csv=True, api="models")
+@paged("/models", csv=True, api="models")
 def models() -> WebPage:
     """Show the models that match the query in `q`, newest first unless it sorts; a CSV does not fold quantisations."""
     try:
-        query, limit, after = requested_query(MODELS), requested_limit(), requested_after()
+        query, (limit, after) = requested_query(MODELS), requested_page()
         with searching() as session:
             if not plain_page():
                 found = search_models(session, query, limit, after)
-                return WebPage(
-                    "models.html", {"query": str(query)}, sheet=lambda: _models_sheet(found), next=found.next
-                )
+                return WebPage("models.html", {}, sheet=lambda: _models_sheet(found), next=found.next)
             page = folded_models(session, query, limit, after)
     except BadQuery as error:
         if not plain_page():
@@ -100,12 +98,7 @@ def models() -> WebPage:
         values: Context = {"items": [], "notes": [], "filters": [], "terms": [], "problem": str(error)}
         values |= {"text": request.args.get("q", ""), "examples": examples(ENDPOINT, EXAMPLES)}
         return WebPage("models.html", values, status=400)
-    return WebPage(
-        "models.html",
-        {"query": str(query), "items": page.items, "notes": page.notes},
-        extra=lambda: _list_context(query, page),
-        next=page.next,
-    )
+    return WebPage("models.html", _list_context(query, page), next=page.next)
 
 
 def _list_context(query: Query, page: FoldedModelPage) -> Context:
@@ -117,7 +110,7 @@ def _list_context(query: Query, page: FoldedModelPage) -> Context:
         ordered = replace(query, sort=Sort(text.removeprefix("-"), descending=True))
         address = list_address(ENDPOINT, ordered, MODELS)
         orders.append({"label": label, "chosen": ordered.sort == query.sort, "address": address})
-    return query_context(ENDPOINT, query, columns_of(query), page.next, MODELS) | {
+    return query_context(ENDPOINT, query, _columns(query), page, MODELS) | {
         "filters": _filters(query, counts) if counts else [],
         "counts": counts,
         "orders": orders,
@@ -125,7 +118,7 @@ def _list_context(query: Query, page: FoldedModelPage) -> Context:
     }
 
 
-def columns_of(query: Query) -> list[Column]:
+def _columns(query: Query) -> list[Column]:
     """Return the columns of the table. Change, gain and means are shown only if the query is about them."""
     firsts = [*([CHANGE_COLUMN] if query.base is not None else []), *([GAIN_COLUMN] if query.mentions_gains else [])]
     means = [column for name, column in MEAN_COLUMNS.items() if query.sort.field == name or query.numbers(name)]

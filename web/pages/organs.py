@@ -26,6 +26,7 @@ from organs.registry.measure.zmeasure import (
 from organs.registry.measures import MEASURE_NAMES, MEASURES
 from organs.registry.search.language import GAIN, LIKENESS, ORGANS, Query, bounded, parse_query, short_text
 from organs.registry.search.rows import search_organs
+from organs.web.api.organs import searched_organs
 from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
 from organs.web.pages.lists import (
@@ -37,11 +38,11 @@ from organs.web.pages.lists import (
     list_address,
     query_context,
 )
-from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
-from organs.web.params import requested_after, requested_limit, requested_query
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, sheet_of
+from organs.web.params import requested_query
 from organs.web.permissions import may_see_storage
 from organs.web.render import caution_of
-from organs.web.responses import plain_page, reading, registry, searching, settings
+from organs.web.responses import plain_page, reading, searching, settings
 
 FILTERS = {"type": "type", "slot": "slot", "dtype": "tensor type", "arch": "architecture", "license": "license"}
 """Headings of the filters beside the table, by field of queries, in their order."""
@@ -114,7 +115,7 @@ def organs_sheet(organs: Sequence[PlacedOrgan]) -> Sheet:
     return Sheet((*CSV_COLUMNS, *GAIN_COLUMNS), gained)
 
 
-@paged(pages, "/organs", csv=True, api="organs")
+@paged("/organs", csv=True, api="organs")
 def organs() -> WebPage:
     """Show the results of the query in `q`; `after` and `limit` page through them.
 
@@ -123,22 +124,16 @@ def organs() -> WebPage:
     try:
         begins = "q" not in request.args and plain_page()
         query = parse_query(ORGANS.start) if begins else requested_query(ORGANS)
-        limit, after = requested_limit(), requested_after()
-        limits = settings()
-        page, counts = registry().search_page(
-            query, limit=limit, after=after, search_seconds=limits.search_seconds, counts_seconds=limits.counts_seconds
-        )
+        page, counts = searched_organs(query)
     except BadQuery as error:
         if not plain_page():
             raise
-        values: Context = {"items": [], "notes": [], "next": None, "filters": [], "bars": [], "terms": []}
+        values: Context = {"items": [], "notes": [], "filters": [], "bars": [], "terms": []}
         values |= {"text": request.args.get("q", ""), "problem": str(error), "examples": examples(ENDPOINT, EXAMPLES)}
         return WebPage("organs.html", values, status=400)
-    g.not_cached = counts is not None and counts.hurried  # the next request may be fast enough
     return WebPage(
         "organs.html",
-        {"query": str(query), "items": page.items, "notes": page.notes, "facets": counts},
-        extra=lambda: _list_context(query, page, counts) | {"begins": begins},
+        lambda: _list_context(query, page, counts) | {"begins": begins, "facets": counts},
         sheet=lambda: organs_sheet(page.items),
         next=page.next,
     )
@@ -161,7 +156,7 @@ def _list_context(query: Query, page: OrganPage, counts: FacetCounts | None) -> 
         others = parse_query(f"{short_text(query)} -type:{NORM}")
         without_norms = {"count": norms, "address": list_address(ENDPOINT, others)}
     limit, after = request.args.get("limit", ""), request.args.get("after", "")
-    return query_context(ENDPOINT, query, columns(query), page.next) | {
+    return query_context(ENDPOINT, query, columns(query), page) | {
         "filters": filters,
         "bars": _bars(query, counts) if counts else [],
         "examples": examples(ENDPOINT, EXAMPLES),
@@ -207,16 +202,12 @@ FORMS = {"raw": "plain bytes (.raw)", "bin": "with name and shape (.bin)", "npy"
 """File formats for the download of an organ."""
 
 
-@paged(pages, "/organs/<digest>", api="organ")
+@paged("/organs/<digest>", api="organ")
 def organ(digest: str) -> WebPage:
     """Show the organ whose digest begins with `digest`."""
     with searching() as session:
         detail = organ_detail(session, digest, visible=True, shows_storage=may_see_storage())
-    return WebPage(
-        "organ.html",
-        structs.asdict(detail),
-        extra=lambda: _similar_organs(detail) | _measurement_context(detail),
-    )
+    return WebPage("organ.html", structs.asdict(detail) | _similar_organs(detail) | _measurement_context(detail))
 
 
 def _similar_organs(organ: Organ) -> Context:

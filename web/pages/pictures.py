@@ -10,21 +10,20 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import count_text, size_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery
 from organs.registry.models import model_page
-from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts.picture import PictureParent, PictureTexts, png, svg, tone
 from organs.web.pages.anatomy import LegendLine, can_be_drawn, legend, marks, tones
 from organs.web.pages.charts import svg_answer
-from organs.web.pages.chimera import change_of
+from organs.web.pages.chimeras import change_of
 from organs.web.pages.model import changes_against, model_to_compare
 from organs.web.pages.routes import pages
+from organs.web.params import addressed_model
 from organs.web.responses import conditional, model_address, searching
 from organs.web.security import is_served
 from organs.web.settings import LOOPBACK_HOSTS
@@ -34,7 +33,7 @@ from organs.web.settings import LOOPBACK_HOSTS
 @pages.get("/models/<namespace>/<name>/picture.png", defaults={"form": "png"})
 def model_picture(namespace: str, name: str, form: str) -> Response:
     """Send the picture of a model: coloured by donor for a chimera, else by the change against its base."""
-    return _answer(lambda session: model_by_name(session, parse_model_name(f"{namespace}/{name}")), form)
+    return _answer(lambda session: addressed_model(session, namespace, name), form)
 
 
 @pages.get("/chimeras/<lock>/picture.svg", defaults={"form": "svg"})

@@ -6,7 +6,7 @@ import json
 
 from organs.web.api.document import document, example_answers, program_version
 from organs.web.api.operation import Operation, operations
-from organs.web.pages.routes import Context, WebPage, paged, pages
+from organs.web.pages.routes import Context, WebPage, paged
 from organs.web.responses import origin
 
 ANSWER_LINES_MAX = 10
@@ -16,15 +16,15 @@ _WITHOUT_ANSWER = ("openapi",)
 """Operations whose example answer would be the whole document."""
 
 
-@paged(pages, "/api")
+@paged("/api")
 def reference() -> WebPage:
     """Show the operations of the API with examples; the JSON twin is the OpenAPI document."""
     api_document = document(program_version())
-    return WebPage("reference.html", api_document, extra=lambda: _page_context(api_document))
+    return WebPage("reference.html", lambda: api_document | _page_context(api_document), body=api_document)
 
 
 def _page_context(api_document: Context) -> Context:
-    specs = {spec.name: spec for spec in operations()}
+    specs = operations()
     shown = [
         _operation(method, path, item[method], specs.get(item[method]["operationId"]))
         for path, item in api_document["paths"].items()

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import place_of, type_name
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.reports import matrix_figures
 from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
 from organs.registry.errors import BadName, BadQuery, NotFound, TooSlow
@@ -28,11 +27,12 @@ from organs.registry.reports.formats import (
     section_sheet,
 )
 from organs.registry.reports.overview import current_report
-from organs.registry.reports.sections import scale_tables
+from organs.registry.reports.scale import scale_tables
 from organs.web.auth import is_personal
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
+from organs.web.params import addressed_model
 from organs.web.permissions import may_see_storage
 from organs.web.render import glyph
 from organs.web.responses import conditional, model_address, plain_page, reading, with_parameters
@@ -157,22 +157,28 @@ FIRST_SECTIONS = ("figures", "actions", "families")
 """The sections on the first page."""
 
 
-@paged(pages, "/reports", api="report")
+@paged("/reports", api="report")
 def reports() -> WebPage:
     """Show the registry in figures, what one can do, the families of models, and links to the measures."""
+    addresses = [
+        {"label": heading, "about": about, "address": url_for("pages.report", section=section)}
+        for section, (heading, about, _) in PAGES.items()
+    ]
+    links = {"links": addresses, "may_see_storage": may_see_storage()}
     try:
         full_report = _registry_report()
     except TooSlow as error:
-        return WebPage("reports.html", {"problem": _too_slow_text(error), **_links()}, status=503)
+        return WebPage("reports.html", {"problem": _too_slow_text(error), **links}, status=503)
     firsts = [shown_section(key, full_report.sections[key]) for key in FIRST_SECTIONS]
     values = {"report": full_report, "firsts": firsts, "markdown": url_for("pages.reports_markdown")}
-    return WebPage("reports.html", values | _links())
+    return WebPage("reports.html", values | links)
 
 
-@paged(pages, f"/reports/<any({','.join(PAGES)}):section>", csv=True, api="report_section")
+@paged(f"/reports/<any({','.join(PAGES)}):section>", csv=True, api="report_section")
 def report(section: str) -> WebPage:
     """Show one part of the report on the registry; `table` chooses the table of a CSV file."""
     heading, about, keys = PAGES[section]
+    texts = {"heading": heading, "about": about}
     try:
         full_report = _registry_report()
         own = {key: full_report.sections[key] for key in keys if key in full_report.sections}
@@ -180,32 +186,33 @@ def report(section: str) -> WebPage:
     except TooSlow as error:
         if not plain_page():
             raise
-        return WebPage(
-            "report.html", {"problem": _too_slow_text(error), "heading": heading, "about": about}, status=503
-        )
+        return WebPage("report.html", {"problem": _too_slow_text(error), **texts}, status=503)
     part = replace(full_report, title=f"Report on the registry: {heading}", sections=sections, main=keys[-1])
-    chart = {"types": _types_figure, "scale": _scale_figure}.get(section)
+    texts["markdown"] = url_for("pages.reports_markdown")
     return WebPage(
         "report.html",
-        _page_values(heading, about),
-        extra=lambda: (
-            _section_context(part, url_for("pages.report_csv", section=section))
-            | ({} if chart is None else {"figure": chart(part)})
-        ),
+        lambda: {
+            **_section_context(part, url_for("pages.report_csv", section=section)),
+            **texts,
+            **_figure(section, part),
+        },
         sheet=lambda: _sheet(part),
     )
 
 
-@paged(pages, "/models/<namespace>/<name>/report", csv=True, api="report_on_model")
+@paged("/models/<namespace>/<name>/report", csv=True, api="report_on_model")
 def dissection(namespace: str, name: str) -> WebPage:
     """Show the report on one model; `table` chooses the table of a CSV file."""
     full_report, model = _model_report(namespace, name)
-    values = _page_values(f"Report on {model}", "Its parts, what it shares with other models, and all measurements.")
-    links = {"model_name": model, "markdown": model_address(model, "pages.dissection_markdown")}
+    texts = {
+        "heading": f"Report on {model}",
+        "about": "Its parts, what it shares with other models, and all measurements.",
+        "model_name": model,
+        "markdown": model_address(model, "pages.dissection_markdown"),
+    }
     return WebPage(
         "report.html",
-        values | links,
-        extra=lambda: _section_context(full_report, model_address(model, "pages.dissection_csv"), model),
+        lambda: texts | _section_context(full_report, model_address(model, "pages.dissection_csv"), model),
         sheet=lambda: _sheet(full_report),
     )
 
@@ -260,7 +267,7 @@ def _scale_sections() -> dict[str, ReportSection]:
 
 def _model_report(namespace: str, name: str) -> tuple[Report, str]:
     with reading(REPORT_SECONDS) as session:
-        model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        model = addressed_model(session, namespace, name)
         return model_report(session, model, complete=may_see_storage()), model.full_name
 
 
@@ -276,20 +283,8 @@ def _section_context(part: Report, csv: str, model: str | None = None) -> Contex
     }
 
 
-def _page_values(heading: str, about: str) -> Context:
-    return {"heading": heading, "about": about, "markdown": url_for("pages.reports_markdown")}
-
-
 def _too_slow_text(error: TooSlow) -> str:
     return f"The report was stopped: {error}. It reads the whole catalog, which is busy or very large. Try again later."
-
-
-def _links() -> Context:
-    links = [
-        {"label": heading, "about": about, "address": url_for("pages.report", section=section)}
-        for section, (heading, about, _) in PAGES.items()
-    ]
-    return {"links": links, "may_see_storage": may_see_storage()}
 
 
 def _sheet(part: Report) -> Sheet:
@@ -306,25 +301,34 @@ def _markdown_answer(full_report: Report) -> Response:
     return conditional(answer)
 
 
-def _types_figure(part: Report) -> Context | None:
-    count = len(_type_spreads(part))
-    alternative = "Mean, median, middle half and standard deviation of θ by type; the table below has the numbers."
-    caption = (
-        "Dot: mean, coloured by θ. Bar: middle half. Line: mean ± one standard deviation. Tick: median. "
-        f"{UNCERTAIN}: most of its tensors have an uncertain θ."
-    )
-    size = {"width": plots.TYPES_WIDTH, "height": plots.types_height(count)}
-    figure = {"address": url_for("pages.types_chart"), "alternative": alternative, "caption": caption}
-    return figure | size if count else None
-
-
-def _scale_figure(part: Report) -> Context | None:
-    points, _ = _scale_points(part.sections)
-    alternative = "θ of matrices against the number of parameters, a dot for each family; the tables have the numbers."
-    caption = "One dot for each family, larger for more models, coloured by θ."
-    size = {"width": plots.SCALE_WIDTH, "height": plots.SCALE_HEIGHT}
-    figure = {"address": url_for("pages.scale_chart"), "alternative": alternative, "caption": caption}
-    return figure | size if points else None
+def _figure(section: str, part: Report) -> Context:
+    """Return the chart of a section, if it has one with something to draw."""
+    if section == "types" and (spreads := _type_spreads(part)):
+        figure = {
+            "address": url_for("pages.types_chart"),
+            "width": plots.TYPES_WIDTH,
+            "height": plots.types_height(len(spreads)),
+            "alternative": (
+                "Mean, median, middle half and standard deviation of θ by type; the table below has the numbers."
+            ),
+            "caption": (
+                "Dot: mean, coloured by θ. Bar: middle half. Line: mean ± one standard deviation. Tick: median. "
+                f"{UNCERTAIN}: most of its tensors have an uncertain θ."
+            ),
+        }
+    elif section == "scale" and _scale_points(part.sections)[0]:
+        figure = {
+            "address": url_for("pages.scale_chart"),
+            "width": plots.SCALE_WIDTH,
+            "height": plots.SCALE_HEIGHT,
+            "alternative": (
+                "θ of matrices against the number of parameters, a dot for each family; the tables have the numbers."
+            ),
+            "caption": "One dot for each family, larger for more models, coloured by θ.",
+        }
+    else:
+        return {}
+    return {"figure": figure}
 
 
 def _type_spreads(full_report: Report) -> list[plots.TypeSpread]:

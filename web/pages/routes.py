@@ -1,9 +1,9 @@
 """Routes of pages: views with their JSON and CSV twins, and forms that write.
 
-    @paged(pages, "/models", csv=True, api="list_models")
-    def models() -> WebPage: ...                            HTML, JSON of an API operation, and CSV
+    @paged("/models", csv=True, api="models")
+    def models() -> WebPage: ...                         HTML, JSON of an API operation, and CSV
 
-    @writing_form(pages, "/jobs/<job>/cancel")
+    @writing_form("/jobs/<job>/cancel")
     def cancel(job: str) -> str: ...                     the address to redirect to, or a page with the error
 
     {{ form_token() }}                                   in a template, inside <form method="post">
@@ -43,13 +43,14 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.entities.base import Entity, Page
+from organs.registry.entities.base import Page
 from organs.registry.entities.report import Cell
 from organs.registry.errors import NAMES_MAX, Ambiguous, BadDigest, BadName, NotFound, SeveralModels
 from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet
 from organs.registry.search.language import QUERY_MAX_LENGTH
 from organs.web.answer_cache import reveal_headers
+from organs.web.api.operation import operations
 from organs.web.auth import UPLOAD, identity, session_secret
 from organs.web.permissions import check_anybody, check_writing
 from organs.web.responses import (
@@ -60,7 +61,6 @@ from organs.web.responses import (
     model_address,
     next_address,
     plain_page,
-    redirect_parameters,
     wants_csv,
     wants_json,
     with_parameters,
@@ -91,19 +91,18 @@ class Sheet:
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """The result of a view. `values` are used for HTML and JSON."""
+    """The result of a view."""
 
     template: str
-    values: Context
-    extra: Callable[[], Context] = dict
-    """Returns the values that only HTML needs, for example links and grids. It is called only for HTML."""
+    context: Context | Callable[[], Context]
+    """Variables of the template. A function is called only if the answer is HTML."""
     sheet: Callable[[], Sheet] | None = None
     next: str | None = None
     """The `after` of the next page of a list."""
     status: int = 200
-    entity: Entity | None = None
-    """The body of the JSON twin of a page that depends on the session of the browser. The API ignores sessions, so this
-    twin cannot redirect to the API. The entity is the same that the API returns."""
+    body: object = None
+    """The JSON twin of a page without an operation of the API: plain values; or of a page that depends on the session
+    of the browser, which the API ignores, so that the twin cannot redirect to it: the entity that the API returns."""
 
 
 View = Callable[..., WebPage | Response]
@@ -115,11 +114,9 @@ def sheet_of(columns: Sequence[str], items: Iterable[object]) -> Sheet:
 
     def cell(item: object, column: str) -> Cell:
         value: Any = getattr(item, column)
-        if isinstance(value, datetime):
-            return value.isoformat()
         if isinstance(value, tuple):
-            return ("x" if column == "shape" else " ").join(map(str, value))
-        number_or_text: Cell = value
+            value = ("x" if column == "shape" else " ").join(map(str, value))
+        number_or_text: Cell = value.isoformat() if isinstance(value, datetime) else value
         return number_or_text
 
     return Sheet(columns, [[cell(item, column) for column in columns] for item in items])
@@ -147,11 +144,10 @@ def list_page(
     """
     return WebPage(
         template,
-        {"items": page.items},
-        extra=lambda: {**list_links(page.next, *kept), **(extra or {})},
+        lambda: {"items": page.items, **list_links(page.next, *kept), **(extra or {})},
         sheet=lambda: sheet_of(columns, page),
         next=page.next,
-        entity=page,
+        body=page,
     )
 
 
@@ -159,9 +155,7 @@ UNKNOWN_MODEL = (NotFound, BadName, BadDigest, Ambiguous)
 """Errors about the name of a model that a person typed. The form is shown again with the error."""
 
 
-def paged(
-    blueprint: Blueprint, address: str, *, csv: bool = False, api: str | Callable[[], str] | None = None
-) -> Callable[[View], View]:
+def paged(address: str, *, csv: bool = False, api: str | Callable[[], str] | None = None) -> Callable[[View], View]:
     """Serve a view at `address`. `csv` adds its list as CSV. The JSON address redirects to the API operation `api`.
 
     The operation has the same path parameters as the view. If `api` is a function, it returns the name of the operation
@@ -172,39 +166,41 @@ def paged(
     def register(view: View) -> View:
         @wraps(view)
         def answer(**arguments: Any) -> Response:
-            result = view(**arguments)
-            return result if isinstance(result, Response) else respond(result)
+            return _answer(view(**arguments))
 
         def redirect_to_api(**arguments: Any) -> Response:
             """Redirect to the operation of the API, with the query parameters that the operation has."""
             operation = api() if callable(api) else str(api)
-            names = redirect_parameters[operation]
-            query = [(name, value) for name, value in request.args.items(multi=True) if name in names]
+            known = {parameter.name for parameter in operations()[operation].parameters if not parameter.is_in_path}
+            query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
             location = url_for(f"api.{operation}", **arguments) + (f"?{urlencode(query)}" if query else "")
             return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")
 
         name = view.__name__
         twin = "/index" if address == "/" else address
-        blueprint.add_url_rule(address, name, answer)
-        blueprint.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer if api is None else redirect_to_api)
+        pages.add_url_rule(address, name, answer)
+        pages.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer if api is None else redirect_to_api)
         if csv:
-            blueprint.add_url_rule(twin + CSV_SUFFIX, f"{name}_csv", answer)
+            pages.add_url_rule(twin + CSV_SUFFIX, f"{name}_csv", answer)
         return view
 
     return register
 
 
-def respond(page: WebPage) -> Response:
-    """Return `page` as HTML, JSON or CSV. The end of the address decides."""
+def _answer(page: WebPage | Response) -> Response:
+    """Return `page` as HTML, JSON or CSV: the end of the address decides. Another answer is returned as it is."""
+    if isinstance(page, Response):
+        return page
     if wants_csv(request.path):
         assert page.sheet is not None
         rows = page.sheet()
         answer = current_app.response_class(sheet(rows.keys, rows.rows), mimetype="text/csv")
         answer.headers["Content-Disposition"] = f'attachment; filename="{request.path.rpartition("/")[2]}"'
     elif wants_json(request.path):
-        answer = json_answer(page.values if page.entity is None else page.entity)
+        answer = json_answer(page.body)
     else:
-        answer = current_app.response_class(render_template(page.template, **page.values, **page.extra()))
+        context = page.context() if callable(page.context) else page.context
+        answer = current_app.response_class(render_template(page.template, **context))
     if page.next is not None:
         answer.headers["Link"] = f'<{next_address(page.next)}>; rel="next"'
     answer.status_code = page.status
@@ -243,7 +239,7 @@ def form_token() -> Markup:
     return _HIDDEN.format(FIELD, g.form_token)
 
 
-def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD) -> Callable[[FormView], FormView]:
+def writing_form(address: str, scope: str | None = UPLOAD) -> Callable[[FormView], FormView]:
     """Accept forms at `address` (POST).
 
     The view returns the address to redirect to, a page with the error, or an answer. The user needs `scope`, unless it
@@ -266,14 +262,12 @@ def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD)
             if expected is None or not hmac.compare_digest(received.encode(), expected.encode()):
                 abort(403, TOO_OLD)
             result = view(**arguments)
-            response: object = redirect(result, 303) if isinstance(result, str) else result
-            if isinstance(response, WebPage):
-                response = respond(response)
+            response = redirect(result, 303) if isinstance(result, str) else _answer(result)
             assert isinstance(response, Response)
             response.headers["Cache-Control"] = "no-store"
             return response
 
-        blueprint.add_url_rule(address, view.__name__, answer, methods=["POST"])
+        pages.add_url_rule(address, view.__name__, answer, methods=["POST"])
         return view
 
     return register

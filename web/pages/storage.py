@@ -10,7 +10,7 @@ from organs.registry.amounts import percent_text
 from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery, TooSlow
 from organs.web.api import admin as administration
-from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages, sheet_of
+from organs.web.pages.routes import Context, Sheet, WebPage, paged, sheet_of
 from organs.web.permissions import check_admin, may_see_storage
 from organs.web.responses import plain_page
 
@@ -25,7 +25,7 @@ COLUMNS = {
 """The columns of each table as CSV."""
 
 
-@paged(pages, "/storage", csv=True)
+@paged("/storage", csv=True)
 def storage() -> WebPage:
     """Show the size of all files and their size on the disk; `table` chooses the table of a CSV file."""
     if not may_see_storage():
@@ -38,14 +38,14 @@ def storage() -> WebPage:
         return WebPage("storage.html", {"problem": str(error)}, status=503)
     return WebPage(
         "storage.html",
-        {"storage": result},
-        extra=lambda: {
+        lambda: {
+            "storage": result,
             "segments": list(_segments(result)),
             "ways": [row for way in Way if (row := result.way(way)).parts],
             "csv_addresses": {name: url_for("pages.storage_csv", table=name) for name in COLUMNS},
         },
         sheet=lambda: _sheet(result),
-        entity=result,
+        body=result,
     )
 
 

@@ -15,7 +15,7 @@ from organs.ingest.contributions.manifest import (
     parse_stated_metadata,
 )
 from organs.ingest.contributions.submissions import files_of, whole_uploads
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,
@@ -32,7 +32,7 @@ from organs.web.api import accounts, submissions, uploads
 from organs.web.api.operation import ROOT
 from organs.web.api.uploads import current_contributor_id
 from organs.web.auth import UPLOAD, identity, need
-from organs.web.pages.routes import Context, WebPage, paged, pages, writing_form
+from organs.web.pages.routes import Context, WebPage, paged, writing_form
 from organs.web.params import parsed_number
 from organs.web.permissions import may_write
 from organs.web.responses import reading, searching
@@ -41,24 +41,30 @@ SHOWN = 20
 """Number of submissions on the upload page. The account page lists all of them."""
 
 
-@paged(pages, "/upload")
+@paged("/upload")
 def upload() -> WebPage:
     """Show the upload form, with the user's unfinished uploads and submissions."""
+    values: Context = {"namespace": None, "uploads": [], "finished": [], "waiting": []}
+    addresses = {
+        "api": request.script_root + ROOT,
+        "submissions": f"{request.script_root}/submissions",
+        "login": url_for("pages.login", next=url_for("pages.upload")),
+    }
     if not may_write(UPLOAD):
-        return WebPage("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _context)
+        return WebPage("upload.html", {**values, **addresses, "quota": None, "is_local": False}, body=values)
     user, owner_id = need(UPLOAD), current_contributor_id()
     with reading() as session:
         unfinished = open_uploads(session, owner_id, database_now(session))
         open_files = [upload for upload in unfinished if upload.kind == "file"]
         unused = _unused_uploads(session, owner_id)
         listed, finished = ([upload_entity(row) for row in rows] for rows in (open_files, unused))
-    waiting = submissions.own_submissions(SHOWN, None).items
+    waiting = submissions.own_submissions(SHOWN).items
     values = {"namespace": user.name, "uploads": listed, "finished": finished, "waiting": waiting}
     quota = None if user.is_local else accounts.account().quota  # the local user has no quota
-    return WebPage("upload.html", values, lambda: _context() | {"quota": quota, "is_local": user.is_local})
+    return WebPage("upload.html", {**values, **addresses, "quota": quota, "is_local": user.is_local}, body=values)
 
 
-@paged(pages, "/submissions/<submission>")
+@paged("/submissions/<submission>")
 def submission(submission: str) -> WebPage:
     """Show a submission: progress, findings, and the form to publish it. Administrators see all submissions."""
     row = submissions.shown_submission(parsed_number(submission, "submission"))
@@ -66,15 +72,10 @@ def submission(submission: str) -> WebPage:
     proposed = shown.proposed
     stated = {name: "" if proposed is None else getattr(proposed, name) or "" for name in FIELDS}
     stated |= {"name": shown.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}
-    return WebPage(
-        "submission.html",
-        {"submission": shown},
-        lambda: _review_context(row) | {"stated": stated, "problems": []},
-        entity=shown,
-    )
+    return WebPage("submission.html", lambda: _review_context(row, stated), body=shown)
 
 
-@writing_form(pages, "/submissions/<submission>/publish")
+@writing_form("/submissions/<submission>/publish")
 def publish_submission(submission: str) -> str | WebPage:
     """Publish a submission with the metadata of the form. On an error, show the form again with its values."""
     number = parsed_number(submission, "submission")
@@ -89,14 +90,14 @@ def publish_submission(submission: str) -> str | WebPage:
     return url_for("pages.submission", submission=submission)
 
 
-@writing_form(pages, "/submissions/<submission>/withdraw")
+@writing_form("/submissions/<submission>/withdraw")
 def withdraw_submission(submission: str) -> str:
     """Withdraw a submission, and show it again."""
     submissions.withdraw_submission(submission)
     return url_for("pages.submission", submission=submission)
 
 
-@writing_form(pages, "/uploads/<upload>/cancel")
+@writing_form("/uploads/<upload>/cancel")
 def cancel_upload(upload: str) -> str:
     """Remove an unfinished or finished upload."""
     uploads.cancel_upload(upload)
@@ -109,16 +110,6 @@ def _unused_uploads(session: Session, owner_id: int) -> list[UploadRow]:
     waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
     used = {upload for submission in waiting for upload in whole_uploads(files_of(submission))}
     return [file for file in files if file.public_id not in used]
-
-
-def _context() -> Context:
-    return {
-        "api": request.script_root + ROOT,
-        "submissions": f"{request.script_root}/submissions",
-        "login": url_for("pages.login", next=url_for("pages.upload")),
-        "quota": None,
-        "is_local": False,
-    }
 
 
 def _stated_metadata(number: int) -> SubmissionMetadata:
@@ -141,19 +132,23 @@ def _stated_metadata(number: int) -> SubmissionMetadata:
 def _form_with_problems(number: int, problems: Sequence[str]) -> WebPage:
     row = submissions.own_submission(number)
     stated = {name: request.form.get(name, "") for name in ("name", *FIELDS)}
-    return WebPage(
-        "submission.html",
-        {"submission": row.entity()},
-        lambda: _review_context(row) | {"stated": stated, "problems": problems},
-        status=400,
-    )
+    return WebPage("submission.html", _review_context(row, stated, problems), status=400)
 
 
-def _review_context(submission: SubmissionWithJob) -> Context:
-    """Return the sender if it is another account, the findings to accept, and the metadata of the model."""
+def _review_context(submission: SubmissionWithJob, stated: Context, problems: Sequence[str] = ()) -> Context:
+    """Return a submission, with the sender if it is another account, the findings to accept, the metadata of the model,
+    and the form with the `stated` values and its `problems`."""
     sender, row = None if submission.contributor == identity().name else submission.contributor, submission.row
-    context: Context = {"sender": sender, "created": None, "is_kept": False}
-    context["findings_to_accept"] = [finding for finding in submission.entity().findings if finding.code in MUST_ACCEPT]
+    shown = submission.entity()
+    context: Context = {
+        "submission": shown,
+        "sender": sender,
+        "created": None,
+        "is_kept": False,
+        "findings_to_accept": [finding for finding in shown.findings if finding.code in MUST_ACCEPT],
+        "stated": stated,
+        "problems": problems,
+    }
     with searching() as session:
         if submission.model is not None and submission.model.state != "removed":
             context["created"] = submission_review(session, row.id).model

@@ -11,8 +11,7 @@ chimeras        chimeras by page, by lock and by source; computations, scores an
 jobs            jobs by id and by page, and whether a job waits
 fleet           runs of fleets with their progress, and units that wait
 accounts        accounts, their tokens and sessions, what each has stored, and their quotas
-administration  what administrators see
-health          the queue, the intake and the database in numbers
+administration  what administrators see, with the queue, the intake and the database in numbers
 events          the event log, newest first
 submissions     uploads and submissions
 """

@@ -12,10 +12,9 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.submissions import UNDER_WAY
-from organs.registry.catalog.rows import count, entity_of, rows_among
+from organs.registry.catalog.rows import count, entity_of, page_of_rows, rows_among
 from organs.registry.catalog.tables import (
     ChimeraRow,
     ContributorRow,
@@ -38,7 +37,6 @@ from organs.registry.entities.account import (
     OwnModel,
     OwnQuota,
     OwnSubmission,
-    OwnToken,
     Quota,
     UploadTotals,
 )
@@ -209,8 +207,6 @@ def is_valid(now: datetime) -> ColumnElement[bool]:
 
 MODELS_MAX = 100
 """The most models of one contributor in a list."""
-_LIST = "contributors"
-"""The query that cursors of the list belong to."""
 
 
 def contributors_page(session: Session, limit: int, after: str | None = None) -> ContributorPage:
@@ -218,14 +214,11 @@ def contributors_page(session: Session, limit: int, after: str | None = None) ->
 
     Contributors without a visible model are shown to administrators only. Raises BadQuery.
     """
-    check_limit(limit)
     visible = select(ModelRow.id).where(ModelRow.contributor_id == ContributorRow.id, ModelRow.state == "visible")
-    statement = select(ContributorRow).where(visible.exists())
-    if after is not None:
-        statement = statement.where(ContributorRow.id < parse_cursor(_LIST, after).id)
-    rows = session.scalars(statement.order_by(ContributorRow.id.desc()).limit(limit + 1)).all()
-    items = tuple(_public_contributors(session, rows[:limit]))
-    return ContributorPage(items=items, next=next_cursor(_LIST, [row.id for row in rows], limit))
+    rows, following = page_of_rows(
+        session, select(ContributorRow).where(visible.exists()), "contributors", limit, after
+    )
+    return ContributorPage(items=tuple(_public_contributors(session, [row for (row,) in rows])), next=following)
 
 
 def public_contributor(session: Session, name: str) -> entities.Contributor:
@@ -301,7 +294,7 @@ def account_of(
         contributor=name,
         namespace=name,
         scopes=tuple(scope for scope in SCOPES if scope in scopes),
-        token=None if token_id is None else entity_of(OwnToken, session.get_one(Token, token_id)),
+        token=None if token_id is None else account_token(session, session.get_one(Token, token_id)),
         quota=OwnQuota(**msgspec.structs.asdict(quota), upload_max_bytes=upload_max_bytes),
     )
 

@@ -1,17 +1,19 @@
-"""Queries for administrators: submissions to review, contributors, totals, and previews of removals."""
+"""Queries for administrators: submissions to review, contributors, previews of removals, and health in numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, func, select, text
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
+from organs.registry.catalog.cache import cached
+from organs.registry.catalog.engine import REVISION_STATEMENT
 from organs.registry.catalog.queries.accounts import contributor_account
 from organs.registry.catalog.queries.events import newest_events
-from organs.registry.catalog.queries.health import counts_by_state
 from organs.registry.catalog.queries.model_names import models_in_any_state, models_of_other_name
 from organs.registry.catalog.queries.organs import (
     experts_placed_by,
@@ -20,14 +22,16 @@ from organs.registry.catalog.queries.organs import (
     organs_without_place,
 )
 from organs.registry.catalog.queries.relatives import dependants_of, parents_of
+from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.queries.submissions import stored_findings, submissions_with_job
-from organs.registry.catalog.rows import count, entity_of, first, is_named, rows_among, scalars_among
+from organs.registry.catalog.rows import count, entity_of, first, is_named, page_of_rows, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
     BlobPart,
     ChimeraRow,
     ContributorRow,
     FilePart,
+    JobRow,
     Lineage,
     ModelFileRow,
     ModelRow,
@@ -36,26 +40,27 @@ from organs.registry.catalog.tables import (
     SubmissionRow,
     UploadRow,
 )
-from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES
+from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES, SUBMISSION_STATES
 from organs.registry.entities.account import ContributorAccountPage
-from organs.registry.entities.administration import AdminOverview, Removal
+from organs.registry.entities.published import Removal
+from organs.registry.entities.server import (
+    AdminOverview,
+    DatabaseHealth,
+    IntakeHealth,
+    JobCount,
+    QueueHealth,
+    RegistryTotals,
+)
 from organs.registry.entities.submission import SubmissionReview, SubmissionReviewPage, SubmittedModel
 from organs.registry.errors import NotFound
 from organs.registry.names import ModelName, nearest
 
-_WAITING, _CONTRIBUTORS = "quarantine", "admin contributors"
-"""The queries that cursors of the lists belong to."""
 
-
-def waiting_submissions(session: Session, limit: int, after: str | None = None) -> SubmissionReviewPage:
+def waiting_submissions(session: Session, limit: int, after: str | None) -> SubmissionReviewPage:
     """Return the next `limit` submissions that wait for review, the longest waiting first. Raises BadQuery."""
-    check_limit(limit)
     statement = submissions_with_job().where(SubmissionRow.state == "quarantined")
-    if after is not None:
-        statement = statement.where(SubmissionRow.id > parse_cursor(_WAITING, after).id)
-    rows = session.execute(statement.order_by(SubmissionRow.id).limit(limit + 1)).all()
-    next_page = next_cursor(_WAITING, [row.id for row, *_ in rows], limit)
-    return SubmissionReviewPage(items=_reviews(session, rows[:limit]), next=next_page)
+    rows, following = page_of_rows(session, statement, "quarantine", limit, after, oldest_first=True)
+    return SubmissionReviewPage(items=_reviews(session, rows), next=following)
 
 
 def submission_review(session: Session, submission_id: int) -> SubmissionReview:
@@ -66,22 +71,14 @@ def submission_review(session: Session, submission_id: int) -> SubmissionReview:
     return _reviews(session, [row])[0]
 
 
-def all_contributors(
-    session: Session, limit: int, after: str | None = None, *, default_bytes: int
-) -> ContributorAccountPage:
+def all_contributors(session: Session, limit: int, after: str | None, *, default_bytes: int) -> ContributorAccountPage:
     """Return the next `limit` contributors, newest first, including those without a visible model. Raises BadQuery.
 
     `default_bytes` is the quota of contributors without their own quota.
     """
-    check_limit(limit)
-    statement = select(ContributorRow)
-    if after is not None:
-        statement = statement.where(ContributorRow.id < parse_cursor(_CONTRIBUTORS, after).id)
-    rows = session.scalars(statement.order_by(ContributorRow.id.desc()).limit(limit + 1)).all()
-    return ContributorAccountPage(
-        items=tuple(contributor_account(session, row, default_bytes) for row in rows[:limit]),
-        next=next_cursor(_CONTRIBUTORS, [row.id for row in rows], limit),
-    )
+    rows, following = page_of_rows(session, select(ContributorRow), "admin contributors", limit, after)
+    items = tuple(contributor_account(session, row, default_bytes) for (row,) in rows)
+    return ContributorAccountPage(items=items, next=following)
 
 
 def admin_overview(session: Session, events: int) -> AdminOverview:
@@ -183,3 +180,75 @@ def removal_of(session: Session, model: ModelRow) -> Removal:
         dependants=tuple(names[model_id].full_name for model_id in dependants),
         chimeras=tuple(chimera.full_name for chimera in session.scalars(chimeras.limit(CHIMERAS_MAX))),
     )
+
+
+FAILED_HOURS = 24
+"""Jobs that failed within these hours count as failed."""
+_DATABASE_SIZES = {
+    "sqlite": text("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"),
+    "postgresql": text("SELECT pg_database_size(current_database())"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogHealth:
+    """The queue, the intake, the totals and the database in numbers."""
+
+    queue: QueueHealth
+    intake: IntakeHealth
+    totals: RegistryTotals
+    corrupt_blobs: int
+    """Blobs whose stored bytes are wrong or missing."""
+    database: DatabaseHealth
+
+
+def catalog_health(session: Session, moment: datetime) -> CatalogHealth:
+    """Return the numbers of the catalog at `moment`, the time in UTC. Each table is counted by one query.
+
+    They are cached until the catalog changes, at most for a minute, because a part of them depends on the time.
+    """
+
+    def read() -> CatalogHealth:
+        by_kind = (
+            select(JobRow.kind, JobRow.state, func.count())
+            .group_by(JobRow.kind, JobRow.state)
+            .order_by(JobRow.kind, JobRow.state)
+        )
+        jobs = tuple(JobCount(kind=kind, state=state, jobs=number) for kind, state, number in session.execute(by_kind))
+        recent = JobRow.finished_at > moment - timedelta(hours=FAILED_HOURS)
+        sizes = select(func.count(), func.sum(UploadRow.size_bytes), func.sum(UploadRow.received_bytes))
+        uploads, declared, received = session.execute(sizes.where(UploadRow.state == "open")).one()
+        dialect = session.connection().dialect
+        name = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}.get(dialect.name, dialect.name)
+        version = ".".join(map(str, dialect.server_version_info or ()))
+        return CatalogHealth(
+            queue=QueueHealth(
+                jobs=jobs,
+                waiting=sum(row.jobs for row in jobs if row.state == "queued"),
+                running=sum(row.jobs for row in jobs if row.state == "running"),
+                failed=count(session, JobRow, JobRow.state == "failed", recent),
+                waiting_since=session.scalar(select(func.min(JobRow.created_at)).where(JobRow.state == "queued")),
+            ),
+            intake=IntakeHealth(
+                uploads=uploads,
+                upload_bytes=int(declared or 0),
+                received_bytes=int(received or 0),
+                submissions=counts_by_state(session, SubmissionRow.state, SUBMISSION_STATES),
+                models=counts_by_state(session, ModelRow.state, MODEL_STATES),
+            ),
+            totals=running_totals(session),
+            corrupt_blobs=count(session, Blob, Blob.state == "corrupt"),
+            database=DatabaseHealth(
+                engine=f"{name} {version}",
+                size_bytes=int(session.scalar(_DATABASE_SIZES[dialect.name]) or 0),
+                revision=session.scalar(REVISION_STATEMENT) or "",
+            ),
+        )
+
+    return cached(session, ("health", moment.replace(second=0, microsecond=0)), read)
+
+
+def counts_by_state(session: Session, state: Any, states: Sequence[str]) -> dict[str, int]:
+    """Return the number of rows in each of `states`, of the table that has the column `state`."""
+    counted: dict[str, int] = dict(session.execute(select(state, func.count()).group_by(state)).all())
+    return {name: counted.get(name, 0) for name in states}

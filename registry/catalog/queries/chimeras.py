@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Select, and_, case, func, literal, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.queries.model_contents import has_public_place
 from organs.registry.catalog.queries.model_names import is_withdrawn
-from organs.registry.catalog.rows import count, rows_among, scalars_among
+from organs.registry.catalog.rows import count, page_of_rows, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
     ChimeraRow,
@@ -32,7 +32,7 @@ from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.base import Digest as DigestText
 from organs.registry.entities.base import Entity, Shape, Text, prepared
 from organs.registry.entities.organ import AddedAdapter, DerivedOrgan, MadeOrgan, OrganSource
-from organs.registry.entities.quick_look import QuickLook
+from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import Ambiguous, NotFound
 from organs.registry.measures import THETA_METHOD
 
@@ -43,11 +43,11 @@ GENERATIONS_MAX = 8
 """Generations of parents in which yanked and removed models are searched. A generation takes a statement."""
 ANCESTORS_MAX = 5000
 """The most ancestors whose own parents are read."""
+DERIVED_MAX = 100
+"""The most organs that were computed from one organ in a list."""
 CHILDREN_MAX = 1000
 """The most edges from one model to chimeras that were made from it."""
 
-_LIST = "chimeras"
-"""The query that cursors of the list belong to."""
 _SAME_LOCKS_MAX = 100
 _StoredOrgan = tuple[DigestText, Text, Shape]
 
@@ -58,35 +58,36 @@ ORDERS = (NEWEST, GAINED)
 
 
 def chimeras_in_order(
-    session: Session, order: str, limit: int, after: str | None = None
+    session: Session, order: str, limit: int, after: str | None
 ) -> tuple[list[tuple[ModelRow, ChimeraRow]], str | None]:
     """Return the next `limit` visible chimeras after the cursor `after`, with their models, and the next cursor.
 
     Those without a gain come last, newest first. Raises BadQuery.
     """
-    check_limit(limit)
-    query = f"{_LIST} {order}"
-    best = select(GainRow.model_id, func.max(GainRow.percent).label("percent")).where(GainRow.settled.is_(true()))
-    gains = best.group_by(GainRow.model_id).subquery()
-    statement: Any = (
+    query = f"chimeras {order}"
+    visible = (
         select(ModelRow, ChimeraRow)
         .join(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
         .where(ModelRow.state == "visible")
     )
-    percent: Any = literal(None)
-    if order == GAINED:
-        percent = gains.c.percent
-        statement = statement.outerjoin(gains, gains.c.model_id == ModelRow.id)
+    if order != GAINED:
+        rows, following = page_of_rows(session, visible, query, limit, after)
+        return [(model, chimera) for model, chimera in rows], following
+    check_limit(limit)
+    best = select(GainRow.model_id, func.max(GainRow.percent).label("percent")).where(GainRow.settled.is_(true()))
+    gains = best.group_by(GainRow.model_id).subquery()
+    percent: Any = gains.c.percent
+    statement = visible.outerjoin(gains, gains.c.model_id == ModelRow.id).add_columns(percent)
     if after is not None:
         cursor = parse_cursor(query, after)
-        missing = and_(percent.is_(None), ModelRow.id < cursor.id) if order == GAINED else ModelRow.id < cursor.id
-        behind = or_(tuple_(percent, ModelRow.id) < tuple_(cursor.value, cursor.id), percent.is_(None))
-        statement = statement.where(missing if cursor.value is None else behind)
-    ordered = (percent.is_(None), percent.desc(), ModelRow.id.desc()) if order == GAINED else (ModelRow.id.desc(),)
-    rows = session.execute(statement.add_columns(percent).order_by(*ordered).limit(limit + 1)).all()
-    page = rows[:limit]
-    next_page = cursor_text(query, PageEnd(page[-1][2], page[-1][0].id)) if len(rows) > limit else None
-    return [(model, chimera) for model, chimera, _ in page], next_page
+        behind = and_(percent.is_(None), ModelRow.id < cursor.id)
+        if cursor.value is not None:
+            behind = or_(tuple_(percent, ModelRow.id) < tuple_(cursor.value, cursor.id), percent.is_(None))
+        statement = statement.where(behind)
+    ordered = statement.order_by(percent.is_(None), percent.desc(), ModelRow.id.desc())
+    found = session.execute(ordered.limit(limit + 1)).all()
+    following = next_cursor(query, [(gain, model.id) for model, _, gain in found], limit)
+    return [(model, chimera) for model, chimera, _ in found[:limit]], following
 
 
 def gains_of_chimeras(session: Session, model_ids: Collection[int]) -> dict[int, list[GainRow]]:
@@ -202,7 +203,7 @@ def _walk(edges: Mapping[int, Sequence[int]], model_id: int) -> Iterator[tuple[i
         generation = following
 
 
-def derived_organs(session: Session, digest: str, limit: int = 100) -> tuple[DerivedOrgan, ...]:
+def derived_organs(session: Session, digest: str) -> tuple[DerivedOrgan, ...]:
     """Return the organs that were computed from the bytes `digest`, each at its oldest public place."""
     parent, child = aliased(OrganRow), aliased(OrganRow)
     source, result = aliased(Blob), aliased(Blob)
@@ -214,7 +215,7 @@ def derived_organs(session: Session, digest: str, limit: int = 100) -> tuple[Der
         .join(source, source.id == parent.blob_id)
         .where(source.digest == digest, Lineage.evidence == "recorded")
         .order_by(Lineage.id)
-        .limit(limit)
+        .limit(DERIVED_MAX)
     )
     rows = session.execute(statement).all()
     oldest = (
@@ -234,7 +235,7 @@ def derived_organs(session: Session, digest: str, limit: int = 100) -> tuple[Der
     )
 
 
-class StoredComputation(Entity, frozen=True, kw_only=True):
+class StoredComputation(Entity):
     """The stored form of a computation of an organ (`registry.compose.plan.Computation.made`)."""
 
     source: _StoredOrgan
@@ -319,10 +320,10 @@ _STRONGEST = (_DECIDED_FIRST, VerdictRow.strength.desc(), VerdictRow.id.desc())
 """The order of the verdicts on a model: the strongest first, so that a weaker one never replaces a stronger one."""
 
 
-def verdicts_of(session: Session, model_id: int, limit: int = VERDICTS_MAX) -> Sequence[VerdictRow]:
+def verdicts_of(session: Session, model_id: int) -> Sequence[VerdictRow]:
     """Return the verdicts on a model, the strongest first."""
     statement = select(VerdictRow).where(VerdictRow.model_id == model_id).order_by(*_STRONGEST)
-    return session.scalars(statement.limit(limit)).all()
+    return session.scalars(statement.limit(VERDICTS_MAX)).all()
 
 
 def strongest_verdicts(session: Session, model_ids: Collection[int]) -> dict[int, VerdictRow]:

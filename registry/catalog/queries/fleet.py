@@ -9,8 +9,8 @@ from msgspec.structs import asdict
 from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
+from organs.registry.catalog.engine import database_now
+from organs.registry.catalog.rows import count, entity_of, page_of_rows
 from organs.registry.catalog.tables import FleetRunRow, FleetUnit, ModelRow
 from organs.registry.catalog.vocabulary import FLEET_UNIT_STATES
 from organs.registry.catalog.work import is_alive, is_lost, is_waiting
@@ -23,19 +23,11 @@ FAILURES_SHOWN, WORKERS_SHOWN = 200, 200
 NOTE_SHOWN = 1000
 """The most characters of a source and of a reason in a list."""
 
-_LIST = "fleet runs"
-"""The query that cursors of the list belong to."""
-
 
 def fleet_runs(session: Session, limit: int, after: str | None = None) -> FleetRunPage:
     """Return the next `limit` runs after the cursor `after`, newest first. Raises BadQuery."""
-    check_limit(limit)
-    statement = select(FleetRunRow)
-    if after is not None:
-        statement = statement.where(FleetRunRow.id < parse_cursor(_LIST, after).id)
-    rows = session.scalars(statement.order_by(FleetRunRow.id.desc()).limit(limit + 1)).all()
-    items = tuple(_summary(session, row) for row in rows[:limit])
-    return FleetRunPage(items=items, next=next_cursor(_LIST, [row.id for row in rows], limit))
+    rows, following = page_of_rows(session, select(FleetRunRow), "fleet runs", limit, after)
+    return FleetRunPage(items=tuple(_summary(session, row) for (row,) in rows), next=following)
 
 
 def fleet_run(session: Session, run_id: int) -> FleetRun:
@@ -46,15 +38,7 @@ def fleet_run(session: Session, run_id: int) -> FleetRun:
     summary = _summary(session, row)
     failed = (FleetUnit.run_id == run_id, FleetUnit.state.in_(("failed", "set_aside")))
     failures = tuple(
-        FleetFailure(
-            number=unit.number,
-            work=unit.work,
-            source=unit.source[:NOTE_SHOWN],
-            state=unit.state,
-            note=unit.note[:NOTE_SHOWN],
-            worker=unit.worker,
-            finished_at=unit.finished_at,
-        )
+        entity_of(FleetFailure, unit, source=unit.source[:NOTE_SHOWN], note=unit.note[:NOTE_SHOWN])
         for unit in session.scalars(select(FleetUnit).where(*failed).order_by(FleetUnit.number).limit(FAILURES_SHOWN))
     )
     seen_at = func.max(func.coalesce(FleetUnit.finished_at, FleetUnit.started_at))
@@ -63,8 +47,8 @@ def fleet_run(session: Session, run_id: int) -> FleetRun:
     grouped = select(*columns).where(FleetUnit.run_id == run_id, FleetUnit.worker.is_not(None))
     rows = session.execute(grouped.group_by(FleetUnit.worker).order_by(seen_at.desc(), FleetUnit.worker)).all()
     workers = tuple(
-        FleetWorker(name=name or "", version=version, units=count, running=int(busy or 0), seen_at=seen)
-        for name, version, count, busy, seen in rows[:WORKERS_SHOWN]
+        FleetWorker(name=name or "", version=version, units=units, running=int(busy or 0), seen_at=seen)
+        for name, version, units, busy, seen in rows[:WORKERS_SHOWN]
     )
     return FleetRun(
         **asdict(summary),
@@ -138,8 +122,7 @@ def due_units(
 
 def count_unfinished(session: Session, run_id: int) -> int:
     """Return the number of units that wait or run."""
-    open_units = (FleetUnit.run_id == run_id, FleetUnit.state.in_(("queued", "running")))
-    return session.scalar(select(func.count()).select_from(FleetUnit).where(*open_units)) or 0
+    return count(session, FleetUnit, FleetUnit.run_id == run_id, FleetUnit.state.in_(("queued", "running")))
 
 
 def model_names(session: Session, limit: int) -> dict[str, int]:
@@ -152,23 +135,22 @@ def model_names(session: Session, limit: int) -> dict[str, int]:
 def _summary(session: Session, run: FleetRunRow) -> FleetRunSummary:
     columns = (FleetUnit.state, func.count(), func.sum(FleetUnit.size_bytes))
     rows = session.execute(select(*columns).where(FleetUnit.run_id == run.id).group_by(FleetUnit.state)).all()
-    counts = dict.fromkeys(FLEET_UNIT_STATES, 0) | {state: count for state, count, _ in rows}
+    counts = dict.fromkeys(FLEET_UNIT_STATES, 0) | {state: units for state, units, _ in rows}
     sizes = {state: int(size or 0) for state, _, size in rows}
     remaining = counts["queued"] + counts["running"]
     units_a_second, bytes_a_second, ends_at = _speed(session, run.id, is_over=not remaining)
     if remaining:
         is_known = counts["running"] and units_a_second
         ends_at = database_now(session) + timedelta(seconds=remaining / units_a_second) if is_known else None
-    return FleetRunSummary(
-        id=run.id,
-        name=run.name,
+    return entity_of(
+        FleetRunSummary,
+        run,
         units=sum(counts.values()),
         **counts,
         size_bytes=sum(sizes.values()),
         done_bytes=sizes.get("done", 0),
         units_a_minute=round(60.0 * units_a_second, 2),
         bytes_a_second=round(bytes_a_second, 1),
-        created_at=run.created_at,
         ends_at=ends_at,
     )
 
@@ -185,6 +167,6 @@ def _speed(session: Session, run_id: int, *, is_over: bool) -> tuple[float, floa
     moment = database_now(session)
     begin, end = (first, last or moment) if is_over else (max(first, moment - RATE_WINDOW), moment)
     done = (FleetUnit.run_id == run_id, FleetUnit.state == "done", FleetUnit.finished_at >= begin)
-    count, size = session.execute(select(func.count(), func.sum(FleetUnit.size_bytes)).where(*done)).one()
+    units, size = session.execute(select(func.count(), func.sum(FleetUnit.size_bytes)).where(*done)).one()
     seconds = max((end - begin).total_seconds(), 0.001)
-    return count / seconds, int(size or 0) / seconds, last
+    return units / seconds, int(size or 0) / seconds, last

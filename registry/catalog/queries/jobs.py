@@ -9,20 +9,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Row, Select, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
+from organs.registry.catalog.rows import entity_of, page_of_rows
 from organs.registry.catalog.tables import ContributorRow, JobRow
 from organs.registry.catalog.work import Claim, is_lost, is_waiting
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ACTIVE, Job, JobPage, JobSummary
 from organs.registry.errors import NoSuchJob
 
-_LIST = "jobs"
-"""The query that cursors of the list belong to."""
 _PACK = "pack"
 """The member of a stored result with the key of the folder that has the job's file. Callers do not get it."""
 
@@ -42,8 +39,10 @@ def job_by_id(session: Session, job_id: int, contributor: str | None = None) -> 
     """Return the job with arguments and result; raises NotFound."""
     row, name = _job_row(session, job_id, contributor)
     result = None if row.result is None else json.loads(row.result)
-    return Job(
-        **_summary(row, name),
+    return entity_of(
+        Job,
+        row,
+        contributor=name,
         arguments=json.loads(row.arguments),
         result=None if result is None else {key: value for key, value in result.items() if key != _PACK},
         problem=None if row.problem is None else json.loads(row.problem),
@@ -61,13 +60,8 @@ def file_of_job(session: Session, job_id: int, contributor: str | None = None) -
 
 def newest_jobs(session: Session, limit: int, after: str | None = None, contributor: str | None = None) -> JobPage:
     """Return the next `limit` jobs after the cursor `after`, newest first. Raises BadQuery."""
-    check_limit(limit)
-    statement = _jobs(contributor)
-    if after is not None:
-        statement = statement.where(JobRow.id < parse_cursor(_LIST, after).id)
-    rows = session.execute(statement.order_by(JobRow.id.desc()).limit(limit + 1)).all()
-    items = tuple(JobSummary(**_summary(row, name)) for row, name in rows[:limit])
-    return JobPage(items=items, next=next_cursor(_LIST, [row.id for row, _ in rows], limit))
+    rows, following = page_of_rows(session, _jobs(contributor), "jobs", limit, after)
+    return JobPage(items=tuple(entity_of(JobSummary, row, contributor=name) for row, name in rows), next=following)
 
 
 def newest_failures(session: Session, limit: int) -> tuple[JobSummary, ...]:
@@ -75,7 +69,7 @@ def newest_failures(session: Session, limit: int) -> tuple[JobSummary, ...]:
     ended = JobRow.finished_at
     statement = _jobs(None).where(JobRow.state == "failed", ended.is_not(None))
     rows = session.execute(statement.order_by(ended.desc(), JobRow.id.desc()).limit(limit))
-    return tuple(JobSummary(**_summary(row, name)) for row, name in rows)
+    return tuple(entity_of(JobSummary, row, contributor=name) for row, name in rows)
 
 
 def has_jobs(session: Session, contributor: str | None = None) -> bool:
@@ -87,7 +81,10 @@ def active_jobs(session: Session, kind: str, contributor: str | None = None) -> 
     """Return the jobs of that kind that wait or run, oldest first."""
     active = _jobs(contributor).where(JobRow.kind == kind, JobRow.state.in_(ACTIVE))
     rows = session.execute(active.options(undefer(JobRow.arguments)).order_by(JobRow.id))
-    return tuple(Job(**_summary(row, name), arguments=json.loads(row.arguments), result=None) for row, name in rows)
+    return tuple(
+        entity_of(Job, row, contributor=name, arguments=json.loads(row.arguments), result=None, problem=None)
+        for row, name in rows
+    )
 
 
 def is_anything_due(session: Session, kinds: Sequence[str] | None = None) -> bool:
@@ -126,9 +123,3 @@ def _job_row(session: Session, job_id: int, contributor: str | None) -> Row[JobR
     if row is None:
         raise NoSuchJob(f"there is no job {job_id}, or it ended long ago")
     return row
-
-
-def _summary(row: JobRow, contributor: str) -> dict[str, Any]:
-    """Return the members of a JobSummary."""
-    names = ("id", "kind", "state", "progress", "note", "created_at", "started_at", "finished_at")
-    return {name: getattr(row, name) for name in names} | {"contributor": contributor}

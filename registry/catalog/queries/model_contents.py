@@ -112,21 +112,17 @@ def metadata_of(session: Session, model_id: int) -> Sequence[ModelMetadata]:
 
 
 def metadata_of_models(
-    session: Session, model_ids: Collection[int], keys: Collection[str]
+    session: Session, model_ids: Collection[int], keys: Collection[str], kind: str | None = None
 ) -> dict[int, dict[str, str]]:
-    """Return the stored values of `keys` in the headers of each model, of any type, by key."""
+    """Return the stored values of `keys` in the headers of each model, by key: of any type, or of the type `kind`."""
     values: dict[int, dict[str, str]] = {model_id: {} for model_id in model_ids}
     statement = select(ModelMetadata.model_id, ModelMetadata.key, ModelMetadata.value)
-    statement = statement.where(ModelMetadata.key.in_(sorted(keys)))
+    statement = statement.where(ModelMetadata.key.in_(sorted(keys))).order_by(ModelMetadata.position)
+    if kind is not None:
+        statement = statement.where(ModelMetadata.type == kind)
     for model_id, key, value in rows_among(session, statement, ModelMetadata.model_id, model_ids):
         values[model_id].setdefault(key, value)
     return values
-
-
-def header_text(session: Session, model_id: int, key: str) -> str | None:
-    """Return the stored value of a text in a model's header; None if the header does not have it."""
-    statement = select(ModelMetadata.value).where(ModelMetadata.model_id == model_id, ModelMetadata.key == key)
-    return first(session, statement.order_by(ModelMetadata.position))
 
 
 def runtime_texts(session: Session, model_ids: Collection[int]) -> dict[int, tuple[entities.RuntimeText, ...]]:
@@ -138,7 +134,7 @@ def runtime_texts(session: Session, model_ids: Collection[int]) -> dict[int, tup
     return texts
 
 
-def known_digests(session: Session, stamps: Collection[str]) -> dict[str, Digest]:
+def digests_by_stamp(session: Session, stamps: Collection[str]) -> dict[str, Digest]:
     """Return the SHA-256 of the files with these stamps that an ingest has read."""
     rows = rows_among(session, select(KnownFile.stamp, KnownFile.sha256), KnownFile.stamp, stamps)
     return {stamp: Digest(sha256) for stamp, sha256 in rows}
@@ -288,7 +284,7 @@ def _grouped(text: str | None) -> str | None:
 
 
 def has_public_place() -> ColumnElement[bool]:
-    """Return the condition that a visible or yanked model has the Organ of the outer statement."""
+    """Return the condition that a visible or yanked model has the OrganRow of the outer statement."""
     places = select(Placement.id).join(ModelRow, ModelRow.id == Placement.model_id)
     experts = select(Expert.id).join(ModelRow, ModelRow.id == Expert.model_id)
     return or_(

@@ -11,11 +11,11 @@ from types import MappingProxyType
 from sqlalchemy import ColumnElement, Select, func, or_, select, true, tuple_, union_all
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.cursor import PageEnd, check_limit, cursor_text, next_cursor, parse_cursor
+from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
 from organs.registry.catalog.queries.model_contents import TypeFigures, caution_of_types, organs_by_name, type_figures
 from organs.registry.catalog.queries.model_names import is_newest
 from organs.registry.catalog.queries.relatives import parents_of
-from organs.registry.catalog.rows import count, entity_of, is_named, scalars_among
+from organs.registry.catalog.rows import count, entity_of, is_named, page_of_rows, scalars_among
 from organs.registry.catalog.tables import (
     ChimeraRow,
     ContributorRow,
@@ -50,7 +50,7 @@ def visible_models(session: Session, limit: int = 1000) -> Sequence[ModelRow]:
 
 
 def is_composed() -> ColumnElement[bool]:
-    """Return the condition that a Model was composed in this registry.
+    """Return the condition that a ModelRow was composed in this registry.
 
     Rankings leave these models out, because they rank the models that the organs come from.
     """
@@ -167,29 +167,26 @@ def versions(session: Session, model: ModelRow, states: Sequence[str], limit: in
 
 def descendants_page(session: Session, model: ModelRow, limit: int, after: str | None = None) -> DescendantPage:
     """Return the next `limit` visible chimeras of `model` after the cursor `after`. Raises BadQuery."""
-    check_limit(limit)
     query = f"descendants of {model.full_name}"
     statement = (
         descendants_of(model.id)
         .add_columns(ChimeraRow, ContributorRow.name)
         .join(ContributorRow, ContributorRow.id == ModelRow.contributor_id)
     )
-    if after is not None:
-        statement = statement.where(ModelRow.id < parse_cursor(query, after).id)
-    rows = session.execute(statement.order_by(ModelRow.id.desc()).limit(limit + 1)).all()
+    rows, following = page_of_rows(session, statement, query, limit, after)
     ids = [child.id for child, _, _ in rows]
     relations: dict[int | None, list[str]] = {child_id: [] for child_id in ids}
     recorded = select(Lineage.child_model_id, Lineage.relation).where(*_is_recorded_child_of(model.id))
     for child_id, relation in session.execute(recorded.where(Lineage.child_model_id.in_(ids)).order_by(Lineage.id)):
         relations[child_id].append(relation)
     items = []
-    for child, chimera, contributor in rows[:limit]:
+    for child, chimera, contributor in rows:
         acts, organs = _share(model, child, chimera, relations[child.id])
         role = "base" if chimera.base_model_id == model.id else "donor"
         ordered = tuple(act for act in ACTS if act in acts)
         values = {"contributor": contributor, "role": role, "acts": ordered, "organs": organs}
         items.append(entity_of(Descendant, child, lock_id=Digest(chimera.lock_id), **values))
-    return DescendantPage(items=tuple(items), next=next_cursor(query, ids, limit))
+    return DescendantPage(items=tuple(items), next=following)
 
 
 def descendants_of(model_id: int) -> Select[ModelRow]:
@@ -267,13 +264,12 @@ class RepositoryQuery:
 
 
 def repositories_page(
-    session: Session, query: RepositoryQuery, limit: int, after: str | None = None
+    session: Session, query: RepositoryQuery, limit: int, after: str | None
 ) -> tuple[Sequence[ModelRow], str | None]:
     """Return the newest visible version of each model that matches `query`, and the cursor of the next page.
 
     Raises BadQuery for a limit outside of 1 to PAGE_MAX, and for a cursor of another query.
     """
-    check_limit(limit)
     statement = select(ModelRow).where(ModelRow.state == "visible", is_newest())
     if query.search:
         full_name = func.lower(ModelRow.namespace + "/" + ModelRow.name)
@@ -284,16 +280,16 @@ def repositories_page(
         statement = statement.where(ModelRow.architecture == query.architecture)
     if query.license:
         statement = statement.where(func.lower(ModelRow.license) == query.license.lower())
+    if not query.by_downloads:
+        page, following = page_of_rows(session, statement, str(query), limit, after)
+        return [row for (row,) in page], following
+    check_limit(limit)
     if after is not None:
         cursor = parse_cursor(str(query), after, missing=False)
-        is_after = tuple_(ModelRow.downloads, ModelRow.id) < tuple_(cursor.value, cursor.id)
-        statement = statement.where(is_after if query.by_downloads else ModelRow.id < cursor.id)
-    order = (ModelRow.downloads.desc(),) if query.by_downloads else ()
-    rows = session.scalars(statement.order_by(*order, ModelRow.id.desc()).limit(limit + 1)).all()
-    if len(rows) <= limit:
-        return rows, None
-    last = rows[limit - 1]
-    return rows[:limit], cursor_text(str(query), PageEnd(last.downloads if query.by_downloads else last.id, last.id))
+        statement = statement.where(tuple_(ModelRow.downloads, ModelRow.id) < tuple_(cursor.value, cursor.id))
+    ordered = statement.order_by(ModelRow.downloads.desc(), ModelRow.id.desc())
+    rows = session.scalars(ordered.limit(limit + 1)).all()
+    return rows[:limit], next_cursor(str(query), [(row.downloads, row.id) for row in rows], limit)
 
 
 def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:

@@ -66,7 +66,7 @@ def removal(model: ModelRow) -> Removed:
 
 
 def is_withdrawn() -> ColumnElement[bool]:
-    """Return the condition that a Model was yanked, or that it was removed after it was public."""
+    """Return the condition that a ModelRow was yanked, or that it was removed after it was public."""
     return or_(ModelRow.state == "yanked", and_(ModelRow.state == "removed", was_public()))
 
 
@@ -200,7 +200,7 @@ def visible_model_with_file(
 ) -> ModelRow | None:
     """Return the oldest visible model, of that name if it is not None, whose file `number` of `files` files matches.
 
-    `number` counts from 0; `matches` are conditions on the ModelFile.
+    `number` counts from 0; `matches` are conditions on ModelFileRow.
     """
     has_files = (
         select(func.count()).select_from(ModelFileRow).where(ModelFileRow.model_id == ModelRow.id).scalar_subquery()
@@ -211,7 +211,7 @@ def visible_model_with_file(
 
 
 def has_file(session: Session, model_id: int, number: int, *matches: ColumnElement[bool]) -> bool:
-    """Return whether the file `number`, from 0, of a model matches the conditions `matches` on the ModelFile."""
+    """Return whether the file `number`, from 0, of a model matches the conditions `matches` on ModelFileRow."""
     statement = select(ModelFileRow.id).where(
         ModelFileRow.model_id == model_id, ModelFileRow.position == number, *matches
     )
@@ -454,7 +454,7 @@ def versions_of(session: Session, name: ModelName) -> Sequence[ModelRow]:
 
 
 def is_newest() -> ColumnElement[bool]:
-    """Return the condition that a Model has no newer visible version."""
+    """Return the condition that a ModelRow has no newer visible version."""
     newer = aliased(ModelRow)
     return ~exists().where(
         newer.namespace == ModelRow.namespace,

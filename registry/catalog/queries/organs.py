@@ -17,13 +17,12 @@ from sqlalchemy.orm import Session, aliased
 from organs.registry.amounts import plural_text
 from organs.registry.anatomy import OrganType, Place, Slot, Tower, expert_name
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.queries.chimeras import derived_organs, made_organs
 from organs.registry.catalog.queries.model_contents import has_public_place, placements_of
 from organs.registry.catalog.queries.relatives import blobs_in_models
 from organs.registry.catalog.queries.storage import organ_storage
 from organs.registry.catalog.records import OrganKey
-from organs.registry.catalog.rows import count, entity_of, rows_among, scalars_among
+from organs.registry.catalog.rows import batches, count, entity_of, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     COARSE_FINGERPRINT_BYTES,
     Blob,
@@ -45,7 +44,7 @@ from organs.registry.catalog.tables import (
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities import organ as entities
-from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, OtherForm, PlacedOrgan
+from organs.registry.entities.organ import PLACES_MAX, KnownOrgan, KnownOrgans, OrganPage, OtherForm, PlacedOrgan
 from organs.registry.errors import Ambiguous, NotFound
 from organs.registry.measures import MEASURES, THETA_METHOD, theta_caution
 
@@ -172,10 +171,11 @@ def known_files(session: Session) -> set[str]:
     return {file for file in session.scalars(select(Blob.file)) if file is not None}
 
 
-def files_after(session: Session, blob_id: int, limit: int = 5000) -> Sequence[tuple[int, str, int]]:
+def files_after(session: Session, blob_id: int) -> Sequence[tuple[int, str, int]]:
     """Return the next blobs with a file after `blob_id`, in the order of ids: id, name of the file, stored bytes."""
     stored = select(Blob.id, Blob.file, Blob.stored_bytes).where(Blob.id > blob_id, Blob.file.is_not(None))
-    return [(number, file or "", size) for number, file, size in session.execute(stored.order_by(Blob.id).limit(limit))]
+    rows = session.execute(stored.order_by(Blob.id).limit(FILES_AT_ONCE))
+    return [(number, file or "", size) for number, file, size in rows]
 
 
 def unneeded_blobs(
@@ -285,6 +285,9 @@ def _with_parents(session: Session, rows: Sequence[BlobRow], depth: int = DEPTH_
     return {row.id: row if row.parent_id is None else replace(row, parent=parents.get(row.parent_id)) for row in rows}
 
 
+FILES_AT_ONCE = 5000
+ORGANS_AT_ONCE = 200
+"""Organs to count or to measure again that are read together."""
 KNOWN_MAX = 4000
 """The most organs in one list. The same bytes, for example zeros, can have very many shapes."""
 
@@ -325,15 +328,13 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
     return rows
 
 
-def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[OrganRow]:
+def uncounted_organs(session: Session, after_id: int) -> Sequence[OrganRow]:
     """Return the next organs after `after_id` without a number of NaN and infinite values."""
-    statement = (
-        select(OrganRow).where(OrganRow.nonfinite.is_(None), OrganRow.id > after_id).order_by(OrganRow.id).limit(limit)
-    )
-    return session.scalars(statement).all()
+    uncounted = select(OrganRow).where(OrganRow.nonfinite.is_(None), OrganRow.id > after_id)
+    return session.scalars(uncounted.order_by(OrganRow.id).limit(ORGANS_AT_ONCE)).all()
 
 
-def partly_measured_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[OrganRow]:
+def partly_measured_organs(session: Session, after_id: int) -> Sequence[OrganRow]:
     """Return the next organs after `after_id` whose fingerprint is coarse, or for which a method lacks some measures.
 
     They were measured by an older version of the program, which did not have these measures.
@@ -346,7 +347,7 @@ def partly_measured_organs(session: Session, after_id: int, limit: int = 200) ->
     incomplete = select(MeasurementRow.organ_id).where(or_(*conditions), MeasurementRow.organ_id == OrganRow.id)
     coarse = select(Fingerprint.organ_id).where(is_coarse(), Fingerprint.organ_id == OrganRow.id)
     statement = select(OrganRow).where(OrganRow.id > after_id, incomplete.exists() | coarse.exists())
-    return session.scalars(statement.order_by(OrganRow.id).limit(limit)).all()
+    return session.scalars(statement.order_by(OrganRow.id).limit(ORGANS_AT_ONCE)).all()
 
 
 def is_coarse() -> ColumnElement[bool]:
@@ -372,10 +373,10 @@ def measurements_in(
     return session.execute(statement).all()
 
 
-def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequence[Row[Placement, ModelRow]]:
+def places_of_organ(session: Session, organ_id: int) -> Sequence[Row[Placement, ModelRow]]:
     """Return the places of the organ in visible models, oldest first; in yanked models if no visible model has it."""
     statement = select(Placement, ModelRow).join(ModelRow, ModelRow.id == Placement.model_id)
-    statement = statement.where(Placement.organ_id == organ_id).order_by(Placement.id).limit(limit)
+    statement = statement.where(Placement.organ_id == organ_id).order_by(Placement.id).limit(PLACES_MAX)
     return _visible_or_yanked(session, statement, Placement)
 
 
@@ -456,7 +457,7 @@ def organ_detail(
         for placement, model in places_of_organ(session, row.id)
     ]
     for row, _ in rows:
-        of_experts = expert_rows().where(Expert.organ_id == row.id).order_by(Expert.id).limit(100)
+        of_experts = expert_rows().where(Expert.organ_id == row.id).order_by(Expert.id).limit(PLACES_MAX)
         places += (placed_expert(*found) for found in _visible_or_yanked(session, of_experts, Expert))
     return entity_of(
         entities.Organ,
@@ -720,7 +721,7 @@ def _in_other_models(session: Session, organ_ids: Sequence[int], model_id: int) 
 
 
 def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[bool]:
-    """Return the condition that the Organ of the outer statement has a visible (or hidden) place in another model."""
+    """Return the condition that the outer OrganRow has a visible (or hidden) place in another model."""
     place = aliased(Placement)
     places = select(place.id).with_hint(place, _BY_ORGAN, "sqlite")
     places = places.where(place.organ_id == OrganRow.id, place.visible if visible else ~place.visible)
@@ -731,7 +732,7 @@ def _has_place(visible: bool, excluded_id: int | None = None) -> ColumnElement[b
 
 
 def _is_expert(excluded_id: int | None) -> ColumnElement[bool]:
-    """Return the condition that the Organ of the outer statement is an expert of a model other than `excluded_id`."""
+    """Return the condition that the outer OrganRow is an expert of a model other than `excluded_id`."""
     places = select(Expert.id).where(Expert.organ_id == OrganRow.id)
     return (places if excluded_id is None else places.where(Expert.model_id != excluded_id)).exists()
 
@@ -835,25 +836,19 @@ def cell_organs(
 class ModelExpert:
     """An expert of a model, with the values that comparisons need."""
 
-    place: Slot
     number: int
-    organ_id: int
     digest: Digest
-    dtype: str
     shape: str
     theta: float | None
-    spectral_signal: float | None
     fingerprint: bytes | None
 
 
-def model_experts(
-    session: Session, model_id: int, places: Collection[Slot], numbers: Collection[int] | None = None
-) -> list[ModelExpert]:
-    """Return the experts of a model at `places`, by place and number: all, or those with one of `numbers`."""
+def model_experts(session: Session, model_id: int, places: Collection[Slot]) -> dict[Slot, list[ModelExpert]]:
+    """Return the experts of a model at those of `places` that have some, in the order of their numbers."""
     statement: Any = (
         select(
-            *(Expert.tower, Expert.block, Expert.slot, Expert.expert, Expert.organ_id),
-            *(Blob.digest, Expert.dtype, OrganRow.shape, Expert.theta, Expert.spectral_signal, Fingerprint.values),
+            *(Expert.tower, Expert.block, Expert.slot, Expert.expert),
+            *(Blob.digest, OrganRow.shape, Expert.theta, Fingerprint.values),
         )
         .join(OrganRow, OrganRow.id == Expert.organ_id)
         .join(Blob, Blob.id == OrganRow.blob_id)
@@ -866,12 +861,9 @@ def model_experts(
     stacks = stacks.where(Placement.model_id == model_id, Placement.slot.in_(sorted({slot for _, _, slot in places})))
     stacks = stacks.where(or_(Placement.block.in_(blocks), Placement.block.is_(None)))
     statement = statement.where(Expert.placement_id.in_(stacks))
-    if numbers is not None:
-        statement = statement.where(among(Expert.expert, sorted(numbers)))
-    statement = statement.with_hint(Expert, "INDEXED BY ix_experts_model", "sqlite")
-    experts = (
-        ModelExpert((tower, block, slot), number, organ_id, Digest(digest), *more)
-        for tower, block, slot, number, organ_id, digest, *more in session.execute(statement)
-    )
-    wanted = set(places)
-    return [expert for expert in experts if expert.place in wanted]
+    experts: dict[Slot, list[ModelExpert]] = {place: [] for place in places}
+    rows = session.execute(statement.with_hint(Expert, "INDEXED BY ix_experts_model", "sqlite"))
+    for tower, block, slot, number, digest, *more in rows:
+        if (tower, block, slot) in experts:
+            experts[tower, block, slot].append(ModelExpert(number, Digest(digest), *more))
+    return {place: found for place, found in experts.items() if found}

@@ -13,15 +13,13 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.amounts import weight_change
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.engine import among, batches
-from organs.registry.catalog.rows import count, first, rows_among, scalars_among
+from organs.registry.catalog.rows import among, batches, count, first, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
     Expert,
     FilePart,
     Fingerprint,
     Lineage,
-    ModelMetadata,
     ModelRow,
     ModelWord,
     OrganRow,
@@ -60,22 +58,49 @@ class RelatedOrgan:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """An edge of lineage between two models, or from a model to a parent that is only named."""
+    """An edge of lineage between two models, or from a model to a parent that is only named.
+
+    The parent of a measured edge is the model that was registered first, which is not necessarily the ancestor.
+    """
 
     child_id: int
-    parent_id: int | None
-    parent_text: str | None
+    parent_id: int
+    """0 for a parent that is only named."""
     relation: str
-    evidence: str
-    score: float | None
     change: float | None = None
+    """The mean change of a measured edge; None if it is not known."""
     matched: float | None = None
-    directed: bool = True
+    """Of a measured edge of a quantisation that was encoded again: the share of equal blocks."""
+    score: float | None = None
+    """The mean correlation of a measured edge, -1 to 1."""
+    compared: int | None = None
+    """The number of matrices in the mean."""
+    evidence: str = "measured"
+    parent_text: str | None = None
+    directed: bool = False
+    """Whether it is known which of the two is the parent."""
 
     @property
     def distance(self) -> float:
         """The change, from the likeness if it is not known exactly."""
         return weight_change(self.change, self.score)
+
+
+class StatedEdge(NamedTuple):
+    """An edge that a file declares or the registry recorded, with the name of the parent as it is declared."""
+
+    child_id: int
+    parent_id: int | None
+    text: str
+
+
+def stated_edges(session: Session) -> Iterator[StatedEdge]:
+    """Yield the edges of all models that are not measured."""
+    statement = select(Lineage.child_model_id, Lineage.parent_model_id, Lineage.parent_text).where(
+        Lineage.child_model_id.is_not(None), Lineage.evidence != "measured"
+    )
+    for child, parent, text in session.execute(statement):
+        yield StatedEdge(child or 0, parent, text or "")
 
 
 def comparable_organs(session: Session, model_id: int) -> list[ComparablePlacement]:
@@ -367,16 +392,6 @@ def visible_models_with_words(session: Session, words: Collection[str], limit: i
     return session.scalars(statement.order_by(ModelRow.id).limit(limit)).all()
 
 
-def metadata_texts(session: Session, model_ids: Collection[int], keys: Collection[str]) -> dict[int, dict[str, str]]:
-    """Return the strings of `keys` in the metadata of each model; other types are left out."""
-    texts: dict[int, dict[str, str]] = {model_id: {} for model_id in model_ids}
-    statement = select(ModelMetadata.model_id, ModelMetadata.key, ModelMetadata.value)
-    statement = statement.where(ModelMetadata.key.in_(sorted(keys)), ModelMetadata.type == "string")
-    for model_id, key, value in rows_among(session, statement, ModelMetadata.model_id, model_ids):
-        texts[model_id][key] = value
-    return texts
-
-
 def public_model_ids(session: Session) -> set[int]:
     """Return the ids of all public models."""
     return set(session.scalars(select(ModelRow.id).where(ModelRow.state.in_(REACHABLE_STATES))))
@@ -405,14 +420,16 @@ def unregistered_parents(session: Session, length: int) -> Sequence[Row[int, str
 
 def edges_from(session: Session, model_ids: Collection[int]) -> list[Edge]:
     """Return all edges from these models to their parents and measured relatives, in the order of their rows."""
-    columns = (Lineage.id, Lineage.child_model_id, Lineage.parent_model_id, Lineage.parent_text)
-    measured = (Lineage.relation, Lineage.evidence, Lineage.score, Lineage.change, Lineage.matched)
-    statement: Any = select(*columns, *measured)
-    rows = rows_among(session, statement, Lineage.child_model_id, model_ids)
-    edges = {
-        row_id: Edge(child or 0, parent, text, relation, evidence, score, change, matched, evidence != "measured")
-        for row_id, child, parent, text, relation, evidence, score, change, matched in rows
-    }
+    columns = (Lineage.id, Lineage.child_model_id, Lineage.parent_model_id, Lineage.relation, Lineage.evidence)
+    numbers = (Lineage.change, Lineage.matched, Lineage.score, Lineage.compared, Lineage.parent_text)
+    statement: Any = select(*columns, *numbers)
+    edges: dict[int, Edge] = {}
+    for row in rows_among(session, statement, Lineage.child_model_id, model_ids):
+        row_id, child, parent, relation, evidence, change, matched, score, compared, text = row
+        is_directed = evidence != "measured"
+        edges[row_id] = Edge(
+            child or 0, parent or 0, relation, change, matched, score, compared, evidence, text, is_directed
+        )
     return [edges[row_id] for row_id in sorted(edges)]
 
 
@@ -544,7 +561,7 @@ def _reachable(session: Session, starts: Iterable[int], source: Any, target: Any
 
 
 def likeness_to(base_id: int) -> ColumnElement[float | None]:
-    """Return the measured likeness of each row of `Model` to the model `base_id` in SQL; NULL if not measured."""
+    """Return the measured likeness of each ModelRow to the model `base_id` in SQL; NULL if not measured."""
     # The younger of two models is the child of their measured edge.
     ends = (
         Lineage.child_model_id == case((ModelRow.id > base_id, ModelRow.id), else_=base_id),

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.queries.model_lists import count_models, is_composed
-from organs.registry.catalog.rows import count
+from organs.registry.catalog.rows import count, first
 from organs.registry.catalog.tables import (
     Blob,
     ChimeraRow,
@@ -27,7 +27,7 @@ from organs.registry.catalog.tables import (
     VerdictRow,
 )
 from organs.registry.catalog.vocabulary import CHIMERA, STACK_CODEC
-from organs.registry.entities.about import Figures, RegistryTotals
+from organs.registry.entities.server import Figures, RegistryTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,39 +168,37 @@ def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | Non
 
 
 @dataclass(frozen=True, slots=True)
-class NamedModels:
-    """The number of models with a property, and the full names of the first of them, oldest first."""
+class CountedModels:
+    """The number of models with a property, and the full name of the oldest of them; empty if there are none."""
 
     count: int
-    names: tuple[str, ...]
+    first: str
 
 
-def unlicensed_models(session: Session, limit: int) -> NamedModels:
+def unlicensed_models(session: Session) -> CountedModels:
     """Return the visible models that state no license, without vocabularies."""
-    return _named(
-        session, limit, ModelRow.state == "visible", ModelRow.license.is_(None), ModelRow.kind != "vocabulary"
-    )
+    return _counted(session, ModelRow.state == "visible", ModelRow.license.is_(None), ModelRow.kind != "vocabulary")
 
 
-def nonfinite_models(session: Session, limit: int) -> NamedModels:
+def nonfinite_models(session: Session) -> CountedModels:
     """Return the visible models with weights that are NaN or infinite."""
-    return _named(session, limit, ModelRow.state == "visible", ModelRow.nonfinite_tensors > 0)
+    return _counted(session, ModelRow.state == "visible", ModelRow.nonfinite_tensors > 0)
 
 
-def models_in_state(session: Session, state: str, limit: int) -> NamedModels:
+def models_in_state(session: Session, state: str) -> CountedModels:
     """Return the models in a state, such as yanked, quarantined or incomplete."""
-    return _named(session, limit, ModelRow.state == state)
+    return _counted(session, ModelRow.state == state)
 
 
-def unrun_chimeras(session: Session, limit: int) -> NamedModels:
+def unrun_chimeras(session: Session) -> CountedModels:
     """Return the visible chimeras without a verdict."""
     has_verdict = select(VerdictRow.id).where(VerdictRow.model_id == ModelRow.id).exists()
-    return _named(session, limit, ModelRow.state == "visible", is_composed(), ~has_verdict)
+    return _counted(session, ModelRow.state == "visible", is_composed(), ~has_verdict)
 
 
-def _named(session: Session, limit: int, *conditions: ColumnElement[bool]) -> NamedModels:
-    rows = session.scalars(select(ModelRow).where(*conditions).order_by(ModelRow.id).limit(limit))
-    return NamedModels(count(session, ModelRow, *conditions), tuple(model.full_name for model in rows))
+def _counted(session: Session, *conditions: ColumnElement[bool]) -> CountedModels:
+    oldest = first(session, select(ModelRow).where(*conditions).order_by(ModelRow.id))
+    return CountedModels(count(session, ModelRow, *conditions), "" if oldest is None else oldest.full_name)
 
 
 def equal_models(session: Session, limit: int) -> list[tuple[str, ...]]:
@@ -214,33 +212,24 @@ def equal_models(session: Session, limit: int) -> list[tuple[str, ...]]:
     return [tuple(group) for group in names.values()]
 
 
-def stated_edges(session: Session) -> Iterator[tuple[int, int | None, str]]:
-    """Yield child, parent and declared name of every edge of lineage that a file declares or the registry recorded."""
-    statement = select(Lineage.child_model_id, Lineage.parent_model_id, Lineage.parent_text).where(
-        Lineage.child_model_id.is_not(None), Lineage.evidence != "measured"
-    )
-    for child, parent, text in session.execute(statement):
-        yield child or 0, parent, text or ""
-
-
 def combined_models(session: Session, model_ids: Collection[int]) -> frozenset[frozenset[int]]:
     """Return the pairs among the models `model_ids` that are both parents of a visible chimera, by their ids."""
-    first, second = aliased(Lineage), aliased(Lineage)
+    own, other = aliased(Lineage), aliased(Lineage)
     statement = (
-        select(first.parent_model_id, second.parent_model_id)
-        .join(second, second.child_model_id == first.child_model_id)
-        .join(ModelRow, ModelRow.id == first.child_model_id)
+        select(own.parent_model_id, other.parent_model_id)
+        .join(other, other.child_model_id == own.child_model_id)
+        .join(ModelRow, ModelRow.id == own.child_model_id)
         .where(
             ModelRow.state == "visible",
-            first.parent_model_id.in_(model_ids),
-            second.parent_model_id.in_(model_ids),
-            first.evidence == "recorded",
-            second.evidence == "recorded",
-            first.parent_model_id < second.parent_model_id,
+            own.parent_model_id.in_(model_ids),
+            other.parent_model_id.in_(model_ids),
+            own.evidence == "recorded",
+            other.evidence == "recorded",
+            own.parent_model_id < other.parent_model_id,
         )
         .distinct()
     )
-    return frozenset(frozenset({one or 0, other or 0}) for one, other in session.execute(statement))
+    return frozenset(frozenset({one or 0, another or 0}) for one, another in session.execute(statement))
 
 
 def largest_gain(session: Session) -> tuple[str, float, str] | None:
@@ -347,7 +336,7 @@ def first_ingests(session: Session, limit: int) -> Sequence[Row[Ingest, ModelRow
     return session.execute(visible.order_by(Ingest.id.desc()).limit(limit)).all()
 
 
-def ingest_reports(session: Session) -> Iterator[tuple[str, str | None]]:
+def all_ingest_reports(session: Session) -> Iterator[tuple[str, str | None]]:
     """Yield the state and the JSON report of every ingest, and of every composition."""
     statement = select(Ingest.state, Ingest.report).execution_options(yield_per=ROWS_AT_ONCE)
     for row in session.execute(statement):

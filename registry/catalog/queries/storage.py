@@ -15,9 +15,8 @@ from msgspec.structs import asdict
 from sqlalchemy import CTE, ColumnElement, case, func, literal, select, union, union_all
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.engine import among, batches
 from organs.registry.catalog.queries.model_lists import is_composed
-from organs.registry.catalog.rows import count
+from organs.registry.catalog.rows import among, batches, count
 from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest

@@ -12,10 +12,8 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.events import was_done
-from organs.registry.catalog.rows import count, entity_of, first, scalars_among
+from organs.registry.catalog.rows import batches, count, entity_of, first, page_of_rows, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
     ChimeraRow,
@@ -35,7 +33,6 @@ from organs.registry.catalog.tables import (
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, Action
 from organs.registry.digest import Digest
 from organs.registry.entities import submission as entities
-from organs.registry.entities import submission as upload_entities
 from organs.registry.entities.base import prepared
 from organs.registry.entities.submission import ChunkSizes, ProposedModel, SubmissionFinding, SubmissionPage
 from organs.registry.errors import Conflict, NotFound
@@ -227,7 +224,6 @@ def _finished(contributor_id: int) -> tuple[ColumnElement[bool], ColumnElement[b
 UNDER_WAY = ("checking", "ready", "publishing")
 """States of submissions whose bytes are only in the uploads."""
 OPEN = (*UNDER_WAY, "quarantined")
-_LIST = "submissions"
 IN_JOB = ("checking", "publishing")
 """States of submissions that a job processes."""
 
@@ -246,7 +242,7 @@ class SubmissionWithJob:
         """Return the submission as its contributor sees it."""
         row, model = self.row, self.model
         job = self.job if row.state in IN_JOB else None
-        proposed = json.loads(row.metadata_given)["proposed"]
+        proposed = json.loads(row.metadata_given).get("proposed")
         is_public = model is not None and model.state in REACHABLE_STATES
         return entity_of(
             entities.Submission,
@@ -272,26 +268,11 @@ def submission_by_id(session: Session, submission_id: int, contributor_id: int |
     return SubmissionWithJob(*row)
 
 
-def submissions_page(
-    session: Session,
-    limit: int,
-    after: str | None = None,
-    *,
-    contributor_id: int | None = None,
-    state: str | None = None,
-) -> SubmissionPage:
-    """Return the next `limit` submissions after the cursor `after`, newest first, with filters. Raises BadQuery."""
-    check_limit(limit)
-    statement = submissions_with_job()
-    if contributor_id is not None:
-        statement = statement.where(SubmissionRow.contributor_id == contributor_id)
-    if state is not None:
-        statement = statement.where(SubmissionRow.state == state)
-    if after is not None:
-        statement = statement.where(SubmissionRow.id < parse_cursor(_LIST, after).id)
-    rows = session.execute(statement.order_by(SubmissionRow.id.desc()).limit(limit + 1)).all()
-    items = tuple(SubmissionWithJob(*row).entity() for row in rows[:limit])
-    return SubmissionPage(items=items, next=next_cursor(_LIST, [row[0].id for row in rows], limit))
+def submissions_page(session: Session, limit: int, after: str | None, contributor_id: int) -> SubmissionPage:
+    """Return the next `limit` submissions of a contributor after the cursor `after`, newest first. Raises BadQuery."""
+    statement = submissions_with_job().where(SubmissionRow.contributor_id == contributor_id)
+    rows, following = page_of_rows(session, statement, "submissions", limit, after)
+    return SubmissionPage(items=tuple(SubmissionWithJob(*row).entity() for row in rows), next=following)
 
 
 def submissions_with_job() -> Select[SubmissionRow, str, ModelRow | None, JobRow | None]:
@@ -309,10 +290,10 @@ def stored_findings(text: str) -> tuple[SubmissionFinding, ...]:
     return msgspec.json.decode(text, type=prepared(tuple[SubmissionFinding, ...]))
 
 
-def upload_entity(row: UploadRow) -> upload_entities.Upload:
+def upload_entity(row: UploadRow) -> entities.Upload:
     """Return an upload as its contributor sees it."""
     least = max(CHUNK_ADVISED_BYTES, chunk_min_bytes(row.size_bytes))
-    return entity_of(upload_entities.Upload, row, chunk_bytes=ChunkSizes(least=least, most=CHUNK_MAX_BYTES))
+    return entity_of(entities.Upload, row, chunk_bytes=ChunkSizes(least=least, most=CHUNK_MAX_BYTES))
 
 
 def known_contributor_id(session: Session, name: str) -> int | None:

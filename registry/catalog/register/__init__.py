@@ -4,13 +4,11 @@ models          register a model, or a shard of one, with all of its rows in one
 model_changes   show, hide, withdraw, remove, rename and edit a registered model
 lineage         edges of lineage that were measured, and those whose parent was found
 organs          rows of blobs, of ingests with their leases, and of organs with their measures
-facets          counts of visible placements by facet, and running totals
+counts          counts: visible placements by facet, running totals, downloads, and requests of all servers
 chimeras        rows of chimeras: recipe, findings, lineage, how organs were computed, verdicts and gains
 jobs            rows of jobs: added within limits, claimed by kind, cancelled, removed
 fleet           the ledger of fleets: runs and their units
 accounts        contributors with accounts, their tokens, and the sessions of their browsers
 events          the event log
-submissions     rows of submissions
-uploads         rows of uploads, and whether a contributor may open another one
-request_counts  counts of downloads, and of requests that all servers share
+submissions     rows of submissions and of uploads, and whether a contributor may open another upload
 """

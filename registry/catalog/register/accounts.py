@@ -9,7 +9,7 @@ from datetime import timedelta
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import (
     KnownToken,
     contributor_by_name,
@@ -118,9 +118,9 @@ def create_child_token(
     return _add_token(session, owner.id, scopes, label, days, parent, owner.name)
 
 
-def revoke_token(session: Session, public_id: str, by: str = LOCAL) -> Token:
+def revoke_token(session: Session, public_id: str) -> Token:
     """Revoke any token and the tokens that it created, on behalf of an administrator. Raises NotFound."""
-    return _revoke(session, token_by_public_id(session, public_id), by)
+    return _revoke(session, token_by_public_id(session, public_id), LOCAL)
 
 
 def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:

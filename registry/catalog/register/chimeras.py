@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import ranges_text
 from organs.registry.anatomy import type_name
-from organs.registry.catalog.engine import insert_missing
 from organs.registry.catalog.queries.model_contents import organs_by_name
 from organs.registry.catalog.queries.model_lists import donors_of
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organ_ids
 from organs.registry.catalog.records import ChimeraRecord
+from organs.registry.catalog.rows import insert_missing
 from organs.registry.catalog.tables import (
     ChimeraRow,
     ComputationRow,
@@ -31,7 +31,7 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.entities.plan import ADAPTER, GRAFTED, PURIFIED
-from organs.registry.entities.verdict import TextVerdict
+from organs.registry.entities.validation import TextVerdict
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
 

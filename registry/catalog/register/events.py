@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.engine import insert_missing
+from organs.registry.catalog.rows import insert_missing
 from organs.registry.catalog.tables import ContributorRow, EventRow, now
 from organs.registry.catalog.vocabulary import Action, checked_text, shown_text
 

@@ -9,12 +9,22 @@ from datetime import timedelta
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.engine import batches
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.fleet import has_live_workers
+from organs.registry.catalog.rows import batches, first
 from organs.registry.catalog.tables import FleetRunRow, FleetUnit
 from organs.registry.catalog.vocabulary import checked_text, shown_text
-from organs.registry.catalog.work import UNITS, Claim, claim_next, count_deaths, fail, finish, put_back, recover
+from organs.registry.catalog.work import (
+    UNITS,
+    Claim,
+    claim_next,
+    count_deaths,
+    fail,
+    finish,
+    put_back,
+    recover,
+    release,
+)
 from organs.registry.errors import BadInput, Conflict
 
 ATTEMPTS_MAX = 10
@@ -135,22 +145,20 @@ def recover_units(session: Session, run_id: int) -> None:
 
 
 def put_back_units(session: Session, run_id: int, numbers: Sequence[int]) -> None:
-    """Queue these units again if they run, because their driver ends. Their workers notice it and stop."""
-    again = {"state": "queued", "holder": None, "attempts": FleetUnit.attempts - 1, "lease_expires_at": None}
+    """Queue these units again if they run, because their driver ends."""
     for batch in batches(numbers):
-        running = (FleetUnit.run_id == run_id, FleetUnit.state == "running", FleetUnit.number.in_(batch))
-        session.execute(update(FleetUnit).where(*running).values(again))
+        release(session, UNITS, FleetUnit.run_id == run_id, FleetUnit.number.in_(batch))
 
 
 def end_worker(session: Session, run_id: int, worker: str, *, died: bool) -> bool:
     """Queue the unit of a worker that has ended again; count a death if it `died`. Return whether it had one."""
     held = (FleetUnit.run_id == run_id, FleetUnit.state == "running", FleetUnit.worker == worker)
-    numbers = list(session.scalars(select(FleetUnit.number).where(*held)))
+    had_unit = first(session, select(FleetUnit.number).where(*held)) is not None
     if died:
         count_deaths(session, UNITS, *held)
     else:
-        put_back_units(session, run_id, numbers)
-    return bool(numbers)
+        release(session, UNITS, *held)
+    return had_unit
 
 
 def retry_units(session: Session, run_id: int) -> int:

@@ -9,12 +9,13 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import database_now
+from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.rows import count
 from organs.registry.catalog.tables import ContributorRow, JobRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.catalog.work import JOBS, Claim, claim_next, claimed, recover
@@ -25,7 +26,7 @@ QUEUED_MAX = 100
 """The most waiting jobs of all kinds together."""
 WAITING_MAX = 10
 """The most waiting jobs of one contributor. `local` does not have this limit."""
-RETRY_SECONDS = 30.0
+WAITING_RETRY_SECONDS = 30.0
 """The time after which a contributor at the limit should try again."""
 JSON_MAX_BYTES = 1024 * 1024
 """The largest arguments of a job, and the largest result."""
@@ -59,13 +60,15 @@ def enqueue_job(session: Session, kind: str, arguments: Entity | Mapping[str, ob
     """
     text = job_json(arguments, "arguments")
     owner_id, queued = contributor_id(session, contributor), JobRow.state == "queued"
-    waiting = session.scalar(select(func.count()).where(queued)) or 0
+    waiting = count(session, JobRow, queued)
     if waiting >= QUEUED_MAX:
         raise QueueFull(waiting)
     if contributor != LOCAL:
-        own = session.scalar(select(func.count()).where(queued, JobRow.contributor_id == owner_id)) or 0
+        own = count(session, JobRow, queued, JobRow.contributor_id == owner_id)
         if own >= WAITING_MAX:
-            raise TooMany(f"{own} of your jobs wait already: wait until one is done, or cancel one", RETRY_SECONDS)
+            raise TooMany(
+                f"{own} of your jobs wait already: wait until one is done, or cancel one", WAITING_RETRY_SECONDS
+            )
     row = JobRow(
         kind=kind,
         state="queued",

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.tables import (
-    Lineage,
-    now,
-)
+from organs.registry.catalog.queries.relatives import Edge
+from organs.registry.catalog.tables import Lineage, now
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredEdge:
-    """The measured likeness of two models. The parent is the model registered first, not necessarily the ancestor."""
-
-    child_id: int
-    parent_id: int
-    relation: str
-    score: float
-    """The mean correlation, -1 to 1."""
-    compared: int
-    """The number of matrices in the mean."""
-    change: float | None = None
-    """The mean change of these matrices; None if it is not known."""
-
-
-def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
+def record_measured(session: Session, edges: Iterable[Edge]) -> None:
     """Write measured edges."""
     rows = [
         {
@@ -48,7 +30,7 @@ def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
         session.execute(insert(Lineage), rows)
 
 
-def replace_measured(session: Session, edges: Mapping[int, MeasuredEdge]) -> None:
+def replace_measured(session: Session, edges: Mapping[int, Edge]) -> None:
     """Write measured edges again, by the ids of their rows; those of removed models are gone."""
     for row_id, edge in edges.items():
         values = {"relation": edge.relation, "score": edge.score, "compared": edge.compared, "change": edge.change}

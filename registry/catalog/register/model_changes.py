@@ -12,9 +12,6 @@ from contextlib import suppress
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.engine import (
-    batches,
-)
 from organs.registry.catalog.queries.events import was_done
 from organs.registry.catalog.queries.model_contents import runtime_texts
 from organs.registry.catalog.queries.model_lists import declared_base
@@ -39,7 +36,7 @@ from organs.registry.catalog.register.models import add_to_counts, insert_words,
 from organs.registry.catalog.register.organs import (
     mark_repacked,
 )
-from organs.registry.catalog.rows import execute_quietly, scalars_among
+from organs.registry.catalog.rows import batches, execute_quietly, scalars_among
 from organs.registry.catalog.tables import (
     ChimeraRow,
     ComputationRow,

@@ -12,9 +12,6 @@ from statistics import fmean
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.engine import (
-    insert_missing,
-)
 from organs.registry.catalog.queries.events import was_public
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_names import (
@@ -38,8 +35,8 @@ from organs.registry.catalog.records import (
     PlacementRecord,
 )
 from organs.registry.catalog.register.chimeras import count_grafts
+from organs.registry.catalog.register.counts import FacetKey, add_to_totals, bounded_keys, count_placements, facet_ids
 from organs.registry.catalog.register.events import contributor_id, record_event
-from organs.registry.catalog.register.facets import FacetKey, add_to_totals, bounded_keys, count_placements, facet_ids
 from organs.registry.catalog.register.organs import (
     count_nonfinite_tensors,
     insert_experts,
@@ -48,7 +45,7 @@ from organs.registry.catalog.register.organs import (
     record_counts,
     register_organs,
 )
-from organs.registry.catalog.rows import execute_quietly
+from organs.registry.catalog.rows import execute_quietly, insert_missing
 from organs.registry.catalog.tables import (
     Blob,
     Expert,

@@ -19,8 +19,7 @@ from sqlalchemy import Row, bindparam, delete, func, select, union_all, update
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType, Place, Tower, is_expert_stack
-from organs.registry.catalog.clock import database_now
-from organs.registry.catalog.engine import Catalog, batches, insert_missing, insert_missing_returning
+from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
     UNDOOMED,
@@ -30,6 +29,7 @@ from organs.registry.catalog.queries.organs import (
     heights_of_blobs,
     is_coarse,
     leased,
+    organ_ids,
     shape_of,
     unneeded,
     unneeded_blobs,
@@ -37,9 +37,16 @@ from organs.registry.catalog.queries.organs import (
 from organs.registry.catalog.queries.relatives import models_with_blobs
 from organs.registry.catalog.records import OrganKey, PlacementRecord
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.counts import add_to_totals, blob_changes, is_counted
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.facets import add_to_totals, blob_changes, is_counted
-from organs.registry.catalog.rows import execute_quietly, first, rows_among, scalars_among
+from organs.registry.catalog.rows import (
+    batches,
+    execute_quietly,
+    first,
+    insert_missing,
+    insert_missing_returning,
+    scalars_among,
+)
 from organs.registry.catalog.tables import (
     Blob,
     BlobLease,
@@ -432,7 +439,7 @@ def register_organs(
         for key, placement in firsts.items()
     ]
     insert_missing(session, OrganRow, rows)
-    ids = _ids(session, firsts, blobs)
+    ids = organ_ids(session, firsts)
     record_nonfinite(session, {ids[key]: count for key, count in nonfinite.items()})
     measured = [(ids[key], one.measurement) for key, one in firsts.items() if one.measurement is not None]
     insert_missing(session, MeasurementRow, [row for one in measured for row in _measurement_rows(*one)])
@@ -445,9 +452,9 @@ def register_organs(
     return ids
 
 
-def measures_of(session: Session, organ_ids: Collection[int]) -> dict[int, dict[str, float | None]]:
+def measures_of(session: Session, ids: Collection[int]) -> dict[int, dict[str, float | None]]:
     """Return the measures of each organ, by name, from all of its methods."""
-    numbers: dict[int, dict[str, float | None]] = {organ_id: {} for organ_id in organ_ids}
+    numbers: dict[int, dict[str, float | None]] = {organ_id: {} for organ_id in ids}
     for row in scalars_among(session, select(MeasurementRow), MeasurementRow.organ_id, numbers):
         values = ((name, getattr(row, name)) for name in MEASURE_NAMES)
         numbers[row.organ_id].update((name, value) for name, value in values if value is not None)
@@ -457,9 +464,7 @@ def measures_of(session: Session, organ_ids: Collection[int]) -> dict[int, dict[
 def record_counts(session: Session, placements: Iterable[PlacementRecord]) -> None:
     """Write the numbers of NaN and infinite values in `placements` into the rows of their organs, where unknown."""
     counts = {organ_key(placement): placement.nonfinite for placement in placements if placement.nonfinite is not None}
-    blobs = blobs_by_digest(session, [digest for digest, _, _ in counts])
-    ids = _ids(session, [key for key in counts if key[0] in blobs], blobs)
-    record_nonfinite(session, {ids[key]: count for key, count in counts.items() if key in ids})
+    record_nonfinite(session, {organ_id: counts[key] for key, organ_id in organ_ids(session, counts).items()})
 
 
 def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
@@ -467,8 +472,8 @@ def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
     by_count: dict[int, list[int]] = {}
     for organ_id, count in counts.items():
         by_count.setdefault(count, []).append(organ_id)
-    for count, organ_ids in sorted(by_count.items()):
-        for batch in batches(sorted(organ_ids)):
+    for count, counted in sorted(by_count.items()):
+        for batch in batches(sorted(counted)):
             unknown = update(OrganRow).where(OrganRow.id.in_(batch), OrganRow.nonfinite.is_(None))
             session.execute(unknown.values(nonfinite=count))
 
@@ -514,13 +519,6 @@ def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> No
     models = update(ModelRow).where(ModelRow.nonfinite_tensors.is_(None), uncounted == 0)
     models = models if model_id is None else models.where(ModelRow.id == model_id)
     execute_quietly(session, models.values(nonfinite_tensors=affected))
-
-
-def _ids(session: Session, keys: Iterable[OrganKey], blobs: Mapping[Digest, BlobRow]) -> dict[OrganKey, int]:
-    digests = {blobs[Digest(digest)].id: digest for digest, _, _ in keys}
-    statement = select(OrganRow.id, OrganRow.blob_id, OrganRow.dtype, OrganRow.shape)
-    rows = rows_among(session, statement, OrganRow.blob_id, digests)
-    return {(digests[blob_id], dtype, shape): organ_id for organ_id, blob_id, dtype, shape in rows}
 
 
 def _measurement_rows(organ_id: int, reading: Measured) -> list[dict[str, object]]:

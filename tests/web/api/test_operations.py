@@ -59,7 +59,7 @@ def writer(kin: LocalRegistry) -> FlaskClient:
 
 
 def told(name: str) -> Operation:
-    return next(one for one in operations() if one.name == name)
+    return operations()[name]
 
 
 def post(client: FlaskClient, path: str, body: Any, **headers: str) -> TestResponse:

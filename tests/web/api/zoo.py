@@ -15,8 +15,7 @@ from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.accounts import token_by_public_id
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.register.submissions import add_submission, add_upload
 from organs.registry.catalog.tables import ChimeraRow, ModelRow, Token, now
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import PREFIX
@@ -145,7 +144,7 @@ def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, A
     Only those of administrators, or only the others.
     """
     found = {}
-    for told in operations():
+    for told in operations().values():
         if told.answer == "Document" or (told.scope == "admin") != administering:
             continue
         answer = send_example(client, told)

@@ -1,4 +1,4 @@
-"""The health of a server, for administrators: its queue, intake, storage and database, and what went wrong."""
+"""A registry and its server: figures and totals, the root of the API, and for administrators event log and health."""
 
 from __future__ import annotations
 
@@ -6,14 +6,84 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from organs.registry.entities.about import RegistryTotals
-from organs.registry.entities.base import ITEMS_MAX, Bytes, Count, Counts, Entity, Text, Time, Word
+from organs.registry.entities.base import (
+    WHOLE_MAX,
+    Bytes,
+    Count,
+    Counts,
+    Entity,
+    Items,
+    ModelText,
+    Page,
+    Text,
+    Time,
+    Word,
+)
 from organs.registry.entities.job import JobSummary
 
-Seconds = Annotated[float, Meta(ge=0, description="Seconds.")]
+
+class Figures(Entity):
+    """The public numbers of the registry, which count only visible models.
+
+    The size of everything that is stored is not public. It would disclose how large a model in quarantine is, and its
+    growth would disclose whether the bytes of an upload are registered already.
+    """
+
+    models: Count
+    placements: Annotated[Count, Meta(description="Places of organs in these models.")]
+    organs: Annotated[Count, Meta(description="Different organs at these places.")]
+    size_bytes: Annotated[Bytes, Meta(description="Bytes of the files of these models.")]
 
 
-class JobCount(Entity, frozen=True, kw_only=True):
+class RegistryTotals(Entity, kw_only=False):
+    """The totals of everything that is stored, for administrators. Blobs that will be removed do not count."""
+
+    models: Annotated[Count, Meta(description="Visible models.")]
+    placements: Annotated[Count, Meta(description="Places of organs in these models.")]
+    organs: Annotated[Count, Meta(description="Different organs at these places.")]
+    blobs: Count
+    size_bytes: Annotated[Bytes, Meta(description="Plain bytes of the blobs.")]
+    stored_bytes: Annotated[Bytes, Meta(description="Bytes of the blobs as they are stored.")]
+
+
+class Root(Entity):
+    """The root of the API."""
+
+    name: Text
+    version: Annotated[Text, Meta(description="The version of the program.")]
+    figures: Figures
+    links: Annotated[dict[Text, Text], Meta(max_length=100, description="Addresses by name.")]
+
+
+class Event(Entity):
+    """An action in the event log."""
+
+    id: Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
+    at: Annotated[Time, Meta(description="In UTC.")]
+    contributor: Annotated[
+        Word, Meta(description="The account that did it; `local` is a user of the registry's machine.")
+    ]
+    action: Annotated[Word, Meta(description="A few words: `yank`.")]
+    model: ModelText | None
+    text: Annotated[Text, Meta(description="The object of the action, and the reason. Never a token or an address.")]
+
+
+class EventPage(Page[Event]):
+    """A page of the event log, newest first."""
+
+
+class AdminOverview(Entity):
+    """The registry in numbers, with the newest events, for administrators."""
+
+    waiting: Annotated[Count, Meta(description="Submissions that wait for review.")]
+    models: Annotated[Counts, Meta(description="Models by state.")]
+    contributors: Annotated[Counts, Meta(description="Contributors by state.")]
+    uploads: Annotated[Count, Meta(description="Uploads that are open, or not published yet.")]
+    upload_bytes: Annotated[Bytes, Meta(description="The sum of the declared sizes of the uploads.")]
+    events: Annotated[tuple[Event, ...], Meta(max_length=1000)]
+
+
+class JobCount(Entity):
     """The number of jobs of one kind in one state."""
 
     kind: Word
@@ -21,17 +91,17 @@ class JobCount(Entity, frozen=True, kw_only=True):
     jobs: Count
 
 
-class QueueHealth(Entity, frozen=True, kw_only=True):
+class QueueHealth(Entity):
     """The queue of jobs."""
 
-    jobs: Annotated[tuple[JobCount, ...], Meta(max_length=ITEMS_MAX, description="Jobs by state and kind.")]
+    jobs: Annotated[Items[JobCount], Meta(description="Jobs by state and kind.")]
     waiting: Count
     running: Count
     failed: Annotated[Count, Meta(description="Jobs that failed in the last 24 hours.")]
     waiting_since: Annotated[Time, Meta(description="When the oldest waiting job was requested, in UTC.")] | None
 
 
-class IntakeHealth(Entity, frozen=True, kw_only=True):
+class IntakeHealth(Entity):
     """What contributors send, and what waits for a decision."""
 
     uploads: Annotated[Count, Meta(description="Uploads whose bytes have not all arrived.")]
@@ -41,7 +111,7 @@ class IntakeHealth(Entity, frozen=True, kw_only=True):
     models: Annotated[Counts, Meta(description="Models by state.")]
 
 
-class DiskSpace(Entity, frozen=True, kw_only=True):
+class DiskSpace(Entity):
     """The disk of a folder of this server."""
 
     name: Annotated[Word, Meta(description="`registry`, `temporary files`, and `blobs` or `cache`.")]
@@ -49,7 +119,7 @@ class DiskSpace(Entity, frozen=True, kw_only=True):
     size_bytes: Bytes
 
 
-class StorageHealth(Entity, frozen=True, kw_only=True):
+class StorageHealth(Entity):
     """What is stored, and the disks of this server."""
 
     totals: RegistryTotals
@@ -59,7 +129,7 @@ class StorageHealth(Entity, frozen=True, kw_only=True):
     disks: Annotated[tuple[DiskSpace, ...], Meta(max_length=100)]
 
 
-class DatabaseHealth(Entity, frozen=True, kw_only=True):
+class DatabaseHealth(Entity):
     """The database of the registry."""
 
     engine: Annotated[Text, Meta(description="`SQLite` or `PostgreSQL`, with its version.")]
@@ -67,17 +137,17 @@ class DatabaseHealth(Entity, frozen=True, kw_only=True):
     revision: Annotated[Word, Meta(description="The version of the schema.")]
 
 
-class SlowStatement(Entity, frozen=True, kw_only=True):
+class SlowStatement(Entity):
     """A statement of SQL that took long."""
 
     at: Annotated[Time, Meta(description="When it ended, in UTC.")]
     connection: Annotated[Word, Meta(description="`reader` or `writer`.")]
-    seconds: Seconds
+    seconds: Annotated[float, Meta(ge=0, description="Seconds.")]
     is_stopped: Annotated[bool, Meta(description="Whether it failed, for example because of its time limit.")]
     statement: Annotated[Text, Meta(description="Its text without the values of parameters; long texts are cut.")]
 
 
-class LoggedError(Entity, frozen=True, kw_only=True):
+class LoggedError(Entity):
     """An error in the log of the server, without its traceback."""
 
     at: Annotated[Time, Meta(description="In UTC.")]
@@ -85,7 +155,7 @@ class LoggedError(Entity, frozen=True, kw_only=True):
     message: Annotated[Text, Meta(description="Long messages are cut.")]
 
 
-class ProcessHealth(Entity, frozen=True, kw_only=True):
+class ProcessHealth(Entity):
     """What went wrong in the process that answers. The server's other processes have their own lists."""
 
     process: Annotated[Count, Meta(description="The id of the process.")]
@@ -98,7 +168,7 @@ class ProcessHealth(Entity, frozen=True, kw_only=True):
     error_count: Annotated[Count, Meta(description="All errors that this process logged.")]
 
 
-class HealthCheck(Entity, frozen=True, kw_only=True):
+class HealthCheck(Entity):
     """The result of a check of the server."""
 
     name: Word
@@ -107,7 +177,7 @@ class HealthCheck(Entity, frozen=True, kw_only=True):
     address: Annotated[Text, Meta(description="A page with more.")] | None = None
 
 
-class ServerHealth(Entity, frozen=True, kw_only=True):
+class ServerHealth(Entity):
     """The health of the server."""
 
     checks: Annotated[

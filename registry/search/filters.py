@@ -1,20 +1,26 @@
-"""The terms of a query as conditions in SQL. Names that do not exist are noted, each with the nearest name."""
+"""A query resolved to filters: its terms as conditions in SQL, its names looked up.
+
+Names that do not exist are noted, each with the nearest name. Organs at their places are rows of `placements`, the
+experts of stacks are rows of `experts`. Both tables have the columns that filters test, so `Filters.table` is the only
+difference between their searches.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, Select, and_, false, func, not_, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import type_name
-from organs.registry.catalog.engine import among
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.model_names import (
     incomplete_model,
     incomplete_models,
@@ -23,21 +29,32 @@ from organs.registry.catalog.queries.model_names import (
     model_of_other_name,
 )
 from organs.registry.catalog.queries.relatives import kin_of
-from organs.registry.catalog.tables import ContributorRow, Facet, FacetCount, Lineage, ModelRow, ModelTag, ModelWord
-from organs.registry.catalog.vocabulary import (
-    ORGAN_TYPES,
-    REACHABLE_STATES,
-    TEXT_GROUPS,
-    folded_tag,
-    folded_words,
+from organs.registry.catalog.rows import among
+from organs.registry.catalog.tables import (
+    ContributorRow,
+    Expert,
+    Facet,
+    FacetCount,
+    Lineage,
+    ModelRow,
+    ModelTag,
+    ModelWord,
+    OrganRow,
+    Placement,
 )
+from organs.registry.catalog.vocabulary import ORGAN_TYPES, REACHABLE_STATES, TEXT_GROUPS, folded_tag, folded_words
 from organs.registry.errors import BadName
+from organs.registry.measures import MEASURES
 from organs.registry.names import ModelName, nearest, parse_model_name
+from organs.registry.search.facets import FACET_COLUMNS, FacetFilter, held_roll_up
+from organs.registry.search.fitting import FitBase, FitFilter, base_of, fitting, same_models
 from organs.registry.search.gains import GainFilter, names_of_texts
 from organs.registry.search.language import (
     ABSENT,
     BASES_MAX,
+    EXPERT,
     GAIN,
+    LIKENESS,
     NO,
     ON,
     UNKNOWN,
@@ -47,6 +64,213 @@ from organs.registry.search.language import (
     NumberRange,
     Query,
 )
+
+COLUMNS = {measure.field: measure.name for measure in MEASURES.values()} | {
+    "size": "size_bytes",
+    "block": "block",
+    EXPERT: EXPERT,
+}
+"""The column of placements, or of experts, for each field."""
+RANKINGS = {measure.field: measure.ranked_as or measure.name for measure in MEASURES.values()} | {"size": "size_bytes"}
+"""The column of the index that sorts by each field. The signal is the sine of θ, so it has the same order."""
+CLOSED_FIELDS = ("type", "tower")
+"""The fields whose values are the same in every registry."""
+MODEL_FIELDS = ("model", "by", "kin", "nonfinite")
+"""The fields that filter the model of an organ, beside words."""
+MODELS_LISTED_MAX = 5000
+"""The most models whose ids are read before a search. A page needs up to seven statements, each of which would evaluate
+a SELECT of the models again."""
+SAME_SHOWN = 3
+"""The most names of models in the note that they are the same model as a base."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFilter:
+    """The models to search."""
+
+    statement: Select[int]
+    """A SELECT of their ids."""
+    key: Hashable
+    """A key for caches. Filters with equal keys have the same models."""
+    ids: Sequence[int] | None
+    """Their ids; None if there are more than MODELS_LISTED_MAX."""
+    tensors: int
+    """Their number of tensors."""
+
+    def condition(self, column: Any) -> ColumnElement[bool]:
+        """Return the condition that `column` is the id of one of the models."""
+        return column.in_(self.statement) if self.ids is None else among(column, self.ids)
+
+
+@dataclass(slots=True)
+class Filters:
+    """A resolved query. A matching placement, or expert, meets all of its conditions."""
+
+    table: Any = Placement
+    """The table of the results: Placement or Expert."""
+    facets: list[FacetFilter] = field(default_factory=list)
+    models: ModelFilter | None = None
+    """The models to search; None for all."""
+    fits: list[FitFilter] = field(default_factory=list)
+    numbers: list[Bounds] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    nonfinite: list[Choice] = field(default_factory=list)
+    """The filters by NaN and infinite values; `models` already excludes models without matching organs."""
+    base_id: int | None = None
+    """The model that `likeness` compares with; None without a base."""
+    likeness: list[Bounds] = field(default_factory=list)
+    """The filters by likeness. They are not part of the conditions in SQL."""
+    gains: GainFilter | None = None
+    """The gains that the query filters or sorts by; None if it does not mention them."""
+
+    @property
+    def all_facets(self) -> list[FacetFilter]:
+        """The filters on facets, including those that follow from `fits:`."""
+        implied = [(name, term.values(name)) for term in self.fits for name in ("arch", "type", "slot")]
+        return [*self.facets, *(FacetFilter(name, values) for name, values in implied if values is not None)]
+
+    def facet_condition(self, entity: Any, facet_ids: Sequence[int] | None) -> ColumnElement[bool]:
+        """Return the condition that the facet of `entity` matches; `facet_ids` are those that do, if they are known."""
+        if facet_ids is not None:  # PostgreSQL knows how frequent ids are, but not the results of a subquery
+            return among(entity.facet_id, facet_ids)
+        return entity.facet_id.in_(select(Facet.id).where(*(own.condition for own in self.all_facets)))  # type: ignore[no-any-return]
+
+    def tests(self, entity: Any, facet_ids: Sequence[int] | None = None) -> Iterator[tuple[str, ColumnElement[bool]]]:
+        """Yield the conditions on `entity`, the table or an alias of it, each with the column that it tests.
+
+        The column is empty for conditions that no index tests.
+        """
+        for condition in theta_conditions(self.numbers, entity):
+            yield "theta", condition
+        for number in self.numbers:
+            yield COLUMNS[number.field], placement_condition(number, entity)
+        facets = self.all_facets
+        types = [own for own in facets if own.field == "type"]
+        for own in types:
+            yield "", entity.type.not_in(own.values) if own.negated else entity.type.in_(own.values)
+        if len(types) < len(facets):
+            yield "facet_id", self.facet_condition(entity, facet_ids)
+        if self.models is not None:
+            yield "model_id", self.models.condition(entity.model_id)
+        for choice in self.nonfinite:
+            organ = aliased(OrganRow)
+            counted = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
+            yield "", counted.exists()
+        if self.gains is not None:
+            organs = self.gains.organs()
+            if self.gains.needs_gain:
+                yield "", entity.organ_id.in_(select(organs.c.id))
+            for term in self.gains.terms:
+                outside = select(organs.c.id).where(not_(number_condition(term, organs.c.percent)))
+                yield "", entity.organ_id.not_in(outside)
+        for fit in self.fits:
+            yield "", fit.condition(entity)
+
+    def conditions(self, entity: Any = None, *, without: str = "") -> list[ColumnElement[bool]]:
+        """Return the conditions on `entity`, by default the table, except those on the column `without`."""
+        return [condition for column, condition in self.tests(entity or self.table) if not column or column != without]
+
+
+def resolve(session: Session, query: Query) -> Filters:
+    """Resolve `query`. An unknown name matches nothing; a note reports it and suggests the nearest name."""
+    filters = Filters(
+        table=Expert if query.finds_experts else Placement,
+        numbers=[term for term in query.terms if isinstance(term, Bounds) and term.field not in (LIKENESS, GAIN)],
+        nonfinite=query.choices("nonfinite"),
+        likeness=query.numbers(LIKENESS),
+    )
+    names = Names(session, filters.notes)
+    for choice in (choice for name in FACET_COLUMNS for choice in query.choices(name)):
+        values = choice.values
+        if choice.field not in CLOSED_FIELDS:
+            facets = held_roll_up(session)
+            if facets is None or len(facets.different[choice.field]) > NAMES_MAX:
+                values = names.values(choice, select(FACET_COLUMNS[choice.field]).where(facet_is_counted()))
+            else:
+                values = names.chosen(choice, facets.different[choice.field])
+        filters.facets.append(FacetFilter(choice.field, frozenset(values), choice.negated))
+    named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
+    if named or query.words or query.excluded_words:
+        key = (tuple(named), query.words, query.excluded_words)  # the order matters to the notes
+        filters.models, notes = cached(session, ("models", key), lambda: _models_of(session, query, key))
+        filters.notes += notes[: max(0, NOTES_MAX - len(filters.notes))]
+    for choice in query.choices("fits"):
+        bases: dict[int, FitBase] = {}
+        for value, ids in names.models(choice).items():
+            known = {model_id: base for model_id in ids if (base := base_of(session, model_id)) is not None}
+            bases |= known
+            if ids and not known and not choice.negated and len(filters.notes) < NOTES_MAX:
+                filters.notes.append(f"{value} states no architecture, so no organ is known to fit it")
+        filters.fits.append(fitting(session, choice, list(bases.values())))
+    for base_id in dict.fromkeys(base.id for own in filters.fits if not own.negated for base in own.bases):
+        model = session.get_one(ModelRow, base_id)
+        if same := same_models(session, model):  # models with the same organs do not fit
+            more = f", and {len(same) - SAME_SHOWN} more" if len(same) > SAME_SHOWN else ""
+            shown = ", ".join(same[:SAME_SHOWN])
+            filters.notes.append(f"the same model as {model.full_name}, organ by organ: {shown}{more}")
+    filters.base_id = names.base_id(query)
+    filters.gains = names.gains(query, filters.base_id)
+    return filters
+
+
+def _models_of(session: Session, query: Query, key: Hashable) -> tuple[ModelFilter, list[str]]:
+    """Return the models that `query` names, and notes."""
+    notes: list[str] = []
+    conditions = Names(session, notes).model_conditions(query)
+    for choice in query.choices("nonfinite"):
+        # Only `nonfinite:yes` excludes models. The count of a model is unknown if some of its organs were not counted;
+        # its other organs may still have NaN or infinite values.
+        if set(choice.values) == {YES} and not choice.negated:
+            conditions.append(or_(ModelRow.nonfinite_tensors > 0, ModelRow.nonfinite_tensors.is_(None)))
+    statement = select(ModelRow.id).where(ModelRow.state == "visible", *conditions)
+    rows = session.execute(statement.add_columns(ModelRow.tensors).limit(MODELS_LISTED_MAX + 1)).all()
+    if len(rows) <= MODELS_LISTED_MAX:
+        ids = array("q", [model_id for model_id, _ in rows])
+        return ModelFilter(statement, key, ids, sum(tensors for _, tensors in rows)), notes
+    tensors = select(func.coalesce(func.sum(ModelRow.tensors), 0)).where(ModelRow.id.in_(statement))
+    return ModelFilter(statement, key, None, int(session.scalar(tensors) or 0)), notes
+
+
+def placement_condition(term: Bounds, entity: Any = Placement) -> ColumnElement[bool]:
+    """Return `term` as a condition on the placements or experts `entity`."""
+    return number_condition(term, getattr(entity, COLUMNS[term.field]))
+
+
+SIGNAL_SLACK_DEGREES = 1e-6
+"""The number of degrees by which a bound on the signal is widened when the index tests it on θ. The exact bound is then
+tested on the signal."""
+
+
+def theta_conditions(numbers: Sequence[Bounds], entity: Any) -> list[ColumnElement[bool]]:
+    """Return bounds on θ from those on θ and the signal. Each index has θ, so rows outside of them are not fetched."""
+    low, high = limits(numbers, "theta")
+    return [*([entity.theta >= low] if low is not None else []), *([entity.theta <= high] if high is not None else [])]
+
+
+def limiting(numbers: Iterable[Bounds], column: str) -> list[Bounds]:
+    """Return the terms that limit `column` to ranges and exclude rows without a number."""
+    terms = [term for term in numbers if RANKINGS.get(term.field) == column]
+    return [term for term in terms if term.ranges and not term.negated and not term.absent]
+
+
+def limits(numbers: Iterable[Bounds], column: str) -> tuple[float | None, float | None]:
+    """Return the least and the greatest value of `column` that its terms allow; None for no limit."""
+    lows, highs = [], []
+    for term in limiting(numbers, column):
+        slack = SIGNAL_SLACK_DEGREES if term.field == "signal" else 0.0
+        term_lows = [own.low for own in term.ranges if own.low is not None]
+        term_highs = [own.high for own in term.ranges if own.high is not None]
+        if len(term_lows) == len(term.ranges):
+            lows.append(degrees(term.field, min(term_lows)) - slack)
+        if len(term_highs) == len(term.ranges):
+            highs.append(degrees(term.field, max(term_highs)) + slack)
+    return max(lows, default=None), min(highs, default=None)
+
+
+def degrees(name: str, value: float) -> float:
+    """Return a value of the field `name` in the unit of its index: a signal as its θ in degrees."""
+    return math.degrees(math.asin(min(max(value, 0.0), 1.0))) if name == "signal" else value
+
 
 WHOLE_MAX = 2.0**62
 """Whole numbers of the catalog are smaller; larger bounds would not fit into a column."""
