@@ -241,6 +241,12 @@ def screen(changed: Sequence[Change], elements: int) -> Screen:
     relation = next(
         (kind.value for kind in (ChangeKind.STRANGER, ChangeKind.FAR_KIN) if kind in kinds), ChangeKind.KIN.value
     )
+    groups = []
+    for members in _grouped(changed):
+        place = members[0].before.place
+        slot = place.slot if place.type is OrganType.EMBED else None
+        at = {"type": place.type.value, "tower": place.tower.value, "block": place.block, "slot": slot}
+        groups.append(ScreenGroup(**at | _totals(members)))
     return Screen(
         sentence=" ".join(kinds.values()) or "Nothing changes.",
         size=_size_text(changed, totals, share) if changed else "",
@@ -248,7 +254,7 @@ def screen(changed: Sequence[Change], elements: int) -> Screen:
         compared=sum(change.likeness is not None for change in changed),
         share=share,
         provisional=provisional,
-        groups=tuple(_group(members) for members in _grouped(changed)),
+        groups=tuple(groups),
         **totals,
     )
 
@@ -311,17 +317,6 @@ def _grouped(changed: Iterable[Change]) -> list[list[Change]]:
         slot = place.slot if place.type is OrganType.EMBED else None
         by_group.setdefault((place.type, place.tower.value, place.block, slot, change.is_expert), []).append(change)
     return list(by_group.values())
-
-
-def _group(members: Sequence[Change]) -> ScreenGroup:
-    place = members[0].before.place
-    return ScreenGroup(
-        type=place.type.value,
-        tower=place.tower.value,
-        block=place.block,
-        slot=place.slot if place.type is OrganType.EMBED else None,
-        **_totals(members),
-    )
 
 
 def _totals(members: Sequence[Change]) -> dict[str, Any]:
