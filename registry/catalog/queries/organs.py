@@ -445,10 +445,10 @@ def organ_detail(
     stored = select(func.count(), func.coalesce(func.sum(Blob.stored_bytes), 0))
     stored = stored.join(BlobPart, BlobPart.part_id == Blob.id).where(BlobPart.blob_id == blob.id)
     experts, experts_bytes = session.execute(stored).one()
-    measurements: dict[int, list[entities.Measurement]] = {row.id: [] for row, _ in rows}
+    measurements: dict[int, list[entities.OrganMeasurement]] = {row.id: [] for row, _ in rows}
     by_method = select(MeasurementRow).order_by(MeasurementRow.method)
     for measured in scalars_among(session, by_method, MeasurementRow.organ_id, measurements):
-        measurements[measured.organ_id].append(entity_of(entities.Measurement, measured))
+        measurements[measured.organ_id].append(entity_of(entities.OrganMeasurement, measured))
     forms = [
         OtherForm(dtype=row.dtype, shape=shape_of(row.shape), measurements=tuple(measurements[row.id]))
         for row, _ in rows
