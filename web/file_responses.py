@@ -21,7 +21,7 @@ from urllib.parse import quote
 from flask import Flask, Response, current_app, request
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import BlobRow
+from organs.registry.catalog.queries.organs import KnownBlob
 from organs.registry.catalog.register.counts import add_downloads
 from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
@@ -140,7 +140,7 @@ class BodySource(Protocol):
     """Bytes in order, as views that are valid until the next view is requested; and the blobs that are faulty."""
 
     @property
-    def faults(self) -> list[BlobRow]: ...
+    def faults(self) -> list[KnownBlob]: ...
     def wasted_seconds(self, sent_bytes: int) -> float:
         """Return the processor time that was used for other bytes than the first `sent_bytes`."""
         ...
@@ -368,7 +368,7 @@ class FileBody:
             raise
 
 
-def _report(error: OrganError, name: str, faults: list[BlobRow]) -> None:
+def _report(error: OrganError, name: str, faults: list[KnownBlob]) -> None:
     current_app.logger.error("%s cannot be handed out whole: %s", name, error)
     if not faults or not registry().blobs.backend.is_prepared():  # for example, its disk is not mounted
         return

@@ -29,7 +29,7 @@ from organs.registry.digest import Digest, digest_of, parse_digest
 from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
-from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
+from organs.registry.gguf.types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
 from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from organs.ingest.add import add_model
-from organs.ingest.bases import base_by_name, base_in, chosen_base, local_base, registered_base
+from organs.ingest.peft import base_by_name, base_in, chosen_base, local_base, registered_base
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.errors import BadSource, NotFound, UnknownBase
 from organs.registry.local import LocalRegistry

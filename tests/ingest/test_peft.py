@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from organs.ingest.bases import AdaptedBase, ParentName, base_in
-from organs.ingest.peft import PICKLE_FILE, WEIGHTS_FILE, AdapterFile, open_adapter
+from organs.ingest.peft import PICKLE_FILE, WEIGHTS_FILE, AdaptedBase, AdapterFile, ParentName, base_in, open_adapter
 from organs.ingest.sources import find_sources, skipped_files
 from organs.registry.errors import BadAdapter, BadInput, BadSource, UnknownBase
 from organs.registry.gguf import Header, MemorySource, read_header
@@ -370,11 +369,11 @@ def test_all_reasons_are_listed_at_once(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "lora", base=base_config(), use_dora=True, lora_bias=True)
     with pytest.raises(BadAdapter) as caught:
         opened_adapter(folder)
-    assert len(caught.value.reasons) == 2
+    assert len(caught.value.errors) == 2
     both = changed_weights(lora_B=None) | {"more": np.zeros(1, np.float32)}
     with pytest.raises(BadAdapter) as caught:
         opened_adapter(write_folder(tmp_path / "both", both, base_config()))
-    assert len(caught.value.reasons) == 2
+    assert len(caught.value.errors) == 2
 
 
 def test_a_pickle_is_never_read(tmp_path: Path) -> None:

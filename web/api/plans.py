@@ -17,7 +17,7 @@ from flask import g, request
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.compose import PLAN_COST_MAX
+from organs.ingest.jobs.kinds import PLAN_COST_MAX
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.compose.candidates import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.compatibility import check_compatibility

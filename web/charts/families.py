@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from organs.registry.amounts import weight_change_text
 from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember
-from organs.registry.lineage import Groups
 from organs.registry.names import split_quantisation
+from organs.registry.similarity import Groups
 from organs.web.render import change_tone, donor_class
 
 MEASURED, RECORDED = "measured", "recorded"

@@ -10,7 +10,7 @@ from importlib import util
 from flask import g, url_for
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.extract import has_pack
+from organs.ingest.jobs.packs import has_pack
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id
 from organs.registry.entities.job import Job
