@@ -22,11 +22,11 @@ from organs.registry.catalog.queries.model_names import registered_digests
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import Entity
 from organs.registry.errors import OrganError
-from organs.registry.gguf.file_types import FILE_TYPE_KEY, quantisation
-from organs.registry.lineage import Groups
+from organs.registry.gguf.types import FILE_TYPE_KEY, quantisation
 from organs.registry.local import LocalRegistry
 from organs.registry.names import family_name, split_quantisation
 from organs.registry.relatives.resolve import PARENT_KEYS, Identity, folded, match, numbered_parents
+from organs.registry.similarity import Groups
 
 Named = Callable[[str], None]
 """Called with the name of each model before its header is read."""

@@ -47,8 +47,7 @@ from organs.registry.gguf.split import (
 )
 from organs.registry.gguf.types import SIZE_MAX
 from organs.registry.measure import Measurement, measure, required_reads
-from organs.registry.measure.spectral import METHOD as SPECTRAL_METHOD
-from organs.registry.measure.zmeasure import METHOD as Z_METHOD
+from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.names import ModelName, name_from_text
 from organs.registry.store.files import Files, lock_file
 
@@ -595,7 +594,7 @@ def _delete(file: OpenGguf) -> None:
 
 
 LINE_MAX_BYTES = 1024 * 1024
-_FORMAT = f"organ measure 2 {Z_METHOD} {SPECTRAL_METHOD}"
+_FORMAT = f"organ measure 2 {THETA_METHOD} {SPECTRAL_METHOD}"
 
 
 class Key(NamedTuple):

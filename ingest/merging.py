@@ -19,10 +19,10 @@ from msgspec import Meta, structs
 from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, Quantity, ShardNumber, is_equal
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, UnsupportedDType
-from organs.registry.fingerprints import FINGERPRINT_PATTERN
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.types import NAME_MAX_BYTES, SIZE_MAX
 from organs.registry.measure import Measurement
+from organs.registry.similarity import FINGERPRINT_PATTERN
 
 JSON_NAMES: Mapping[str, str] = {"theta": "theta_degrees", "sample_size": "sample_count"}
 """Members of a measurement that have another name in JSON and CSV."""

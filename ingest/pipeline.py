@@ -31,7 +31,7 @@ from organs.ingest.hashing import (
 )
 from organs.ingest.writing import PieceWriter, is_intact
 from organs.registry.anatomy import Slot, place_of
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, measured_organs
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest, measured_organs
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.register.organs import (
     lease_blobs,
@@ -45,11 +45,11 @@ from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import TensorInfo
-from organs.registry.lineage import ComparableOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure, read_fingerprint
 from organs.registry.references import ParentSearch, probe_places, search_parents
 from organs.registry.relatives.resolve import Identity, declared_parents, models_meant
+from organs.registry.similarity import ComparableOrgan
 from organs.registry.store import StoredBlob
 from organs.registry.store.codec import BYTES_CODEC, codec_for
 
@@ -121,7 +121,7 @@ class Checked:
     """The result of `Threads.check`."""
 
     hashed: HashedPiece
-    row: BlobRow
+    row: KnownBlob
     is_intact: bool
 
 
@@ -183,7 +183,7 @@ class Threads:
         """Encode, write and sync a piece."""
         self._to_store.put(writer)
 
-    def check(self, hashed: HashedPiece, row: BlobRow) -> None:
+    def check(self, hashed: HashedPiece, row: KnownBlob) -> None:
         """Compare a piece with the stored blob of `row`."""
 
         def check() -> None:
@@ -318,7 +318,7 @@ class Pipeline:
     parents: ParentSearch | None = None
     writers: dict[Digest, PieceWriter] = field(default_factory=dict)
     seen: set[Digest] = field(default_factory=set)
-    damaged: dict[Digest, BlobRow] = field(default_factory=dict)
+    damaged: dict[Digest, KnownBlob] = field(default_factory=dict)
     """Damaged blobs in the store, which are replaced when their bytes are stored again."""
     measuring: set[OrganKey] = field(default_factory=set)
     hashed: list[HashedPiece] = field(default_factory=list)
@@ -457,7 +457,7 @@ class Pipeline:
                 self.pending += 1
                 self.threads.measure(hashed, unmeasured)
 
-    def _lease(self, rows: Sequence[BlobRow]) -> dict[Digest, BlobRow]:
+    def _lease(self, rows: Sequence[KnownBlob]) -> dict[Digest, KnownBlob]:
         """Lease the blobs that still exist: a sweep may have removed some."""
         if not rows:
             return {}

@@ -53,11 +53,10 @@ def place_virtual(file: OpenFile, path: Path, progress: Progress = no_progress, 
     Raises BadSource if a source changes meanwhile, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
     with placed(path, file.size_bytes, files) as target:
-        digest, position = hashlib.sha256(), 0
+        digest = hashlib.sha256()
         for piece in read_pieces(file, 0, file.size_bytes):
             digest.update(piece)
-            target.write_at(piece, position)
-            position += len(piece)
+            target.append([piece])
             progress(len(piece))
         file.check_unchanged()
         return Digest(digest.hexdigest())

@@ -79,12 +79,10 @@ class RemoteFile:
 
     def open(self) -> RangedFile:
         """Request the beginning of the file; raises as `HttpFile` and `ObjectFile` do."""
+        from organs.registry.client.ranges import HttpFile, ObjectFile  # with urllib3, which local files do not need
+
         if _scheme(self.url) in _OBJECT_SCHEMES:
-            from organs.registry.client.objects import ObjectFile
-
             return ObjectFile(self.hub.client, self.url, allows_http=self.hub.allows_http)
-        from organs.registry.client.ranges import HttpFile  # with urllib3, which local files do not need
-
         headers = self.hub.headers if self.is_hub_file else {}
         return HttpFile(self.hub.client, self.url, label=self.label, headers=headers)
 
@@ -154,7 +152,7 @@ def _shard_names(shard: ShardName) -> list[str]:
 
 def _object_model(argument: str, hub: Hub) -> RemoteModel:
     """Return the model in an object store: by the key of a file, by a pattern, or the only one in a folder."""
-    from organs.registry.client.objects import list_objects, parse_object_address
+    from organs.registry.client.ranges import list_objects, parse_object_address
 
     parsed = parse_object_address(argument if "/" in argument.partition("://")[2] else f"{argument}/")
     if parsed is None:

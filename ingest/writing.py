@@ -9,7 +9,7 @@ import xxhash
 
 from organs.ingest.hashing import HashedPiece, Stages
 from organs.registry.anatomy import place_of
-from organs.registry.catalog.queries.organs import BlobRow
+from organs.registry.catalog.queries.organs import KnownBlob
 from organs.registry.errors import BadSource, StoreError
 from organs.registry.measure import read_fingerprint
 from organs.registry.references import ORGAN_MIN_BYTES, ParentSearch
@@ -160,7 +160,7 @@ class PieceWriter:
         return BlobWriter(self.store, self.hashed.digest, size_bytes, encoder.codec, encoder.parent)
 
 
-def is_intact(store: BlobStore, row: BlobRow, hashed: HashedPiece, stages: Stages) -> bool:
+def is_intact(store: BlobStore, row: KnownBlob, hashed: HashedPiece, stages: Stages) -> bool:
     """Return whether the stored bytes of a row still match their digest.
 
     A new file with the same bytes can repair a damaged blob, so the stored one is read again.

@@ -39,7 +39,7 @@ from organs.ingest.files import OpenFile
 from organs.registry.errors import BadInput, OrganError, Text
 from organs.registry.gguf import DType
 from organs.registry.measure import Measurement, Read, required_reads
-from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
+from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, run_python
 
 ADDRESS_SPACE_BYTES = 2 * 1024**3
 """The process reserves about 0.3 GiB; samples of the largest tensors take 0.4 GiB, large headers less."""
@@ -269,7 +269,7 @@ def confined_inspector(size_bytes: int, required: bool) -> Iterator[Inspection]:
 
     With `required`, it runs only if this kernel can enforce its whole sandbox (`registry.errors.NoSandbox`).
     """
-    limits = Limits(
+    limits = ProcessLimits(
         wall_seconds=WALL_SECONDS_LEAST + size_bytes / WALL_BYTES_A_SECOND,
         cpu_seconds=CPU_SECONDS_LEAST + size_bytes // CPU_BYTES_A_SECOND,
         address_space_bytes=ADDRESS_SPACE_BYTES,
@@ -289,7 +289,7 @@ def confined_inspector(size_bytes: int, required: bool) -> Iterator[Inspection]:
 class InspectorProcess:
     """A confined process that has the other ends of the two pipes of `channel`, and nothing else."""
 
-    def __init__(self, limits: Limits, *, required: bool = False) -> None:
+    def __init__(self, limits: ProcessLimits, *, required: bool = False) -> None:
         process_reads, channel_writes = os.pipe()
         channel_reads, process_writes = os.pipe()
         self.channel = Channel(channel_reads, channel_writes)

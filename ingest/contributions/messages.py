@@ -30,7 +30,6 @@ from msgspec import Meta, Raw, Struct
 from organs.ingest.dissect import Front
 from organs.registry.entities.base import Digest, prepared
 from organs.registry.errors import OrganError, UnsupportedDType
-from organs.registry.fingerprints import FINGERPRINT_PATTERN
 from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded
 from organs.registry.gguf import Field as MetadataField
 from organs.registry.gguf.header import Scalar
@@ -59,8 +58,8 @@ from organs.registry.gguf.types import (
 )
 from organs.registry.measure import Measurement
 from organs.registry.measure.sample import PATCH_MAX_COLUMNS, PATCH_MAX_ROWS, SAMPLE_MAX_ELEMENTS
-from organs.registry.measure.zmeasure import METHOD as Z_METHOD
-from organs.registry.measures import MEASURES, SPECTRAL_METHOD
+from organs.registry.measures import MEASURES, SPECTRAL_METHOD, THETA_METHOD
+from organs.registry.similarity import FINGERPRINT_PATTERN
 
 JSON_MAX_BYTES = 1024 * 1024
 """Limit of the JSON of one message."""
@@ -464,7 +463,7 @@ _Number = float | None
 _MeasurementValues = msgspec.defstruct(
     "_MeasurementValues",
     [
-        ("method", Literal[Z_METHOD]),
+        ("method", Literal[THETA_METHOD]),
         ("sample_size", _Sampled),
         *(
             (

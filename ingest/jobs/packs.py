@@ -23,7 +23,7 @@ from organs.registry.errors import MissingBlob
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.store.backend import OpenBlob
-from organs.registry.store.files import PRIVATE_FOLDER, UnplacedFile, placed, placing_error
+from organs.registry.store.files import PRIVATE_FOLDER, DirectWriter, placed, placing_error
 from organs.registry.store.folder import open_stored
 
 FOLDER = "jobs"
@@ -197,13 +197,13 @@ def make_pack(registry: LocalRegistry, name: ModelName, report_progress: ReportP
 class _HashedTarget:
     """A new file that is written in order, hashed, and reported to `advance`."""
 
-    target: UnplacedFile
+    target: DirectWriter
     advance: Progress
     size_bytes: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
 
     def write(self, data: bytes) -> None:
-        self.target.write_at(data, self.size_bytes)
+        self.target.append([data])
         self.digest.update(data)
         self.size_bytes += len(data)
         self.advance(len(data))

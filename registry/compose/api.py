@@ -269,7 +269,20 @@ class RecipePlan(ABC):
         findings = [
             (finding.severity.value, finding.code, finding.field, finding.sentence) for finding in self.findings
         ]
-        changed = [_row(part) for part in self.parts if part.acts]
+        changed: list[tuple[notebook.Cell, ...]] = [
+            (
+                part.name,
+                part.block,
+                GIVERS_SEPARATOR.join(part.givers),
+                part.acts_text,
+                theta_text(part.theta_before),
+                theta_text(part.theta),
+                part.dtype,
+                size_text(part.size_bytes),
+            )
+            for part in self.parts
+            if part.acts
+        ]
         return notebook.document(
             notebook.heading(self._headline()),
             notebook.paragraph(self.screen.sentence),
@@ -360,16 +373,3 @@ class _ChimeraFile(OutputFiles):
 _FINDINGS = ("", "code", "field", "what")
 _PARTS = ("tensor", "block", "from", "by", "θ before", "θ", "dtype", "size")
 _NUMBERS = ("block", "θ before", "θ", "size")
-
-
-def _row(part: PlanPart) -> tuple[notebook.Cell, ...]:
-    return (
-        part.name,
-        part.block,
-        GIVERS_SEPARATOR.join(part.givers),
-        part.acts_text,
-        theta_text(part.theta_before),
-        theta_text(part.theta),
-        part.dtype,
-        size_text(part.size_bytes),
-    )

@@ -28,7 +28,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
 from organs.registry.catalog.queries.model_names import check_model_name, model_with_header, next_version
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
 )
 from organs.registry.catalog.records import (
@@ -82,7 +82,7 @@ from organs.registry.gguf.read import tags_of
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
 from organs.registry.names import ModelName, name_from_text
 from organs.registry.relatives import record_relatives
-from organs.registry.store import BlobStore, PlainReader, StoredBlob
+from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.codec import codec_for
 from organs.registry.store.files import (
     Files,
@@ -98,7 +98,7 @@ SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one read when values that are NaN or infinite are counted."""
 
-Rows = Mapping[Digest, BlobRow]
+Rows = Mapping[Digest, KnownBlob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,22 @@ def _transformation(store: BlobStore, computation: PlannedComputation, rows: Row
             raise MissingBlob(f"{ingredient.name} ({ingredient.digest[:12]}) is missing from the store")
         with naming(ingredient.name, ingredient.digest):
             reader = opened.enter_context(store.open(row))
-        return Plain(_buffered(reader, ingredient), ingredient.dtype, ingredient.shape)
+        cached: list[tuple[int, bytes]] = []  # the chunk that was decoded last, because reads are in order
+
+        def read(offset: int, size: int) -> bytes:
+            pieces = []
+            for chunk in reader.chunks:
+                begin, end = chunk.plain_offset_bytes, chunk.plain_offset_bytes + chunk.plain_size_bytes
+                if begin < offset + size and end > offset:
+                    if not cached or cached[0][0] != begin:
+                        decoded = bytearray(chunk.plain_size_bytes)
+                        with naming(ingredient.name, ingredient.digest):
+                            reader.read_chunk(chunk, memoryview(decoded))
+                        cached[:] = [(begin, bytes(decoded))]
+                    pieces.append(cached[0][1][max(0, offset - begin) : offset + size - begin])
+            return b"".join(pieces)
+
+        return Plain(read, ingredient.dtype, ingredient.shape)
 
     adapters = tuple(
         Adapter(plain(addition.a), plain(addition.b), addition.alpha, addition.scale)
@@ -260,26 +275,6 @@ def _transformation(store: BlobStore, computation: PlannedComputation, rows: Row
     grafts = [(plain(graft.after), graft.experts) for graft in computation.grafted]
     source = _with_experts(plain(computation.source), grafts)
     return Computation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
-
-
-def _buffered(reader: PlainReader, ingredient: Part) -> Callable[[int, int], bytes]:
-    """Return a function that reads a blob. It caches the chunk that was decoded last, because reads are in order."""
-    cached: list[tuple[int, bytes]] = []
-
-    def read(offset: int, size: int) -> bytes:
-        pieces = []
-        for chunk in reader.chunks:
-            begin, end = chunk.plain_offset_bytes, chunk.plain_offset_bytes + chunk.plain_size_bytes
-            if begin < offset + size and end > offset:
-                if not cached or cached[0][0] != begin:
-                    plain = bytearray(chunk.plain_size_bytes)
-                    with naming(ingredient.name, ingredient.digest):
-                        reader.read_chunk(chunk, memoryview(plain))
-                    cached[:] = [(begin, bytes(plain))]
-                pieces.append(cached[0][1][max(0, offset - begin) : offset + size - begin])
-        return b"".join(pieces)
-
-    return read
 
 
 Progress = Callable[[str, int], None]
@@ -429,7 +424,7 @@ class _Build:
             lease_blobs(session, self.ingest_id, [row.id for row in stored])
         return {row.digest for row in stored}
 
-    def store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
+    def store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, KnownBlob]:
         """Store the header's pieces; return the rows of all tensors, leased."""
         self._record([self.store.put(piece) for piece in pieces if piece], {})
         digests = {tensor.digest for tensor in lock.tensors}
@@ -588,7 +583,7 @@ def lock_of_model(session: Session, store: BlobStore, model: ModelRow) -> Lock |
     return lock_of(read.header, read.source)
 
 
-def _unusable(store: BlobStore, tensor: LockedTensor, rows: Mapping[Digest, BlobRow]) -> str | None:
+def _unusable(store: BlobStore, tensor: LockedTensor, rows: Mapping[Digest, KnownBlob]) -> str | None:
     """Return why the organ of `tensor` is missing, damaged or of another size; None if it is stored."""
     row, digest, name = rows.get(tensor.digest), tensor.digest[:12], tensor.spec.name
     if row is None:

@@ -14,12 +14,7 @@ from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
 from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents
-from organs.registry.catalog.queries.model_contents import (
-    files_of,
-    metadata_of,
-    metadata_of_models,
-    placements_of,
-)
+from organs.registry.catalog.queries.model_contents import files_of, metadata_of, metadata_of_models, placements_of
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.rows import entity_of
 from organs.registry.catalog.tables import ChimeraRow, ModelFileRow, ModelRow, VerdictRow

@@ -41,7 +41,7 @@ from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Seve
 from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.gguf.blocks import block_faults
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
-from organs.registry.lineage import CLOSE, NOISE_LIMIT_OF_KIN, Kinship, Similarity, chance, similarity
+from organs.registry.similarity import CLOSE, NOISE_LIMIT_OF_KIN, Kinship, Similarity, chance, similarity
 
 TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
 """The types that can be exchanged, in their order on pages and in tables."""
@@ -124,13 +124,23 @@ def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> lis
     Grafts without a replacement are not checked here. Licenses are checked by `license_of_parents`.
     """
     ours = facts_of(base)
-    findings = [*_of_base(base), *_misplaced(base, replacements)]
+    findings = list(_of_base(base))
+    befores = [replacement.before for replacement in replacements]
+    foreign = [before.name for before in befores if base.by_name.get(before.name) != before]
+    if foreign:
+        sentence = f"{base.label} has no {names_text(foreign)}: there is nothing to replace."
+        findings.append(refusal("no-such-place", sentence, (base,), foreign))
+    # The plan has refused grafts of the same experts of a stack.
+    counts = Counter(replacement.before.name for replacement in replacements if not replacement.experts)
+    twice = [name for name, count in counts.items() if count > 1]
+    if twice:
+        sentence = f"Several grafts replace {names_text(twice)}: keep one of them."
+        findings.append(refusal("place-twice", sentence, (base,), twice))
     # The base's own tensors, with the counts of NaN and infinite values without those of replaced experts.
-    replaced = {replacement.before.name for replacement in replacements if not replacement.experts}
     odd: Counter[str] = Counter()
     for replacement in replacements:
         odd[replacement.before.name] += sum(before.nonfinite or 0 for before, _ in replacement.pairs)
-    kept = [part for part in base.parts if part.name not in replaced]
+    kept = [part for part in base.parts if part.name not in counts]
     findings += odd_weights(base, (part for part in kept if (part.nonfinite or 0) > odd[part.name]), (base,))
     for donor, taken in by_donor(replacements):
         findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
@@ -167,20 +177,6 @@ def _of_base(base: Parent) -> Iterator[Finding]:
         why = f" ({faults})" if faults else ""
         sentence = f"{base.label} has only some organs of its model{why}: choose a complete model as the base."
         yield refusal("not-complete", sentence, (base,))
-
-
-def _misplaced(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """Yield `no-such-place` for organs that the base does not have, `place-twice` for those replaced twice."""
-    befores = [replacement.before for replacement in replacements]
-    foreign = [before.name for before in befores if base.by_name.get(before.name) != before]
-    if foreign:
-        sentence = f"{base.label} has no {names_text(foreign)}: there is nothing to replace."
-        yield refusal("no-such-place", sentence, (base,), foreign)
-    # The plan has refused grafts of the same experts of a stack.
-    counts = Counter(replacement.before.name for replacement in replacements if not replacement.experts)
-    twice = [name for name, count in counts.items() if count > 1]
-    if twice:
-        yield refusal("place-twice", f"Several grafts replace {names_text(twice)}: keep one of them.", (base,), twice)
 
 
 def _of_donor(

@@ -283,6 +283,7 @@ OTHER = "other"
 _TOKEN = re.compile(r"\s*(\(|\)|[^\s()]+)")
 _REFERENCE = re.compile(r"(DocumentRef-[A-Za-z0-9.-]+:)?LicenseRef-[A-Za-z0-9.-]+")
 _EXCEPTION = re.compile(r"[A-Za-z0-9.-]+")
+_OPEN_BRACKET, _NO_EXCEPTION = "A bracket is not closed.", "The exception after WITH is missing."
 
 
 def license_problem(text: str) -> str | None:
@@ -292,44 +293,44 @@ def license_problem(text: str) -> str | None:
     tokens = _TOKEN.findall(text)
     if not tokens:
         return "Write the SPDX id of a license, such as apache-2.0, or leave it empty."
-    left = list(reversed(tokens))
-    problem = _read_expression(left)
-    if problem is None and left:
-        return f"Unexpected {left[-1]!r}: join licenses with AND or OR, with brackets if necessary."
-    return problem
+    expected, depth = "license", 0
+    may_have_exception = False
+    for word in tokens:
+        if expected == "license" and word == "(":
+            depth += 1
+        elif expected == "license":
+            problem = _name_problem(word)
+            if problem is not None:
+                return problem
+            expected, may_have_exception = "operator", True
+        elif expected == "exception":
+            if not _EXCEPTION.fullmatch(word):
+                return _NO_EXCEPTION
+            expected, may_have_exception = "operator", False
+        elif word in ("AND", "OR"):
+            expected = "license"
+        elif word == "WITH" and may_have_exception:
+            expected = "exception"
+        elif word == ")" and depth:
+            depth, may_have_exception = depth - 1, False
+        elif depth:
+            return _OPEN_BRACKET
+        else:
+            return f"Unexpected {word!r}: join licenses with AND or OR, with brackets if necessary."
+    if expected != "operator":
+        return "A license is missing at the end." if expected == "license" else _NO_EXCEPTION
+    return _OPEN_BRACKET if depth else None
 
 
-def _read_expression(left: list[str]) -> str | None:
-    """Remove an expression from the end of `left`, and return its problem, if it has one.
-
-    `left` has the tokens in reversed order. The recursion is limited by the length of a license.
-    """
-    while True:
-        problem = _read_part(left)
-        if problem is not None or not left or left[-1] not in ("AND", "OR"):
-            return problem
-        left.pop()
-
-
-def _read_part(left: list[str]) -> str | None:
-    word = left.pop() if left else ""
-    if word == "(":
-        problem = _read_expression(left)
-        if problem is not None:
-            return problem
-        return None if left and left.pop() == ")" else "A bracket is not closed."
-    if word in ("", ")", "AND", "OR", "WITH"):
-        return f"A license is missing{f' before {word!r}' if word else ' at the end'}."
-    is_named = _REFERENCE.fullmatch(word) or word == NO_ASSERTION or word.lower() == OTHER
-    if not is_named and terms_of(word) is None:
-        close = nearest(word, known_licenses())
-        hint = f"; did you mean {close}?" if close else "."
-        return (
-            f"Unknown license {word!r}{hint} Write an SPDX id, or LicenseRef- with a name of your own, or {OTHER}. "
-            f"{_USUAL_TEXT}"
-        )
-    if left and left[-1] == "WITH":
-        left.pop()
-        if not left or not _EXCEPTION.fullmatch(left.pop()):
-            return "The exception after WITH is missing."
-    return None
+def _name_problem(word: str) -> str | None:
+    """Return a sentence on the problem with `word` as the name of one license; None if it is valid."""
+    if word in (")", "AND", "OR", "WITH"):
+        return f"A license is missing before {word!r}."
+    if _REFERENCE.fullmatch(word) or word == NO_ASSERTION or word.lower() == OTHER or terms_of(word) is not None:
+        return None
+    close = nearest(word, known_licenses())
+    hint = f"; did you mean {close}?" if close else "."
+    return (
+        f"Unknown license {word!r}{hint} Write an SPDX id, or LicenseRef- with a name of your own, or {OTHER}. "
+        f"{_USUAL_TEXT}"
+    )

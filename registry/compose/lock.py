@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -91,7 +90,10 @@ class Lock:
             "drop": list(self.drops),
             "format": FORMAT,
             "header": self.header,
-            "set": [[entry.key, *_typed(entry)] for entry in self.sets],
+            "set": [
+                [entry.key, _TEXTS if entry.type is ValueType.ARRAY else entry.type.name.lower(), entry.value]
+                for entry in self.sets
+            ],
             "tensors": [
                 [tensor.spec.name, tensor.spec.dtype.name, list(tensor.spec.shape), tensor.digest]
                 for tensor in self.tensors
@@ -109,7 +111,19 @@ def parse_lock(text: str) -> Lock:
     """Return the lock in `text`; raises BadLock if `text` is not the canonical form of a lock."""
     try:
         document = msgspec.convert(parse_json(text.encode("ascii"), LIMITS), prepared(_LockDocument))
-        lock = _lock_of(document)
+        sets = tuple(_entry(key, kind, value) for key, kind, value in document.set)
+        changed = [*document.drop, *(entry.key for entry in sets)]
+        if len(set(changed)) != len(changed) or list(document.drop) != sorted(document.drop):
+            raise ValueError("each key is set or dropped once, and the dropped keys are sorted")
+        if any(entry.key == LOCK_KEY for entry in sets):
+            raise ValueError(f"{LOCK_KEY} cannot be set: it is the lock itself")
+        if len({name for name, *_ in document.tensors}) != len(document.tensors):
+            raise ValueError("two tensors have the same name")
+        tensors = tuple(
+            LockedTensor(_spec(name, dtype, shape), parse_digest(digest))
+            for name, dtype, shape, digest in document.tensors
+        )
+        lock = Lock(parse_digest(document.header), tensors, sets, document.drop)
         is_canonical = lock.canonical() == text
     except (ValueError, OverflowError, struct.error, BadDigest, UnsupportedDType) as error:
         raise BadLock(f"it is not a lock of this format: {error}") from error
@@ -145,28 +159,6 @@ def locked_header(base: Header, source: ByteSource, lock: Lock) -> bytes:
     metadata += sets.values()
     metadata.append(KeyValue(LOCK_KEY, ValueType.STRING, lock.canonical()))
     return encode_header(metadata, [tensor.spec for tensor in lock.tensors], base.alignment)
-
-
-def _typed(entry: KeyValue) -> list[Any]:
-    if entry.type is ValueType.ARRAY:
-        assert isinstance(entry.value, Sequence)
-        return [_TEXTS, list(entry.value)]
-    return [entry.type.name.lower(), entry.value]
-
-
-def _lock_of(document: _LockDocument) -> Lock:
-    tensors = tuple(
-        LockedTensor(_spec(name, dtype, shape), parse_digest(digest)) for name, dtype, shape, digest in document.tensors
-    )
-    sets = tuple(_entry(key, kind, value) for key, kind, value in document.set)
-    changed = [*document.drop, *(entry.key for entry in sets)]
-    if len(set(changed)) != len(changed) or list(document.drop) != sorted(document.drop):
-        raise ValueError("each key is set or dropped once, and the dropped keys are sorted")
-    if any(entry.key == LOCK_KEY for entry in sets):
-        raise ValueError(f"{LOCK_KEY} cannot be set: it is the lock itself")
-    if len({tensor.spec.name for tensor in tensors}) != len(tensors):
-        raise ValueError("two tensors have the same name")
-    return Lock(parse_digest(document.header), tensors, sets, document.drop)
 
 
 def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:

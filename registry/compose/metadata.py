@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.parents import Parent
 from organs.registry.compose.recipe import MetadataValue
 from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
-from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, file_type_of, main_dtype
 from organs.registry.gguf.quants import FLOAT32_MAX
 from organs.registry.gguf.split import SPLIT_KEYS
-from organs.registry.gguf.types import UNQUANTISED
+from organs.registry.gguf.types import FILE_TYPE_KEY, FILE_TYPES, UNQUANTISED, file_type_of, main_dtype
 
 PART_MAX_LENGTH = 40
 CHIMERA = "Chimera"
@@ -73,14 +72,9 @@ _FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
 
 def dropped_keys(base: Header, sets: Iterable[KeyValue]) -> tuple[str, ...]:
     """Return the sorted keys of `base` that a chimera leaves out; keys that it sets are not included."""
-    replaced = {entry.key for entry in sets}
-    dropped = (field.key for field in base.fields if is_dropped(field.key) and field.key not in replaced)
-    return tuple(sorted(dropped))
-
-
-def is_dropped(key: str) -> bool:
-    """Return whether `key` describes only the base."""
-    return key in _DROPPED or key in SPLIT_KEYS or key.startswith(_DROPPED_GROUPS)
+    replaced, only_of_base = {entry.key for entry in sets}, (*_DROPPED, *SPLIT_KEYS)
+    keys = (field.key for field in base.fields if field.key not in replaced)
+    return tuple(sorted(key for key in keys if key in only_of_base or key.startswith(_DROPPED_GROUPS)))
 
 
 def set_entries(
@@ -90,15 +84,30 @@ def set_entries(
 
     Only a parent's own metadata describes it. If two entries have the same key, the last one is used.
     """
-    # Without all licenses, a chimera of this chimera would inherit only the license of the base.
-    licenses = license_expression({parent.label: parent.license for parent in parents}) or parents[0].stated_license
     entries = [
         KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
-        *_parent_entries(parents),
-        *_type_entries(base, tensors),
-        *([] if licenses is None else [KeyValue(LICENSE_KEY, ValueType.STRING, licenses)]),
-        *(_changed_entry(base.header, key, value) for key, value in changes.items()),
+        KeyValue("general.base_model.count", ValueType.UINT32, len(parents)),
     ]
+    for number, parent in enumerate(parents):
+        for part in _PARENT_KEYS:
+            value = parent.header.text(f"general.{part}")
+            if value:
+                entries.append(KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, value))
+    main, before = (
+        main_dtype((tensor.dtype.name, tensor.size_bytes) for tensor in specs)
+        for specs in (tensors, [part.spec for part in base.parts])
+    )
+    number_of_type = file_type_of(main)
+    if number_of_type is not None and (main != before or base.header.integer(FILE_TYPE_KEY) is None):
+        entries.append(KeyValue(FILE_TYPE_KEY, ValueType.UINT32, number_of_type))
+    quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in tensors)
+    if quantised and base.header.integer("general.quantization_version") is None:
+        entries.append(KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION))
+    # Without all licenses, a chimera of this chimera would inherit only the license of the base.
+    licenses = license_expression({parent.label: parent.license for parent in parents}) or parents[0].stated_license
+    if licenses is not None:
+        entries.append(KeyValue(LICENSE_KEY, ValueType.STRING, licenses))
+    entries += [_changed_entry(base.header, key, value) for key, value in changes.items()]
     return tuple({entry.key: entry for entry in entries}.values())
 
 
@@ -108,29 +117,6 @@ def default_name(parents: Sequence[Parent]) -> str:
     more = len(names) - NAMED_PARENTS_MAX
     parts = names[:NAMED_PARENTS_MAX] + ([f"{more} more"] if more > 0 else [])
     return " × ".join(parts) if len(parts) > 1 else f"{parts[0]}, recomposed"
-
-
-def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
-    yield KeyValue("general.base_model.count", ValueType.UINT32, len(parents))
-    for number, parent in enumerate(parents):
-        for part in _PARENT_KEYS:
-            value = parent.header.text(f"general.{part}")
-            if value:
-                yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, value)
-
-
-def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:
-    main, before = _main_dtype(tensors), _main_dtype([part.spec for part in base.parts])
-    number = file_type_of(main)
-    if number is not None and (main != before or base.header.integer(FILE_TYPE_KEY) is None):
-        yield KeyValue(FILE_TYPE_KEY, ValueType.UINT32, number)
-    quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in tensors)
-    if quantised and base.header.integer("general.quantization_version") is None:
-        yield KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION)
-
-
-def _main_dtype(tensors: Sequence[TensorSpec]) -> str:
-    return main_dtype((tensor.dtype.name, tensor.size_bytes) for tensor in tensors)
 
 
 def _changed_entry(base: Header, key: str, value: MetadataValue) -> KeyValue:

@@ -35,11 +35,11 @@ from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import ByteSource, Header, TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DType
-from organs.registry.lineage import ComparableOrgan
 from organs.registry.relatives.lineage import withdrawn, withdrawn_findings
 from organs.registry.search.gains import DonorGain, gains_of_donors
 from organs.registry.search.language import parse_query
 from organs.registry.search.rows import organs_in_order
+from organs.registry.similarity import ComparableOrgan
 from organs.registry.store import BlobStore
 
 
@@ -255,7 +255,24 @@ class RegisteredLibrary:
         model = model_by_text(self.session, text)
         if model.id not in self._parents:
             self.budget.spend(read_cost(self.session, model))
-            self._parents[model.id] = self._read(model)
+            read = first_header(self.session, self.store, model)
+            license = read.header.text("general.license")
+            in_header = None if license is None else shown_text(license, LICENSE_MAX)
+            self._parents[model.id] = Parent(
+                label=model.full_name,
+                header=read.header,
+                source=read.source,
+                header_digest=Digest(read.file.header_sha256),
+                parts=tuple(parts_of(self.session, model.id)),
+                unassemblable=model.unassemblable,
+                complete=model.complete,
+                model_id=model.id,
+                withdrawn=(
+                    *([withdrawn(model)] if model.state == "yanked" else []),
+                    *withdrawn_findings(self.session, (), [model.id]),
+                ),
+                stated_license=None if model.license == in_header else model.license,
+            )
         return self._parents[model.id]
 
     def organs(self, query: str, base: str | None = None) -> Iterator[PlacedOrgan]:
@@ -300,26 +317,6 @@ class RegisteredLibrary:
         self.budget.spend(QUERY_COST)
         gains = gains_of_donors(self.session, base.model_id, labels)
         return {labels[donor_id]: gain for donor_id, gain in gains.items()}
-
-    def _read(self, model: ModelRow) -> Parent:
-        read = first_header(self.session, self.store, model)
-        license = read.header.text("general.license")
-        in_header = None if license is None else shown_text(license, LICENSE_MAX)
-        return Parent(
-            label=model.full_name,
-            header=read.header,
-            source=read.source,
-            header_digest=Digest(read.file.header_sha256),
-            parts=tuple(parts_of(self.session, model.id)),
-            unassemblable=model.unassemblable,
-            complete=model.complete,
-            model_id=model.id,
-            withdrawn=(
-                *([withdrawn(model)] if model.state == "yanked" else []),
-                *withdrawn_findings(self.session, (), [model.id]),
-            ),
-            stated_license=None if model.license == in_header else model.license,
-        )
 
 
 def parts_of(session: Session, model_id: int) -> list[Part]:

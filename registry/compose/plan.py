@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from statistics import fmean
 from typing import Any
 
@@ -152,10 +153,6 @@ class PlannedPart:
         """The acts at this place, by their names in lineage; empty if the base's own tensor stays."""
         grafted = ("grafted",) if self.donor is not None else ()
         return tuple(dict.fromkeys((*grafted, *(self.computation.acts if self.computation else ()))))
-
-    def __repr__(self) -> str:
-        origin = f" from {self.origin.label}" if self.origin is not None else ""
-        return f"<{self.before.name}: {', '.join(self.acts) or 'kept'}{origin}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,51 +368,36 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
     for part in parts:
         key = (part.model, part.type, part.tower, part.acts, part.adapters, part.experts, part.purified_experts)
         groups.setdefault(key, {}).setdefault(part.block, []).append(part)
-    changes = [
-        _change([part for block in run for part in by_block[block]])
-        for by_block in groups.values()
-        for run in _runs(list(by_block))
-    ]
+    changes = []
+    for by_block in groups.values():
+        runs: list[list[int | None]] = [[None]] if None in by_block else []
+        blocks = sorted(block for block in by_block if block is not None)
+        ranges = groupby(enumerate(blocks), lambda numbered: numbered[1] - numbered[0])  # equal without a gap
+        runs += [[block for _, block in numbered] for _, numbered in ranges]
+        for run in runs:
+            own = [part for block in run for part in by_block[block]]
+            first, last = own[0], own[-1]
+            changes.append(
+                PlanChange(
+                    model=first.model,
+                    acts=first.acts,
+                    type=first.type,
+                    tower=first.tower,
+                    first_block=first.block,
+                    last_block=last.block,
+                    organs=len(own),
+                    theta_before=mean_of([part.theta_before for part in own]),
+                    theta=mean_of([part.theta for part in own]),
+                    size_bytes_before=sum(part.size_bytes_before for part in own),
+                    size_bytes=sum(part.size_bytes for part in own),
+                    adapters=first.adapters,
+                    experts=first.experts,
+                    purified_experts=first.purified_experts,
+                )
+            )
     types = list(dict.fromkeys(part.type for part in parts))
-    return tuple(
-        sorted(
-            changes,
-            key=lambda change: (types.index(change.type), -1 if change.first_block is None else change.first_block),
-        )
-    )
-
-
-def _runs(blocks: Sequence[int | None]) -> list[list[int | None]]:
-    """Return `blocks` as ranges without gaps. None (places outside of blocks) is a separate range."""
-    runs: list[list[int | None]] = [[None]] if None in blocks else []
-    last: int | None = None
-    for block in sorted(block for block in blocks if block is not None):
-        if last is not None and block == last + 1:
-            runs[-1].append(block)
-        else:
-            runs.append([block])
-        last = block
-    return runs
-
-
-def _change(parts: Sequence[PlanPart]) -> PlanChange:
-    first, last = parts[0], parts[-1]
-    return PlanChange(
-        model=first.model,
-        acts=first.acts,
-        type=first.type,
-        tower=first.tower,
-        first_block=first.block,
-        last_block=last.block,
-        organs=len(parts),
-        theta_before=mean_of([part.theta_before for part in parts]),
-        theta=mean_of([part.theta for part in parts]),
-        size_bytes_before=sum(part.size_bytes_before for part in parts),
-        size_bytes=sum(part.size_bytes for part in parts),
-        adapters=first.adapters,
-        experts=first.experts,
-        purified_experts=first.purified_experts,
-    )
+    changes.sort(key=lambda one: (types.index(one.type), -1 if one.first_block is None else one.first_block))
+    return tuple(changes)
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:

@@ -200,10 +200,7 @@ class Draft:
         findings = [
             *self.findings,
             *check_replacements(base, self.replacements),
-            *_encoding_findings(parts),
-            *_tied_findings(base, parts),
-            *_measured_findings(self.library, base, parents[1:]),
-            *_metadata_findings(base, parents, recipe),
+            *self._of_result(parts, parents),
             *check_withdrawn(parents),
             *license.findings,
         ]
@@ -222,6 +219,46 @@ class Draft:
             license=license.text,
             stem=file_stem(base, sets, recipe.name),
         )
+
+    def _of_result(self, parts: Sequence[PlannedPart], parents: Sequence[Parent]) -> Iterator[Finding]:
+        """Yield the findings on the result, beside those on its replacements and licenses.
+
+        `encoded-again`: the dtype of a computed organ cannot be written. `tied-output`: a changed token embedding is
+        the output matrix too. `measured-graft`: the best result of chimeras of the same base with organs of a donor.
+        `bad-metadata`: a hyperparameter of the base would change. `licenses-conflict`: another license is stated.
+        """
+        base, labels = self.base, (self.base.label,)
+        encoded: dict[tuple[str, str], list[str]] = {}
+        for part in parts:
+            if part.spec.dtype != part.source.dtype:
+                encoded.setdefault((part.source.dtype.name, part.spec.dtype.name), []).append(part.before.name)
+        for (before, after), names in encoded.items():
+            sentence = (
+                f"{len(names)} computed organs become {after}, because {before} cannot be written: {names_text(names)}."
+            )
+            yield Finding(Severity.INFO, "encoded-again", sentence, "encode", organs=tuple(names))
+        is_tied = not any(part.before.place == OUTPUT_MATRIX for part in parts)
+        for part in parts:
+            if is_tied and part.before.place == TOKEN_EMBEDDING and part.acts:
+                name = part.before.name
+                sentence = (
+                    f"{name} is also the output matrix of {base.label}: the change affects its input and its output."
+                )
+                yield Finding(Severity.INFO, "tied-output", sentence, models=labels, organs=(name,))
+        for label, gain in self.library.measured(base, parents[1:]).items():
+            worst = "" if gain.worst is None else f", at worst {gain.worst}"
+            sentence = f"Validated before: {gain.chimera}, with {gain.grafted} of {label}. At best {gain.best}{worst}."
+            yield Finding(Severity.INFO, "measured-graft", sentence, models=(base.label, label))
+        metadata, architecture = self.recipe.metadata, base.header.architecture
+        for key in metadata:
+            if architecture and key.startswith(f"{architecture}."):
+                sentence = f"{key} is a hyperparameter of {base.label} and cannot be changed."
+                yield Finding(Severity.REFUSE, "bad-metadata", sentence, f"metadata.{key}", labels)
+        stated = license_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
+        if metadata.get(LICENSE_KEY, stated) != stated:
+            value = metadata[LICENSE_KEY]
+            sentence = f"The recipe states the license {value!r}, but its parents give {stated}: read theirs."
+            yield Finding(Severity.WARN, "licenses-conflict", sentence, f"metadata.{LICENSE_KEY}", labels)
 
     def _of_donor(self, graft: Graft, name: str, places: Sequence[Part], at: str) -> list[Replacement]:
         """Return the replacements by the donor `name`; organs that only one of the two models has become findings."""
@@ -511,62 +548,3 @@ def query_of(base: Parent, graft: Graft) -> str:
     terms += [f"block:{blocks}"] if blocks else []
     terms += [f"sort:{graft.sort}"] if graft.sort else []
     return " ".join(term for term in terms if term)
-
-
-def _encoding_findings(parts: Sequence[PlannedPart]) -> list[Finding]:
-    """Return `encoded-again` for computed organs whose own dtype cannot be written."""
-    changed: dict[tuple[str, str], list[str]] = {}
-    for part in parts:
-        if part.spec.dtype != part.source.dtype:
-            changed.setdefault((part.source.dtype.name, part.spec.dtype.name), []).append(part.before.name)
-    return [
-        Finding(
-            Severity.INFO,
-            "encoded-again",
-            f"{len(names)} computed organs become {after}, because {before} cannot be written: {names_text(names)}.",
-            "encode",
-            organs=tuple(names),
-        )
-        for (before, after), names in changed.items()
-    ]
-
-
-def _tied_findings(base: Parent, parts: Sequence[PlannedPart]) -> Iterator[Finding]:
-    """Yield `tied-output` if the token embedding changes and `base` uses it as its output matrix too."""
-    if any(part.before.place == OUTPUT_MATRIX for part in parts):
-        return
-    for part in parts:
-        if part.before.place == TOKEN_EMBEDDING and part.acts:
-            name = part.before.name
-            sentence = f"{name} is also the output matrix of {base.label}: the change affects its input and its output."
-            yield Finding(Severity.INFO, "tied-output", sentence, models=(base.label,), organs=(name,))
-
-
-def _measured_findings(library: Library, base: Parent, donors: Sequence[Parent]) -> Iterator[Finding]:
-    """Yield `measured-graft` for each donor whose organs were measured in a chimera of `base`: the best result."""
-    for label, gain in library.measured(base, donors).items():
-        worst = "" if gain.worst is None else f", at worst {gain.worst}"
-        sentence = f"Validated before: {gain.chimera}, with {gain.grafted} of {label}. At best {gain.best}{worst}."
-        yield Finding(Severity.INFO, "measured-graft", sentence, models=(base.label, label))
-
-
-def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) -> list[Finding]:
-    """Return refusals of changes to the base's hyperparameters, and a warning if the stated license differs."""
-    own = f"{base.header.architecture}."
-    findings = [
-        Finding(
-            Severity.REFUSE,
-            "bad-metadata",
-            f"{key} is a hyperparameter of {base.label} and cannot be changed.",
-            f"metadata.{key}",
-            (base.label,),
-        )
-        for key in recipe.metadata
-        if base.header.architecture and key.startswith(own)
-    ]
-    stated = license_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
-    for key, value in recipe.metadata.items():
-        if key == LICENSE_KEY and value != stated:
-            sentence = f"The recipe states the license {value!r}, but its parents give {stated}: read theirs."
-            findings.append(Finding(Severity.WARN, "licenses-conflict", sentence, f"metadata.{key}", (base.label,)))
-    return findings

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -501,6 +501,8 @@ _SYNONYMS = {
 }
 """Other words for keys. Misspelt keys are recognised without this table."""
 _SELECTION_KEYS = Selection.__struct_encode_fields__
+_ARGUMENTS = ("where", *_SELECTION_KEYS, "sort", "strangers", "scale", "keep")
+"""Named arguments of steps in Python, in their order."""
 
 
 def read_recipe(text: str | bytes, where: str = "recipe") -> Recipe:
@@ -627,30 +629,23 @@ def recipe_yaml(recipe: Recipe) -> str:
 
 def recipe_python(recipe: Recipe, file_name: str) -> str:
     """Return a program that makes the recipe and writes the file `file_name` to the current folder."""
-    calls = [
-        *(
-            _call(
-                *("graft", graft.donor),
-                {"where": graft.where, **_selected(graft), "sort": graft.sort, "strangers": graft.strangers},
-            )
-            for graft in recipe.grafts
-        ),
-        *(
-            _call("adapter", merge.adapter, {"scale": None if merge.scale == 1 else merge.scale})
-            for merge in recipe.adapters
-        ),
-        *(
-            _call("purify", step.method.value, {"where": step.where, **_selected(step), "keep": step.keep})
-            for step in recipe.purify
-        ),
-        *([f"encode({recipe.encode!r})"] if recipe.encode != ENCODINGS[0] else []),
-        *(
-            f"metadata({key!r}, {list(value) if isinstance(value, tuple) else value!r})"
-            for key, value in recipe.metadata.items()
-        ),
-        *([f"accept({', '.join(map(repr, recipe.accept))})"] if recipe.accept else []),
-        *([f"named({recipe.name!r})"] if recipe.name is not None else []),
-    ]
+    values: dict[str, Any] = recipe_values(recipe)
+    calls = []
+    kinds = (("grafts", "graft", "from"), ("adapters", "adapter", "from"), ("purify", "purify", "method"))
+    for key, verb, first in kinds:
+        steps = values.get(key, [])
+        for step in steps if isinstance(steps, list) else [steps]:
+            for name in (name for name in _SELECTION_KEYS if name in step):
+                words = step[name] if isinstance(step[name], list) else [step[name]]
+                step[name] = ",".join(map(str, words))
+            arguments = [repr(step[first])] if first in step else []
+            defaults = ("", False, None, 1.0 if verb == "adapter" else None)
+            arguments += [f"{name}={step[name]!r}" for name in _ARGUMENTS if step.get(name) not in defaults]
+            calls.append(f"{verb}({', '.join(arguments)})")
+    calls += [f"encode({recipe.encode!r})"] if recipe.encode != ENCODINGS[0] else []
+    calls += [f"metadata({key!r}, {value!r})" for key, value in values.get("metadata", {}).items()]
+    calls += [f"accept({', '.join(map(repr, recipe.accept))})"] if recipe.accept else []
+    calls += [f"named({recipe.name!r})"] if recipe.name is not None else []
     lines = [
         "from organs.registry import open_registry",
         "",
@@ -660,16 +655,3 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
         f"    chimera.plan().assemble({file_name!r})",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _selected(selection: Selection) -> dict[str, str]:
-    """Return the arguments of a selection, with the items of each separated by commas."""
-    blocks, experts = (",".join(map(range_text, ranges)) for ranges in (selection.blocks, selection.experts))
-    return {"type": ",".join(selection.types), "slot": ",".join(selection.slots), "blocks": blocks, "experts": experts}
-
-
-def _call(verb: str, first: str | None, named: Mapping[str, object]) -> str:
-    """Return the text of a call without arguments that are empty, None or false."""
-    arguments = [] if first is None else [repr(first)]
-    arguments += [f"{name}={value!r}" for name, value in named.items() if value not in (None, "", False)]
-    return f"{verb}({', '.join(arguments)})"

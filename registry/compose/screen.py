@@ -18,8 +18,7 @@ from organs.registry.anatomy import OrganType, Tower
 from organs.registry.compose.parents import Part
 from organs.registry.compose.plan import PlannedComputation, PlannedPart, mean_of
 from organs.registry.entities.plan import Screen, ScreenGroup
-from organs.registry.fingerprints import is_fine
-from organs.registry.lineage import CLOSE, FINGERPRINT_ROUNDING, RELATED, changes, correlation
+from organs.registry.similarity import CLOSE, FINGERPRINT_ROUNDING, RELATED, changes, correlation, is_fine
 
 ENERGY_MAX = 100.0
 """Limit of the energy moved, over the energy before. It keeps sums finite."""
@@ -242,6 +241,12 @@ def screen(changed: Sequence[Change], elements: int) -> Screen:
     relation = next(
         (kind.value for kind in (ChangeKind.STRANGER, ChangeKind.FAR_KIN) if kind in kinds), ChangeKind.KIN.value
     )
+    groups = []
+    for members in _grouped(changed):
+        place = members[0].before.place
+        slot = place.slot if place.type is OrganType.EMBED else None
+        at = {"type": place.type.value, "tower": place.tower.value, "block": place.block, "slot": slot}
+        groups.append(ScreenGroup(**at | _totals(members)))
     return Screen(
         sentence=" ".join(kinds.values()) or "Nothing changes.",
         size=_size_text(changed, totals, share) if changed else "",
@@ -249,7 +254,7 @@ def screen(changed: Sequence[Change], elements: int) -> Screen:
         compared=sum(change.likeness is not None for change in changed),
         share=share,
         provisional=provisional,
-        groups=tuple(_group(members) for members in _grouped(changed)),
+        groups=tuple(groups),
         **totals,
     )
 
@@ -312,17 +317,6 @@ def _grouped(changed: Iterable[Change]) -> list[list[Change]]:
         slot = place.slot if place.type is OrganType.EMBED else None
         by_group.setdefault((place.type, place.tower.value, place.block, slot, change.is_expert), []).append(change)
     return list(by_group.values())
-
-
-def _group(members: Sequence[Change]) -> ScreenGroup:
-    place = members[0].before.place
-    return ScreenGroup(
-        type=place.type.value,
-        tower=place.tower.value,
-        block=place.block,
-        slot=place.slot if place.type is OrganType.EMBED else None,
-        **_totals(members),
-    )
 
 
 def _totals(members: Sequence[Change]) -> dict[str, Any]:

@@ -253,15 +253,13 @@ def validate(
     names = tuple(filter(is_feed_forward, touched))
     with ExitStack() as files:
         trial = _Trial(texts, runtime, limits, window_tokens, progress, {} if cache is None else cache, files)
-        origin = trial.subject("base", base, writes=True)
-        own = trial.subject("chimera", chimera, writes=True)
+        origin = trial.base = trial.subject("base", base)
+        own = trial.chimera = trial.subject("chimera", chimera)
         others = [trial.subject(f"donor {number}", donor) for number, donor in enumerate(donors, start=1)]
-        control = trial.subject("control", _control(own, names, trial)) if names else None
-        trial.measure(origin, own, control)
-        trial.measure_donors(others, own)
-    remark = _remark(control, own, act, touched)
-    scores = trial.text_scores(origin, own, control)
-    written = own.reading.written
+        control = trial.control = trial.subject("control", trial.zeroed(names)) if names else None
+        trial.measure()
+        trial.measure_donors(others)
+    remark, scores, written = _remark(control, own, act, touched), trial.text_scores(), own.reading.written
     after = remark if origin.failure is None else f"The base does not run: {origin.failure.reason}."
     if origin.failure or own.failure or written is None or any(score.window_count for score in own.scores):
         verdict = judge(scores, None if own.failure is None else own.failure.reason, after, act)
@@ -295,10 +293,9 @@ def evaluation_rate(readings: Iterable[RuntimeReading]) -> float | None:
 class _Subject:
     """A model of a comparison: where its file is, and its scores so far."""
 
-    def __init__(self, role: str, candidate: RunnableModel, texts: Sequence[ScoredText], *, writes: bool) -> None:
+    def __init__(self, role: str, candidate: RunnableModel, texts: Sequence[ScoredText]) -> None:
         self.role = role
         self.candidate = candidate
-        self.writes = writes
         self.path: Path | None = None
         self.failure: Failure | None = None
         self.missing: str | None = None
@@ -366,7 +363,11 @@ class _Trial:
     cache: ScoreCache
     files: ExitStack
     """The files of the models, until the end."""
+    base: _Subject = field(init=False)
+    chimera: _Subject = field(init=False)
+    control: _Subject | None = None
     subjects: list[_Subject] = field(default_factory=list)
+    """These, and the donors."""
     open_texts: tuple[str, ...] = ()
     share: _Share = field(default_factory=_Share)
     begun: float = field(default_factory=lambda: monotonic())
@@ -376,9 +377,9 @@ class _Trial:
         """The time since it began."""
         return monotonic() - self.begun
 
-    def subject(self, role: str, candidate: RunnableModel, *, writes: bool = False) -> _Subject:
+    def subject(self, role: str, candidate: RunnableModel) -> _Subject:
         """Return a model of this validation, with the scores that the cache has. The chimera is always run."""
-        subject = _Subject(role, candidate, self.texts, writes=writes)
+        subject = _Subject(role, candidate, self.texts)
         if role != "chimera":
             cached = [self.cache.get(self._key(candidate, text)) for text in self.texts]
             for place, (text, score) in enumerate(zip(self.texts, cached, strict=True)):
@@ -387,10 +388,26 @@ class _Trial:
         self.subjects.append(subject)
         return subject
 
-    def measure(self, base: _Subject, chimera: _Subject, control: _Subject | None) -> None:
+    def zeroed(self, names: tuple[str, ...]) -> RunnableModel:
+        """Return the control, which is written when it is needed; its digest is that of its definition."""
+
+        @contextmanager
+        def placed() -> Iterator[Path]:
+            assert self.chimera.path is not None, "the chimera has run"
+            with tempfile.TemporaryDirectory(prefix="organ-validation-") as place:
+                self.say("control", "writing")
+                path = Path(place, CONTROL_FILE)
+                write_control(self.chimera.path, names, path)
+                yield path
+
+        definition = "\n".join([self.chimera.candidate.digest, "zeroed", *sorted(names)])
+        return RunnableModel("control", digest_of(definition.encode()), placed)
+
+    def measure(self) -> None:
         """Add windows until every text is settled or the budget is spent."""
+        base, chimera = self.base, self.chimera
         self._extend(base, [1] * len(self.texts), 3)
-        self._leave_out_unknown_chats(base)
+        self._leave_out_unknown_chats()
         if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:
             raise NoVerdict(f"the base does not run, so there is no verdict: {base.failure.reason}")
         for score in base.scores:
@@ -401,8 +418,8 @@ class _Trial:
         places = [0] * len(plans)
         while True:
             counts = [plan[place] for plan, place in zip(plans, places, strict=True)]
-            self._expect(base, chimera, control, counts)
-            for left, subject in zip((3, 2, 1), (base, chimera, control), strict=True):
+            self._expect(counts)
+            for left, subject in zip((3, 2, 1), (base, chimera, self.control), strict=True):
                 if subject is None or base.failure or chimera.failure:
                     break
                 self._extend(subject, counts, left)
@@ -413,7 +430,7 @@ class _Trial:
                 return
             if not any(score.windows for score in base.scores):
                 return  # the runtime measures no perplexity
-            scores = self.text_scores(base, chimera, control)
+            scores = self.text_scores()
             wanted = [
                 number
                 for number, score in enumerate(scores)
@@ -425,11 +442,11 @@ class _Trial:
             for number in wanted:
                 places[number] += 1
 
-    def _leave_out_unknown_chats(self, base: _Subject) -> None:
+    def _leave_out_unknown_chats(self) -> None:
         """Leave out chat texts without tokens: llama.cpp does not know the chat template, or a command ran instead."""
         is_kept = [
-            base.failure is not None or not text.is_chat or bool(score.token_count)
-            for text, score in zip(self.texts, base.scores, strict=True)
+            self.base.failure is not None or not text.is_chat or bool(score.token_count)
+            for text, score in zip(self.texts, self.base.scores, strict=True)
         ]
         if all(is_kept):
             return
@@ -439,12 +456,12 @@ class _Trial:
         if not self.texts:
             raise BadInput("the runtime does not know the base's chat template; name another text")
 
-    def measure_donors(self, donors: Sequence[_Subject], chimera: _Subject) -> None:
+    def measure_donors(self, donors: Sequence[_Subject]) -> None:
         """Score the windows of the chimera with its donors, while there is time."""
-        counts = [len(score.windows) for score in chimera.scores]
-        self._divide(sum(_missing(donor, counts) for donor in donors))
+        counts = [len(score.windows) for score in self.chimera.scores]
+        self._divide(donors, counts)
         for place, donor in enumerate(donors):
-            if chimera.failure is None and self.seconds < self.budget.seconds:
+            if self.chimera.failure is None and self.seconds < self.budget.seconds:
                 self._extend(donor, counts, len(donors) - place)
 
     def window_limit(self, score: Score) -> int:
@@ -452,13 +469,13 @@ class _Trial:
         by_tokens = -(-self.budget.tokens // (self.window_tokens - 1))
         return max(1, min(score.window_count, by_tokens))
 
-    def text_scores(self, base: _Subject, chimera: _Subject, control: _Subject | None) -> list[TextScores]:
+    def text_scores(self) -> list[TextScores]:
         """Return the scores of each text by the windows that base, chimera and control have."""
-        compared = control if control is not None and control.is_compared else None
-        subjects = [base, chimera, *([compared] if compared is not None else [])]
+        compared = self.control if self.control is not None and self.control.is_compared else None
+        subjects = [self.base, self.chimera, *([compared] if compared is not None else [])]
         results = []
         for place, text in enumerate(self.texts):
-            of_base, count = base.scores[place], min(len(subject.scores[place].windows) for subject in subjects)
+            of_base, count = self.base.scores[place], min(len(subject.scores[place].windows) for subject in subjects)
             limit, bits = self.window_limit(of_base), None
             if of_base.perplexity is not None and 0.0 < of_base.perplexity < math.inf and of_base.token_count:
                 bits = math.log2(of_base.perplexity) * of_base.token_count / len(text.text.encode())
@@ -466,7 +483,7 @@ class _Trial:
                 TextScores(
                     text.name,
                     of_base.windows[:count],
-                    chimera.scores[place].windows[:count],
+                    self.chimera.scores[place].windows[:count],
                     None if compared is None else compared.scores[place].windows[:count],
                     look_count=len(looks(limit)),
                     window_limit=limit,
@@ -499,7 +516,7 @@ class _Trial:
                 subject.missing = str(error)
                 return
         seconds = max(0.0, self.budget.seconds - self.seconds) / models_left
-        writes = subject.writes and not subject.runs
+        writes = subject.role in ("base", "chimera") and not subject.runs
         request = ScoringRequest(
             subject.path,
             self.texts,
@@ -526,23 +543,26 @@ class _Trial:
     def _scored(self) -> int:
         return sum(len(score.windows) for subject in self.subjects for score in subject.scores)
 
-    def _expect(self, base: _Subject, chimera: _Subject, control: _Subject | None, counts: Sequence[int]) -> None:
+    def _expect(self, counts: Sequence[int]) -> None:
         """Estimate the work that is left: `counts` now, and what would settle the texts if the deviations stay."""
         expected = list(counts)
-        for place, score in enumerate(self.text_scores(base, chimera, control)):
+        for place, score in enumerate(self.text_scores()):
             if score.chimera and not self._wants_more(score):
                 continue
-            limit = self.window_limit(base.scores[place])
+            limit = self.window_limit(self.base.scores[place])
             needed = score.windows_needed if score.chimera else 0
             enough = -(-self.budget.enough_tokens // (self.window_tokens - 1))
             wanted = max(counts[place], enough, limit if needed is None else needed)
             expected[place] = next((look for look in looks(limit) if look >= wanted), limit)
-        compared = [subject for subject in (base, chimera, control) if subject is not None]
-        donors = [subject for subject in self.subjects if subject not in compared]
-        self._divide(sum(_missing(subject, expected) for subject in (*compared, *donors)))
+        self._divide(self.subjects, expected)
 
-    def _divide(self, left: int) -> None:
-        """Divide the rest of the progress by `left` windows."""
+    def _divide(self, subjects: Sequence[_Subject], counts: Sequence[int]) -> None:
+        """Divide the rest of the progress by the windows that `subjects` have less than `counts`."""
+        left = sum(
+            max(0, count - len(score.windows))
+            for subject in subjects
+            for count, score in zip(counts, subject.scores, strict=True)
+        )
         scored, seconds = self._scored, self.seconds
         self.share = _Share(self.share.at(scored, seconds, self.budget.seconds), scored, left, seconds)
 
@@ -554,27 +574,6 @@ def check_same_tokens(chimera: Score, base: Score) -> None:
     """Raise NoVerdict if the two models tokenize a text differently."""
     if any(ours.digest != theirs.digest for ours, theirs in zip(chimera.windows, base.windows, strict=False)):
         raise NoVerdict(f"the chimera and its base tokenize the text {chimera.text!r} differently: no comparison")
-
-
-def _missing(subject: _Subject, counts: Sequence[int]) -> int:
-    """Return how many windows a model has less than `counts`."""
-    return sum(max(0, count - len(score.windows)) for count, score in zip(counts, subject.scores, strict=True))
-
-
-def _control(chimera: _Subject, names: tuple[str, ...], trial: _Trial) -> RunnableModel:
-    """Return the control, which is written when it is needed; its digest is that of its definition."""
-
-    @contextmanager
-    def placed() -> Iterator[Path]:
-        assert chimera.path is not None, "the chimera has run"
-        with tempfile.TemporaryDirectory(prefix="organ-validation-") as place:
-            trial.say("control", "writing")
-            path = Path(place, CONTROL_FILE)
-            write_control(chimera.path, names, path)
-            yield path
-
-    digest = digest_of("\n".join([chimera.candidate.digest, "zeroed", *sorted(names)]).encode())
-    return RunnableModel("control", digest, placed)
 
 
 def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequence[str]) -> str | None:

@@ -129,9 +129,13 @@ def _do(order: Order, tell: Tell) -> None:
         model, reference = stack.enter_context(opened(order.model)), None
         tell(Line(loaded=True))
         if order.writes:  # once for each model: the first run of a validation writes, the later ones only score
-            _check_finite(order.model)
+            # llama.cpp loads weights that are NaN or infinite, and what it computes then means nothing.
+            with Weights(Path(order.model)) as weights:
+                for name, spot in weights.spots.items():
+                    if count := count_nonfinite_in(spot.chunks(), spot.info.dtype):
+                        raise ModelRefused(f"it has NaN or infinite weights: {count:,} in the tensor {name!r}")
             tell(Line(say="writing"))
-            tell(_written(model, order))
+            tell(Line(written=_written(model, order)))
         if order.reference is not None:
             try:
                 reference = stack.enter_context(opened(order.reference))
@@ -146,15 +150,7 @@ def _do(order: Order, tell: Tell) -> None:
     tell(Line(done=True))
 
 
-def _check_finite(path: str) -> None:
-    """Refuse weights that are NaN or infinite: llama.cpp loads them, and what it computes then means nothing."""
-    with Weights(Path(path)) as weights:
-        for name, spot in weights.spots.items():
-            if count := count_nonfinite_in(spot.chunks(), spot.info.dtype):
-                raise ModelRefused(f"it has NaN or infinite weights: {count:,} in the tensor {name!r}")
-
-
-def _written(model: LoadedModel, order: Order) -> Line:
+def _written(model: LoadedModel, order: Order) -> str:
     """Return a prompt, or a question in the model's own chat template, with the model's most likely continuation."""
     template = model.chat_template() if order.chat else None
     question = model.chat_text(template, [("user", QUESTION)], asks=True) if template else None
@@ -162,7 +158,7 @@ def _written(model: LoadedModel, order: Order) -> Line:
     tokens = [*model.first_tokens(), *model.tokens(question or PROMPT, parse_special=has_question)]
     with closing(Decoder(model, len(tokens) + WRITTEN_TOKENS, order.threads)) as decoder:
         answer = model.text(decoder.continuation(tokens, WRITTEN_TOKENS))
-    return Line(written=f"{QUESTION}\n{answer}" if has_question else f"{PROMPT}{answer}")
+    return f"{QUESTION}\n{answer}" if has_question else f"{PROMPT}{answer}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,11 @@ class ScoredText:
 
 def built_in_texts(kinds: Sequence[str] = KINDS) -> tuple[ScoredText, ...]:
     """Return texts of the built-in suite, which has texts of the `KINDS`."""
-    return tuple(_built_in(kind) for kind in kinds)
+    texts = []
+    for kind in kinds:
+        name = "dialogue" if kind == CHAT else kind
+        texts.append(replace(_named(kind, (_FOLDER / f"{name}.txt").read_bytes()), is_chat=kind == CHAT))
+    return tuple(texts)
 
 
 def fitted_texts(texts: Sequence[ScoredText], template: str | None) -> tuple[ScoredText, ...]:
@@ -95,7 +99,10 @@ def read_text(path: Path) -> ScoredText:
     no text, if a file is not UTF-8, has a NUL or fewer than WORDS_MIN words, and for more than FILES_MAX files.
     """
     try:
-        files = _files_of(path) if path.is_dir() else [(path, _size_bytes(path))]
+        status = path.stat()
+        if not path.is_dir() and not stat.S_ISREG(status.st_mode):
+            raise BadSource(f"{path}: neither a file nor a folder")
+        files = _files_of(path) if path.is_dir() else [(path, status.st_size)]
         data = "\n\n".join(_sections(files)).encode()
     except OSError as error:
         raise BadSource(f"{error.filename or path}: {error.strerror}") from error
@@ -135,13 +142,6 @@ def _is_text(path: Path) -> bool:
         return False
 
 
-def _size_bytes(path: Path) -> int:
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise BadSource(f"{path}: neither a file nor a folder")
-    return status.st_size
-
-
 def _sections(files: Sequence[tuple[Path, int]]) -> Iterator[str]:
     """Return the whole text of `files`, or sections that are evenly spread over it."""
     total = sum(size for _, size in files)
@@ -167,11 +167,6 @@ def _section(path: Path, start: int, size: int) -> str:
         cut = half.find(b"\n") if b"\n" in half else half.find(b" ")
         data = data[cut + 1 :].lstrip(_CONTINUATION_BYTES)
     return codecs.getincrementaldecoder("utf-8")().decode(data, final=is_end)
-
-
-def _built_in(kind: str) -> ScoredText:
-    name = "dialogue" if kind == CHAT else kind
-    return replace(_named(kind, (_FOLDER / f"{name}.txt").read_bytes()), is_chat=kind == CHAT)
 
 
 def _named(name: str, data: bytes) -> ScoredText:

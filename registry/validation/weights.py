@@ -233,26 +233,20 @@ def _write(source: WeightsFile, zeroed: list[tuple[int, int]], target: Path) -> 
     try:
         os.ftruncate(descriptor, source.size_bytes)
         position = 0
-        for begin, end in zeroed:
-            _copy(source, descriptor, position, begin)
+        for begin, end in (*zeroed, (source.size_bytes, source.size_bytes)):
+            while position < begin:  # the same place in both files, inside the kernel if possible
+                copied = _copy_range(source.descriptor, descriptor, position, begin - position)
+                if not copied:
+                    data = source.read_at(position, min(CHUNK_BYTES, begin - position))
+                    copied = os.pwrite(descriptor, data, position)
+                position += copied
             position = end
-        _copy(source, descriptor, position, source.size_bytes)
     except BaseException:
         with suppress(OSError):
             os.unlink(target)
         raise
     finally:
         os.close(descriptor)
-
-
-def _copy(source: WeightsFile, descriptor: int, begin: int, end: int) -> None:
-    """Copy the bytes from `begin` to `end` to the same place, inside the kernel if possible."""
-    while begin < end:
-        copied = _copy_range(source.descriptor, descriptor, begin, end - begin)
-        if not copied:
-            data = source.read_at(begin, min(CHUNK_BYTES, end - begin))
-            copied = os.pwrite(descriptor, data, begin)
-        begin += copied
 
 
 def _copy_range(source: int, target: int, offset: int, size: int) -> int:

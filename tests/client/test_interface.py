@@ -299,8 +299,8 @@ def test_an_error_of_a_job_has_the_same_class_text_and_data(
     for registry in (prepared.registry, remote):
         with pytest.raises(NotAssemblable) as error:
             registry.validate("local/first")
-        caught.append((str(error.value), error.value.code, error.value.reasons))
+        caught.append((str(error.value), error.value.code, error.value.errors))
     assert caught[0] == caught[1]
-    assert caught[0][2] == ("256 tokens are too many",)
+    assert [fault.detail for fault in caught[0][2]] == ["256 tokens are too many"]
     failed = next(job for job in remote.jobs(limit=5) if job.state == "failed")
     assert (remote.job(failed.id).problem or {})["code"] == "not-assemblable"

@@ -313,9 +313,9 @@ def test_all_faults_are_reported_together(folder: Path) -> None:
     short_header(folder)
     with pytest.raises(BadDirectory) as caught:
         gguf_bytes_of(folder)
-    assert len(caught.value.reasons) == 4
+    assert len(caught.value.errors) == 4
     for word in ("blk_0_ffn_up.bin", "output_norm.bin", "blk_7_ffn_up.bin", "header.bin"):
-        assert any(word in reason for reason in caught.value.reasons)
+        assert any(word in fault.detail for fault in caught.value.errors)
 
 
 def test_a_thousand_faults_are_reported_as_twenty_and_a_count(folder: Path) -> None:
@@ -323,8 +323,8 @@ def test_a_thousand_faults_are_reported_as_twenty_and_a_count(folder: Path) -> N
     write_manifest(folder, {"tensors": entries})
     with pytest.raises(BadDirectory) as caught:
         gguf_bytes_of(folder)
-    assert len(caught.value.reasons) == REASONS_MAX + 1
-    assert caught.value.reasons[-1] == f"and {1_000 - REASONS_MAX} more"
+    assert len(caught.value.errors) == REASONS_MAX + 1
+    assert caught.value.errors[-1].detail == f"and {1_000 - REASONS_MAX} more"
 
 
 def test_a_link_to_an_organ_directory_is_followed(folder: Path, tmp_path: Path) -> None:

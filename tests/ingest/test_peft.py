@@ -387,11 +387,11 @@ def test_all_reasons_are_listed_at_once(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "lora", base=base_config(), use_dora=True, lora_bias=True)
     with pytest.raises(BadAdapter) as caught:
         opened_adapter(folder)
-    assert len(caught.value.reasons) == 2
+    assert len(caught.value.errors) == 2
     both = changed_weights(lora_B=None) | {"more": np.zeros(1, np.float32)}
     with pytest.raises(BadAdapter) as caught:
         opened_adapter(write_folder(tmp_path / "both", both, base_config()))
-    assert len(caught.value.reasons) == 2
+    assert len(caught.value.errors) == 2
 
 
 def test_a_pickle_is_never_read(tmp_path: Path) -> None:

@@ -29,10 +29,10 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadName, NameTaken
-from organs.registry.fingerprints import is_fine
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.similarity import is_fine
 from organs.registry.upkeep import Share, verify
 from tests.gguf_files import array, file_bytes, tensor, text, unsigned, vocabulary
 from tests.small_models import assemble_model, ingest_file, row_counts, small_model, weight_tensor

@@ -265,7 +265,7 @@ def test_a_repeated_shard_a_wrong_count_and_a_foreign_file_are_all_reported(
     (source,) = find_sources([str(tmp_path)])
     with pytest.raises(BadSplit) as caught:
         ingest_model(registry, source)
-    reasons = "\n".join(caught.value.reasons)
+    reasons = "\n".join(fault.detail for fault in caught.value.errors)
     for expected in ("repeats shard 2", "m-00004-of-00003.gguf is not a shard"):
         assert expected in reasons
 

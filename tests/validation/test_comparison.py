@@ -1,4 +1,4 @@
-"""Tests of complete comparisons of files: three with llama.cpp, the rest with a runtime of fixed numbers."""
+"""Tests of complete comparisons of files, with llama.cpp and a runtime of fixed numbers, and of the size of windows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ import pytest
 from organs.registry.errors import BadGguf, BadInput
 from organs.registry.validation import comparison
 from organs.registry.validation.comparison import (
+    ModelFacts,
+    RunnableModel,
     Validation,
     ValidationBudget,
     ValidationStep,
+    file_candidate,
+    window_that_fits,
 )
 from organs.registry.validation.intervals import interval_of
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import (
+    WINDOW_TOKENS,
     Failure,
     FailureKind,
     NoRuntime,
@@ -32,6 +37,7 @@ from organs.registry.validation.runtime import (
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind, judge_writing
 from organs.registry.validation.weights import files_digest, grafted_organs
+from tests.gguf_files import file_bytes, tensor, text, unsigned
 from tests.validation.changed_models import A_F16, A_PROSE, A, B, feed_forward, graft, validate_files, with_f64
 from tests.validation.scores import FixedRuntime
 
@@ -377,3 +383,36 @@ def test_the_digest_of_a_single_file_is_that_of_its_bytes(tmp_path: Path) -> Non
     path = tmp_path / "x.gguf"
     path.write_bytes(b"abc")
     assert files_digest(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_window_has_the_size_of_the_smallest_context() -> None:
+    def candidate(context: int) -> RunnableModel:
+        return replace(file_candidate(A), facts=ModelFacts(context))
+
+    chimera, base = candidate(99), candidate(80)
+    assert window_that_fits(chimera, base) == window_that_fits(base, chimera) == 80
+    for pair in ((candidate(31), base), (chimera, candidate(0))):
+        with pytest.raises(BadInput, match="at least 32 are needed"):
+            window_that_fits(*pair)
+
+
+def test_a_header_without_a_context_length_limits_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "silent.gguf"
+    path.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a")]))
+    silent = file_candidate(path)
+    assert silent.facts.context_tokens is None
+    assert window_that_fits(silent, silent) == WINDOW_TOKENS
+
+
+def test_the_facts_of_a_header_are_those_of_the_running_model(tmp_path: Path) -> None:
+    path = tmp_path / "mixture.gguf"
+    metadata = [
+        text("general.architecture", "qwen3moe"),
+        text("tokenizer.chat_template", "{{ messages }}"),
+        unsigned("qwen3moe.expert_count", 8),
+        unsigned("qwen3moe.expert_used_count", 2),
+    ]
+    path.write_bytes(file_bytes(metadata, [tensor("blk.0.ffn_up_exps.weight", (4, 4, 8)), tensor("a", (10,))]))
+    facts = file_candidate(path).facts
+    assert facts == ModelFacts(None, "{{ messages }}", 2 * 16 + 10)
+    assert file_candidate(A).facts.chat_template is None

@@ -144,6 +144,6 @@ class HeaderTarget:
         assert [shards[index][1].integer("split.no") for index in order] == list(range(len(shards)))
 
     def _hear_split(self, error: BadSplit) -> None:
-        assert 1 <= len(error.reasons) <= REASONS_MAX + 1
-        for reason in error.reasons:
+        assert 1 <= len(error.errors) <= REASONS_MAX + 1
+        for reason in (fault.detail for fault in error.errors):
             self.sentences.hear(reason)
