@@ -62,6 +62,11 @@ class ReadableFile(Protocol):
         """A text that changes when the file is written; empty if this is unknown."""
         ...
 
+    @property
+    def stated_sha256(self) -> Digest | None:
+        """The SHA-256 that a server states for the file, as the Hugging Face hub does; it is not checked."""
+        ...
+
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
         ...
@@ -116,6 +121,7 @@ class OpenFile(ABC):
     name: str
     size_bytes: int
     version: str
+    stated_sha256: Digest | None = None
 
     @abstractmethod
     def read_at(self, offset: int, size: int) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from organs.ingest.files import Progress
-from organs.ingest.spool import spooled, stated_digest
+from organs.ingest.spool import spooled
 from organs.ingest.urls import Hub, RemoteFile, check_endpoint, parse_hub_address
 from organs.registry.assembly import FilePlan, FileStream, clipped
 from organs.registry.digest import Digest
@@ -276,7 +276,7 @@ def pull_from_hub(remote: RemoteFile, file: RangedFile, target: Path, progress: 
     DiskFull, StoreUnwritable, Busy.
     """
     folder = target.parent / SPOOL_FOLDER
-    sha256 = stated_digest(file)
+    sha256 = file.stated_sha256
     with spooled(folder, remote, file, sha256, progress) as copy:
         read_header(copy)
         named = folder / f"{copy.location.name}.done"

@@ -39,9 +39,9 @@ from organs.registry.gguf.split import (
     REASONS_MAX,
     SHARDS_MAX,
     SPLIT_COUNT_KEY,
-    SPLIT_NUMBER_KEY,
     SPLIT_TENSORS_KEY,
     ShardName,
+    check_shards,
     is_shard,
     parse_shard_name,
 )
@@ -461,7 +461,10 @@ def _measure_set(
     """Measure the shards that are on the disk, one after another; return all that were measured in any run."""
     name = source.name.name
     check_tensor_sizes(name, (tensor.size_bytes for file in files for tensor in file.header.tensors))
-    present = _by_number(name, files)
+    order = check_shards(name, [(file.source.path.name, file.header) for file in files])
+    if order.count > SHARDS_MAX:
+        raise BadSplit(name, [f"it has {order.count:,} shards; at most {SHARDS_MAX:,} are measured"])
+    present = {number + 1: files[index] for number, index in order.shards}
     with open_journal(path, is_kept=True) as journal:
         earlier = dict(journal.shards)
         new = {number: _shard_entry(file, number) for number, file in present.items()}
@@ -488,24 +491,6 @@ def _measure_set(
     if not model.missing_shards and model.set_tensor_count not in (None, model.tensor_count):
         raise _mixed(name, path, f"{model.set_tensor_count} tensors announced, but there are {model.tensor_count}")
     return model
-
-
-def _by_number(name: str, files: Sequence[OpenGguf]) -> dict[int, OpenGguf]:
-    """Return the shards by number, from 1, in their order; raises BadSplit."""
-    shards: dict[int, OpenGguf] = {}
-    reasons = []
-    for file in files:
-        count, index = file.header.integer(SPLIT_COUNT_KEY), file.header.integer(SPLIT_NUMBER_KEY)
-        label = file.source.path.name
-        if count is None or index is None or not 0 <= index < count <= SHARDS_MAX:
-            reasons.append(f"{label} is not a shard by its header")
-        elif index + 1 in shards:
-            reasons.append(f"{label} repeats shard {index + 1}")
-        else:
-            shards[index + 1] = file
-    if reasons:
-        raise BadSplit(name, reasons[:REASONS_MAX])
-    return dict(sorted(shards.items()))
 
 
 def _check_set(name: str, journal: Journal, new: Mapping[int, ShardEntry]) -> None:

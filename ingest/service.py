@@ -36,7 +36,7 @@ from organs.ingest.sources import (
     open_headers,
     open_unordered,
 )
-from organs.ingest.spool import spooled, stated_digest
+from organs.ingest.spool import spooled
 from organs.ingest.tools.facts import add_facts, check_stated, known_model, leads_to
 from organs.ingest.tools.places import hub_cache, this_machine
 from organs.registry.assembly import FileStream, plan_file, stored_header
@@ -471,7 +471,7 @@ def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | N
             check_shards(intake.name.name, [(file.source.path.name, file.header) for file in files])
         else:
             files = in_order(intake.name.name, files)
-        reports = [shards.stored_model(file, stated_digest(file.source)) for file in files]
+        reports = [shards.stored_model(file, file.source.stated_sha256) for file in files]
         taken = None
         try:
             for file, report in zip(files, reports, strict=True):
@@ -715,8 +715,7 @@ def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake)
     shards = _ShardIngest(registry, intake, _NameCheck(registry, intake))
     for remote in source.remote:
         served = OpenGguf(file := remote.open(), read_header(file))
-        stated_sha256 = stated_digest(file)
-        stored = shards.stored_model(served, stated_sha256)
+        stored = shards.stored_model(served, file.stated_sha256)
         if stored is not None:
             shards.skip(stored)
             continue
@@ -725,7 +724,7 @@ def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake)
             shards.names.ask()
         else:
             shards.check(served, is_new=True)
-        with spooled(registry.settings.spool, remote, file, stated_sha256, intake.progress) as copy:
+        with spooled(registry.settings.spool, remote, file, file.stated_sha256, intake.progress) as copy:
             dissected = dissect(copy)
             if is_whole:
                 return ingest_files(registry, [dissected], intake, names=shards.names)

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from organs.ingest.files import FileSource, Progress, ReadableFile, sha256_of
+from organs.ingest.files import FileSource, Progress, sha256_of
 from organs.ingest.urls import RemoteFile
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, BadSource, Busy
@@ -36,12 +36,6 @@ KEPT_SECONDS = 7 * 24 * 3600
 """How long the copy of an interrupted fetch, or the folder of a killed process, stays. A later use removes it."""
 _PREFIX = "work-"
 WINDOW_BYTES = REQUESTS * PIECE_BYTES
-
-
-def stated_digest(file: ReadableFile) -> Digest | None:
-    """Return the SHA-256 that the server states for the file, as the Hugging Face hub does; None if it states none."""
-    stated = getattr(file, "linked_sha256", None)
-    return None if stated is None else Digest(stated)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import select
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -493,8 +493,7 @@ _MeasurementValues = msgspec.defstruct(
 def measurement_values(measured: Measurement) -> Raw:
     """Return `measured` as JSON. Numbers that are not finite count as not measured."""
     fingerprint = None if measured.fingerprint is None else measured.fingerprint.hex()
-    values = {field.name: getattr(measured, field.name) for field in fields(Measurement)}
-    return Raw(msgspec.json.encode(values | {"fingerprint": fingerprint}))
+    return Raw(msgspec.json.encode(asdict(measured) | {"fingerprint": fingerprint}))
 
 
 def read_measurement(data: bytes | Raw) -> Measurement:

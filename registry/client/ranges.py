@@ -37,6 +37,7 @@ from organs.registry.client.connection import (
     user_agent,
     wait_seconds,
 )
+from organs.registry.digest import Digest
 from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
 from organs.registry.store.bucket import open_bucket, short_reason
 
@@ -195,8 +196,7 @@ class _Resource:
             raise BadSetting(
                 f"{self.name}: a token is not sent over plain http to another machine, {Address(*origin)}; use https"
             )
-        self.linked_sha256: str | None = None
-        """The SHA-256 that the Hugging Face hub states for the file; None for other servers. It is not checked."""
+        self.stated_sha256: Digest | None = None
         self._client, self._url, self._headers = client, url, dict(headers or {})
         self._server = Address(*origin)
         """The server of the last request, for messages."""
@@ -246,9 +246,9 @@ class _Resource:
     def _note_link(self, response: BaseHTTPResponse) -> None:
         tag = response.headers.get("X-Linked-Etag", "").strip('"')
         if re.fullmatch(r"[0-9a-f]{64}", tag):
-            if self.linked_sha256 not in (None, tag):
+            if self.stated_sha256 not in (None, tag):
                 raise self._changed()
-            self.linked_sha256 = tag
+            self.stated_sha256 = Digest(tag)
 
     def _refuse_status(self, response: BaseHTTPResponse, expected: int) -> None:
         """Raise unless the status is `expected`."""
@@ -331,6 +331,8 @@ class RangedFile(ABC):
     size_bytes: int
     version: str
     """What `version_of` returns; if it is empty, two answers can be of two versions."""
+    stated_sha256: Digest | None = None
+    """The SHA-256 that the Hugging Face hub states for the file; None for other servers. It is not checked."""
     _client: RangeClient
     _first: bytes
     """The first bytes of the file, which are not requested again."""
