@@ -22,7 +22,7 @@ from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
 from organs.web.pages.documentation import documentation_address
 from organs.web.pages.lists import tag_query
-from organs.web.pages.routes import Context, form_token, pages
+from organs.web.pages.routes import form_token, pages
 from organs.web.permissions import may_write
 from organs.web.rate_limits import Counts, SharedCounts, common_counts, limit_rates, limit_reading, take_turns
 from organs.web.render import FILTERS
@@ -34,7 +34,7 @@ SCOPED_LINKS = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admi
 """Links that are shown only to users with the scope: scope, endpoint and label."""
 
 
-def page_head() -> Context:
+def page_head() -> dict[str, object]:
     """Return the head of the page for the current user: `name`, `may_log_in`, `may_log_out`, and `links`.
 
     If the user cannot be determined because of an error, return the head for a user without an account.
@@ -50,7 +50,7 @@ def page_head() -> Context:
             "may_log_out": writes and user.account is not None,
             "links": [(endpoint, label) for scope, endpoint, label in SCOPED_LINKS if writes and user.may(scope)],
         }
-    head: Context = g.head
+    head: dict[str, object] = g.head
     return head
 
 
