@@ -34,9 +34,9 @@ from organs.registry.catalog.tables import (
     Placement,
 )
 from organs.registry.catalog.vocabulary import theta_bin, unique_words
-from organs.registry.fingerprints import VALUES
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, Settings
+from organs.registry.similarity import VALUES
 
 BLOCKS, WIDTH, HIDDEN, VOCABULARY = 32, 2048, 5632, 32_000
 TENSORS = 3 + 9 * BLOCKS

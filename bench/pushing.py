@@ -21,18 +21,18 @@ import numpy as np
 
 from bench.generated import SMALL, weights, write_model
 from bench.load import served
-from organs.ingest.contributions.cut_files import Memory
 from organs.ingest.contributions.push import (
     PushOptions,
     PushReport,
     SilentProgress,
     push,
 )
-from organs.ingest.dissect import DissectedFile, dissect, places
+from organs.ingest.contributions.sending import Memory
+from organs.ingest.dissect import DissectedFile, dissect
 from organs.ingest.files import FileSource
 from organs.ingest.sources import find_sources
 from organs.registry.amounts import size_text
-from organs.registry.anatomy import OrganType, Place
+from organs.registry.anatomy import OrganType, Place, place_of
 from organs.registry.client.connection import Connection
 from organs.registry.gguf import TensorSpec, carry_over, write_file
 
@@ -115,8 +115,8 @@ def tune(base: Path, target: Path, seed: int = 1) -> None:
     shutil.copyfile(base, target)
     with FileSource(base) as source, target.open("r+b") as stream:
         file = dissect(source)
-        for index, (tensor, place) in enumerate(zip(file.header.tensors, places(file.header), strict=True)):
-            if _is_tuned(place):
+        for index, tensor in enumerate(file.header.tensors):
+            if _is_tuned(place_of(tensor.name)):
                 stream.seek(file.tensor_span(tensor).offset)
                 for piece in weights(tensor, np.random.default_rng([seed, index])):
                     stream.write(piece.data)
@@ -126,8 +126,8 @@ def extract_part(whole: Path, target: Path, wanted: Callable[[Place], bool]) -> 
     """Write a GGUF file with the header of `whole` and those of its tensors whose places are `wanted`."""
     with FileSource(whole) as source, target.open("wb") as stream:
         file = dissect(source)
-        chosen = zip(file.header.tensors, places(file.header), strict=True)
-        tensors = [(tensor, _bytes(file, tensor.name)) for tensor, place in chosen if wanted(place)]
+        chosen = [tensor for tensor in file.header.tensors if wanted(place_of(tensor.name))]
+        tensors = [(tensor, _bytes(file, tensor.name)) for tensor in chosen]
         metadata = [carry_over(source, field) for field in file.header.fields]
         write_file(stream, metadata, [(TensorSpec(item.name, item.shape, item.dtype), data) for item, data in tensors])
 

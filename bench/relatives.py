@@ -30,9 +30,9 @@ from organs.registry.catalog.register.counts import FacetKey, facet_ids
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.catalog.tables import Blob, Fingerprint, ModelFileRow, ModelRow, OrganRow, Placement, now
-from organs.registry.fingerprints import VALUES, fingerprint_of
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives import record_relatives
+from organs.registry.similarity import VALUES, fingerprint_of
 
 SHAPE = Architecture(27, 1024, 2048, 1024, 3072, 151_936, 128)
 TENSORS = 291

@@ -35,8 +35,9 @@ from organs.ingest.files import FileSource
 from organs.registry.gguf import DType, MemorySource, dtype_by_name, read_header
 from organs.registry.gguf.quants import can_quantize, decode, quantize
 from organs.registry.gguf.types import DTYPES
-from organs.registry.measure import measure, summarise, zmeasure
+from organs.registry.measure import measure
 from organs.registry.measure.sample import SAMPLE_MAX_ELEMENTS
+from organs.registry.measure.zmeasure import summarise, zmeasure
 from tests.llama_quants import quantised
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"

@@ -220,8 +220,8 @@ def walk_plan(folder: Path, recording: Callable[[], object]) -> None:
 def walk_push(folder: Path, recording: Callable[[], object]) -> None:
     """Push one model to a server of its own process."""
     from bench.load import served
-    from organs.ingest.contributions.cut_files import Memory
     from organs.ingest.contributions.push import PushOptions, SilentProgress, push
+    from organs.ingest.contributions.sending import Memory
     from organs.ingest.sources import find_sources
     from organs.registry.client.connection import Connection
 

@@ -97,7 +97,7 @@ def assemble(
     """
     with fast_imports():
         from organs.cli.compose import ComposeOptions, make_chimera, read_composition
-        from organs.ingest.directory.folder import is_organ_directory
+        from organs.ingest.directory.opening import is_organ_directory
 
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")
@@ -174,7 +174,7 @@ def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> 
 
     with ExitStack() as opened:
         dissected = open_files(opened, directory_source(path))
-        if reasons := [reason for file in dissected for reason in file.unassemblable]:
+        if reasons := [reason for file in dissected for reason in file.front.unassemblable]:
             raise NotAssemblable(str(path), reasons)
         files = [file.source for file in dissected if isinstance(file.source, VirtualFile)]
         targets = gguf_targets(output, [file.path.name for file in files], force)

@@ -43,7 +43,7 @@ def compare(first: str, second: str, prove: bool) -> None:
     same weights, 1e-5 for a light fine-tune, 2 for unrelated models. The likeness is their correlation: 1 and 0. Both
     are estimated from 256 values of each organ, and do not tell which model is better.
     """
-    from organs.registry.lineage import Kinship
+    from organs.registry.similarity import Kinship
 
     with selected_registry() as registry, status_line("compare"):
         result = registry.compare(first, second)
@@ -90,7 +90,7 @@ def _proved(result: Comparison) -> Comparison:
 
 
 def _print_header(result: Comparison) -> None:
-    from organs.registry.lineage import CLOSE, RELATED
+    from organs.registry.similarity import CLOSE, RELATED
 
     def both(first: int, second: int) -> str:
         return str(first) if first == second else f"{first} and {second}"

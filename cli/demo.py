@@ -123,13 +123,13 @@ def _fetch(registry: LocalRegistry) -> None:
 
 
 def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
-    from organs.ingest.service import ingest_all, total_bytes
-    from organs.ingest.sources import find_sources
+    from organs.ingest.service import ingest_all
+    from organs.ingest.sources import find_sources, source_size_bytes
     from organs.registry.catalog.queries.reports import running_totals
 
     sources = find_sources([str(zoo)])
     reports: dict[Path, IngestReport] = {}
-    with progress_bar("ingest", total_bytes(sources), quiet=False) as advance:
+    with progress_bar("ingest", sum(map(source_size_bytes, sources)), quiet=False) as advance:
         for outcome in ingest_all(registry, sources, None, advance):
             if outcome.report is None:
                 raise outcome.error or OrganError("an ingest gave neither a report nor an error")

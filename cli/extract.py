@@ -66,7 +66,7 @@ def extract(model: str, output: Path, force: bool) -> int:
 
 def _models_in(folder: str) -> list[ModelSource]:
     """Return the models in a folder, without organ directories; none if `folder` is something else."""
-    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.directory.opening import is_organ_directory
     from organs.ingest.sources import find_sources, is_gguf_name
 
     path = Path(folder)
@@ -80,7 +80,7 @@ def _models_in(folder: str) -> list[ModelSource]:
 def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool) -> int:
     """Extract each of `sources` into its own folder in `output`: that of its name, with a number if that is taken."""
     from organs.ingest.directory.extract import file_contents
-    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.directory.opening import is_organ_directory
     from organs.ingest.sources import open_files
 
     if is_organ_directory(output):
@@ -129,7 +129,7 @@ def _extracted(contents: Sequence[GgufContent], target: Path, label: str, *, for
 def _contents(opened: ExitStack, model: str, output: Path, *, force: bool) -> list[GgufContent]:
     """Return the files of a GGUF file or of a registered model, which is downloaded from a remote registry."""
     from organs.ingest.directory.extract import file_contents, model_contents
-    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.directory.opening import is_organ_directory
     from organs.ingest.sources import open_files
 
     path = Path(model)

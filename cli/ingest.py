@@ -156,12 +156,13 @@ def _ingested(
 ) -> Iterator[IngestOutcome]:
     """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
     with fast_imports():
-        from organs.ingest.service import always, ingest_all, never, total_bytes
+        from organs.ingest.service import always, ingest_all, never
+        from organs.ingest.sources import source_size_bytes
 
     local = [source for source in sources if not source.remote]
     decide = always if new_version else never
     with local_registry() as registry:
-        with progress_bar("ingest", total_bytes(local), quiet=None if local else True) as advance:
+        with progress_bar("ingest", sum(map(source_size_bytes, local)), quiet=None if local else True) as advance:
 
             def ask(taken: NameTaken) -> bool:
                 """Ask at the terminal whether to register the file as the next version of a taken name."""
@@ -195,7 +196,7 @@ def _print_total(reports: Sequence[IngestReport]) -> None:
 @contextmanager
 def _converted(folder: str) -> Iterator[ModelSource]:
     """Convert the model in safetensors files with the program of the user; return it as a GGUF file."""
-    from organs.ingest.convert import PROGRAM, converted
+    from organs.ingest.sources import PROGRAM, converted
 
     program = os.environ.get(CONVERTER_VARIABLE) or shutil.which(PROGRAM)
     if program is None:
@@ -217,7 +218,7 @@ def _find_sources(
 
     PEFT folders get the base that --base names.
     """
-    from organs.ingest.bases import chosen_base
+    from organs.ingest.peft import chosen_base
     from organs.ingest.sources import find_sources
     from organs.ingest.tools import find_tool_models, sources_of
     from organs.ingest.tools.places import this_machine

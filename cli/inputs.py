@@ -19,7 +19,7 @@ from organs.registry.errors import BadName
 from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
-    from organs.ingest.bases import AdaptedBase
+    from organs.ingest.peft import AdaptedBase
     from organs.ingest.sources import ModelSource
     from organs.ingest.tools.findings import Findings
     from organs.ingest.urls import Hub
@@ -72,7 +72,7 @@ def print_notes(findings: Sequence[Findings]) -> None:
 
 def is_file(text: str) -> bool:
     """Return whether `text` is a GGUF file or a folder with a model, not the name of a registered model."""
-    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.directory.opening import is_organ_directory
     from organs.ingest.peft import is_adapter_folder
 
     path = Path(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from organs.cli.console import (
     first_of,
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
         MeasureOptions,
         MeasureOutcome,
         ReadPlan,
-        Wanted,
     )
     from organs.ingest.sources import ModelSource
     from organs.ingest.urls import Hub
@@ -166,7 +166,7 @@ def measure(
         return fits and (not kinds or place.type.value in kinds)
 
     deleted: list[Path] = []
-    options = MeasureOptions(experts, delete_after, deleted.append)
+    options = MeasureOptions(wanted, experts, delete_after, deleted.append)
     is_table = not (prints_json() or as_csv or is_quiet())
     failures: list[OrganError] = []
     measured = 0
@@ -179,15 +179,15 @@ def measure(
             hint = f"; organ search 'model:{names[0]} expert>=0' lists its experts" if experts else ""
             raise click.UsageError(f"{option} is for files, and {names[0]} is not one{hint}")
         if dry_run:
-            return _print_plans(sources, wanted, options)
+            return _print_plans(sources, options)
         sources += [ModelSource((), parse_model_name(name)) for name in names]
         if as_csv:
             click.echo(sheet_lines([_csv_keys()]), nl=False)
         for number, source in enumerate(sources, 1):
-            if source.remote and experts and not _accepts_cost(source, wanted, options, yes):
+            if source.remote and experts and not _accepts_cost(source, options, yes):
                 failures.append(BadInput(f"{source.label}: not downloaded"))
                 continue
-            outcome = _measured(source, wanted, options, f"measure {number}/{len(sources)}", is_table)
+            outcome = _measured(source, options, f"measure {number}/{len(sources)}", is_table)
             failures += [outcome.error] if outcome.error is not None else []
             measured += outcome.model is not None and bool(outcome.model.tensors)
             _print_measured(outcome, shown, as_csv=as_csv)
@@ -238,11 +238,11 @@ def _measured_sources(paths: Sequence[str], hub: Hub | None) -> list[ModelSource
     return [*dict.fromkeys(source for source in sets.values() if source not in others), *others]
 
 
-def _accepts_cost(source: ModelSource, wanted: Wanted, options: MeasureOptions, yes: bool) -> bool:
+def _accepts_cost(source: ModelSource, options: MeasureOptions, yes: bool) -> bool:
     """Print what the measurement of all experts of a model on a server costs; ask if it is much."""
     from organs.ingest.measuring import plan_reads
 
-    plan = plan_reads(source, wanted, options)
+    plan = plan_reads(source, options)
     print_remark(_plan_text(source, plan))
     if yes or (plan.read_bytes <= ASK_FROM_BYTES and plan.reads <= ASK_FROM_REQUESTS):
         return True
@@ -286,14 +286,14 @@ def _print_merged(paths: Sequence[str], tables: Sequence[str], *, as_csv: bool) 
     return 0
 
 
-def _print_plans(sources: list[ModelSource], wanted: Wanted, options: MeasureOptions) -> int:
+def _print_plans(sources: list[ModelSource], options: MeasureOptions) -> int:
     """Print what a measurement of each source would read."""
     from organs.ingest.measuring import plan_reads
 
     failures: list[OrganError] = []
     for source in sources:
         try:
-            plan = plan_reads(source, wanted, options)
+            plan = plan_reads(source, options)
         except OrganError as error:
             failures.append(error)
             print_failure(str(error))
@@ -348,19 +348,16 @@ def _measure_missing() -> int:
     return CorruptBlob.exit_code if report.unreadable else 0
 
 
-def _measured(
-    source: ModelSource, wanted: Wanted, options: MeasureOptions, label: str, shows_progress: bool
-) -> MeasureOutcome:
+def _measured(source: ModelSource, options: MeasureOptions, label: str, shows_progress: bool) -> MeasureOutcome:
     """Measure files, or read the stored measures of a registered model. Progress ends before anything is printed."""
-    from organs.ingest.journal import journal_path
-    from organs.ingest.measuring import MeasureOutcome, measure_all
+    from organs.ingest.measuring import MeasureOutcome, journal_path, measure_model
     from organs.ingest.sources import source_size_bytes
     from organs.ingest.stored import stored_model
 
     if source.is_registered:
         with local_registry() as registry:
             try:
-                name, model = stored_model(registry, source.name, wanted)
+                name, model = stored_model(registry, source.name, options.wanted)
                 return MeasureOutcome(replace(source, name=name), model, None)
             except Incomplete as error:
                 return MeasureOutcome(source, None, error)
@@ -376,9 +373,11 @@ def _measured(
         progress = download_line(source, label, "measured", quiet=not shows_progress)
     else:
         progress = progress_bar(label, source_size_bytes(source), quiet=not shows_progress)
-    with progress as advance:
-        (outcome,) = measure_all([source], wanted, advance, options)
-    return outcome
+    try:
+        with progress as advance:
+            return MeasureOutcome(source, measure_model(source, replace(options, progress=advance)), None)
+    except OrganError as error:
+        return MeasureOutcome(source, None, error)
 
 
 def _print_measured(outcome: MeasureOutcome, tables: Sequence[str], *, as_csv: bool) -> None:
@@ -603,17 +602,7 @@ def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:
         "shards_count": model.shard_count,
         "missing_shards": list(model.missing_shards),
         "set_tensors_count": model.set_tensor_count,
-        "shards": [
-            {
-                "file": file.location,
-                "shard": file.shard,
-                "size_bytes": file.size_bytes,
-                "tensors_count": file.tensor_count,
-                "selected_count": file.selected_count,
-                "parameters_count": file.parameters,
-            }
-            for file in model.files
-        ],
+        "shards": to_builtins(model.files),
     }
 
 

@@ -207,4 +207,4 @@ def write_text(target: Path, text: str) -> None:
 
     data = text.encode("utf-8")
     with placed(target, len(data)) as file:
-        file.write_at(data, 0)
+        file.append([data])

@@ -38,8 +38,8 @@ from organs.registry.names import parse_model_name
 from organs.registry.settings import DEBUG_VARIABLE, Settings
 
 if TYPE_CHECKING:
-    from organs.ingest.contributions.cut_files import Memory
     from organs.ingest.contributions.push import PushOptions, PushReport
+    from organs.ingest.contributions.sending import Memory
     from organs.ingest.hub import HubUpload
     from organs.ingest.sources import ModelSource
     from organs.registry.client.remote import RemoteRegistry
@@ -142,8 +142,8 @@ def push(
         return _push_to_hub(paths, to, private=private, yes=yes, dry_run=dry_run)
     if private or yes:
         raise click.UsageError("--private and -y are for a push with --to")
-    from organs.ingest.bases import chosen_base
     from organs.ingest.contributions.push import PushOptions
+    from organs.ingest.peft import chosen_base
 
     registry, sources = remote_registry(), _push_sources(paths)
     if name is not None and len(sources) > 1:
@@ -161,8 +161,8 @@ def push(
 
 def _push_each(registry: RemoteRegistry, sources: Sequence[ModelSource], options: PushOptions) -> int:
     """Push each model and print its result; return the exit status."""
-    from organs.ingest.contributions.cut_files import user_memory
     from organs.ingest.contributions.push import push as push_model
+    from organs.ingest.contributions.sending import user_memory
     from organs.ingest.service import with_base
 
     memory, failures, unpublished = user_memory(), list[OrganError](), 0

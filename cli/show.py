@@ -46,7 +46,7 @@ from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import Model
-from organs.registry.entities.organ import MadeOrgan, Measurement, Organ
+from organs.registry.entities.organ import MadeOrgan, Organ, OrganMeasurement
 from organs.registry.entities.storage import OrganStorage, Way
 from organs.registry.errors import BadName, Incomplete, NotFound
 from organs.registry.kinds import KIND_NOTES
@@ -543,7 +543,7 @@ def _stored_of_text(storage: OrganStorage) -> str:
     return text
 
 
-def _print_measurement(measured: Measurement) -> None:
+def _print_measurement(measured: OrganMeasurement) -> None:
     method = plain(measured.method)
     click.echo()
     print_sentence(f"method {method}, {_METHODS[method]}" if method in _METHODS else f"method {method}")

@@ -255,12 +255,12 @@ def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
 
 def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
     """Return the runtime of the options; None for the default one."""
-    from organs.registry.sandbox.process import Limits, Sandbox
+    from organs.registry.sandbox.process import ProcessLimits, Sandbox
     from organs.registry.validation.command import CommandRuntime  # loads HTTP, which composing does not need
 
     if template is not None:
         required = Settings.from_environment(os.environ).requires_sandbox
-        return CommandRuntime(template, Limits(), replace(granted, required=required))
+        return CommandRuntime(template, ProcessLimits(), replace(granted, required=required))
     if granted != Sandbox():
         raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
     return None

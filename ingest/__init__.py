@@ -1,11 +1,8 @@
 """Ingest: from a path to rows and blobs.
 
-sources        find and open files, folders, patterns, split sets, organ directories
+sources        find and open files, folders, patterns, split sets, organ directories; convert safetensors
 safetensors    read safetensors files
-parts          files that were cut by bytes
-bases          the base of an adapter: the facts that a PEFT folder does not have
-peft           PEFT folders, read as adapters in GGUF
-convert        models in safetensors files, converted by the program of llama.cpp
+peft           PEFT folders, read as adapters in GGUF with facts about their base
 urls           find models at https:// and hf:// addresses
 tools          models that other tools keep on this machine
 inventory      what these models are, before an ingest
@@ -15,9 +12,8 @@ dissect        plan how a file is split: the spans that become blobs
 hashing        read a file once and compute its SHA-256, its header's, and those of its pieces
 writing        write a piece as a blob with several threads, or compare it with a stored blob
 pipeline       the threads of one model's ingest, and their coordinator, which alone uses the catalog
-measuring      measure the tensors of files without a registry
+measuring      measure the tensors of files without a registry, with a journal
 stored         the stored measurements of registered models, in the same form
-journal        the journal of an interrupted measurement
 records        convert the results of a run to the record that the catalog registers
 removal        remove files whose bytes are stored and proved
 spool          copies of files on servers, fetched one at a time

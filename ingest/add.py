@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from organs.ingest.bases import chosen_base
+from organs.ingest.peft import chosen_base
 from organs.ingest.service import always, ingest_model, never, with_base
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.errors import BadSource
@@ -58,8 +58,8 @@ def add_model(
         if report.incomplete:
             return AddedModel(report.model, report.created, "incomplete", (report.incomplete,))
         return AddedModel(report.model, report.created, "published")
-    from organs.ingest.contributions.cut_files import user_memory
     from organs.ingest.contributions.push import ALREADY_THERE, PushOptions, SilentProgress, push
+    from organs.ingest.contributions.sending import user_memory
     from organs.registry.client.remote import RemoteRegistry  # loads HTTP, which local registries do not need
 
     assert isinstance(registry, RemoteRegistry)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from organs.ingest.files import BUFFER_BYTES, OpenFile, ReadableFile
+from organs.ingest.files import OpenFile, ReadableFile, read_pieces
 from organs.registry.amounts import names_text
-from organs.registry.anatomy import Place, place_of
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf, TooManyTensors
@@ -100,13 +99,12 @@ class DissectedFile(OpenGguf):
     """One file of a model with its planned pieces: only its header and its padding have been read."""
 
     source: OpenFile
+    front: Front
     arrays: tuple[Span, ...]
     """Metadata arrays and long strings that become separate blobs, in file order."""
     paddings: tuple[tuple[int, bytes], ...]
     """Offsets and bytes of padding that is not all zeros."""
-    tags: tuple[str, ...]
     flags: tuple[str, ...]
-    unassemblable: tuple[str, ...]
     stacks: Mapping[str, int]
     """The number of experts of each stack that is split, by name."""
 
@@ -121,12 +119,8 @@ class DissectedFile(OpenGguf):
         return Span(span.offset + number * size, size)
 
     def pieces(self, span: Span) -> Iterator[memoryview]:
-        """Read the bytes of `span`, at most 4 MiB at a time. Each piece is valid until the next piece is read."""
-        buffer = memoryview(bytearray(min(BUFFER_BYTES, span.size_bytes)))
-        for begin in range(span.offset, span.end, BUFFER_BYTES):
-            piece = buffer[: min(BUFFER_BYTES, span.end - begin)]
-            self.source.read_into(piece, begin)
-            yield piece
+        """Read the bytes of `span` (`read_pieces`)."""
+        return read_pieces(self.source, span.offset, span.size_bytes)
 
     def literals(self) -> Iterator[Span]:
         """Yield the spans of the header without its large arrays, in file order."""
@@ -167,18 +161,12 @@ def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
     return DissectedFile(
         source=source,
         header=header,
+        front=front,
         arrays=large_values(header),
         paddings=paddings,
-        tags=front.tags,
         flags=tuple(front_flags(front, odd_padding=bool(paddings))),
-        unassemblable=front.unassemblable,
         stacks=split_stacks(header.tensors),
     )
-
-
-def places(header: Header) -> list[Place]:
-    """Return the place of every tensor, in listing order."""
-    return [place_of(tensor.name) for tensor in header.tensors]
 
 
 def _odd_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import time
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
@@ -20,6 +22,9 @@ SETTLED_NS = 50_000_000
 
 Progress = Callable[[int], None]
 """Called with the number of newly processed bytes."""
+
+ReportProgress = Callable[[float, str], None]
+"""Called with the progress of a job, from 0 to 1, and the current step. Raises WorkCancelled when it was cancelled."""
 
 
 def no_progress(_size_bytes: int) -> None:
@@ -57,6 +62,11 @@ class ReadableFile(Protocol):
         """A text that changes when the file is written; empty if this is unknown."""
         ...
 
+    @property
+    def stated_sha256(self) -> Digest | None:
+        """The SHA-256 that a server states for the file, as the Hugging Face hub does; it is not checked."""
+        ...
+
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
         ...
@@ -67,27 +77,6 @@ class ReadableFile(Protocol):
 
     def check_unchanged(self) -> None:
         """Raise BadSource if the file has changed since it was opened."""
-        ...
-
-
-class OpenFile(ReadableFile, Protocol):
-    """One GGUF file to ingest: a file on the disk, or a composed one."""
-
-    @property
-    def path(self) -> Path:
-        """The path of the file; of a composed file, its future path."""
-        ...
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
-        ...
-
-    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
-        """Return notes for people, from the digest of the file and those of its organs by offset."""
-        ...
-
-    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
-        """Return the original file, if it is known; `organs` as for `notes`."""
         ...
 
 
@@ -124,7 +113,42 @@ def stamp_text(status: os.stat_result) -> str:
     return digest_of(":".join(map(str, values)).encode())
 
 
-class FileSource:
+class OpenFile(ABC):
+    """One GGUF file to ingest (`ReadableFile`): a file on the disk, or a composed one."""
+
+    path: Path
+    """The path of the file; of a composed file, its future path."""
+    name: str
+    size_bytes: int
+    version: str
+    stated_sha256: Digest | None = None
+
+    @abstractmethod
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
+
+    @abstractmethod
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
+
+    @abstractmethod
+    def check_unchanged(self) -> None:
+        """Raise BadSource if the file has changed since it was opened."""
+
+    def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Return the bytes of each of `spans`; raises as `read_at` does."""
+        return [self.read_at(offset, size) for offset, size in spans]
+
+    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
+        """Return notes for people, from the digest of the file and those of its organs by offset."""
+        return ()
+
+    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
+        """Return the original file, if it is known; `organs` as for `notes`."""
+        return None
+
+
+class FileSource(OpenFile):
     """A regular file, open for reads at an offset from several threads. A context manager."""
 
     def __init__(self, path: Path, copy_of: tuple[Path, str] | None = None) -> None:
@@ -171,26 +195,16 @@ class FileSource:
             data = os.pread(self._descriptor, size, offset)
         except OSError as error:
             raise BadSource(f"{self.name}: {error.strerror} at byte {offset}") from error
-        if len(data) != size:
-            # One read returns at most 2 GiB, and less if a signal interrupts it.
-            data += self.read_at(offset + len(data), size - len(data)) if data else self._refuse_shrunk(offset)
-        return data
-
-    def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each of `spans`; raises as `read_at` does."""
-        return [self.read_at(offset, size) for offset, size in spans]
+        if len(data) == size:
+            return data
+        # One read returns at most 2 GiB, and less if a signal interrupts it.
+        rest = bytearray(size - len(data))
+        fill(memoryview(rest), self._descriptor, offset + len(data), self.name)
+        return data + rest
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
-        done = 0
-        while done < len(buffer):
-            try:
-                read = os.preadv(self._descriptor, [buffer[done:]], offset + done)
-            except OSError as error:
-                raise BadSource(f"{self.name}: {error.strerror} at byte {offset + done}") from error
-            if not read:
-                self._refuse_shrunk(offset + done)
-            done += read
+        fill(buffer, self._descriptor, offset, self.name)
 
     def check_unchanged(self) -> None:
         """Raise BadSource if the file was written or replaced since it was opened."""
@@ -201,22 +215,24 @@ class FileSource:
         if now != self.identity or on_disk != self.identity:
             raise BadSource(f"{self.name}: changed while it was read; nothing was registered")
 
-    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
-        """Return no notes."""
-        return ()
-
-    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
-        """Return None: the origin is unknown."""
-        return None
-
     def close(self) -> None:
         """Close the descriptor; safe to call twice."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
-    def _refuse_shrunk(self, offset: int) -> bytes:
-        raise BadSource(f"{self.name}: ends at byte {offset}, shorter than when it was opened")
+
+def fill(buffer: memoryview, descriptor: int, offset: int, name: str) -> None:
+    """Fill `buffer` from `offset` of an open file; raises BadSource if the file is shorter."""
+    done = 0
+    while done < len(buffer):
+        try:
+            read = os.preadv(descriptor, [buffer[done:]], offset + done)
+        except OSError as error:
+            raise BadSource(f"{name}: {error.strerror} at byte {offset + done}") from error
+        if not read:
+            raise BadSource(f"{name}: ends at byte {offset + done}, shorter than when it was opened")
+        done += read
 
 
 def _refuse_irregular(path: Path, status: os.stat_result) -> None:
@@ -234,6 +250,24 @@ class Bytes(Protocol):
     def check_unchanged(self) -> None:
         """Raise BadSource if the bytes have changed since they were opened."""
         ...
+
+
+def read_pieces(source: Bytes, offset: int, size_bytes: int) -> Iterator[memoryview]:
+    """Read a range of bytes, at most 4 MiB at a time. Each piece is valid until the next piece is read."""
+    buffer = memoryview(bytearray(min(BUFFER_BYTES, size_bytes)))
+    end = offset + size_bytes
+    for begin in range(offset, end, BUFFER_BYTES):
+        piece = buffer[: min(BUFFER_BYTES, end - begin)]
+        source.read_into(piece, begin)
+        yield piece
+
+
+def sha256_of(source: Bytes, offset: int, size_bytes: int) -> Digest:
+    """Return the SHA-256 of a range of bytes."""
+    digest = hashlib.sha256()
+    for piece in read_pieces(source, offset, size_bytes):
+        digest.update(piece)
+    return Digest(digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -259,8 +293,8 @@ class Section:
     source_offset_bytes: int = 0
 
 
-class ComposedFile:
-    """A file of `sections` in rising order without overlap, with zeros elsewhere (`ingest.files.OpenFile`). The sources
+class ComposedFile(OpenFile):
+    """A file of `sections` in rising order without overlap, with zeros elsewhere. The sources
     of the sections are closed by their owner.
     """
 
@@ -286,10 +320,6 @@ class ComposedFile:
         self.read_into(memoryview(data), offset)
         return bytes(data)
 
-    def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each of `spans`; raises as `read_at` does."""
-        return [self.read_at(offset, size) for offset, size in spans]
-
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset`; raises BadSource, and StoreError for a bad blob."""
         end = offset + len(buffer)
@@ -310,14 +340,6 @@ class ComposedFile:
         """Raise BadSource if a source of a section was written or replaced."""
         for source in dict.fromkeys(section.source for section in self._sections):
             source.check_unchanged()
-
-    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
-        """Return no notes."""
-        return ()
-
-    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
-        """Return None: the file was not edited."""
-        return None
 
     def _check(self, offset: int, size: int) -> None:
         if offset + size > self.size_bytes:

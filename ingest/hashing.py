@@ -230,8 +230,13 @@ class FilePass:
             position = 0
             experts: list[HashedPiece] = []
             for piece in pieces:
-                if piece.experts:
-                    emit(self._hashed_stack(piece, experts))
+                if piece.experts:  # a stack, whose bytes the other thread has hashed
+                    assert len(experts) == piece.experts
+                    self._to_hash.join()
+                    digest, self._stack_digest = Digest(self._stack_digest.hexdigest()), hashlib.sha256()
+                    parts = tuple(expert.digest for expert in experts)
+                    nonfinite = sum(expert.nonfinite for expert in experts)
+                    emit(HashedPiece(piece, digest, (), nonfinite=nonfinite, parts=parts))
                     experts = []
                     continue
                 self._pass_over(position, piece.span.offset)
@@ -252,13 +257,6 @@ class FilePass:
         """Hash bytes outside of pieces: the header's small entries, padding."""
         for offset in range(begin, end, BUFFER_BYTES):
             self._read(offset, min(BUFFER_BYTES, end - offset)).release()
-
-    def _hashed_stack(self, piece: Piece, experts: Sequence[HashedPiece]) -> HashedPiece:
-        assert len(experts) == piece.experts
-        self._to_hash.join()
-        digest, self._stack_digest = Digest(self._stack_digest.hexdigest()), hashlib.sha256()
-        parts = tuple(expert.digest for expert in experts)
-        return HashedPiece(piece, digest, (), nonfinite=sum(expert.nonfinite for expert in experts), parts=parts)
 
     def _hash_piece(self, piece: Piece) -> HashedPiece:
         digest = hashlib.sha256()

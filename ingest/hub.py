@@ -9,13 +9,14 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from organs.ingest.spool import spooled, stated_digest
+from organs.ingest.files import Progress
+from organs.ingest.spool import spooled
 from organs.ingest.urls import Hub, RemoteFile, check_endpoint, parse_hub_address
 from organs.registry.assembly import FilePlan, FileStream, clipped
 from organs.registry.digest import Digest
@@ -41,7 +42,7 @@ EXTRA = "hub"
 README = "README.md"
 SPOOL_FOLDER = ".organ-pull"
 """The folder beside the target in which an interrupted pull stays."""
-RETRY_SECONDS = 60.0
+UNSTATED_WAIT_SECONDS = 60.0
 """The wait after 429 if the hub states none."""
 
 
@@ -104,7 +105,7 @@ class HubRepository:
     All methods raise BadHubToken, NotAllowed, NoSuchFile, TooMany, Unreachable, BadReply.
     """
 
-    def __init__(self, hub: Hub, target: HubTarget, *, shows_progress: bool = False) -> None:
+    def __init__(self, hub: Hub, target: HubTarget, *, shows_progress: bool) -> None:
         """Raises MissingExtra without the client, which shows its own progress bars if `shows_progress` is true."""
         try:
             from huggingface_hub import HfApi
@@ -138,7 +139,7 @@ class HubRepository:
         store: BlobStore | None,
         *,
         private: bool,
-        advance: Callable[[int], None],
+        advance: Progress,
     ) -> PushedToHub:
         """Create the repository if it is missing, and add `uploads` in one commit; `store` has the organs of plans.
 
@@ -169,7 +170,7 @@ class HubRepository:
 class PlanStream(io.BufferedIOBase):
     """The bytes of a plan as a file that can be read from any position. They are read from the store, and checked."""
 
-    def __init__(self, store: BlobStore, plan: FilePlan, advance: Callable[[int], None]) -> None:
+    def __init__(self, store: BlobStore, plan: FilePlan, advance: Progress) -> None:
         self._store, self._plan, self._advance = store, plan, advance
         self._position = 0
         self._stream: FileStream | None = None
@@ -262,11 +263,11 @@ def _error_of(error: BaseException, hub: Hub) -> OrganError:
     if status == 404:
         return NoSuchFile(reason)
     if status == 429:
-        return TooMany(reason, RETRY_SECONDS)
+        return TooMany(reason, UNSTATED_WAIT_SECONDS)
     return BadReply(reason) if status < 500 else Unreachable(f"{reason}; run the same command again to continue")
 
 
-def pull_from_hub(remote: RemoteFile, file: RangedFile, target: Path, progress: Callable[[int], None]) -> Digest | None:
+def pull_from_hub(remote: RemoteFile, file: RangedFile, target: Path, progress: Progress) -> Digest | None:
     """Write the GGUF file `remote`, opened as `file`, to `target`, which is replaced.
 
     Return the SHA-256 that the hub states, which was checked; None if it states none. Each range and the header are
@@ -275,7 +276,7 @@ def pull_from_hub(remote: RemoteFile, file: RangedFile, target: Path, progress: 
     DiskFull, StoreUnwritable, Busy.
     """
     folder = target.parent / SPOOL_FOLDER
-    sha256 = stated_digest(file)
+    sha256 = file.stated_sha256
     with spooled(folder, remote, file, sha256, progress) as copy:
         read_header(copy)
         named = folder / f"{copy.location.name}.done"

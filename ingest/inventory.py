@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from organs.ingest.files import BUFFER_BYTES, Progress, sample_spans
 from organs.ingest.sources import ModelSource, open_headers
 from organs.ingest.tools.facts import license_of, stamp_of
@@ -20,11 +22,11 @@ from organs.registry.catalog.queries.model_names import registered_digests
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import Entity
 from organs.registry.errors import OrganError
-from organs.registry.gguf.file_types import FILE_TYPE_KEY, quantisation
-from organs.registry.lineage import Groups
+from organs.registry.gguf.types import FILE_TYPE_KEY, quantisation
 from organs.registry.local import LocalRegistry
 from organs.registry.names import family_name, split_quantisation
 from organs.registry.relatives.resolve import PARENT_KEYS, Identity, folded, match, numbered_parents
+from organs.registry.similarity import Groups
 
 Named = Callable[[str], None]
 """Called with the name of each model before its header is read."""
@@ -53,8 +55,8 @@ class LocalModel(Entity, frozen=True, kw_only=True):
     tensors: int
     parameters: int
     size_bytes: int
-    copies: tuple[LocalFile, ...]
-    registered: str | None
+    copies: tuple[LocalFile, ...] = ()
+    registered: str | None = None
     """The registered model with these bytes, as far as that is known without reading them."""
     distinct_bytes: int | None = None
     """Bytes of tensors that no model before it has; None unless all bytes were read."""
@@ -106,12 +108,8 @@ class _Read:
 
     source: ModelSource
     texts: Mapping[str, str]
-    kind: str
-    encoding: str | None
-    architecture: str | None
-    tensors: int
-    parameters: int
-    size_bytes: int
+    model: LocalModel
+    """The model without its copies."""
     signature: str
     places: dict[tuple[int, int], int]
     """The size in bytes of each file, by device and inode."""
@@ -151,7 +149,7 @@ def take_inventory(
         families=tuple(_families([group[0] for group in groups], models)),
         problems=tuple(problems),
         files=len(read),
-        size_bytes=sum(item.size_bytes for item in read),
+        size_bytes=sum(item.model.size_bytes for item in read),
         disk_bytes=sum(sizes.values()),
         duplicate_bytes=sum(sizes.values()) - sum(model.size_bytes for model in models),
         registered=sum(model.registered is not None for model in models),
@@ -172,17 +170,22 @@ def _read(source: ModelSource) -> _Read:
             samples = b"".join([str(size).encode(), *file.source.read_ranges(spans)])
             signature.update(digest_of(samples).encode())
         statuses = [path.stat() for path in source.paths]
-        return _Read(
-            source=source,
-            texts={field.key: text for field in header.fields if (text := header.text(field.key)) is not None},
+        _, in_name = split_quantisation(source.name.name)
+        matrices = ((one.dtype.name, one.size_bytes) for one in tensors if len(one.shape) > 1)
+        model = LocalModel(
+            name=str(source.name),
+            quantisation=in_name or quantisation(file_type, matrices),
             kind=header.kind(has_tensors=bool(tensors)),
-            encoding=quantisation(
-                file_type, ((one.dtype.name, one.size_bytes) for one in tensors if len(one.shape) > 1)
-            ),
             architecture=header.architecture,
+            license=header.text("general.license"),
             tensors=len(tensors),
             parameters=sum(tensor.elements for tensor in tensors),
             size_bytes=sum(file.header.file_size_bytes for file in files),
+        )
+        return _Read(
+            source=source,
+            texts={field.key: text for field in header.fields if (text := header.text(field.key)) is not None},
+            model=model,
             signature=signature.hexdigest(),
             places={(status.st_dev, status.st_ino): status.st_size for status in statuses},
         )
@@ -237,8 +240,7 @@ def _new_bytes(source: ModelSource, known: set[bytes], progress: Progress) -> in
 
 
 def _model(group: Sequence[_Read], registered: str | None, distinct_bytes: int | None) -> LocalModel:
-    first = group[0]
-    _, in_name = split_quantisation(first.source.name.name)
+    first = group[0].model
     seen: list[dict[tuple[int, int], int]] = []
     copies = []
     for item in group:
@@ -247,15 +249,9 @@ def _model(group: Sequence[_Read], registered: str | None, distinct_bytes: int |
         seen.append(item.places)
         copies.append(LocalFile(tool=item.source.tool, name=str(item.source.name), paths=paths, is_link=is_link))
     texts = [text for item in group for text in item.source.texts]
-    return LocalModel(
-        name=str(first.source.name),
-        quantisation=in_name or first.encoding,
-        kind=first.kind,
-        architecture=first.architecture,
-        license=first.texts.get("general.license") or license_of(texts),
-        tensors=first.tensors,
-        parameters=first.parameters,
-        size_bytes=first.size_bytes,
+    return replace(
+        first,
+        license=first.license or license_of(texts),
         copies=tuple(copies),
         registered=registered,
         distinct_bytes=distinct_bytes,
@@ -299,15 +295,15 @@ def _joined(read: Sequence[_Read]) -> Groups:
             name.namespace,
             name.name,
             texts.get("general.name", ""),
-            item.architecture or "",
+            item.model.architecture or "",
             texts.get("general.organization", ""),
             texts.get("general.version", ""),
             texts.get("general.repo_url", ""),
         )
         identities.append(identity)
-        groups.join(index, ("stem", item.architecture, folded(split_quantisation(identity.name)[0])))
+        groups.join(index, ("stem", item.model.architecture, folded(split_quantisation(identity.name)[0])))
         if basename := folded(texts.get("general.basename", "")):
-            groups.join(index, ("basename", item.architecture, basename))
+            groups.join(index, ("basename", item.model.architecture, basename))
         for own_name in {folded(identity.name), folded(identity.title)} - {""}:
             by_name.setdefault(own_name, []).append(index)
     for index, item in enumerate(read):

@@ -1,91 +1,107 @@
 """Measurement of the tensors of files without a registry. Nothing is stored, except in a journal.
 
+The journal is that of a measurement that is not complete, because it was interrupted, or because shards are missing:
+the next run with the same source continues after it.
+
 A split set of which shards are missing is measured too. Its measurements stay in a journal in the user's cache folder,
 until the last shard was measured in any later run. So a large model can be measured with room for one shard.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field, fields, replace
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
+import msgspec
+import platformdirs
+from msgspec import Meta, Struct, field
 from threadpoolctl import threadpool_limits
 
 from organs.ingest.dissect import OpenGguf, check_tensor_sizes
 from organs.ingest.files import FileIdentity, FileSource, Progress, no_progress
-from organs.ingest.journal import (
-    Journal,
-    JournalEntry,
-    Key,
-    ShardEntry,
-    file_version,
-    journal_path,
-    open_journal,
-    read_journal,
-)
 from organs.ingest.sources import ModelSource, in_order, open_headers
 from organs.registry.anatomy import Place, place_of
-from organs.registry.errors import BadSource, BadSplit, OrganError, StoreUnwritable
+from organs.registry.digest import digest_of
+from organs.registry.entities.base import prepared
+from organs.registry.errors import BadSource, BadSplit, Busy, OrganError, StoreUnwritable
 from organs.registry.experts import expert_count
 from organs.registry.gguf import DType, TensorInfo, dtype_by_name
 from organs.registry.gguf.split import (
     REASONS_MAX,
     SHARDS_MAX,
     SPLIT_COUNT_KEY,
-    SPLIT_NUMBER_KEY,
     SPLIT_TENSORS_KEY,
     ShardName,
+    check_shards,
     is_shard,
     parse_shard_name,
 )
+from organs.registry.gguf.types import SIZE_MAX
 from organs.registry.measure import Measurement, measure, required_reads
+from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.names import ModelName, name_from_text
+from organs.registry.store.files import Files, lock_file
 
 WAITING_THREADS = 2
 """Additional threads that wait for a server."""
 RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE = 1e-4, 1e-4
 """Measurements of the same bytes on two machines differ by less."""
+Quantity = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
+ShardNumber = Annotated[int, Meta(ge=1, le=SHARDS_MAX)]
 Wanted = Callable[[str, Place], bool]
 """Returns whether to measure the tensor of that name and place."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredTensor:
-    """A tensor, or an expert of a stack, with its place and its measurement. `shape` has the row length first."""
+class MeasuredTensor(Struct, frozen=True, kw_only=True):
+    """A tensor, or an expert of a stack, with its measurement."""
 
-    name: str
-    place: Place
-    dtype: str
-    shape: tuple[int, ...]
-    elements: int
-    size_bytes: int
-    measurement: Measurement
+    name: str = field(name="tensor")
     expert: int | None = None
     """The number of the expert in the tensor, from 0; None for the whole tensor."""
+    dtype: str
+    shape: tuple[int, ...]
+    """Row length first; that of the expert if it is one."""
+    measurement: Measurement
+    foreign_bytes: int = 0
+    """The size of a tensor of a foreign type, which does not follow from its shape; else 0."""
+
+    @property
+    def place(self) -> Place:
+        """The place of the tensor in a model."""
+        return place_of(self.name)
+
+    @property
+    def elements(self) -> int:
+        """The number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the tensor or of the expert."""
+        return self.foreign_bytes or dtype_by_name(self.dtype).size_bytes(self.elements)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredFile:
-    """One file of a measured model."""
+class MeasuredFile(Struct, frozen=True, kw_only=True):
+    """One file of a measured model, with its names in JSON."""
 
-    location: str = field(compare=False)
-    size_bytes: int
-    tensor_count: int
-    """Number of all its tensors, selected or not."""
-    selected_count: int
-    """Number of its tensors among those of the model."""
-    parameters: int
-    shard: int = 1
+    location: str = field(name="file")
+    shard: ShardNumber = 1
     """The number of the shard, from 1."""
+    size_bytes: Quantity
+    tensor_count: Quantity = field(name="tensors_count")
+    """Number of all its tensors, selected or not."""
+    selected_count: Quantity
+    """Number of its tensors among those of the model."""
+    parameters: Quantity = field(name="parameters_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +110,30 @@ class MeasuredModel:
 
     architecture: str | None
     title: str | None
-    size_bytes: int
-    """Size of all its files."""
-    tensor_count: int
-    """Number of all its tensors, selected or not."""
-    parameters: int
-    """Number of values of all its tensors, selected or not."""
+    files: tuple[MeasuredFile, ...]
+    """The measured files, in their order."""
     tensors: tuple[MeasuredTensor, ...]
     experts: tuple[MeasuredTensor, ...] = ()
     """The experts of the stacks among `tensors`, if they were measured one by one."""
-    files: tuple[MeasuredFile, ...] = ()
-    """The measured files, in their order."""
     shard_count: int = 1
     """Number of the shards of the complete model."""
     set_tensor_count: int | None = None
     """Number of the tensors of the complete model, as the header of a shard states it."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of all its files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def tensor_count(self) -> int:
+        """Number of all its tensors, selected or not."""
+        return sum(file.tensor_count for file in self.files)
+
+    @property
+    def parameters(self) -> int:
+        """Number of values of all its tensors, selected or not."""
+        return sum(file.parameters for file in self.files)
 
     @property
     def missing_shards(self) -> tuple[int, ...]:
@@ -128,14 +153,34 @@ class MeasureOutcome:
 
 @dataclass(frozen=True, slots=True)
 class MeasureOptions:
-    """What a measurement does besides measuring tensors."""
+    """What is measured, and what a measurement does besides."""
 
+    wanted: Wanted | None = None
+    """Selects the tensors to measure; None selects all."""
     experts: bool = False
     """Also measure each expert of each stack of experts, as a matrix of its own."""
     delete_after: bool = False
     """Delete each local shard when all its measurements are durable in the journal."""
     on_delete: Callable[[Path], None] = lambda _path: None
     """Called for each deleted file."""
+    progress: Progress = no_progress
+    """Called with the number of newly processed bytes; their sum is the size of the source."""
+
+    def has(self, name: str) -> bool:
+        """Return whether the tensor `name` is to be measured."""
+        return self.wanted is None or self.wanted(name, place_of(name))
+
+    def items(self, file: OpenGguf) -> list[_SelectedTensor]:
+        """Return the selected tensors of a file in order; after each stack, its experts if they are measured."""
+        items = []
+        for position, tensor in enumerate(file.header.tensors):
+            if not self.has(tensor.name):
+                continue
+            experts = _experts_in(tensor) if self.experts else 0
+            items.append(_SelectedTensor(file, tensor, position, None, 0 if experts else tensor.size_bytes))
+            each = tensor.size_bytes // experts if experts else 0
+            items += [_SelectedTensor(file, tensor, position, number, each) for number in range(experts)]
+        return items
 
 
 NO_OPTIONS = MeasureOptions()
@@ -154,63 +199,44 @@ class ReadPlan:
     reads: int
     """Number of reads, which are requests if the files are on a server."""
     read_bytes: int
-    experts: int = 0
+    experts: int
     """Number of the experts that are measured one by one."""
-    known_experts: int = 0
+    known_experts: int
 
 
-def measure_all(
-    sources: Iterable[ModelSource],
-    wanted: Wanted | None = None,
-    progress: Progress = no_progress,
-    options: MeasureOptions = NO_OPTIONS,
-) -> Iterator[MeasureOutcome]:
-    """Measure `sources` one after another; an error does not stop the next one."""
-    for source in sources:
-        try:
-            yield MeasureOutcome(source, measure_model(source, wanted, progress, options), None)
-        except OrganError as error:
-            yield MeasureOutcome(source, None, error)
-
-
-def measure_model(
-    source: ModelSource,
-    wanted: Wanted | None = None,
-    progress: Progress = no_progress,
-    options: MeasureOptions = NO_OPTIONS,
-) -> MeasuredModel:
+def measure_model(source: ModelSource, options: MeasureOptions = NO_OPTIONS) -> MeasuredModel:
     """Measure the tensors of one model, in threads; raises BadInput for invalid files.
 
-    Memory does not depend on the size of tensors: a limited sample of each is read. `progress` is called with the
-    number of newly processed bytes; their sum is the size of the source. Measurements of files on a server are kept in
-    a journal until all are done: after an interruption, the next call continues. Raises Unreachable, NotFound,
-    NotAllowed for these.
+    Memory does not depend on the size of tensors: a limited sample of each is read. Measurements of files on a server
+    are kept in a journal until all are done: after an interruption, the next call continues. Raises Unreachable,
+    NotFound, NotAllowed for these.
 
     If shards are missing on the disk, those that are there are measured, and their measurements are kept. The result
     has all shards that were measured in this and in earlier calls. Raises BadSplit for shards of different models.
     """
-    selection = _TensorSelection(wanted, options.experts)
     with ExitStack() as opened:
         files = open_headers(opened, _present(source))
         if options.delete_after:
             _check_deletable(source, files)
         path = set_journal_path(source)
         if path is not None and (options.delete_after or _lacks_shards(files)):
-            return _measure_set(source, files, path, selection, options, progress)
-        return _measure_files(opened, source, in_order(source.name.name, files), selection, progress)
+            return _measure_set(source, files, path, options)
+        return _measure_files(opened, source, in_order(source.name.name, files), options)
 
 
-def plan_reads(source: ModelSource, wanted: Wanted | None = None, options: MeasureOptions = NO_OPTIONS) -> ReadPlan:
+def plan_reads(source: ModelSource, options: MeasureOptions = NO_OPTIONS) -> ReadPlan:
     """Return what `measure_model` would read of `source`; only the headers are read. Raises as `measure_model`."""
-    selection = _TensorSelection(wanted, options.experts)
     with ExitStack() as opened:
         files = open_headers(opened, _present(source))
         path = set_journal_path(source)
         if path is None or not _lacks_shards(files):
             files = in_order(source.name.name, files)
             path = journal_path(source.locations) if source.remote else path if options.delete_after else None
-        known = {} if path is None else read_journal(path)
-        items = [item for file in files for item in selection.items(file)]
+        known: Mapping[Key, JournalEntry] = {}
+        if path is not None:
+            with suppress(OSError):  # there is no journal
+                known = _read_lines(path)[0]
+        items = [item for file in files for item in options.items(file)]
         missing = [item for item in items if item.key not in known]
         costs = [_read_cost(item.shape, item.tensor.dtype, bool(source.remote)) for item in missing]
         experts = sum(item.expert is not None for item in items)
@@ -272,55 +298,38 @@ class _SelectedTensor:
         data = self.file.source.read_ranges([(begin + offset, size) for offset, size in spans])
         sample = dict(zip(spans, data, strict=True))
         measurement = measure(lambda offset, size: sample[offset, size], self.shape, dtype)
-        foreign_bytes = self.tensor.size_bytes if dtype.is_foreign else 0
-        return JournalEntry(*self.key, self.position, dtype.name, self.shape, measurement, foreign_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _TensorSelection:
-    """The tensors to measure."""
-
-    wanted: Wanted | None
-    experts: bool
-
-    def has(self, name: str) -> bool:
-        """Return whether the tensor `name` is to be measured."""
-        return self.wanted is None or self.wanted(name, place_of(name))
-
-    def items(self, file: OpenGguf) -> list[_SelectedTensor]:
-        """Return the selected tensors of a file in order; after each stack, its experts if they are measured."""
-        items = []
-        for position, tensor in enumerate(file.header.tensors):
-            if not self.has(tensor.name):
-                continue
-            experts = _experts_in(tensor) if self.experts else 0
-            items.append(_SelectedTensor(file, tensor, position, None, 0 if experts else tensor.size_bytes))
-            each = tensor.size_bytes // experts if experts else 0
-            items += [_SelectedTensor(file, tensor, position, number, each) for number in range(experts)]
-        return items
+        return JournalEntry(
+            file=self.key.file,
+            name=self.tensor.name,
+            expert=self.expert,
+            position=self.position,
+            dtype=dtype.name,
+            shape=self.shape,
+            measurement=measurement,
+            foreign_bytes=self.tensor.size_bytes if dtype.is_foreign else 0,
+        )
 
 
 def version_of(file: OpenGguf) -> str:
     """Return a digest that changes when the file is written."""
     source = file.source
-    return file_version(source.name, source.size_bytes, source.version)
+    return digest_of(f"{source.name}\n{source.size_bytes}\n{source.version}".encode())
 
 
 def _measure_files(
     opened: ExitStack,
     source: ModelSource,
     files: Sequence[OpenGguf],
-    selection: _TensorSelection,
-    progress: Progress,
+    options: MeasureOptions,
 ) -> MeasuredModel:
     """Measure all files of a model."""
     journal = opened.enter_context(open_journal(journal_path(source.locations))) if source.remote else None
-    selected = [selection.items(file) for file in files]
+    selected = [options.items(file) for file in files]
     before = set() if journal is None else set(journal.known)
-    entries = iter(list(_measure_in_threads([item for items in selected for item in items], journal, progress)))
+    entries = iter(list(_measure_in_threads([item for items in selected for item in items], journal, options.progress)))
     measured = [list(islice(entries, len(items))) for items in selected]
     for file, items in zip(files, selected, strict=True):
-        _end_of_file(file, items, progress)
+        _end_of_file(file, items, options.progress)
     if journal is not None and before <= {item.key for items in selected for item in items}:
         journal.delete()  # the journal of a larger selection stays for the run that continues it
     shards = [_shard_entry(file, number) for number, file in enumerate(files, 1)]
@@ -329,42 +338,23 @@ def _measure_files(
 
 def _model(shards: Sequence[tuple[ShardEntry, Sequence[JournalEntry]]]) -> MeasuredModel:
     """Return a model from its files in order, each with its measured tensors and experts in order."""
-    measured = []
-    for shard, entries in shards:
-        tensors = []
-        for entry in entries:
-            elements = math.prod(entry.shape)
-            tensor = MeasuredTensor(
-                name=entry.tensor,
-                place=place_of(entry.tensor),
-                dtype=entry.dtype,
-                shape=entry.shape,
-                elements=elements,
-                size_bytes=entry.foreign_bytes or dtype_by_name(entry.dtype).size_bytes(elements),
-                measurement=entry.measurement,
-                expert=entry.expert,
-            )
-            tensors.append(tensor)
-        measured.append((shard, tensors))
+    tensors = [entry for _, entries in shards for entry in entries]
     files = tuple(
         MeasuredFile(
             location=shard.location,
             size_bytes=shard.size_bytes,
             tensor_count=shard.tensor_count,
-            selected_count=sum(tensor.expert is None for tensor in tensors),
+            selected_count=sum(entry.expert is None for entry in entries),
             parameters=shard.parameters,
             shard=shard.number,
         )
-        for shard, tensors in measured
+        for shard, entries in shards
     )
     return MeasuredModel(
         architecture=next((shard.architecture for shard, _ in shards if shard.architecture is not None), None),
         title=next((shard.title for shard, _ in shards if shard.title is not None), None),
-        size_bytes=sum(file.size_bytes for file in files),
-        tensor_count=sum(file.tensor_count for file in files),
-        parameters=sum(file.parameters for file in files),
-        tensors=tuple(tensor for _, tensors in measured for tensor in tensors if tensor.expert is None),
-        experts=tuple(tensor for _, tensors in measured for tensor in tensors if tensor.expert is not None),
+        tensors=tuple(tensor for tensor in tensors if tensor.expert is None),
+        experts=tuple(tensor for tensor in tensors if tensor.expert is not None),
         files=files,
         shard_count=shards[0][0].shard_count if shards else 1,
         set_tensor_count=shards[0][0].set_tensor_count if shards else None,
@@ -452,7 +442,7 @@ def _shard_entry(file: OpenGguf, number: int) -> ShardEntry:
         number=number,
         shard_count=(header.integer(SPLIT_COUNT_KEY) or 1) if is_shard(header) else 1,
         set_tensor_count=header.integer(SPLIT_TENSORS_KEY) if is_shard(header) else None,
-        tensors_sha256=hashlib.sha256(table.encode("utf-8", "surrogateescape")).hexdigest(),
+        tensors_sha256=digest_of(table.encode("utf-8", "surrogateescape")),
         tensor_count=len(header.tensors),
         expert_count=sum(map(_experts_in, header.tensors)),
         parameters=sum(tensor.elements for tensor in header.tensors),
@@ -466,33 +456,34 @@ def _measure_set(
     source: ModelSource,
     files: Sequence[OpenGguf],
     path: Path,
-    selection: _TensorSelection,
     options: MeasureOptions,
-    progress: Progress,
 ) -> MeasuredModel:
     """Measure the shards that are on the disk, one after another; return all that were measured in any run."""
     name = source.name.name
     check_tensor_sizes(name, (tensor.size_bytes for file in files for tensor in file.header.tensors))
-    present = _by_number(name, files)
+    order = check_shards(name, [(file.source.path.name, file.header) for file in files])
+    if order.count > SHARDS_MAX:
+        raise BadSplit(name, [f"it has {order.count:,} shards; at most {SHARDS_MAX:,} are measured"])
+    present = {number + 1: files[index] for number, index in order.shards}
     with open_journal(path, is_kept=True) as journal:
         earlier = dict(journal.shards)
         new = {number: _shard_entry(file, number) for number, file in present.items()}
         _check_set(name, journal, new)
         measured: dict[int, list[JournalEntry]] = {}
         for number, file in present.items():
-            items = selection.items(file)
-            measured[number] = list(_measure_in_threads(items, journal, progress))
-            _end_of_file(file, items, progress)
+            items = options.items(file)
+            measured[number] = list(_measure_in_threads(items, journal, options.progress))
+            _end_of_file(file, items, options.progress)
             _check_repeated(name, file, measured[number], earlier.get(number), journal)
             if earlier.get(number) != new[number]:
                 journal.add_shard(new[number])
-            all_items = _TensorSelection(None, selection.experts).items(file)
+            all_items = replace(options, wanted=None).items(file)
             if options.delete_after and all(item.key in journal.known for item in all_items):
                 journal.sync()
                 _delete(file)
                 options.on_delete(Path(file.source.path))
         for number, shard in earlier.items():
-            if number not in present and (entries := _kept_entries(shard, selection, journal)) is not None:
+            if number not in present and (entries := _kept_entries(shard, options, journal)) is not None:
                 measured[number] = entries
         if not measured:
             raise BadSource(f"{source.label}: no shard is on the disk, and none was measured completely before")
@@ -500,24 +491,6 @@ def _measure_set(
     if not model.missing_shards and model.set_tensor_count not in (None, model.tensor_count):
         raise _mixed(name, path, f"{model.set_tensor_count} tensors announced, but there are {model.tensor_count}")
     return model
-
-
-def _by_number(name: str, files: Sequence[OpenGguf]) -> dict[int, OpenGguf]:
-    """Return the shards by number, from 1, in their order; raises BadSplit."""
-    shards: dict[int, OpenGguf] = {}
-    reasons = []
-    for file in files:
-        count, index = file.header.integer(SPLIT_COUNT_KEY), file.header.integer(SPLIT_NUMBER_KEY)
-        label = file.source.path.name
-        if count is None or index is None or not 0 <= index < count <= SHARDS_MAX:
-            reasons.append(f"{label} is not a shard by its header")
-        elif index + 1 in shards:
-            reasons.append(f"{label} repeats shard {index + 1}")
-        else:
-            shards[index + 1] = file
-    if reasons:
-        raise BadSplit(name, reasons[:REASONS_MAX])
-    return dict(sorted(shards.items()))
 
 
 def _check_set(name: str, journal: Journal, new: Mapping[int, ShardEntry]) -> None:
@@ -561,7 +534,7 @@ def _check_repeated(
     if earlier is None:
         return
     for entry in entries:
-        before = journal.known.get(Key(earlier.file, entry.tensor, entry.expert))
+        before = journal.known.get(Key(earlier.file, entry.name, entry.expert))
         if before is not None and not is_equal(before.measurement, entry.measurement):
             reason = f"has other values in its samples than shard {earlier.number} had when it was measured before"
             raise _mixed(name, journal.path, f"{file.source.name} {reason}")
@@ -581,14 +554,14 @@ def is_equal(one: Measurement, other: Measurement) -> bool:
     return True
 
 
-def _kept_entries(shard: ShardEntry, selection: _TensorSelection, journal: Journal) -> list[JournalEntry] | None:
+def _kept_entries(shard: ShardEntry, options: MeasureOptions, journal: Journal) -> list[JournalEntry] | None:
     """Return the selected measurements of a shard that is not on the disk; None if it was not measured completely."""
     entries = [entry for entry in journal.known.values() if entry.file == shard.file]
     experts = sum(entry.expert is not None for entry in entries)
-    if len(entries) - experts != shard.tensor_count or (selection.experts and experts != shard.expert_count):
+    if len(entries) - experts != shard.tensor_count or (options.experts and experts != shard.expert_count):
         return None
     entries.sort(key=lambda entry: (entry.position, -1 if entry.expert is None else entry.expert))
-    return [entry for entry in entries if selection.has(entry.tensor) and (entry.expert is None or selection.experts)]
+    return [entry for entry in entries if options.has(entry.name) and (entry.expert is None or options.experts)]
 
 
 def _check_deletable(source: ModelSource, files: Sequence[OpenGguf]) -> None:
@@ -618,3 +591,150 @@ def _delete(file: OpenGguf) -> None:
     except OSError as error:
         raise StoreUnwritable(f"{source.path}: cannot be deleted: {error.strerror}") from error
     source.close()  # the space is free when no process has the file open
+
+
+LINE_MAX_BYTES = 1024 * 1024
+_FORMAT = f"organ measure 2 {THETA_METHOD} {SPECTRAL_METHOD}"
+
+
+class Key(NamedTuple):
+    """The key of a measurement."""
+
+    file: str
+    """The version of a file (see `version_of`)."""
+    tensor: str
+    expert: int | None = None
+    """The number of an expert in the tensor, from 0; None for the whole tensor."""
+
+
+class JournalEntry(MeasuredTensor, frozen=True, kw_only=True, tag="tensor"):
+    """A measured tensor, or a measured expert of it, in a journal."""
+
+    file: str
+    """The version of its file."""
+    position: int
+    """The place of the tensor in its file, from 0."""
+
+    @property
+    def key(self) -> Key:
+        return Key(self.file, self.name, self.expert)
+
+
+class ShardEntry(msgspec.Struct, frozen=True, kw_only=True, tag="shard"):
+    """A shard of which measurements are in the journal; the shard itself may be deleted."""
+
+    file: str
+    """The version of the file."""
+    location: str
+    number: int
+    """From 1."""
+    shard_count: int
+    """The number of shards of the complete set."""
+    set_tensor_count: int | None
+    """The number of tensors in the complete set, as the header states it."""
+    tensors_sha256: str
+    """A digest of the names, types and shapes of its tensors."""
+    tensor_count: int
+    expert_count: int
+    """The number of experts in its stacks of experts."""
+    parameters: int
+    size_bytes: int
+    architecture: str | None
+    title: str | None
+
+
+def journal_path(sources: Sequence[str]) -> Path:
+    """Return the path of the journal for the files with these addresses, in the user's cache folder."""
+    name = digest_of("\n".join(sources).encode())[:32]
+    return Path(platformdirs.user_cache_dir("organ-registry")) / "measure" / f"{name}.jsonl"
+
+
+@dataclass(slots=True)
+class Journal:
+    """The measurements of a run so far. Each is written at once, so a run that is killed loses at most one."""
+
+    known: dict[Key, JournalEntry]
+    """The measurements of earlier runs and of this run."""
+    shards: dict[int, ShardEntry]
+    """The shards by number; of several versions of one shard, the last."""
+    path: Path
+    _descriptor: int
+
+    def add(self, entry: JournalEntry) -> None:
+        """Write a measurement; raises StoreUnwritable. Several threads may call it."""
+        self._write(entry)
+        self.known[entry.key] = entry
+
+    def add_shard(self, entry: ShardEntry) -> None:
+        """Write a shard; raises StoreUnwritable."""
+        self._write(entry)
+        self.shards[entry.number] = entry
+
+    def sync(self) -> None:
+        """Make all that was written durable; raises StoreUnwritable."""
+        try:
+            os.fsync(self._descriptor)
+            Files().sync_folder(self.path.parent)
+        except OSError as error:
+            raise StoreUnwritable(f"{self.path}: {error.strerror}") from error
+
+    def delete(self) -> None:
+        """Delete the journal: all its measurements were used."""
+        with suppress(OSError):
+            self.path.unlink()
+
+    def _write(self, entry: JournalEntry | ShardEntry) -> None:
+        line = msgspec.json.encode(entry) + b"\n"
+        try:
+            written = os.write(self._descriptor, line)
+        except OSError as error:
+            raise StoreUnwritable(f"the journal cannot be written: {error.strerror}") from error
+        if written < len(line):
+            raise StoreUnwritable("the journal cannot be written: the disk is full")
+
+
+@contextmanager
+def open_journal(path: Path, *, is_kept: bool = False) -> Iterator[Journal]:
+    """Open the journal at `path`, or create it.
+
+    An incomplete last line is discarded, and a journal of other methods too; if `is_kept`, such a journal raises
+    BadSource, because the measured files may be deleted. Raises Busy if another process measures the same source,
+    StoreUnwritable.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StoreUnwritable(f"{path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb+", buffering=0) as file:
+        lock_file(descriptor, path, Busy("another process measures this source: wait until it is done"))
+        known, shards, size_bytes = _read_lines(path)
+        if is_kept and not size_bytes and os.fstat(descriptor).st_size > len(_FORMAT) + 1:
+            raise BadSource(f"{path}: this journal is of another version of the program; move it away to start again")
+        file.truncate(size_bytes)
+        if not size_bytes:
+            file.write(_FORMAT.encode() + b"\n")
+        yield Journal(known, shards, path, descriptor)
+
+
+def _read_lines(path: Path) -> tuple[dict[Key, JournalEntry], dict[int, ShardEntry], int]:
+    """Return the entries in the valid lines at the beginning of a journal, and the size of these lines in bytes."""
+    known: dict[Key, JournalEntry] = {}
+    shards: dict[int, ShardEntry] = {}
+    decoder = msgspec.json.Decoder(prepared(JournalEntry | ShardEntry))
+    with path.open("rb") as file:
+        first = file.readline(LINE_MAX_BYTES)
+        if first != _FORMAT.encode() + b"\n":
+            return {}, {}, 0
+        size_bytes = len(first)
+        while (line := file.readline(LINE_MAX_BYTES)).endswith(b"\n"):
+            try:
+                entry = decoder.decode(line)
+            except msgspec.DecodeError:
+                break
+            if isinstance(entry, ShardEntry):
+                shards[entry.number] = entry
+            else:
+                known[entry.key] = entry
+            size_bytes += len(line)
+    return known, shards, size_bytes

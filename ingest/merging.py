@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
-from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, is_equal
-from organs.registry.anatomy import place_of
+from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, Quantity, ShardNumber, is_equal
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource, UnsupportedDType
-from organs.registry.fingerprints import FINGERPRINT_PATTERN
 from organs.registry.gguf import dtype_by_name
-from organs.registry.gguf.split import SHARDS_MAX
 from organs.registry.gguf.types import NAME_MAX_BYTES, SIZE_MAX
 from organs.registry.measure import Measurement
+from organs.registry.similarity import FINGERPRINT_PATTERN
 
 JSON_NAMES: Mapping[str, str] = {"theta": "theta_degrees", "sample_size": "sample_count"}
 """Members of a measurement that have another name in JSON and CSV."""
@@ -32,26 +30,14 @@ REPORT_MAX_BYTES = 512 * 1024 * 1024
 """The largest file of reports."""
 _SHAPE = re.compile(r"[0-9]{1,19}(x[0-9]{1,19}){0,3}", re.ASCII)
 
-_Count = Annotated[int, Meta(ge=0, le=SIZE_MAX)]
-_Shard = Annotated[int, Meta(ge=1, le=SHARDS_MAX)]
-
-
-class _ReportedFile(msgspec.Struct, frozen=True):
-    file: str
-    shard: _Shard
-    size_bytes: _Count
-    tensors_count: _Count
-    selected_count: _Count
-    parameters_count: _Count
-
 
 class _Report(msgspec.Struct, frozen=True):
     error: str | None = None
     architecture: str | None = None
     title: str | None = None
-    shards_count: _Shard = 1
-    set_tensors_count: _Count | None = None
-    shards: list[_ReportedFile] = []  # msgspec copies it
+    shards_count: ShardNumber = 1
+    set_tensors_count: Quantity | None = None
+    shards: tuple[MeasuredFile, ...] = ()
     tensors: list[msgspec.Raw] = []
     experts: list[msgspec.Raw] = []
 
@@ -60,8 +46,8 @@ class _Row(msgspec.Struct, frozen=True):
     tensor: Annotated[str, Meta(min_length=1, max_length=NAME_MAX_BYTES)]
     dtype: str
     shape: str
-    size_bytes: _Count = 0
-    expert: _Count | None = None
+    size_bytes: Quantity = 0
+    expert: Quantity | None = None
     fingerprint: Annotated[str, Meta(pattern=FINGERPRINT_PATTERN)] | None = None
 
 
@@ -104,22 +90,9 @@ def _model(line: bytes) -> MeasuredModel:
     return MeasuredModel(
         architecture=report.architecture,
         title=report.title,
-        size_bytes=sum(file.size_bytes for file in report.shards),
-        tensor_count=sum(file.tensors_count for file in report.shards),
-        parameters=sum(file.parameters_count for file in report.shards),
+        files=report.shards,
         tensors=tuple(map(_tensor, report.tensors)),
         experts=tuple(map(_tensor, report.experts)),
-        files=tuple(
-            MeasuredFile(
-                location=file.file,
-                size_bytes=file.size_bytes,
-                tensor_count=file.tensors_count,
-                selected_count=file.selected_count,
-                parameters=file.parameters_count,
-                shard=file.shard,
-            )
-            for file in report.shards
-        ),
         shard_count=report.shards_count,
         set_tensor_count=report.set_tensors_count,
     )
@@ -145,11 +118,9 @@ def _tensor(raw: msgspec.Raw) -> MeasuredTensor:
         measurement = replace(measurement, fingerprint=bytes.fromhex(row.fingerprint))
     return MeasuredTensor(
         name=row.tensor,
-        place=place_of(row.tensor),
         dtype=dtype.name,
         shape=shape,
-        elements=elements,
-        size_bytes=row.size_bytes if dtype.is_foreign else dtype.size_bytes(elements),
+        foreign_bytes=row.size_bytes if dtype.is_foreign else 0,
         measurement=measurement,
         expert=row.expert,
     )
@@ -187,12 +158,9 @@ def merge_models(reports: Sequence[tuple[str, MeasuredModel]]) -> MeasuredModel:
         first,
         architecture=next((model.architecture for _, model in reports if model.architecture is not None), None),
         title=next((model.title for _, model in reports if model.title is not None), None),
-        size_bytes=sum(files[number].size_bytes for number in numbers),
-        tensor_count=total,
-        parameters=sum(files[number].parameters for number in numbers),
         tensors=tuple(row for number in numbers for row in whole[number]),
         experts=tuple(expert for number in numbers for expert in _experts(tensors[number].values())),
-        files=tuple(replace(files[number], selected_count=len(whole[number])) for number in numbers),
+        files=tuple(structs.replace(files[number], selected_count=len(whole[number])) for number in numbers),
     )
 
 

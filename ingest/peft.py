@@ -1,7 +1,8 @@
 """PEFT folders: LoRA adapters as the library `peft` saves them, read as adapters in GGUF without writing a file.
 
 A folder has `adapter_config.json` and `adapter_model.safetensors`; other files are ignored. The result depends only on
-these two files and on the facts about the base (`ingest.bases`), so the same folder always gives the same bytes.
+these two files and on the facts about the base (`AdaptedBase`), so the same folder always gives the same bytes. These
+facts come from the `config.json` of the base, from the header of a GGUF file, or from a registered model.
 
 PEFT computes W + s * B @ A, where s is alpha / r, or alpha / sqrt(r) with `use_rslora`. llama.cpp computes s from one
 alpha for all tensors and the rank of each tensor. So the alpha is stored that gives most tensors their s; a tensor with
@@ -16,27 +17,30 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from organs.ingest.bases import ARCHITECTURES, AdaptedBase, ParentName, local_base, parent_of_hub_id
-from organs.ingest.files import BytesInMemory, ComposedFile, Section
-from organs.ingest.safetensors import FLOATS, SafetensorsFile, WeightEntry, read_json
+from organs.ingest.files import BytesInMemory, ComposedFile, FileSource, Section
+from organs.ingest.safetensors import FLOATS, MODEL_CONFIG_FILE, SafetensorsFile, WeightEntry, read_json
 from organs.registry.amounts import names_text
-from organs.registry.anatomy import LORA_SUFFIXES
+from organs.registry.anatomy import LORA_SUFFIXES, OUTPUT_MATRIX, place_of
 from organs.registry.digest import Digest
 from organs.registry.entities.base import prepared
-from organs.registry.errors import BadAdapter, BadSource, UnknownBase
-from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded
+from organs.registry.errors import BadAdapter, BadSource, NotFound, UnknownBase
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded, read_header
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT
+from organs.registry.names import name_from_text
+
+if TYPE_CHECKING:
+    from organs.registry.interface import Registry
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -445,3 +449,203 @@ class ConvertedTensor:
         heads = self.weights.read(self.entry, begin * width * columns, end * width * columns)
         alternated = heads.reshape(end - begin, 2, width // 2, columns).swapaxes(1, 2).reshape(-1, columns)
         return alternated[first - begin * width : last - begin * width]
+
+
+HUB_URL = "https://huggingface.co"
+HUB_CACHE_FOLDER = "models--{}--{}"
+
+ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "gemma": "gemma",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "gemma3_text": "gemma3",
+}
+"""Architectures of GGUF files by the `model_type` of a configuration."""
+TIED_TYPES = frozenset({"gemma", "gemma2", "gemma3", "gemma3_text"})
+"""Types of models whose output matrix is the token embedding, unless the configuration says otherwise."""
+_HUB_ID = re.compile(r"(?P<owner>[A-Za-z0-9][\w.-]{0,95})/(?P<name>[A-Za-z0-9][\w.-]{0,95})", re.ASCII)
+
+_Size = Annotated[int, Meta(ge=1, le=1 << 31)]
+
+
+@dataclass(frozen=True, slots=True)
+class ParentName:
+    """The name of a base, as `general.base_model.0.*` states it; missing values are empty. Without a name, the adapter
+    itself names its base.
+    """
+
+    name: str = ""
+    organization: str = ""
+    version: str = ""
+    repo_url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedBase:
+    """The facts about the base of an adapter."""
+
+    label: str
+    """Where the facts are from, for messages."""
+    architecture: str
+    """The architecture in GGUF files; if it is not one of `ARCHITECTURES`, adapters are refused."""
+    blocks: int
+    heads: int | None
+    """The number of heads of the queries; None if it is unknown, or not the same in all blocks."""
+    kv_heads: int | None
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shapes (values in, values out) by the name of a tensor, or by the last part of the name of a module."""
+    is_tied: bool
+    """Whether the output matrix is the token embedding."""
+    parent: ParentName
+
+
+def parent_of_hub_id(text: str) -> ParentName | None:
+    """Return the name of the repository `OWNER/NAME` of the Hugging Face hub; None for other texts."""
+    match = _HUB_ID.fullmatch(text)
+    return match and ParentName(match["name"], match["owner"], "", f"{HUB_URL}/{text}")
+
+
+def chosen_base(registry: Registry, text: str) -> AdaptedBase:
+    """Return the base that a person names: a path on this machine (`base_in`), else the name of a registered model."""
+    path = Path(text)
+    return base_in(path) if path.exists() else registered_base(registry, text)
+
+
+def base_in(path: Path) -> AdaptedBase:
+    """Return the base in `path`: a GGUF file, or a folder with a `config.json`.
+
+    Raises BadSource, BadGguf, UnknownBase for a configuration without the needed facts.
+    """
+    if path.is_dir():
+        return _base_of_config(path / MODEL_CONFIG_FILE)
+    with FileSource(path) as file:
+        header = read_header(file)
+    values = {field.key: str(field.value) for field in header.fields if isinstance(field.value, str | int)}
+    return _base_of_metadata(values, {tensor.name: tensor.shape for tensor in header.tensors}, str(path))
+
+
+def registered_base(registry: Registry, name: str) -> AdaptedBase:
+    """Return the base that is registered as `name`; raises as `Registry.model` does, UnknownBase for another kind."""
+    model = registry.model(name)
+    values = {entry.key: entry.value for entry in model.metadata}
+    base = _base_of_metadata(values, {organ.name: tuple(organ.shape) for organ in model.organs}, model.name)
+    own_name = model.name.partition("@")[0].rpartition("/")[2]
+    return replace(base, parent=replace(base.parent, name=base.parent.name or own_name))
+
+
+def local_base(stated: str, folder: Path, hub_cache: Path | None = None) -> AdaptedBase | None:
+    """Return the base of the adapter in `folder`, from files on this machine; None if they have no usable facts.
+
+    `stated` is the base that the adapter names: a folder, or a repository of the Hugging Face hub, which may be in the
+    `hub_cache`. A `config.json` in the folder of the adapter comes first.
+    """
+    for path in _config_folders(stated, folder, hub_cache):
+        with suppress(BadSource, UnknownBase):
+            return _base_of_config(path / MODEL_CONFIG_FILE)
+    return None
+
+
+def base_by_name(registry: Registry, stated: str) -> AdaptedBase | None:
+    """Return the registered model with the name of the base `stated`, a folder or `OWNER/NAME`; None without one."""
+    hub_id, name = _HUB_ID.fullmatch(stated), name_from_text(Path(stated).name or "model")
+    names = [f"local/{name}"] if hub_id is None else [stated, f"local/{name}"]
+    for full_name in names:
+        with suppress(NotFound, UnknownBase):
+            base = registered_base(registry, full_name)
+            return base if hub_id is None else replace(base, parent=ParentName())  # the adapter names it better
+    return None
+
+
+def _config_folders(stated: str, folder: Path, hub_cache: Path | None) -> Iterator[Path]:
+    yield folder
+    if not stated or "\0" in stated:
+        return
+    path = Path(stated)
+    with suppress(OSError):
+        if path.is_dir():
+            yield path
+            return
+    hub_id = _HUB_ID.fullmatch(stated)
+    if hub_id is not None and hub_cache is not None:
+        repository = hub_cache / HUB_CACHE_FOLDER.format(hub_id["owner"], hub_id["name"])
+        yield from sorted(repository.glob("snapshots/*"))
+
+
+class _ModelConfig(Struct, frozen=True):
+    """The members of a `config.json` that adapters need."""
+
+    model_type: str
+    hidden_size: _Size
+    num_attention_heads: _Size
+    num_hidden_layers: _Size
+    intermediate_size: _Size
+    vocab_size: _Size | None = None
+    num_key_value_heads: _Size | None = None
+    head_dim: _Size | None = None
+    tie_word_embeddings: bool | None = None
+
+
+class _StatedType(Struct, frozen=True):
+    """The type of a configuration, with its parts."""
+
+    model_type: str
+    text_config: dict[str, object] | None = None
+    tie_word_embeddings: bool | None = None
+
+
+def _base_of_config(path: Path) -> AdaptedBase:
+    try:
+        values = read_json(path)
+        described = msgspec.convert(values, prepared(_StatedType))
+        if described.model_type not in ARCHITECTURES:
+            return AdaptedBase(str(path), described.model_type, 0, None, None, {}, False, ParentName())
+        config = msgspec.convert(described.text_config or values, prepared(_ModelConfig))
+    except ValueError as error:
+        raise UnknownBase(f"{path}: {error}") from error
+    tied = config.tie_word_embeddings if described.tie_word_embeddings is None else described.tie_word_embeddings
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads or config.num_attention_heads
+    width, inner = config.hidden_size, config.intermediate_size
+    head_width = config.head_dim or width // heads
+    shapes = {
+        "q_proj": (width, heads * head_width),
+        "o_proj": (heads * head_width, width),
+        "down_proj": (inner, width),
+        **dict.fromkeys(("k_proj", "v_proj"), (width, kv_heads * head_width)),
+        **dict.fromkeys(("gate_proj", "up_proj"), (width, inner)),
+    }
+    if config.vocab_size is not None:
+        shapes |= dict.fromkeys(("embed_tokens", "lm_head"), (width, config.vocab_size))
+    is_tied = config.model_type in TIED_TYPES if tied is None else tied
+    architecture = ARCHITECTURES[described.model_type]
+    return AdaptedBase(
+        str(path), architecture, config.num_hidden_layers, heads, kv_heads, shapes, is_tied, ParentName()
+    )
+
+
+def _base_of_metadata(values: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]], label: str) -> AdaptedBase:
+    """Return the base with these `values` of its header, as texts by key, and the shapes of its tensors."""
+    architecture = values.get("general.architecture", "")
+    if values.get("general.type", "model") != "model":
+        raise UnknownBase(f"{label} is not a model: its general.type is {values['general.type'][:40]!r}")
+
+    def count(key: str) -> int | None:
+        text = values.get(f"{architecture}.{key}", "")
+        return int(text) if text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text) else None
+
+    heads, kv_key = count("attention.head_count"), "attention.head_count_kv"
+    kv_heads = count(kv_key) if f"{architecture}.{kv_key}" in values else heads
+    names = {key: values.get(f"general.{key}", "") for key in ("name", "organization", "version", "repo_url")}
+    return AdaptedBase(
+        label,
+        architecture,
+        count("block_count") or 0,
+        heads,
+        kv_heads,
+        shapes,
+        all(place_of(name) != OUTPUT_MATRIX for name in shapes),
+        ParentName(**names),
+    )

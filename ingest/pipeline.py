@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
@@ -31,7 +31,7 @@ from organs.ingest.hashing import (
 )
 from organs.ingest.writing import PieceWriter, is_intact
 from organs.registry.anatomy import Slot, place_of
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, measured_organs
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest, measured_organs
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.register.organs import (
     lease_blobs,
@@ -44,14 +44,17 @@ from organs.registry.catalog.vocabulary import STACK_CODEC
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
 from organs.registry.experts import expert_shape
-from organs.registry.gguf import DType, TensorInfo
-from organs.registry.lineage import ComparableOrgan
+from organs.registry.gguf import TensorInfo
 from organs.registry.local import LocalRegistry
-from organs.registry.measure import Measurement, Read, measure, read_fingerprint
+from organs.registry.measure import Measurement, measure, read_fingerprint
 from organs.registry.references import ParentSearch, probe_places, search_parents
 from organs.registry.relatives.resolve import Identity, declared_parents, models_meant
+from organs.registry.similarity import ComparableOrgan
 from organs.registry.store import StoredBlob
 from organs.registry.store.codec import BYTES_CODEC, codec_for
+
+if TYPE_CHECKING:
+    from organs.ingest.contributions.inspection import Inspection
 
 PIECES_AHEAD = 32
 """Limit of pieces that are hashed and not yet stored."""
@@ -79,21 +82,6 @@ PARENTS_MAX = 4
 """Declared parents whose organs may become parents of the new ones."""
 
 
-class Measurer(Protocol):
-    """Measures tensors in another process."""
-
-    threads: int
-    """Number of tensors that can be measured at the same time."""
-
-    def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
-        """Measure a tensor whose bytes `read` returns. Called by several threads."""
-        ...
-
-    def cancel(self) -> None:
-        """Make `measure` raise immediately in all waiting threads."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class FileDigests:
     """The SHA-256 of a file and of its parts."""
@@ -111,8 +99,8 @@ class FileDigests:
 class Gathered:
     """The results of a run, for the registration."""
 
-    files: dict[int, FileDigests] = field(default_factory=dict)
-    """By the index of the file."""
+    files: list[FileDigests] = field(default_factory=list)
+    """In the order of the files."""
     measurements: dict[OrganKey, Measurement] = field(default_factory=dict)
     stacks: dict[Digest, tuple[Digest, ...]] = field(default_factory=dict)
     """The digests of the experts in each stack, by the digest of the stack."""
@@ -128,20 +116,44 @@ class Gathered:
     """New blobs that replace damaged ones in the store."""
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The result of `Threads.check`."""
+
+    hashed: HashedPiece
+    row: KnownBlob
+    is_intact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The result of `Threads.measure`."""
+
+    hashed: HashedPiece
+    measurement: Measurement
+
+
+Event = HashedPiece | FileDigests | Checked | Measured | StoredBlob | BaseException
+"""A result of a thread: a hashed piece, a file that was read, a compared piece, a measured tensor, a durable blob, or
+the error that ended the thread."""
+
+
 class Threads:
     """The threads of one ingest, which never use the catalog. After `stop` none runs.
 
-    Each result becomes an event: a function with its arguments, which the coordinator takes and calls.
+    Each result becomes an event, which the coordinator takes.
     """
 
     def __init__(
-        self, registry: LocalRegistry, stages: Stages, progress: Progress, measurer: Measurer | None, buffers: int
+        self, registry: LocalRegistry, stages: Stages, progress: Progress, measurer: Inspection | None, buffers: int
     ) -> None:
-        self.events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._store = registry.blobs
         self._stages = stages
         self._progress = progress
         self._measurer = measurer
+        self.is_local = measurer is None
+        """Whether this process measures."""
         self._cancelled = threading.Event()
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="ingest")
         self._syncers = ThreadPoolExecutor(SYNCERS, thread_name_prefix="sync")
@@ -151,18 +163,13 @@ class Threads:
         self._writer_slots = threading.Semaphore(WRITERS_MAX)
         self._piece_slots = threading.Semaphore(PIECES_AHEAD)
         self._pool = BufferPool(buffers, self._cancelled)
-        self._to_store: queue.SimpleQueue[tuple[PieceWriter, Callable[[StoredBlob], None]] | None] = queue.SimpleQueue()
+        self._to_store: queue.SimpleQueue[PieceWriter | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
-    def start(
-        self,
-        files: Sequence[DissectedFile],
-        hashed: Callable[[HashedPiece], None],
-        was_read: Callable[[int, FileDigests], None],
-    ) -> None:
-        """Read and hash `files` in order: an event `hashed` for each piece, and `was_read` for each file."""
+    def start(self, files: Sequence[DissectedFile]) -> None:
+        """Read and hash `files` in order: an event for each piece, and one for each file after its pieces."""
         self._threads = [
-            threading.Thread(target=self._read, args=(files, hashed, was_read), name="reader", daemon=True),
+            threading.Thread(target=self._read, args=(files,), name="reader", daemon=True),
             threading.Thread(target=self._feed, name="feeder", daemon=True),
         ]
         for thread in self._threads:
@@ -172,31 +179,27 @@ class Threads:
         """Note that a piece was processed, so that the reader can continue."""
         self._piece_slots.release()
 
-    def fail(self, error: BaseException) -> None:
-        """Make the coordinator raise `error`. Safe in a signal handler."""
-        self.events.put(partial(_raise, error))
+    def store(self, writer: PieceWriter) -> None:
+        """Encode, write and sync a piece."""
+        self._to_store.put(writer)
 
-    def store(self, writer: PieceWriter, stored: Callable[[StoredBlob], None]) -> None:
-        """Encode, write and sync a piece: an event `stored`."""
-        self._to_store.put((writer, stored))
-
-    def check(self, hashed: HashedPiece, row: BlobRow, checked: Callable[[bool], None]) -> None:
-        """Compare a piece with the stored blob of `row`: an event `checked` with whether it is intact."""
+    def check(self, hashed: HashedPiece, row: KnownBlob) -> None:
+        """Compare a piece with the stored blob of `row`."""
 
         def check() -> None:
-            self.events.put(partial(checked, is_intact(self._store, row, hashed, self._stages)))
+            self.events.put(Checked(hashed, row, is_intact(self._store, row, hashed, self._stages)))
 
         self._submit(self._workers, check)
 
-    def measure(self, hashed: HashedPiece, tensor: TensorInfo, measured: Callable[[Measurement], None]) -> None:
-        """Measure a tensor whose chunks are held: an event `measured`."""
+    def measure(self, hashed: HashedPiece, tensor: TensorInfo) -> None:
+        """Measure a tensor whose chunks are held."""
 
         def measure_held() -> None:
             with self._stages.timed("measure"):
                 run = measure if self._measurer is None else self._measurer.measure
                 measurement = run(hashed.read, tensor.shape, tensor.dtype)
             hashed.release()
-            self.events.put(partial(measured, measurement))
+            self.events.put(Measured(hashed, measurement))
 
         self._submit(self._measurers, measure_held)
 
@@ -215,37 +218,31 @@ class Threads:
         self._syncers.shutdown()
         self._pool.clear()  # these objects refer to each other, and the collection of garbage can be far away
 
-    def _read(
-        self,
-        files: Sequence[DissectedFile],
-        hashed: Callable[[HashedPiece], None],
-        was_read: Callable[[int, FileDigests], None],
-    ) -> None:
-        def emit(digests: dict[int, Digest], piece: HashedPiece) -> None:
+    def _read(self, files: Sequence[DissectedFile]) -> None:
+        def emit(digests: dict[int, Digest], hashed: HashedPiece) -> None:
             self._wait_for(self._piece_slots)
-            self.events.put(partial(hashed, piece))
-            if not piece.piece.is_expert:
-                digests[piece.piece.span.offset] = piece.digest
+            self.events.put(hashed)
+            if not hashed.piece.is_expert:
+                digests[hashed.piece.span.offset] = hashed.digest
 
         try:
-            for index, file in enumerate(files):
+            for file in files:
                 digests: dict[int, Digest] = {}
                 file_pass = FilePass(file, self._pool, self._stages, self._cancelled)
                 whole, header = file_pass.run(_pieces(file), partial(emit, digests))
                 literal = hash_literal(file)
                 emit({}, literal)
-                self.events.put(partial(was_read, index, FileDigests(whole, header, literal.digest, digests)))
+                self.events.put(FileDigests(whole, header, literal.digest, digests))
         except RunCancelled:
             return
         except BaseException as error:  # noqa: BLE001  # the coordinator raises it
-            self.fail(error)
+            self.events.put(error)
 
     def _feed(self) -> None:
         """Give chunks to the workers when a slot is free, so that the coordinator does not wait."""
         try:
-            while (item := self._to_store.get()) is not None:
-                writer, stored = item
-                finish = partial(self._finish, writer, stored)
+            while (writer := self._to_store.get()) is not None:
+                finish = partial(self._finish, writer)
                 self._wait_for(self._writer_slots)
                 if not writer.chunk_count:
                     self._submit(self._syncers, finish)
@@ -255,7 +252,7 @@ class Threads:
         except RunCancelled:
             return
         except BaseException as error:  # noqa: BLE001  # without a feeder the coordinator would wait forever
-            self.fail(error)
+            self.events.put(error)
 
     def _wait_for(self, slots: threading.Semaphore) -> None:
         while not slots.acquire(timeout=WAIT_SECONDS):
@@ -279,23 +276,19 @@ class Threads:
         if is_last:
             self._submit(self._syncers, finish)
 
-    def _finish(self, writer: PieceWriter, stored: Callable[[StoredBlob], None]) -> None:
+    def _finish(self, writer: PieceWriter) -> None:
         if self._cancelled.is_set():
             return
         blob = writer.finish()
         self._writer_slots.release()
-        self.events.put(partial(stored, blob))
+        self.events.put(blob)
 
     def _submit(self, pool: ThreadPoolExecutor, task: Callable[[], None]) -> None:
         def fail_with(done: Future[None]) -> None:
             if not done.cancelled() and (error := done.exception()) is not None:
-                self.fail(error)
+                self.events.put(error)
 
         pool.submit(task).add_done_callback(fail_with)
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def _pieces(file: DissectedFile) -> list[Piece]:
@@ -311,219 +304,208 @@ def _pieces(file: DissectedFile) -> list[Piece]:
     return pieces
 
 
+@dataclass(slots=True)
 class Pipeline:
     """Stores and measures the pieces of one model's files. It coordinates the threads in that of the caller."""
 
-    def __init__(
-        self,
-        registry: LocalRegistry,
-        ingest_id: int,
-        files: Sequence[DissectedFile],
-        stages: Stages,
-        progress: Progress,
-        measurer: Measurer | None = None,
-        buffers: int = BUFFERS,
-    ) -> None:
-        self.gathered = Gathered()
-        self._registry = registry
-        self._ingest_id = ingest_id
-        self._files = files
-        self._stages = stages
-        self._progress = progress
-        self._threads = Threads(registry, stages, progress, measurer, buffers)
-        self._is_local = measurer is None
-        self._parents: ParentSearch | None = None
-        self._writers: dict[Digest, PieceWriter] = {}
-        self._seen: set[Digest] = set()
-        self._damaged: dict[Digest, BlobRow] = {}
-        """Damaged blobs in the store, which are replaced when their bytes are stored again."""
-        self._tensors = TensorCount(files[0].source.name)
-        self._measuring: set[OrganKey] = set()
-        self._hashed: list[HashedPiece] = []
-        """Pieces that are looked up in the catalog together."""
-        self._batch: list[StoredBlob] = []
-        self._batch_bytes = 0
-        self._pending = 0
-        """Number of tasks whose event was not handled."""
+    registry: LocalRegistry
+    ingest_id: int
+    files: Sequence[DissectedFile]
+    stages: Stages
+    progress: Progress
+    threads: Threads
+    gathered: Gathered = field(default_factory=Gathered)
+    parents: ParentSearch | None = None
+    writers: dict[Digest, PieceWriter] = field(default_factory=dict)
+    seen: set[Digest] = field(default_factory=set)
+    damaged: dict[Digest, KnownBlob] = field(default_factory=dict)
+    """Damaged blobs in the store, which are replaced when their bytes are stored again."""
+    measuring: set[OrganKey] = field(default_factory=set)
+    hashed: list[HashedPiece] = field(default_factory=list)
+    """Pieces that are looked up in the catalog together."""
+    batch: list[StoredBlob] = field(default_factory=list)
+    batch_bytes: int = 0
+    pending: int = 0
+    """Number of tasks whose event was not handled."""
+    tensors: TensorCount = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tensors = TensorCount(self.files[0].source.name)
 
     def run(self) -> Gathered:
         """Store and measure everything; raises the error of the first failing thread. All threads end before."""
-        with notified_of_interrupts(lambda: self._threads.fail(KeyboardInterrupt())):
+        with notified_of_interrupts(lambda: self.threads.events.put(KeyboardInterrupt())):
             try:
                 # The threads of the ingest use all processors. BLAS is not limited if another process measures.
-                with threadpool_limits(1, "blas") if self._is_local else nullcontext():
-                    self._parents = self._search_parents()
-                    self._threads.start(self._files, self._hashed.append, self.gathered.files.__setitem__)
-                    while len(self.gathered.files) < len(self._files) or self._pending:
-                        self._handle_event()
-                        self._admit_waiting()
+                with threadpool_limits(1, "blas") if self.threads.is_local else nullcontext():
+                    self.parents = self._search_parents()
+                    self.threads.start(self.files)
+                    while len(self.gathered.files) < len(self.files) or self.pending:
+                        try:
+                            self._handle(self.threads.events.get(timeout=IDLE_COMMIT_SECONDS))
+                        except queue.Empty:
+                            self._commit()
+                        else:
+                            self._admit_waiting()
                 self._commit()
-                self._record_stacks()
+                if self.gathered.stacks:  # their experts have rows by now
+                    with self.stages.timed("catalog"), self.registry.catalog.writing() as session:
+                        record_stacks(session, self.ingest_id, self.gathered.stacks)
             except BaseException as error:
                 self._abandon(keep=isinstance(error, KeyboardInterrupt))
                 raise
-            self._threads.stop(cancel=False)
-            while not self._threads.events.empty():  # Ctrl-C during the last commit
-                self._threads.events.get()()
+            self.threads.stop(cancel=False)
+            while not self.threads.events.empty():  # Ctrl-C during the last commit
+                self._handle(self.threads.events.get())
             return self.gathered
 
     def _search_parents(self) -> ParentSearch | None:
         """Find organs of similar models, and lease them: new organs may be stored by their difference to them."""
-        if not self._registry.settings.references:
+        if not self.registry.settings.references:
             return None
-        with self._stages.timed("search parents"):
-            probed = _probed_organs(self._files)
-            header = self._files[0].header
+        with self.stages.timed("search parents"):
+            probed = _probed_organs(self.files)
+            header = self.files[0].header
             title, architecture = (header.text(f"general.{key}") or "" for key in ("name", "architecture"))
             identity = Identity("", title, title, architecture)
-            with self._registry.catalog.reading() as session:
+            with self.registry.catalog.reading() as session:
                 meant = [models_meant(session, identity, parent) for parent in declared_parents(header)[:PARENTS_MAX]]
                 parents = search_parents(session, probed, [models[0].id for models in meant if models])
             if not parents.blob_ids:
                 return None
-            with self._registry.catalog.writing() as session:
+            with self.registry.catalog.writing() as session:
                 parents = parents.refreshed(session)  # nothing changes between this and the lease
-                lease_blobs(session, self._ingest_id, sorted(parents.blob_ids))
+                lease_blobs(session, self.ingest_id, sorted(parents.blob_ids))
             return parents
 
-    def _handle_event(self) -> None:
-        """Wait for the next event, and call it. While nothing happens, the rows of stored blobs are committed."""
-        while True:
-            try:
-                event = self._threads.events.get(timeout=IDLE_COMMIT_SECONDS)
-            except queue.Empty:
-                self._commit()
-            else:
-                event()
+    def _handle(self, event: Event) -> None:
+        """Take the result of a thread; raise it if it is an error."""
+        match event:
+            case HashedPiece():
+                self.hashed.append(event)
                 return
+            case FileDigests():
+                self.gathered.files.append(event)
+                return
+            case BaseException():
+                raise event
+        self.pending -= 1
+        match event:
+            case Measured(hashed, measurement):
+                key = organ_key(hashed.digest, hashed.piece.tensor)
+                self.gathered.measurements[key] = measurement
+                if hashed.piece.is_expert:
+                    self.gathered.experts.add(key)
+            case Checked(hashed, row, is_row_intact):
+                if is_row_intact:
+                    self._count_known(hashed)
+                else:  # the damaged blob is not set aside yet: if the disk fails, this ingest fails too
+                    self.damaged[row.digest] = row
+                    self.gathered.healed_blobs += 1
+                    self._store(hashed)
+            case StoredBlob():
+                self.threads.piece_done()
+                self.writers.pop(event.digest, None)
+                self.gathered.new_blobs += 1
+                self.gathered.new_bytes += event.size_bytes
+                self.gathered.stored_bytes += event.stored_bytes
+                self.batch.append(event)
+                self.batch_bytes += event.size_bytes
+                if self.batch_bytes >= BATCH_BYTES or len(self.batch) >= BATCH_BLOBS:
+                    self._commit()
 
     def _admit_waiting(self) -> None:
         """Admit the hashed pieces, unless the threads have enough work to wait for more pieces.
 
         A query of the catalog takes almost the same time for one piece as for many.
         """
-        is_read = len(self.gathered.files) == len(self._files)
-        if not self._hashed or (self._pending >= ADMITTED_MIN and len(self._hashed) < LOOKUP_MAX and not is_read):
+        is_read = len(self.gathered.files) == len(self.files)
+        if not self.hashed or (self.pending >= ADMITTED_MIN and len(self.hashed) < LOOKUP_MAX and not is_read):
             return
-        pieces = list(self._hashed)
-        self._hashed.clear()
+        pieces = list(self.hashed)
+        self.hashed.clear()
         keys = [organ_key(hashed.digest, hashed.piece.tensor) for hashed in pieces]
         for hashed, key in zip(pieces, keys, strict=True):
             if hashed.piece.tensor is not None:
                 self.gathered.nonfinite[key] = hashed.nonfinite
                 if not hashed.piece.is_expert:
-                    self._tensors.add(key, hashed.piece.span.size_bytes)
-        with self._stages.timed("catalog"), self._registry.catalog.reading() as session:
+                    self.tensors.add(key, hashed.piece.span.size_bytes)
+        with self.stages.timed("catalog"), self.registry.catalog.reading() as session:
             rows = blobs_by_digest(session, [hashed.digest for hashed in pieces])
             measured = measured_organs(session, rows.values())
         present = self._lease([row for row in rows.values() if row.state != "corrupt"])
         self.gathered.healed_blobs += sum(row.state == "corrupt" for row in rows.values())
         for hashed, key in zip(pieces, keys, strict=True):
-            unmeasured = None if key in measured or key in self._measuring else hashed.piece.tensor
+            unmeasured = None if key in measured or key in self.measuring else hashed.piece.tensor
             if unmeasured is not None:
                 hashed.hold()
             if hashed.parts:
                 self.gathered.stacks[hashed.digest] = hashed.parts
-                self._threads.piece_done()
-            elif hashed.digest in self._seen:
+                self.threads.piece_done()
+            elif hashed.digest in self.seen:
                 self._count_known(hashed)
             else:
-                self._seen.add(hashed.digest)
+                self.seen.add(hashed.digest)
                 row = present.get(hashed.digest)
                 if row is None or (hashed.piece.is_expert and row.codec == STACK_CODEC):
-                    self._store(hashed, None if hashed.digest in rows else self._parents)
+                    self._store(hashed, None if hashed.digest in rows else self.parents)
                 else:
-                    self._pending += 1
-                    self._threads.check(hashed, row, partial(self._after_check, hashed, row))
+                    self.pending += 1
+                    self.threads.check(hashed, row)
             if unmeasured is not None:
-                self._measuring.add(key)
-                self._pending += 1
-                self._threads.measure(hashed, unmeasured, partial(self._after_measurement, hashed, key))
+                self.measuring.add(key)
+                self.pending += 1
+                self.threads.measure(hashed, unmeasured)
 
-    def _lease(self, rows: Sequence[BlobRow]) -> dict[Digest, BlobRow]:
+    def _lease(self, rows: Sequence[KnownBlob]) -> dict[Digest, KnownBlob]:
         """Lease the blobs that still exist: a sweep may have removed some."""
         if not rows:
             return {}
-        with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
+        with self.stages.timed("catalog"), self.registry.catalog.writing() as session:
             rows_by_digest = blobs_by_digest(session, [row.digest for row in rows])
             leased = {digest: row for digest, row in rows_by_digest.items() if row.state != "corrupt"}
-            lease_blobs(session, self._ingest_id, [row.id for row in leased.values()])
+            lease_blobs(session, self.ingest_id, [row.id for row in leased.values()])
         return leased
-
-    def _after_check(self, hashed: HashedPiece, row: BlobRow, is_row_intact: bool) -> None:
-        self._pending -= 1
-        if is_row_intact:
-            self._count_known(hashed)
-            return
-        # The damaged blob is not set aside yet: if the disk fails, this ingest fails too.
-        self._damaged[row.digest] = row
-        self.gathered.healed_blobs += 1
-        self._store(hashed)
 
     def _count_known(self, hashed: HashedPiece) -> None:
         hashed.release()
-        self._threads.piece_done()
+        self.threads.piece_done()
         self.gathered.known_bytes += hashed.piece.span.size_bytes
-        self._progress(hashed.piece.span.size_bytes)
-
-    def _after_measurement(self, hashed: HashedPiece, key: OrganKey, measurement: Measurement) -> None:
-        self._pending -= 1
-        self.gathered.measurements[key] = measurement
-        if hashed.piece.is_expert:
-            self.gathered.experts.add(key)
+        self.progress(hashed.piece.span.size_bytes)
 
     def _store(self, hashed: HashedPiece, parents: ParentSearch | None = None) -> None:
         """Store a piece, alone if it has a row already: the row may have blobs that depend on it."""
-        self._pending += 1
-        writer = PieceWriter(self._registry.blobs, hashed, self._stages, parents)
-        self._writers[hashed.digest] = writer  # before it writes, so that `_abandon` finds it
-        self._threads.store(writer, self._after_store)
-
-    def _after_store(self, blob: StoredBlob) -> None:
-        self._pending -= 1
-        self._threads.piece_done()
-        self._writers.pop(blob.digest, None)
-        self.gathered.new_blobs += 1
-        self.gathered.new_bytes += blob.size_bytes
-        self.gathered.stored_bytes += blob.stored_bytes
-        self._batch.append(blob)
-        self._batch_bytes += blob.size_bytes
-        if self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_BLOBS:
-            self._commit()
+        self.pending += 1
+        writer = PieceWriter(self.registry.blobs, hashed, self.stages, parents)
+        self.writers[hashed.digest] = writer  # before it writes, so that `_abandon` finds it
+        self.threads.store(writer)
 
     def _commit(self) -> None:
         # Cleared before the commit: if its answer is lost, the rows may exist, and `_abandon` must keep their files.
-        batch, self._batch, self._batch_bytes = self._batch, [], 0
-        with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
-            for row in [self._damaged.pop(blob.digest) for blob in batch if blob.digest in self._damaged]:
+        batch, self.batch, self.batch_bytes = self.batch, [], 0
+        with self.stages.timed("catalog"), self.registry.catalog.writing() as session:
+            for row in [self.damaged.pop(blob.digest) for blob in batch if blob.digest in self.damaged]:
                 mark_corrupt(session, row)
-            unused = record_blobs(session, self._ingest_id, batch)
+            unused = record_blobs(session, self.ingest_id, batch)
         self._remove(unused)
-
-    def _record_stacks(self) -> None:
-        """Write the rows of the stacks. Their experts have rows by now."""
-        if not self.gathered.stacks:
-            return
-        with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
-            record_stacks(session, self._ingest_id, self.gathered.stacks)
 
     def _abandon(self, *, keep: bool) -> None:
         """Stop every thread and remove incomplete blobs. With `keep`, durable blobs are recorded for a later run."""
-        self._threads.stop(cancel=True)
-        for writer in self._writers.values():
+        self.threads.stop(cancel=True)
+        for writer in self.writers.values():
             if writer.stored is None:
                 writer.discard()
             else:
-                self._batch.append(writer.stored)
+                self.batch.append(writer.stored)
         with suppress(OrganError):  # the first error matters more; a sweep removes the remaining files
             if keep:
                 self._commit()
             else:
-                self._remove([blob.file for blob in self._batch if blob.file is not None])
+                self._remove([blob.file for blob in self.batch if blob.file is not None])
 
     def _remove(self, files: Sequence[str]) -> None:
         for file in files:
-            self._registry.blobs.backend.remove(file)
+            self.registry.blobs.backend.remove(file)
 
 
 def organ_key(digest: Digest, tensor: TensorInfo | None) -> OrganKey:

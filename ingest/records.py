@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
-from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.dissect import DissectedFile, Front
 from organs.ingest.files import Origin
 from organs.ingest.pipeline import FileDigests, Gathered, organ_key
 from organs.registry.amounts import names_text
-from organs.registry.anatomy import OrganType, Place
+from organs.registry.anatomy import OrganType, Place, place_of
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from organs.registry.digest import Digest, model_digest
 from organs.registry.gguf import Header
@@ -27,50 +27,37 @@ NONFINITE_SHOWN = 5
 """Limit of tensor names in a sentence about NaN or infinite values."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredShard:
-    """What an ingest uses of the header of a stored shard; the members are those of `DissectedFile`."""
-
-    header: Header
-    tags: tuple[str, ...]
-    flags: tuple[str, ...]
-    unassemblable: tuple[str, ...]
-    sha256: Digest
-
-
 def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
     """Return the record of the model in `files`, with the metadata of the first; `gathered` covers all pieces."""
-    digests = [gathered.files[index] for index in range(len(files))]
-    origin = _origin(files, digests)
+    fronts, flags = [file.front for file in files], [flag for file in files for flag in file.flags]
+    digests = [found.file for found in gathered.files]
+    origin = _origin(files, gathered.files)
     experts = {key: replace(gathered.measurements[key], nonfinite=gathered.nonfinite[key]) for key in gathered.experts}
-    record = _record(name, files, [found.file for found in digests], nonfinite_tensors(files, gathered), origin)
-    records = (_file_record(file, found, gathered) for file, found in zip(files, digests, strict=True))
+    record = record_of_fronts(name, fronts, flags, digests, nonfinite_tensors(files, gathered), origin)
+    records = (_file_record(file, found, gathered) for file, found in zip(files, gathered.files, strict=True))
     return replace(record, files=tuple(records), experts=experts)
 
 
-def split_record(name: ModelName, shards: Sequence[StoredShard], nonfinite: Mapping[str, int]) -> ModelRecord:
-    """Return the record of the model with these stored `shards`, in order, without its files.
-
-    It has the values that `model_record` gives for the files together. `nonfinite` counts values by tensor.
-    """
-    return _record(name, shards, [shard.sha256 for shard in shards], nonfinite, None)
-
-
-def _record(
+def record_of_fronts(
     name: ModelName,
-    files: Sequence[DissectedFile] | Sequence[StoredShard],
+    fronts: Sequence[Front],
+    flags: Sequence[str],
     digests: Sequence[Digest],
     nonfinite: Mapping[str, int],
-    origin: Origin | None,
+    origin: Origin | None = None,
 ) -> ModelRecord:
-    headers = [file.header for file in files]
-    header, tensor_places = headers[0], [place for header in headers for place in places(header)]
-    kind = header.kind(has_tensors=bool(tensor_places))
-    flags = [flag for file in files for flag in file.flags]
-    flags += set_flags(headers)
+    """Return the record, without its files, of the model whose files have these fronts, in order.
+
+    `flags` are those of all files, `digests` their SHA-256; `nonfinite` counts values by tensor.
+    """
+    headers = [front.header for front in fronts]
+    header, kind = headers[0], headers[0].kind(has_tensors=any(header.tensors for header in headers))
+    flags, parents = [*flags, *set_flags(headers)], list[ParentRecord]()
     if origin is not None:
         edit = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
         flags.append(f"made from a folder of {origin.name} {edit}")
+        parents.append(ParentRecord(origin.name, "grafted" if origin.edited else "relative", origin.sha256))
+    parents += (ParentRecord(parent.text, _relation(header, kind, parent)) for parent in declared_parents(header))
     return ModelRecord(
         name=name,
         digest=model_digest(digests),
@@ -82,20 +69,20 @@ def _record(
         metadata=tuple((field.key, field_type_text(field), field_value_text(field)) for field in header.fields),
         kind=kind,
         files=(),
-        tags=files[0].tags,
-        parents=tuple(_parents(header, kind, origin)),
+        tags=fronts[0].tags,
+        parents=tuple(parents),
         flags=tuple(dict.fromkeys([*flags, *nonfinite_flags(nonfinite)])),
-        unassemblable=tuple(reason for file in files for reason in file.unassemblable),
-        complete=is_complete(header, tensor_places),
+        unassemblable=tuple(reason for front in fronts for reason in front.unassemblable),
+        complete=is_complete(headers),
     )
 
 
 def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dict[str, int]:
     """Return the number of NaN or infinite values by tensor, in the order of the files."""
     counts = {}
-    for index, file in enumerate(files):
+    for file, digests in zip(files, gathered.files, strict=True):
         for tensor in file.header.tensors:
-            digest = gathered.files[index].pieces[file.tensor_span(tensor).offset]
+            digest = digests.pieces[file.tensor_span(tensor).offset]
             if count := gathered.nonfinite[organ_key(digest, tensor)]:
                 counts[tensor.name] = count
     return counts
@@ -109,8 +96,14 @@ def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
         yield f"weights that are NaN or infinite in {', '.join(names)}{more}"
 
 
-def is_complete(header: Header, places: Sequence[Place]) -> bool:
-    """Return whether a model with tensors at `places` has its embedding and all blocks that it needs to run."""
+def _places(headers: Iterable[Header]) -> list[Place]:
+    """Return the place of every tensor, in listing order."""
+    return [place_of(tensor.name) for header in headers for tensor in header.tensors]
+
+
+def is_complete(headers: Sequence[Header]) -> bool:
+    """Return whether the model in files with these headers has its embedding and all blocks that it needs to run."""
+    header, places = headers[0], _places(headers)
     announced = stated_blocks(header)
     if announced is None or header.kind(has_tensors=bool(places)) != FileKind.MODEL:
         return True
@@ -124,7 +117,7 @@ def set_flags(headers: Sequence[Header]) -> Iterator[str]:
     """Yield sentences on unusual properties of a model that only all of its files show; none if shards are missing."""
     first = headers[0]
     count = first.integer(SPLIT_COUNT_KEY) if is_shard(first) else 1
-    tensor_places = [place for header in headers for place in places(header)]
+    tensor_places = _places(headers)
     if count == len(headers) and first.kind(has_tensors=bool(tensor_places)) == FileKind.MODEL:
         yield from block_faults(first, tensor_places)
         yield from embedding_faults(first, (tensor for header in headers for tensor in header.tensors))
@@ -141,14 +134,14 @@ def _file_record(file: DissectedFile, digests: FileDigests, gathered: Gathered) 
         parts.append(PartRecord(offset, len(data), digests.literal, position))
         position += len(data)
     placements = []
-    for tensor, place in zip(file.header.tensors, places(file.header), strict=True):
+    for tensor in file.header.tensors:
         span = file.tensor_span(tensor)
         digest = digests.pieces[span.offset]
         key = organ_key(digest, tensor)
         placements.append(
             PlacementRecord(
                 name=tensor.name,
-                place=place,
+                place=place_of(tensor.name),
                 digest=digest,
                 dtype=tensor.dtype.name,
                 shape=tensor.shape,
@@ -180,14 +173,6 @@ def _origin(files: Sequence[DissectedFile], digests: Sequence[FileDigests]) -> O
         return None
     edited = tuple(name for origin in origins for name in origin.edited)
     return Origin(origins[0].name, model_digest([origin.sha256 for origin in origins]), edited)
-
-
-def _parents(header: Header, kind: str, origin: Origin | None) -> Iterator[ParentRecord]:
-    """Return the original of an edited model, and the parents that the metadata declares."""
-    if origin is not None:
-        yield ParentRecord(origin.name, "grafted" if origin.edited else "relative", origin.sha256)
-    for parent in declared_parents(header):
-        yield ParentRecord(parent.text, _relation(header, kind, parent))
 
 
 def _relation(header: Header, kind: str, parent: DeclaredParent) -> str:

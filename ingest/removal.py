@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from organs.ingest.dissect import DissectedFile
@@ -33,19 +34,20 @@ def check_removable(source: ModelSource) -> None:
             raise BadSource(f"{path}: an organ directory or a PEFT folder; --delete-after removes only GGUF files")
 
 
+@dataclass(slots=True)
 class SourceFiles:
     """Notes the files of a source that are stored, and removes them if their stored bytes rebuild them."""
 
-    def __init__(self, registry: LocalRegistry, *, is_named: bool, removes: bool) -> None:
-        """`is_named` says whether the person named the model, `removes` whether files are removed."""
-        self.stored: list[str] = []
-        """The names of the stored files."""
-        self.removed: list[Path] = []
-        self.kept: list[str] = []
-        """Why files are still there, in sentences."""
-        self._registry = registry
-        self._is_named = is_named
-        self._removes = removes
+    registry: LocalRegistry
+    is_named: bool
+    """Whether the person named the model."""
+    removes: bool
+    """Whether files are removed."""
+    stored: list[str] = field(default_factory=list)
+    """The names of the stored files."""
+    removed: list[Path] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    """Why files are still there, in sentences."""
 
     def add(self, file: DissectedFile, model_id: int, sha256: Digest) -> None:
         """Note a file of the model with that id; read its stored bytes back, compare their SHA-256, and remove it.
@@ -57,20 +59,20 @@ class SourceFiles:
         """
         source = file.source
         self.stored.append(source.name)
-        if not self._removes or not isinstance(source, FileSource) or source.path != source.location:
+        if not self.removes or not isinstance(source, FileSource) or source.path != source.location:
             return
-        if is_shard(file.header) and parse_shard_name(source.path.name) is None and not self._is_named:
+        if is_shard(file.header) and parse_shard_name(source.path.name) is None and not self.is_named:
             self.kept.append(
                 f"{source.name}: kept, because its file name is not that of a shard; name its model: --name"
             )
             return
         try:
-            with self._registry.catalog.reading() as session:
+            with self.registry.catalog.reading() as session:
                 row = next((row for row in files_of(session, model_id) if row.sha256 == sha256), None)
                 if row is None:
                     raise MissingBlob(f"the model has no file with the SHA-256 {sha256}")
                 plan = plan_file(session, row)
-            prove_file(self._registry.blobs, plan)
+            prove_file(self.registry.blobs, plan)
             if FileIdentity.of(os.lstat(source.location)) != source.identity:
                 self.kept.append(f"{source.name}: kept, because it was changed after it was stored")
                 return

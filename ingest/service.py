@@ -8,13 +8,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
-from organs.ingest.bases import base_by_name, local_base
 from organs.ingest.dissect import (
     DissectedFile,
     OpenGguf,
@@ -26,9 +25,9 @@ from organs.ingest.dissect import (
 )
 from organs.ingest.files import FileSource, Progress, no_progress, sample_spans
 from organs.ingest.hashing import Stages
-from organs.ingest.peft import read_config
-from organs.ingest.pipeline import BUFFERS, Gathered, Measurer, Pipeline
-from organs.ingest.records import StoredShard, model_record, nonfinite_flags, nonfinite_tensors, set_flags, split_record
+from organs.ingest.peft import base_by_name, local_base, read_config
+from organs.ingest.pipeline import BUFFERS, Gathered, Pipeline, Threads
+from organs.ingest.records import model_record, nonfinite_flags, nonfinite_tensors, record_of_fronts, set_flags
 from organs.ingest.removal import SourceFiles, check_removable
 from organs.ingest.sources import (
     GGUF_SUFFIX,
@@ -36,9 +35,8 @@ from organs.ingest.sources import (
     in_order,
     open_headers,
     open_unordered,
-    source_size_bytes,
 )
-from organs.ingest.spool import spooled, stated_digest
+from organs.ingest.spool import spooled
 from organs.ingest.tools.facts import add_facts, check_stated, known_model, leads_to
 from organs.ingest.tools.places import hub_cache, this_machine
 from organs.registry.assembly import FileStream, plan_file, stored_header
@@ -92,6 +90,9 @@ from organs.registry.interface import Registry
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives, resolve_declared, settle_sources
+
+if TYPE_CHECKING:
+    from organs.ingest.contributions.inspection import Inspection
 
 
 def publish_model(session: Session, model: ModelRow, by: str) -> None:
@@ -157,10 +158,6 @@ OnStored = Callable[[DissectedFile, int, Digest], None]
 """Called with a file, the id of its model and its SHA-256, after the transaction that registers it."""
 
 
-def keep_file(_file: DissectedFile, _model_id: int, _sha256: Digest) -> None:
-    """Do nothing with the file."""
-
-
 @dataclass(frozen=True, slots=True)
 class Intake:
     """The settings of one ingest."""
@@ -174,14 +171,13 @@ class Intake:
     """Decides about the next version of a name that is taken."""
     settle: Callable[[ModelRecord], ModelRecord] = lambda record: record
     """Checks and completes the record before it is registered."""
-    registered: Callable[[ModelRow], object] = lambda _model: None
-    """Called with the model, in the transaction that registers it or finds an existing one."""
-    measurer: Measurer | None = None
-    """Measures the tensors; None: this process."""
+    measurer: Inspection | None = None
+    """The confined process that measures the tensors; None: this process."""
     buffers: int = BUFFERS
     """Number of buffers of 4 MiB that the ingest can use."""
-    stored: OnStored = keep_file
-    """Called for each file when it is stored. Shards are stored one at a time, unless it is `keep_file`."""
+    progress: Progress = no_progress
+    stored: OnStored | None = None
+    """Called for each file when it is stored; then shards are stored one at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +231,7 @@ def ingest_model(
     progress: Progress = no_progress,
     new_version: NewVersion = never,
     *,
-    stored: OnStored = keep_file,
+    stored: OnStored | None = None,
 ) -> IngestReport:
     """Split one model into organs, store and measure them, and register the model.
 
@@ -256,6 +252,7 @@ def ingest_model(
         keep_name=name is not None,
         new_version=new_version,
         settle=partial(check_stated, source),
+        progress=progress,
         stored=stored,
     )
     with registry.catalog.reading() as session:
@@ -263,9 +260,9 @@ def ingest_model(
         known = known_model(session, source) if source.tool and name is None else None
         report = None if known is None else _unread_report(known, known.tensors, known.size_bytes)
     if source.remote:
-        return _ingest_remote(registry, source, intake, progress)
+        return _ingest_remote(registry, source, intake)
     if report is None:
-        report = _ingest_local(registry, source, intake, progress)
+        report = _ingest_local(registry, source, intake)
     else:
         progress(report.size_bytes)
     if name is not None or report.incomplete:
@@ -277,7 +274,7 @@ def ingest_model(
     return replace(report, model=renamed, notes=(*report.notes, *notes))
 
 
-def _ingest_local(registry: LocalRegistry, source: ModelSource, intake: Intake, progress: Progress) -> IngestReport:
+def _ingest_local(registry: LocalRegistry, source: ModelSource, intake: Intake) -> IngestReport:
     """Read the files of `source`, which are on this machine, and ingest them: together, or shards one at a time.
 
     Shards come one at a time if some are missing, if others are stored, or if each is reported as soon as it is stored.
@@ -291,10 +288,10 @@ def _ingest_local(registry: LocalRegistry, source: ModelSource, intake: Intake, 
             order = check_shards(source.name.name, [(file.source.path.name, file.header) for file in files])
             with registry.catalog.reading() as session:
                 is_begun = incomplete_model(session, intake.name) is not None
-            by_shards = is_begun or len(order.shards) < order.count or intake.stored is not keep_file
+            by_shards = is_begun or len(order.shards) < order.count or intake.stored is not None
         if not by_shards:
-            return ingest_files(registry, in_order(source.name.name, files), intake, progress, stages)
-    shards = _ShardIngest(registry, intake, progress)
+            return ingest_files(registry, in_order(source.name.name, files), intake, stages)
+    shards = _ShardIngest(registry, intake, _NameCheck(registry, intake))
     for path in source.paths:
         with FileSource(path) as file:  # one at a time, so that a file that is removed frees its disk
             shards.add(dissect(file))
@@ -324,13 +321,12 @@ def ingest_files(
     registry: LocalRegistry,
     files: Sequence[DissectedFile],
     intake: Intake,
-    progress: Progress = no_progress,
     stages: Stages | None = None,
     names: _NameCheck | None = None,
 ) -> IngestReport:
     """Ingest the open files of one model, in order; raises the errors of `ingest_model` and of `settle`."""
     names = names or _NameCheck(registry, intake)
-    run = _IngestRun(registry, files, intake, progress, stages or Stages())
+    run = _IngestRun(registry, files, intake, stages or Stages())
     size_bytes = sum(file.header.file_size_bytes for file in files)
     # Ask before anything is stored, unless a file of the same size is registered: then only the digest decides.
     names.ask(lambda session: has_visible_model_of_size(session, size_bytes))
@@ -347,7 +343,6 @@ def ingest_files(
                 registered = register_model(session, record, keep_name=intake.keep_name)
             if registered.created and registered.model.state == "visible":
                 run.link_relatives(session, registered.model)
-            intake.registered(registered.model)
             report = run.report(registered)
             run.end(session, report, registered.model)
             model_id = registered.model.id
@@ -358,21 +353,16 @@ def ingest_files(
     return report
 
 
+@dataclass(slots=True)
 class _IngestRun:
     """One ingest of open files: its row in the catalog, and what it stores and measures."""
 
-    def __init__(
-        self,
-        registry: LocalRegistry,
-        files: Sequence[DissectedFile],
-        intake: Intake,
-        progress: Progress,
-        stages: Stages,
-    ) -> None:
-        self.stages = stages
-        self._registry, self._files, self._intake, self._progress = registry, files, intake, progress
-        self._gathered = Gathered()
-        self._ingest_id = 0
+    registry: LocalRegistry
+    files: Sequence[DissectedFile]
+    intake: Intake
+    stages: Stages
+    gathered: Gathered = field(default_factory=Gathered)
+    ingest_id: int = 0
 
     @contextmanager
     def stored(self, label: str) -> Iterator[ModelRecord]:
@@ -380,21 +370,14 @@ class _IngestRun:
 
         The block registers the model and calls `end`. An error, also of the block, is recorded in the row.
         """
-        with recorded_ingest(self._registry.catalog, label) as self._ingest_id:
-            intake = self._intake
-            pipeline = Pipeline(
-                self._registry,
-                self._ingest_id,
-                self._files,
-                self.stages,
-                self._progress,
-                intake.measurer,
-                intake.buffers,
-            )
-            self._gathered = pipeline.run()
-            for file in self._files:
+        with recorded_ingest(self.registry.catalog, label) as self.ingest_id:
+            intake = self.intake
+            threads = Threads(self.registry, self.stages, intake.progress, intake.measurer, intake.buffers)
+            pipeline = Pipeline(self.registry, self.ingest_id, self.files, self.stages, intake.progress, threads)
+            self.gathered = pipeline.run()
+            for file in self.files:
                 file.source.check_unchanged()
-            yield intake.settle(model_record(intake.name, self._files, self._gathered))
+            yield intake.settle(model_record(intake.name, self.files, self.gathered))
 
     def link_relatives(self, session: Session, model: ModelRow) -> None:
         """Find the relatives of a new model, in its transaction: of two concurrent ones, the second finds the first."""
@@ -404,8 +387,8 @@ class _IngestRun:
 
     def report(self, registered: Registered) -> IngestReport:
         """Return the report on the files."""
-        model, files, gathered = registered.model, self._files, self._gathered
-        flags = [flag for file in files for flag in (*file.flags, *file.unassemblable)]
+        model, files, gathered = registered.model, self.files, self.gathered
+        flags = [flag for file in files for flag in (*file.flags, *file.front.unassemblable)]
         return IngestReport(
             model=model.full_name,
             digest=Digest(model.digest),
@@ -422,8 +405,8 @@ class _IngestRun:
             flags=(*dict.fromkeys(flags), *set_flags([file.header for file in files])),
             notes=tuple(
                 note
-                for index, file in enumerate(files)
-                for note in file.source.notes(gathered.files[index].file, gathered.files[index].pieces)
+                for file, digests in zip(files, gathered.files, strict=True)
+                for note in file.source.notes(digests.file, digests.pieces)
             ),
             nonfinite=nonfinite_tensors(files, gathered),
         )
@@ -431,17 +414,18 @@ class _IngestRun:
     def end(self, session: Session, report: IngestReport, model: ModelRow) -> None:
         """Record the end of the ingest, and the digests of files, so that those of a tool need not be read again."""
         digests = {
-            stamp: self._gathered.files[index].file
-            for index, file in enumerate(self._files)
+            stamp: found.file
+            for file, found in zip(self.files, self.gathered.files, strict=True)
             if isinstance(file.source, FileSource) and (stamp := file.source.stamp) is not None
         }
         record_known_files(session, digests)
-        end_ingest(session, self._ingest_id, "finished", json.dumps(asdict(report)), model.id)
+        end_ingest(session, self.ingest_id, "finished", json.dumps(asdict(report)), model.id)
 
     def tell_stored(self, model_id: int) -> None:
         """Call `Intake.stored` for each file, after the transaction."""
-        for index, file in enumerate(self._files):
-            self._intake.stored(file, model_id, self._gathered.files[index].file)
+        if self.intake.stored is not None:
+            for file, found in zip(self.files, self.gathered.files, strict=True):
+                self.intake.stored(file, model_id, found.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +461,7 @@ def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | N
     """
     source = with_base(registry, source)
     intake = Intake(source.label, name or source.name, keep_name=name is not None)
-    shards = _ShardIngest(registry, intake, no_progress)
+    shards = _ShardIngest(registry, intake, _NameCheck(registry, intake))
     with registry.catalog.reading() as session:
         check_model_name(session, intake.name)
     with ExitStack() as opened:
@@ -487,7 +471,7 @@ def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | N
             check_shards(intake.name.name, [(file.source.path.name, file.header) for file in files])
         else:
             files = in_order(intake.name.name, files)
-        reports = [shards.stored_model(file, stated_digest(file.source)) for file in files]
+        reports = [shards.stored_model(file, file.source.stated_sha256) for file in files]
         taken = None
         try:
             for file, report in zip(files, reports, strict=True):
@@ -511,35 +495,31 @@ def plan_model(registry: LocalRegistry, source: ModelSource, name: ModelName | N
         return PlannedModel(str(intake.name) if stored is None else stored.model, planned, taken)
 
 
-def total_bytes(sources: Sequence[ModelSource]) -> int:
-    """Return the bytes to read, for progress; unreadable files count as 0."""
-    return sum(source_size_bytes(source) for source in sources)
-
-
+@dataclass(slots=True)
 class _ShardIngest:
     """Ingests shards of one model one after another, each with a transaction of its own.
 
     A shard joins the incomplete model of its name, or begins it. The last shard makes the model visible.
     """
 
-    def __init__(self, registry: LocalRegistry, intake: Intake, progress: Progress) -> None:
-        self.names = _NameCheck(registry, intake)
-        self._registry, self._intake, self._progress = registry, intake, progress
-        self._reports: list[IngestReport] = []
+    registry: LocalRegistry
+    intake: Intake
+    names: _NameCheck
+    reports: list[IngestReport] = field(default_factory=list)
 
     def check(self, file: OpenGguf, *, is_new: bool = False) -> None:
         """Check the header of a shard before its bytes are read: its name, and the shards that are stored.
 
         With `is_new`, no model has the shard yet. Raises NameTaken, BadSplit, TooManyTensors.
         """
-        matches = (false(),) if is_new else same_header(file)
-        with self._registry.catalog.reading() as session:
-            model = incomplete_model(session, self._intake.name)
+        matches = (false(),) if is_new else _same_header(file)
+        with self.registry.catalog.reading() as session:
+            model = incomplete_model(session, self.intake.name)
             if model is not None:
                 self._check_fits(session, model, file, matches)
                 return
             is_known = self._visible(session, file, *matches) is not None
-        check_shards(self._intake.name.name, [(file.source.path.name, file.header)])
+        check_shards(self.intake.name.name, [(file.source.path.name, file.header)])
         if not is_known:
             self.names.ask()
 
@@ -548,36 +528,32 @@ class _ShardIngest:
 
         It is recognized by its SHA-256, or if that is None, by its size, its header and samples of its bytes.
         """
-        matches = same_header(file) if sha256 is None else (ModelFileRow.sha256 == sha256,)
-        with self._registry.catalog.reading() as session:
-            model = incomplete_model(session, self._intake.name) or self._visible(session, file, *matches)
+        matches = _same_header(file) if sha256 is None else (ModelFileRow.sha256 == sha256,)
+        with self.registry.catalog.reading() as session:
+            model = incomplete_model(session, self.intake.name) or self._visible(session, file, *matches)
             if model is None or not has_file(session, model.id, _number(file), *matches):
                 return None
-            if sha256 is None and not self._has_same_samples(session, model, file):
-                return None
+            if sha256 is None:  # compare some ranges of bytes, spread over the file
+                row = next(row for row in files_of(session, model.id) if row.position == _number(file))
+                spans = sample_spans(row.size_bytes)
+                for (offset, size), found in zip(spans, file.source.read_ranges(spans), strict=True):
+                    plan = plan_file(session, row, offset, offset + size)
+                    with FileStream(self.registry.blobs, plan, workers=1) as stream:
+                        if b"".join(map(bytes, stream)) != found:
+                            return None
             report = _unread_report(model, len(file.header.tensors), file.header.file_size_bytes)
             return _with_missing(session, model, report) if model.state == "incomplete" else report
 
-    def _has_same_samples(self, session: Session, model: ModelRow, file: OpenGguf) -> bool:
-        """Return whether some ranges of bytes, spread over `file`, are equal to the stored ones."""
-        row = next(row for row in files_of(session, model.id) if row.position == _number(file))
-        spans = sample_spans(row.size_bytes)
-        for (offset, size), found in zip(spans, file.source.read_ranges(spans), strict=True):
-            with FileStream(self._registry.blobs, plan_file(session, row, offset, offset + size), workers=1) as stream:
-                if b"".join(map(bytes, stream)) != found:
-                    return False
-        return True
-
     def skip(self, report: IngestReport) -> None:
         """Count a shard that is stored already."""
-        self._reports.append(report)
-        self._progress(report.size_bytes)
+        self.reports.append(report)
+        self.intake.progress(report.size_bytes)
 
     def add(self, file: DissectedFile) -> None:
         """Store, measure and register a shard; raises BadInput, NameTaken, StoreError."""
         self.check(file)
-        run = _IngestRun(self._registry, [file], self._intake, self._progress, Stages())
-        with run.stored(file.source.name) as record, self._registry.catalog.writing() as session:
+        run = _IngestRun(self.registry, [file], self.intake, Stages())
+        with run.stored(file.source.name) as record, self.registry.catalog.writing() as session:
             registered = self._register(session, file, record, run)
             report = own = run.report(registered)
             if registered.model.state == "incomplete":
@@ -588,17 +564,17 @@ class _ShardIngest:
                 detach_ingests(session, registered.model.id)
             run.end(session, own, registered.model)
             model_id = registered.model.id
-        self._reports.append(report)
+        self.reports.append(report)
         run.tell_stored(model_id)
 
     def report(self) -> IngestReport:
         """Return the report on the model after the last shard: on all of its shards if this run completed it."""
-        last = self._reports[-1]
-        added = [report for report in self._reports if report.created]
+        last = self.reports[-1]
+        added = [report for report in self.reports if report.created]
         completed = [report for report in added if not report.incomplete]
         if completed:
             return completed[-1]
-        return replace(merged_report(added or self._reports), incomplete=last.incomplete, missing=last.missing)
+        return replace(_merged_report(added or self.reports), incomplete=last.incomplete, missing=last.missing)
 
     def _register(self, session: Session, file: DissectedFile, record: ModelRecord, run: _IngestRun) -> Registered:
         """Add the shard to its model, and complete the model with its last shard."""
@@ -628,16 +604,17 @@ class _ShardIngest:
 
     def _complete(self, session: Session, model: ModelRow, rows: Sequence[ModelFileRow], run: _IngestRun) -> Registered:
         """Make a model visible whose shards are all stored, unless it was ingested as a whole meanwhile."""
-        shards = []
+        fronts, flags = [], list[str]()
         for row in rows:
-            front = read_front(stored_header(session, self._registry.blobs, row).source)
+            front = read_front(stored_header(session, self.registry.blobs, row).source)
             odd_padding = any(part.offset_bytes >= row.header_bytes for part in parts_of(session, row.id))
-            flags = tuple(front_flags(front, odd_padding=odd_padding))
-            shards.append(StoredShard(front.header, front.tags, flags, front.unassemblable, Digest(row.sha256)))
+            fronts.append(front)
+            flags += front_flags(front, odd_padding=odd_padding)
         with run.stages.timed("register"):
             name = ModelName(model.namespace, model.name)
-            whole = split_record(name, shards, nonfinite_organs(session, model.id))
-            existing = existing_model(session, whole, self._intake.keep_name)
+            digests = [Digest(row.sha256) for row in rows]
+            whole = record_of_fronts(name, fronts, flags, digests, nonfinite_organs(session, model.id))
+            existing = existing_model(session, whole, self.intake.keep_name)
             if existing is not None:
                 reason = f"all shards arrived, and they are the same files as {existing.full_name}"
                 remove_model(session, model, reason, LOCAL)
@@ -647,7 +624,7 @@ class _ShardIngest:
         return Registered(model, created=True)
 
     def _visible(self, session: Session, file: OpenGguf, *matches: ColumnElement[bool]) -> ModelRow | None:
-        name = self._intake.name if self._intake.keep_name else None
+        name = self.intake.name if self.intake.keep_name else None
         return visible_model_with_file(session, name, _number(file), _count(file), *matches)
 
     def _check_fits(
@@ -659,7 +636,7 @@ class _ShardIngest:
         """
         is_same = has_file(session, model.id, _number(file), *same)
         rows = [row for row in files_of(session, model.id) if not (is_same and row.position == _number(file))]
-        stored = [(f"the stored {row.name}", stored_header(session, self._registry.blobs, row).header) for row in rows]
+        stored = [(f"the stored {row.name}", stored_header(session, self.registry.blobs, row).header) for row in rows]
         shards = [*stored, (file.source.path.name, file.header)]
         check_shards(model.full_name, shards)
         check_tensor_sizes(model.full_name, (tensor.size_bytes for _, header in shards for tensor in header.tensors))
@@ -675,7 +652,7 @@ def _count(file: OpenGguf) -> int:
     return (file.header.integer(SPLIT_COUNT_KEY) or 1) if is_shard(file.header) else 1
 
 
-def same_header(file: OpenGguf) -> tuple[ColumnElement[bool], ...]:
+def _same_header(file: OpenGguf) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that a ModelFile has the size and the header of `file`."""
     digest = digest_of(file.source.read_at(0, file.header.end))
     return ModelFileRow.header_sha256 == digest, ModelFileRow.size_bytes == file.header.file_size_bytes
@@ -698,7 +675,7 @@ def _whole_report(session: Session, model: ModelRow, last: IngestReport) -> Inge
     for text in ingest_reports(session, model.id):
         with suppress(msgspec.DecodeError):  # another version of this program wrote it
             earlier.append(msgspec.json.decode(text, type=prepared(IngestReport)))
-    report = merged_report([*(report for report in earlier if report.created), last])
+    report = _merged_report([*(report for report in earlier if report.created), last])
     flags = [*model.flags, *model.unassemblable]
     counts = nonfinite_organs(session, model.id)
     warnings = set(nonfinite_flags(counts))
@@ -714,7 +691,7 @@ def _whole_report(session: Session, model: ModelRow, last: IngestReport) -> Inge
 _SUMS = ("organs", "new_blobs", "size_bytes", "new_bytes", "known_bytes", "stored_bytes", "healed_blobs")
 
 
-def merged_report(reports: Sequence[IngestReport]) -> IngestReport:
+def _merged_report(reports: Sequence[IngestReport]) -> IngestReport:
     """Return the report on several shards of one model: the last one, with the sums of all."""
     sums: dict[str, Any] = {name: sum(getattr(report, name) for report in reports) for name in _SUMS}
     stages = Stages()
@@ -733,13 +710,12 @@ def merged_report(reports: Sequence[IngestReport]) -> IngestReport:
     )
 
 
-def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake, progress: Progress) -> IngestReport:
+def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake) -> IngestReport:
     """Fetch the files of `source` one at a time, ingest each, and remove it before the next one is fetched."""
-    shards = _ShardIngest(registry, intake, progress)
+    shards = _ShardIngest(registry, intake, _NameCheck(registry, intake))
     for remote in source.remote:
         served = OpenGguf(file := remote.open(), read_header(file))
-        stated_sha256 = stated_digest(file)
-        stored = shards.stored_model(served, stated_sha256)
+        stored = shards.stored_model(served, file.stated_sha256)
         if stored is not None:
             shards.skip(stored)
             continue
@@ -748,42 +724,43 @@ def _ingest_remote(registry: LocalRegistry, source: ModelSource, intake: Intake,
             shards.names.ask()
         else:
             shards.check(served, is_new=True)
-        with spooled(registry.settings.spool, remote, file, stated_sha256, progress) as copy:
+        with spooled(registry.settings.spool, remote, file, file.stated_sha256, intake.progress) as copy:
             dissected = dissect(copy)
             if is_whole:
-                return ingest_files(registry, [dissected], intake, progress, names=shards.names)
+                return ingest_files(registry, [dissected], intake, names=shards.names)
             shards.add(dissected)
     return shards.report()
 
 
+@dataclass(slots=True)
 class _NameCheck:
     """Asks once whether a model can become the next version of an existing name. Raises NameTaken."""
 
-    def __init__(self, registry: LocalRegistry, intake: Intake) -> None:
-        self._registry, self._intake = registry, intake
-        self._allowed_over: int | None = None
-        """The id of the newest version that was allowed."""
+    registry: LocalRegistry
+    intake: Intake
+    allowed_over: int | None = None
+    """The id of the newest version that was allowed."""
 
     def ask(self, is_exempt: Callable[[Session], bool] = lambda _session: False) -> None:
         """Ask before something is stored or registered under a name that is taken, unless it is exempt."""
-        with self._registry.catalog.reading() as session:
+        with self.registry.catalog.reading() as session:
             taken = None if is_exempt(session) else self._find_taken(session)
-        if taken is None or taken[0] == self._allowed_over:
+        if taken is None or taken[0] == self.allowed_over:
             return
-        if not self._intake.new_version(taken[1]):
+        if not self.intake.new_version(taken[1]):
             raise taken[1]
-        self._allowed_over = taken[0]
+        self.allowed_over = taken[0]
 
     def refuse_taken(self, session: Session) -> None:
         """Refuse a name that was taken after the question: the transaction that registers the model cannot ask."""
         if taken := self._find_taken(session):
             newest, error = taken
-            if newest != self._allowed_over and self._intake.new_version is not always:
+            if newest != self.allowed_over and self.intake.new_version is not always:
                 raise error
 
     def _find_taken(self, session: Session) -> tuple[int, NameTaken] | None:
-        newest = newest_reachable(session, self._intake.name) or model_of_other_name(session, self._intake.name)
+        newest = newest_reachable(session, self.intake.name) or model_of_other_name(session, self.intake.name)
         if newest is None:
             return None
-        name, version = self._intake.name, next_version(session, self._intake.name)
+        name, version = self.intake.name, next_version(session, self.intake.name)
         return newest.id, NameTaken(f"{name.namespace}/{name.name}", newest.full_name, version)

@@ -1,29 +1,34 @@
-"""Sources of an ingest: files, folders, patterns, split sets and organ directories, found and opened."""
+"""Sources of an ingest: files, folders, patterns, split sets and organ directories, found and opened.
+
+Models in safetensors files are converted to GGUF by the program of llama.cpp, `convert_hf_to_gguf.py`. The program is
+another project's, runs with the rights of the user, and can run code that the folder brings. It is started only if a
+person asks for it.
+"""
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 import shlex
+import subprocess
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from organs.ingest.bases import AdaptedBase
-from organs.ingest.directory.folder import Folder, is_organ_directory
 from organs.ingest.directory.layout import MANIFEST_FILE
-from organs.ingest.directory.opening import directory_size_bytes, open_directory
+from organs.ingest.directory.opening import Folder, directory_size_bytes, is_organ_directory, open_directory
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
 from organs.ingest.files import FileSource, OpenFile, ReadableFile
-from organs.ingest.parts import first_parts, joining_sentence, parse_part_name
-from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
+from organs.ingest.peft import AdaptedBase, adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
 from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder, quantised_by
+from organs.ingest.spool import temporary_folder
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
 from organs.registry.digest import Digest
 from organs.registry.entities.model import RuntimeText
-from organs.registry.errors import BadGguf, BadSource, BadSplit
+from organs.registry.errors import BadGguf, BadSource, BadSplit, ConversionFailed
 from organs.registry.gguf import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
@@ -182,19 +187,15 @@ def directory_source(path: Path) -> ModelSource:
 def _expand(argument: str) -> Iterator[Path]:
     path = Path(argument)
     if path.is_dir():
-        yield from _find_models(path)
+        found = [file for file in path.rglob("*.[gG][gG][uU][fF]*") if file.is_file()]
+        files = [file for file in found if is_gguf_name(file.name)]
+        directories = [file.parent for file in path.rglob(MANIFEST_FILE) if is_organ_directory(file.parent)]
+        yield from sorted([*files, *first_parts(found), *directories, *_find_adapters(path)])
     elif path.exists() or path.is_symlink():
         yield adapter_folder(path) or path
     elif glob.has_magic(argument):
         matches = (Path(match) for match in sorted(glob.glob(argument, recursive=True)))
         yield from (match for match in matches if not match.is_dir() or _is_model_in_folder(match))
-
-
-def _find_models(folder: Path) -> list[Path]:
-    found = [path for path in folder.rglob("*.[gG][gG][uU][fF]*") if path.is_file()]
-    files = [path for path in found if is_gguf_name(path.name)]
-    directories = [path.parent for path in folder.rglob(MANIFEST_FILE) if is_organ_directory(path.parent)]
-    return sorted([*files, *first_parts(found), *directories, *_find_adapters(folder)])
 
 
 def _find_adapters(folder: Path) -> Iterator[Path]:
@@ -292,3 +293,110 @@ def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[O
         except BadGguf as error:
             raise BadSource(joining_sentence(file.path, part)) from error
     return [file]
+
+
+LISTED_MAX = 50
+"""The most parts that a command lists."""
+_PART_NAME = re.compile(
+    r"(?P<whole>.+\.gguf)[-._](?:(?P<word>part|split)[-._]?(?:[0-9]{1,5}(?:[-_]?of[-_]?(?P<count>[0-9]{1,5}))?|[a-z]{1,2})"
+    r"|[0-9]{2,3}|a[a-z])",
+    re.ASCII | re.IGNORECASE,
+)
+_NUMBER = re.compile(r"([0-9]+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PartName:
+    """The name of a file that was cut by bytes, as `split` does it: `model.gguf.part1of2`, `model.gguf.001`.
+
+    Shards are GGUF files, but such parts are not: they must be joined first.
+    """
+
+    whole: str
+    """The name of the whole file."""
+    count: int | None
+    """The number of parts, if it is stated."""
+    is_sure: bool
+    """Whether the name has the word for a part; another file can also end in a number."""
+
+
+def parse_part_name(name: str) -> PartName | None:
+    """Return what the file name `name` says about a part of a GGUF file; None if it is not that of a part."""
+    match = _PART_NAME.fullmatch(name)
+    if match is None:
+        return None
+    return PartName(match["whole"], int(match["count"]) if match["count"] else None, match["word"] is not None)
+
+
+def first_parts(files: Iterable[Path]) -> list[Path]:
+    """Return the first part of each GGUF file of which `files` has parts, unless the whole file is there too."""
+    sets: dict[Path, list[Path]] = {}
+    sure = set()
+    for path in files:
+        part = parse_part_name(path.name)
+        if part is not None:
+            whole = path.with_name(part.whole)
+            sets.setdefault(whole, []).append(path)
+            sure |= {whole} if part.is_sure else set()
+    cut = {whole: parts for whole, parts in sets.items() if (len(parts) > 1 or whole in sure) and not whole.exists()}
+    return [min(parts, key=_order) for parts in cut.values()]
+
+
+def joining_sentence(path: Path, part: PartName) -> str:
+    """Return the sentence on a part at `path`: that it is one, and the command that joins it with those beside it."""
+    parsed = [(other, parse_part_name(other.name)) for other in path.parent.iterdir()]
+    parts = sorted((other for other, name in parsed if name is not None and name.whole == part.whole), key=_order)
+    subject = f"{path}: a part of a GGUF file that was cut by bytes"
+    if part.count is not None and len(parts) < part.count:
+        there = f"{len(parts)} of its {part.count} parts {'is' if len(parts) == 1 else 'are'} here"
+        return f"{subject}; only {there}. When all are, join them in their order with cat"
+    whole = shlex.quote(str(path.with_name(part.whole)))
+    listed = shlex.join(map(str, parts)) if len(parts) <= LISTED_MAX else f"$(ls -v {whole}[-._]*)"
+    return f"{subject}. Join all parts first: cat {listed} > {whole}"
+
+
+def _order(path: Path) -> list[tuple[int, str]]:
+    """Return the key by which `part10of12` follows `part9of12`."""
+    return [(int(text), "") if text.isdigit() else (-1, text) for text in _NUMBER.split(path.name)]
+
+
+PROGRAM = "convert_hf_to_gguf.py"
+LAST_LINES, LAST_BYTES = 8, 4096
+"""How much of the program's output is in the error if it fails."""
+
+
+@contextmanager
+def converted(folder: Path, program: str, python: str, spool: Path) -> Iterator[ModelSource]:
+    """Convert the model in `folder` with `program`; return a context manager for the file, which it removes.
+
+    The file is in a new folder inside of `spool`. A `program` that is not executable is run by `python`. Raises
+    BadSource if the folder has no model in safetensors files or one that cannot be converted, ConversionFailed with the
+    last lines of the program, StoreUnwritable.
+    """
+    if not is_model_folder(folder):
+        raise BadSource(f"{folder}: no model in safetensors files to convert: it has no config.json or no weights")
+    refuse_unconvertible(folder)
+    name = name_from_text(folder.resolve().name)
+    with temporary_folder(spool) as work:
+        file, log = work / f"{name}{GGUF_SUFFIX}", work / "log"
+        start = [program] if os.access(program, os.X_OK) else [python, program]
+        command = [*start, str(folder.resolve()), "--outfile", str(file), "--outtype", "auto"]
+        try:
+            with log.open("wb") as output:
+                done = subprocess.run(  # noqa: S603  # the person names the program
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, check=False
+                )
+        except OSError as error:
+            raise ConversionFailed(f"{start[0]}: {error.strerror}") from error
+        if done.returncode:
+            raise ConversionFailed(f"{start[0]} failed with the status {done.returncode}: {_last_lines(log)}")
+        if not file.is_file():
+            raise ConversionFailed(f"{program} ended without an error, but wrote no file: {_last_lines(log)}")
+        yield ModelSource((file,), ModelName(LOCAL_NAMESPACE, name))
+
+
+def _last_lines(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_BYTES))
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    return " | ".join(line.strip() for line in lines[-LAST_LINES:] if line.strip()) or "it printed nothing"

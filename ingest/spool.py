@@ -9,7 +9,6 @@ interrupted fetch begins again.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -20,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from organs.ingest.files import FileSource, Progress, ReadableFile
+from organs.ingest.files import FileSource, Progress, sha256_of
 from organs.ingest.urls import RemoteFile
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, BadSource, Busy
@@ -35,14 +34,8 @@ REQUESTS = 8
 """Requests in parallel, and pieces of a window."""
 KEPT_SECONDS = 7 * 24 * 3600
 """How long the copy of an interrupted fetch, or the folder of a killed process, stays. A later use removes it."""
-_PREFIX, _FORMER_PREFIX = "work-", "convert-"
+_PREFIX = "work-"
 WINDOW_BYTES = REQUESTS * PIECE_BYTES
-
-
-def stated_digest(file: ReadableFile) -> Digest | None:
-    """Return the SHA-256 that the server states for the file, as the Hugging Face hub does; None if it states none."""
-    stated = getattr(file, "linked_sha256", None)
-    return None if stated is None else Digest(stated)
 
 
 @contextmanager
@@ -54,7 +47,7 @@ def temporary_folder(spool: Path) -> Iterator[Path]:
     oldest = time.time() - KEPT_SECONDS
     try:
         Files().make_folder(spool, PRIVATE_FOLDER)
-        for other in (*spool.glob(f"{_PREFIX}*"), *spool.glob(f"{_FORMER_PREFIX}*")):
+        for other in spool.glob(f"{_PREFIX}*"):
             if other.is_dir() and other.stat().st_mtime < oldest:
                 shutil.rmtree(other, ignore_errors=True)
         folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=spool)
@@ -91,12 +84,9 @@ def spooled(
                 if other != path and (other.name.startswith(address[:32]) or other.stat().st_mtime < oldest):
                     other.unlink()
         _fetch(descriptor, path, file, progress, is_continued=is_continued)
-        if sha256 is not None:
-            with path.open("rb") as written:
-                found = hashlib.file_digest(written, "sha256").hexdigest()
-            if found != sha256:
-                raise BadSource(f"{remote}: the fetched bytes have the SHA-256 {found}, but the server states {sha256}")
         with FileSource(path, (Path(remote.name), str(remote))) as copy:
+            if sha256 is not None and (found := sha256_of(copy, 0, copy.size_bytes)) != sha256:
+                raise BadSource(f"{remote}: the fetched bytes have the SHA-256 {found}, but the server states {sha256}")
             yield copy
         _remove(path)
     except BaseException as error:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import groupby
 
 from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, Wanted
-from organs.registry.anatomy import OrganType, Place, Tower
+from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import measurements_in, shape_of
 from organs.registry.catalog.tables import MeasurementRow, OrganRow
+from organs.registry.gguf import dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement
 from organs.registry.measure.sample import spectral_patches
@@ -32,27 +33,27 @@ def stored_model(
         tensors: list[MeasuredTensor] = []
         for _, group in groupby(rows, key=lambda row: row[0].position):
             (placement, organ, first, fingerprint), *others = group
-            place = Place(OrganType(placement.type), Tower(placement.tower), placement.block, placement.slot)
-            if wanted is None or wanted(placement.name, place):
+            if wanted is None or wanted(placement.name, place_of(placement.name)):
                 results = [row for row in (first, *(other[2] for other in others)) if row is not None]
                 tensors.append(
                     MeasuredTensor(
                         name=placement.name,
-                        place=place,
                         dtype=organ.dtype,
                         shape=shape_of(organ.shape),
-                        elements=organ.elements,
-                        size_bytes=placement.size_bytes,
+                        foreign_bytes=placement.size_bytes if dtype_by_name(organ.dtype).is_foreign else 0,
                         measurement=_measurement(results, organ, fingerprint),
                     )
                 )
-        whole = MeasuredFile(model.full_name, model.size_bytes, model.tensors, len(tensors), model.parameters)
+        whole = MeasuredFile(
+            location=model.full_name,
+            size_bytes=model.size_bytes,
+            tensor_count=model.tensors,
+            selected_count=len(tensors),
+            parameters=model.parameters,
+        )
         return ModelName(model.namespace, model.name, model.version), MeasuredModel(
             architecture=model.architecture,
             title=model.title,
-            size_bytes=model.size_bytes,
-            tensor_count=model.tensors,
-            parameters=model.parameters,
             tensors=tuple(tensors),
             files=(whole,),
         )

@@ -12,18 +12,19 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.dissect import DissectedFile
 from organs.ingest.files import (
-    BUFFER_BYTES,
     BytesInMemory,
     ComposedFile,
     OpenFile,
     Progress,
     Section,
     no_progress,
+    read_pieces,
+    sha256_of,
 )
 from organs.ingest.sources import ModelSource, open_files
-from organs.registry.anatomy import Place, Slot, expert_name
+from organs.registry.anatomy import Slot, expert_name, place_of
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.parents import (
     Parent,
@@ -53,13 +54,10 @@ def place_virtual(file: OpenFile, path: Path, progress: Progress = no_progress, 
     """
     with placed(path, file.size_bytes, files) as target:
         digest = hashlib.sha256()
-        buffer = memoryview(bytearray(min(BUFFER_BYTES, file.size_bytes)))
-        for begin in range(0, file.size_bytes, BUFFER_BYTES):
-            view = buffer[: min(BUFFER_BYTES, file.size_bytes - begin)]
-            file.read_into(view, begin)
-            digest.update(view)
-            target.write_at(view, begin)
-            progress(len(view))
+        for piece in read_pieces(file, 0, file.size_bytes):
+            digest.update(piece)
+            target.append([piece])
+            progress(len(piece))
         file.check_unchanged()
         return Digest(digest.hexdigest())
 
@@ -98,14 +96,14 @@ class FileLibrary:
         """Return the experts `numbers` of the tensors `stacks`, measured, by stack and number."""
         _, files = self._open(parent.label)
         wanted = [
-            (file, tensor, place, number)
+            (file, tensor, number)
             for file in files
-            for tensor, place in zip(file.header.tensors, places(file.header), strict=True)
+            for tensor in file.header.tensors
             if tensor.name in stacks
             for number in sorted(numbers)
             if number < file.stacks.get(tensor.name, 0)
         ]
-        keys = [(tensor.name, number) for _, tensor, _, number in wanted]
+        keys = [(tensor.name, number) for _, tensor, number in wanted]
         return dict(zip(keys, _measured(wanted), strict=True))
 
     def in_common(self, base: Parent) -> dict[Slot, set[str]]:
@@ -139,7 +137,9 @@ def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
     for part in plan.parts:
         if part.computation is not None:
             stack = list(_expert_sections(part, plan.base, 0, library))
-            digests[part.before.name] = _digest(ComposedFile(Path(part.before.name), part.source.size_bytes, stack))
+            size_bytes = part.source.size_bytes
+            file_of_stack = ComposedFile(Path(part.before.name), size_bytes, stack)
+            digests[part.before.name] = sha256_of(file_of_stack, 0, size_bytes)
     lock = plan.lock(digests)
     data = plan.header(lock)
     header = read_header(HeaderSource(data, plan.size_bytes, str(path)))
@@ -156,11 +156,7 @@ def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
 
 def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
     """Return a model in files as a parent: every tensor is hashed and measured as in an ingest."""
-    tensors = [
-        (file, tensor, place, None)
-        for file in files
-        for tensor, place in zip(file.header.tensors, places(file.header), strict=True)
-    ]
+    tensors = [(file, tensor, None) for file in files for tensor in file.header.tensors]
     first = files[0]
     header = first.source.read_at(0, first.header.end)
     return Parent(
@@ -169,11 +165,11 @@ def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
         source=HeaderSource(header, first.header.file_size_bytes, first.source.name),
         header_digest=digest_of(header),
         parts=_measured(tensors),
-        unassemblable=tuple(reason for file in files for reason in file.unassemblable),
+        unassemblable=tuple(reason for file in files for reason in file.front.unassemblable),
     )
 
 
-def _measured(organs: Sequence[tuple[DissectedFile, TensorInfo, Place, int | None]]) -> tuple[Part, ...]:
+def _measured(organs: Sequence[tuple[DissectedFile, TensorInfo, int | None]]) -> tuple[Part, ...]:
     """Read and measure tensors, or the experts with the last number, with several threads."""
     with (
         threadpool_limits(1, "blas"),
@@ -182,7 +178,7 @@ def _measured(organs: Sequence[tuple[DissectedFile, TensorInfo, Place, int | Non
         return tuple(workers.map(lambda organ: _part(*organ), organs))
 
 
-def _part(file: DissectedFile, tensor: TensorInfo, place: Place, expert: int | None) -> Part:
+def _part(file: DissectedFile, tensor: TensorInfo, expert: int | None) -> Part:
     name, shape, span = tensor.name, tensor.shape, file.tensor_span(tensor)
     if expert is not None:
         name, shape, span = expert_name(name, expert), expert_shape(shape), file.expert_span(tensor, expert)
@@ -200,7 +196,7 @@ def _part(file: DissectedFile, tensor: TensorInfo, place: Place, expert: int | N
     nonfinite = count_nonfinite_in(hash_pieces(), tensor.dtype)
     return Part(
         name=name,
-        place=place,
+        place=place_of(tensor.name),
         dtype=tensor.dtype,
         shape=shape,
         digest=Digest(digest.hexdigest()),
@@ -224,10 +220,3 @@ def _expert_sections(part: PlannedPart, base: Parent, offset: int, library: File
             origins[expert] = library.place_of(graft.donor, graft.after.name)
     for expert, (file, source) in enumerate(origins):
         yield Section(offset + expert * size, size, file.source, file.tensor_span(source).offset + expert * size)
-
-
-def _digest(file: ComposedFile) -> Digest:
-    digest = hashlib.sha256()
-    for begin in range(0, file.size_bytes, BUFFER_BYTES):
-        digest.update(file.read_at(begin, min(BUFFER_BYTES, file.size_bytes - begin)))
-    return Digest(digest.hexdigest())

@@ -79,12 +79,10 @@ class RemoteFile:
 
     def open(self) -> RangedFile:
         """Request the beginning of the file; raises as `HttpFile` and `ObjectFile` do."""
+        from organs.registry.client.ranges import HttpFile, ObjectFile  # with urllib3, which local files do not need
+
         if _scheme(self.url) in _OBJECT_SCHEMES:
-            from organs.registry.client.objects import ObjectFile
-
             return ObjectFile(self.hub.client, self.url, allows_http=self.hub.allows_http)
-        from organs.registry.client.ranges import HttpFile  # with urllib3, which local files do not need
-
         headers = self.hub.headers if self.is_hub_file else {}
         return HttpFile(self.hub.client, self.url, label=self.label, headers=headers)
 
@@ -94,10 +92,15 @@ class RemoteModel:
     """The files of one model: one GGUF file, or all shards of a split model."""
 
     files: tuple[RemoteFile, ...]
-    namespace: str | None
+    namespace: str | None = None
     """The namespace in the hub; None for other addresses."""
-    stem: str
-    """The name of the file without its ending and its number."""
+
+    @property
+    def stem(self) -> str:
+        """The name of the file without its ending and its number."""
+        name = self.files[0].name
+        shard = parse_shard_name(name)
+        return shard.stem if shard is not None else name[: -len(".gguf")]
 
 
 def is_url(argument: str) -> bool:
@@ -140,20 +143,16 @@ def _model_at(url: str, hub: Hub) -> RemoteModel:
     for other in names:
         address = urlunsplit(parts._replace(path=f"{folder}/{quote(other)}", fragment=""))
         files.append(RemoteFile(hub, address, without_secrets(address), other))
-    return RemoteModel(tuple(files), None, _stem(name, shard))
+    return RemoteModel(tuple(files))
 
 
 def _shard_names(shard: ShardName) -> list[str]:
     return [str(ShardName(shard.stem, number, shard.count)) for number in range(1, shard.count + 1)]
 
 
-def _stem(name: str, shard: ShardName | None) -> str:
-    return shard.stem if shard is not None else PurePosixPath(name).name[: -len(".gguf")]
-
-
 def _object_model(argument: str, hub: Hub) -> RemoteModel:
     """Return the model in an object store: by the key of a file, by a pattern, or the only one in a folder."""
-    from organs.registry.client.objects import list_objects, parse_object_address
+    from organs.registry.client.ranges import list_objects, parse_object_address
 
     parsed = parse_object_address(argument if "/" in argument.partition("://")[2] else f"{argument}/")
     if parsed is None:
@@ -176,7 +175,7 @@ def _object_model(argument: str, hub: Hub) -> RemoteModel:
         chosen = [key] if shard is None else [str(path.with_name(name)) for name in _shard_names(shard)]
     addresses = [f"{bucket}/{path}" for path in chosen]
     remote = tuple(RemoteFile(hub, address, address, PurePosixPath(address).name) for address in addresses)
-    return RemoteModel(remote, None, _stem(remote[0].name, parse_shard_name(remote[0].name)))
+    return RemoteModel(remote)
 
 
 class _Sibling(msgspec.Struct, frozen=True):
@@ -215,7 +214,7 @@ def _hub_model(argument: str, hub: Hub) -> RemoteModel:
         )
         for path in chosen
     )
-    return RemoteModel(files, name.partition("/")[0], _stem(files[0].name, parse_shard_name(files[0].name)))
+    return RemoteModel(files, name.partition("/")[0])
 
 
 def check_endpoint(hub: Hub) -> None:

@@ -15,9 +15,8 @@
     documents   reads JSON and YAML of strangers, within limits, with all faults
     digest      SHA-256 digests: the only names that bytes have here
     errors      errors of this project, each with a stable code, an HTTP status and an exit code
-    fingerprints  256 values of an organ, to compare it with others
     kinds       kinds of files: models, adapters, importance matrices
-    lineage     how alike two organs or two models are, by their fingerprints
+    similarity  how alike two organs or two models are, by their fingerprints: 256 values of each organ
     measure     measuring, pure: an organ's bytes in, numbers out
     measures    the table of measures
     names       model names: `namespace/name`, with `@version` where it matters

@@ -255,10 +255,14 @@ def place_of(name: str) -> Place:
     """Return the place of the tensor `name`. No text is an error."""
     base = adapted_tensor(name)
     plain = name if base is None else base
+    tower = next((tower for prefix, tower in _TOWERS if plain.startswith(prefix)), Tower.TEXT)
     block, slot = _block_and_slot(plain)
-    if base is None:
-        return Place(_type(slot), _tower(plain), block, slot)
-    return Place(OrganType.ADAPTER, _tower(plain), block, slot + name[len(base) :])
+    if base is not None:
+        return Place(OrganType.ADAPTER, tower, block, slot + name[len(base) :])
+    bare, kind = _without_companion(slot), OrganType.OTHER
+    if not _IMPORTANCE.search(slot):
+        kind = next((kind for kind, pattern in _RULES if pattern.search(bare)), kind)
+    return Place(kind, tower, block, slot)
 
 
 def adapted_tensor(name: str) -> str | None:
@@ -338,28 +342,11 @@ def _block_and_slot(name: str) -> tuple[int | None, str]:
     return int(match["block"]), plain[: match.start("stack")] + stack + plain[match.end() :]
 
 
-def _type(slot: str) -> OrganType:
-    if _IMPORTANCE.search(slot):
-        return OrganType.OTHER
-    bare = _without_companion(slot)
-    for kind, pattern in _RULES:
-        if pattern.search(bare):
-            return kind
-    return OrganType.OTHER
-
-
 def _without_companion(slot: str) -> str:
     for companion in COMPANIONS:
         if slot.endswith(companion.suffix):
             return slot.removesuffix(companion.suffix)
     return slot
-
-
-def _tower(name: str) -> Tower:
-    for prefix, tower in _TOWERS:
-        if name.startswith(prefix):
-            return tower
-    return Tower.TEXT
 
 
 def reading_order(slot: str) -> int:

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -25,18 +25,18 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.model_contents import FileSegment, files_of, parts_of, tensor_blobs_of, tensors_of
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_id
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, UnsupportedDType
 from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode_header, padded, read_header
-from organs.registry.gguf.quants import can_dequantize, dequantize
+from organs.registry.gguf.quants import can_dequantize, dequantize, whole_blocks
 from organs.registry.gguf.split import cut, has_left_over_keys, whole_metadata
 from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.blobs import blaming_parent
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
-from organs.registry.store.files import Files, placed_in_order
+from organs.registry.store.files import Files, placed
 
 Progress = Callable[[int], None]
 
@@ -47,7 +47,7 @@ class PlannedSlice:
 
     offset_bytes: int
     size_bytes: int
-    blob: BlobRow
+    blob: KnownBlob
     blob_offset_bytes: int
     label: str = "header"
     """The name of the tensor, or `header`, for error messages."""
@@ -136,7 +136,7 @@ def resolve(session: Session, segments: Sequence[FileSegment]) -> tuple[PlannedS
 
 
 def slices_of(
-    blob: BlobRow, offset_bytes: int, label: str, blob_offset_bytes: int = 0, size_bytes: int | None = None
+    blob: KnownBlob, offset_bytes: int, label: str, blob_offset_bytes: int = 0, size_bytes: int | None = None
 ) -> Iterator[PlannedSlice]:
     """Yield the slices at `offset_bytes` with bytes of a blob, by default all; those of a stack come from its parts."""
     size = blob.size_bytes - blob_offset_bytes if size_bytes is None else size_bytes
@@ -166,7 +166,7 @@ def naming(name: str, digest: Digest) -> Iterator[None]:
         raise MissingBlob(f"{name} ({digest[:12]}) is missing from the store") from error
 
 
-def check_readable(store: BlobStore, blob: BlobRow, name: str) -> None:
+def check_readable(store: BlobStore, blob: KnownBlob, name: str) -> None:
     """Check a blob and its parents that were set aside again; others are not read. Raises CorruptBlob, MissingBlob."""
     with naming(name, blob.digest):
         for row in blob.lineage:
@@ -191,9 +191,8 @@ def plan_merged(session: Session, store: BlobStore, model: ModelRow, name: str) 
     """
     if len(files_of(session, model.id)) == 1 and not has_left_over_keys(first_header(session, store, model).header):
         return plan_model(session, model)
-    parsed, tensors = _first_header_and_tensors(session, store, model)
+    parsed, tensors, rows = _header_and_tensors(session, store, model)
     header = encode_header(whole_metadata(parsed.source, parsed.header), tensors, parsed.header.alignment)
-    rows = _blobs_by_tensor(session, model)
     return [plan_new_file(name, header, tensors, parsed.header.alignment, [rows[tensor.name] for tensor in tensors])]
 
 
@@ -202,17 +201,15 @@ def plan_shards(session: Session, store: BlobStore, model: ModelRow, stem: str, 
 
     A tensor above this size gets a shard of its own. Raises NotAssemblable for too many shards.
     """
-    parsed, tensors = _first_header_and_tensors(session, store, model)
+    parsed, tensors, rows = _header_and_tensors(session, store, model)
     shards = cut(parsed.source, parsed.header, tensors, stem, shard_bytes)
     if shards is None:
         return plan_merged(session, store, model, f"{stem}.gguf")
-    rows, alignment = _blobs_by_tensor(session, model), parsed.header.alignment
-    return [
-        plan_new_file(
-            shard.name, shard.header, shard.tensors, alignment, [rows[tensor.name] for tensor in shard.tensors]
-        )
-        for shard in shards
-    ]
+    plans = []
+    for shard in shards:
+        blobs = [rows[tensor.name] for tensor in shard.tensors]
+        plans.append(plan_new_file(shard.name, shard.header, shard.tensors, parsed.header.alignment, blobs))
+    return plans
 
 
 def first_header(session: Session, store: BlobStore, model: ModelRow) -> ReadHeader:
@@ -230,7 +227,7 @@ def stored_header(session: Session, store: BlobStore, file: ModelFileRow) -> Rea
     return ReadHeader(file, source, header)
 
 
-def prove_file(store: BlobStore, plan: FilePlan, progress: Progress | None = None) -> None:
+def prove_file(store: BlobStore, plan: FilePlan) -> None:
     """Read all stored bytes of a file, and compare their SHA-256 with that of the file; nothing is written.
 
     Raises CorruptBlob, MissingBlob.
@@ -239,14 +236,12 @@ def prove_file(store: BlobStore, plan: FilePlan, progress: Progress | None = Non
     with FileStream(store, plan) as stream:
         for view in stream:
             digest.update(view)
-            if progress is not None:
-                progress(len(view))
     if digest.hexdigest() != plan.sha256:
         raise CorruptBlob(plan.name, f"its stored bytes have the SHA-256 {digest.hexdigest()}, not {plan.sha256}")
 
 
 def plan_new_file(
-    name: str, header: bytes, tensors: Sequence[TensorSpec], alignment: int, blobs: Sequence[BlobRow]
+    name: str, header: bytes, tensors: Sequence[TensorSpec], alignment: int, blobs: Sequence[KnownBlob]
 ) -> FilePlan:
     """Return the plan of a file: `header` with its padding, then `tensors` with the bytes of `blobs`."""
     slices: list[PlannedSlice] = []
@@ -257,10 +252,10 @@ def plan_new_file(
     return FilePlan(name, offset, None, header, tuple(slices))
 
 
-def _first_header_and_tensors(
+def _header_and_tensors(
     session: Session, store: BlobStore, model: ModelRow
-) -> tuple[ReadHeader, list[TensorSpec]]:
-    """Return the first file's header, and the tensors of all files in order."""
+) -> tuple[ReadHeader, list[TensorSpec], dict[str, KnownBlob]]:
+    """Return the first file's header, the tensors of all files in order, and the blobs by the names of the tensors."""
     check_assemblable(model)
     headers = [stored_header(session, store, file) for file in files_of(session, model.id)]
     if headers[0].header.is_big_endian:
@@ -269,20 +264,12 @@ def _first_header_and_tensors(
     tensors = [
         TensorSpec(tensor.name, tensor.shape, tensor.dtype) for read in headers for tensor in read.header.tensors
     ]
-    return headers[0], tensors
-
-
-def _blobs_by_tensor(session: Session, model: ModelRow) -> dict[str, BlobRow]:
     ids = tensor_blobs_of(session, model.id)
     rows = blobs_by_id(session, ids.values())
-    return {name: rows[blob_id] for name, blob_id in ids.items()}
+    return headers[0], tensors, {name: rows[blob_id] for name, blob_id in ids.items()}
 
 
 VALUE_BYTES = 4
-PIECE_ELEMENTS = 1 << 18
-"""Values in one step of decoding. The limit is necessary: a chunk of 1-bit weights is twenty times as large in
-float32."""
-
 _MAGIC = b"\x93NUMPY\x01\x00"
 _ALIGNMENT = 64
 """Alignment of the values in bytes, so that the file can be mapped into memory."""
@@ -295,7 +282,7 @@ class NpyPlan:
     name: str
     """The name of the organ, for error messages."""
     head: bytes
-    blob: BlobRow
+    blob: KnownBlob
     dtype: DType
     elements: int
 
@@ -304,7 +291,7 @@ class NpyPlan:
         return len(self.head) + VALUE_BYTES * self.elements
 
 
-def plan_npy(name: str, blob: BlobRow, dtype: DType, shape: tuple[int, ...]) -> NpyPlan:
+def plan_npy(name: str, blob: KnownBlob, dtype: DType, shape: tuple[int, ...]) -> NpyPlan:
     """Return the plan of the NumPy file of an organ; `shape` has the row length first. Raises UnsupportedDType."""
     if not can_dequantize(dtype):
         raise UnsupportedDType(f"values of {dtype.name} cannot be decoded: download the organ as .raw or .bin")
@@ -331,7 +318,7 @@ class NpyStream:
     """
 
     def __init__(
-        self, store: BlobStore, plan: NpyPlan, begin_bytes: int, end_bytes: int, pool: ThreadPoolExecutor | None = None
+        self, store: BlobStore, plan: NpyPlan, begin_bytes: int, end_bytes: int, pool: ThreadPoolExecutor | None
     ) -> None:
         assert 0 <= begin_bytes <= end_bytes <= plan.size_bytes
         self._dtype = plan.dtype
@@ -349,7 +336,7 @@ class NpyStream:
         self._stream = FileStream(store, FilePlan(plan.name, size, None, b"", slices), workers=1, pool=pool)
 
     @property
-    def faults(self) -> list[BlobRow]:
+    def faults(self) -> list[KnownBlob]:
         return self._stream.faults
 
     def wasted_seconds(self, sent_bytes: int) -> float:
@@ -368,34 +355,12 @@ class NpyStream:
         if self._head:
             yield memoryview(self._head)
         skipped, remaining = self._skipped_bytes, self._values_bytes
-        for blocks in _whole_blocks(self._stream, self._dtype):
+        for blocks in whole_blocks(self._stream, self._dtype):
             values: NDArray[np.float32] = dequantize(blocks, self._dtype).astype("<f4", copy=False)
             view = values.data.cast("B")[skipped:][:remaining]
             yield view
             remaining -= len(view)
             skipped = 0
-
-
-def _whole_blocks(views: Iterable[memoryview], dtype: DType) -> Iterator[memoryview]:
-    """Yield the bytes of `views` in pieces of whole blocks.
-
-    Chunks of a blob may end inside a block, because a tensor of another dtype with the same bytes may have stored it.
-    """
-    piece_bytes = max(1, PIECE_ELEMENTS // dtype.block_elements) * dtype.block_bytes
-    rest = b""
-    for view in views:
-        if rest:
-            missing = dtype.block_bytes - len(rest)
-            rest += bytes(view[:missing])
-            if len(rest) < dtype.block_bytes:
-                continue
-            yield memoryview(rest)
-            view = view[missing:]
-        whole = len(view) - len(view) % dtype.block_bytes
-        for begin in range(0, whole, piece_bytes):
-            yield view[begin : min(begin + piece_bytes, whole)]
-        rest = bytes(view[whole:])
-    assert not rest
 
 
 FIRST_BYTES = 1 << 20
@@ -467,7 +432,7 @@ class FileStream:
     def __init__(
         self, store: BlobStore, plan: FilePlan, workers: int | None = None, pool: ThreadPoolExecutor | None = None
     ) -> None:
-        self.faults: list[BlobRow] = []
+        self.faults: list[KnownBlob] = []
         self._decoding_seconds = 0.0
         self._decoded_bytes = 0
         self._counting = Lock()
@@ -605,7 +570,7 @@ def place_file(
     Raises CorruptBlob or MissingBlob for a bad blob, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
     digest = hashlib.sha256()
-    with placed_in_order(path, plan.size_bytes, files) as file:
+    with placed(path, plan.size_bytes, files) as file:
         # Another thread writes the bytes that this one hashes.
         with FileStream(store, plan) as stream, ThreadPoolExecutor(1, thread_name_prefix="write") as writing:
             for view in stream:
@@ -617,7 +582,6 @@ def place_file(
         sha256 = Digest(digest.hexdigest())
         if plan.sha256 is not None and sha256 != plan.sha256:
             raise CorruptBlob(plan.name, f"its SHA-256 would be {sha256}, not {plan.sha256}; nothing was written")
-        file.finish(b"")
     return sha256
 
 
@@ -637,7 +601,7 @@ class AssembledFiles(OutputFiles):
         )
 
 
-def plan_organ(blob: BlobRow) -> FilePlan:
+def plan_organ(blob: KnownBlob) -> FilePlan:
     """Return the plan of a file with the plain bytes of a blob."""
     digest = Digest(blob.digest)
     slices = tuple(slices_of(blob, 0, f"organ {digest[:12]}")) if blob.size_bytes else ()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from organs.registry.catalog.copying import SIDE_FILES, checkpoint, open_snapshot, write_snapshot
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest, known_files
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest, known_files
 from organs.registry.catalog.register.submissions import remove_sessions, remove_uploads
 from organs.registry.catalog.tables import now
 from organs.registry.errors import BadInput, CorruptBlob, FaultyParent, MissingBlob, NotAllowed, StoreError
@@ -114,7 +114,19 @@ def _copy_with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
         break
     else:
         raise StoreError("ingests replace corrupt blobs during the copy: wait until the ingests end, then try again")
-    _replace_database(fresh, folder, run)
+    files, database = run.target.backend.files, folder / DATABASE
+    try:  # replace the older database, atomically
+        descriptor = files.open_to_read(fresh)
+        try:
+            run.report.database_bytes = files.size(descriptor)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        checkpoint(database)
+        files.rename(fresh, database)
+        files.sync_folder(folder)
+    except OSError as error:
+        raise translated(error, database) from error
     for stray in run.target.backend.walk():
         if stray.file not in needed:
             run.target.backend.remove(stray.name)
@@ -131,9 +143,9 @@ class _Run:
     report: BackupReport
     progress: Progress
 
-    def copy_all(self, named_in: Catalog) -> list[tuple[BlobRow, StoreError]]:
+    def copy_all(self, named_in: Catalog) -> list[tuple[KnownBlob, StoreError]]:
         """Copy the blobs of the database `named_in` that the target does not have; return the faulty blobs."""
-        faulty: list[tuple[BlobRow, StoreError]] = []
+        faulty: list[tuple[KnownBlob, StoreError]] = []
         self.report.blobs = 0
         self._check_room(named_in)
         for row in all_blobs(named_in):
@@ -145,7 +157,7 @@ class _Run:
             self.progress(row.stored_bytes)
         return faulty
 
-    def _copy_if_needed(self, row: BlobRow) -> None:
+    def _copy_if_needed(self, row: KnownBlob) -> None:
         """Copy the file of a blob; raises CorruptBlob, MissingBlob.
 
         If the parent of a blob that is set aside is faulty, its own bytes cannot be checked, and may be right. They are
@@ -165,13 +177,13 @@ class _Run:
         if unchecked is not None:
             raise unchecked
 
-    def were_replaced(self, faulty: list[tuple[BlobRow, StoreError]]) -> bool:
+    def were_replaced(self, faulty: list[tuple[KnownBlob, StoreError]]) -> bool:
         """Return whether an ingest has stored the bytes of at least one of these blobs again."""
         with self.catalog.reading() as session:
             current = blobs_by_digest(session, [row.digest for row, _ in faulty])
         return any(row.digest in current and current[row.digest].file != row.file for row, _ in faulty)
 
-    def report_faults(self, named_in: Catalog, faulty: list[tuple[BlobRow, StoreError]]) -> None:
+    def report_faults(self, named_in: Catalog, faulty: list[tuple[KnownBlob, StoreError]]) -> None:
         """Report those of the `faulty` blobs, and of their dependants, that cannot be read in the copy."""
         if not faulty:
             return
@@ -211,23 +223,6 @@ class _Run:
             raise translated(error, root) from error
 
 
-def _replace_database(fresh: Path, folder: Path, run: _Run) -> None:
-    """Replace the older database by the new one, atomically."""
-    files, database = run.target.backend.files, folder / DATABASE
-    try:
-        descriptor = files.open_to_read(fresh)
-        try:
-            run.report.database_bytes = files.size(descriptor)
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        checkpoint(database)
-        files.rename(fresh, database)
-        files.sync_folder(folder)
-    except OSError as error:
-        raise translated(error, database) from error
-
-
 def _check_folder(folder: Path, settings: Settings) -> None:
     """Raise NotAllowed if the folder has content and is not a backup, or overlaps with the registry."""
     own = {settings.home.resolve(), settings.blobs.resolve()}  # a bucket is not on this machine
@@ -257,4 +252,4 @@ def _write_mark(folder: Path, files: Files) -> None:
     if not (folder / MARK).exists():
         text = json.dumps({"form": FORMAT, "begun_at": now().isoformat()}) + "\n"
         with placed(folder / MARK, len(text), files) as file:
-            file.write_at(text.encode("ascii"), 0)
+            file.append([text.encode("ascii")])

@@ -202,14 +202,16 @@ def _check_bucket(settings: Settings, environment: Mapping[str, str]) -> Iterato
     try:
         found = bucket.probe()
     except StoreUnreachable as error:
-        reason = _first_line(error.__cause__ or error)
-        yield Check("bucket", "failed", f"{reason}.{_bucket_advice(settings, environment)}")
+        advice, endpoint = "", environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL", "")
+        if endpoint.startswith("http://") and not settings.bucket_allows_http:
+            advice = f" The endpoint begins with http://: set {names.ALLOW_HTTP_VARIABLE}=true to allow that."
+        elif settings.bucket.startswith("s3://") and not any(name in environment for name in KEY_VARIABLES):
+            advice = " If this machine has no role in the cloud, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        yield Check("bucket", "failed", f"{_first_line(error.__cause__ or error)}.{advice}")
         return
     seconds = time.monotonic() - begin
-    missing = [
-        *(() if found.reads_ranges else ("ranges",)),
-        *(() if found.states_sizes else ("sizes in listings",)),
-    ]
+    needed = {"ranges": found.reads_ranges, "sizes in listings": found.states_sizes}
+    missing = [name for name, is_there in needed.items() if not is_there]
     if missing:
         yield Check("bucket", "failed", f"{settings.bucket} does not support {' and '.join(missing)}.")
         return
@@ -218,13 +220,3 @@ def _check_bucket(settings: Settings, environment: Mapping[str, str]) -> Iterato
         f"{settings.bucket} can be written, read, listed and removed ({seconds:.1f} s), {conditional} conditional"
     )
     yield Check("bucket", "ok", f"{sentence} writes, which the registry does not need.")
-
-
-def _bucket_advice(settings: Settings, environment: Mapping[str, str]) -> str:
-    """Return what is missing in the environment of a bucket that does not answer; empty if nothing is."""
-    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL", "")
-    if endpoint.startswith("http://") and not settings.bucket_allows_http:
-        return f" The endpoint begins with http://: set {names.ALLOW_HTTP_VARIABLE}=true to allow that."
-    if (settings.bucket or "").startswith("s3://") and not any(name in environment for name in KEY_VARIABLES):
-        return " If this machine has no role in the cloud, set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-    return ""

@@ -68,10 +68,11 @@ class OrganError(Exception):
     errors: tuple[FieldError, ...]
     """All faults, for errors that can have several."""
 
-    def __init__(self, detail: str = "", *, errors: Sequence[FieldError] = ()) -> None:
+    def __init__(self, detail: str = "", *, errors: Sequence[FieldError] = (), reasons: Sequence[str] = ()) -> None:
+        """`reasons` are faults of the whole input, as sentences; `errors` are faults of its fields."""
         super().__init__(detail)
         self.detail = detail
-        self.errors = tuple(errors)
+        self.errors = (*errors, *field_errors(self.code, [("", reason) for reason in reasons]))
 
     def __init_subclass__(cls, *, code: str, status: int | None = None, exit_code: int | None = None) -> None:
         """Add the class to `ERRORS`. Status and exit code that are not stated are inherited.
@@ -122,45 +123,21 @@ class BadSplit(BadInput, code="bad-split"):
     """A split set has faults. It is refused as a whole, with a list of all faults."""
 
     def __init__(self, name: str, reasons: Sequence[str], fault: str = "not a complete split set") -> None:
-        super().__init__(
-            f"{name}: {fault}: {'; '.join(reasons)}",
-            errors=field_errors(self.code, [("", reason) for reason in reasons]),
-        )
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """All faults, as sentences."""
-        return tuple(error.detail for error in self.errors)
+        super().__init__(f"{name}: {fault}: {'; '.join(reasons)}", reasons=reasons)
 
 
 class BadDirectory(BadInput, code="bad-directory"):
     """An organ directory has faults. It is refused as a whole, with a list of all faults."""
 
     def __init__(self, path: str, reasons: Sequence[str]) -> None:
-        super().__init__(
-            f"{path}: not a sound organ directory: {'; '.join(reasons)}",
-            errors=field_errors(self.code, [("", reason) for reason in reasons]),
-        )
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """All faults, as sentences."""
-        return tuple(error.detail for error in self.errors)
+        super().__init__(f"{path}: not a sound organ directory: {'; '.join(reasons)}", reasons=reasons)
 
 
 class BadAdapter(BadInput, code="bad-adapter"):
     """A PEFT folder cannot be converted to an adapter. It is refused as a whole, with a list of all reasons."""
 
     def __init__(self, path: str, reasons: Sequence[str]) -> None:
-        super().__init__(
-            f"{path}: this PEFT folder cannot be converted: {'; '.join(reasons)}",
-            errors=field_errors(self.code, [("", reason) for reason in reasons]),
-        )
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """All reasons, as sentences."""
-        return tuple(error.detail for error in self.errors)
+        super().__init__(f"{path}: this PEFT folder cannot be converted: {'; '.join(reasons)}", reasons=reasons)
 
 
 class UnknownBase(BadInput, code="base-unknown"):
@@ -270,15 +247,8 @@ class NoSandbox(OrganError, code="no-sandbox"):
 
     def __init__(self, missing: Sequence[str]) -> None:
         """`missing` has a sentence for each protection that is missing."""
-        super().__init__(
-            f"ORGAN_SANDBOX is `require`, and a process cannot be confined here. {' '.join(missing)}",
-            errors=field_errors(self.code, [("", sentence) for sentence in missing]),
-        )
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """A sentence for each protection that is missing."""
-        return tuple(error.detail for error in self.errors)
+        detail = f"ORGAN_SANDBOX is `require`, and a process cannot be confined here. {' '.join(missing)}"
+        super().__init__(detail, reasons=missing)
 
 
 class UnsupportedDType(OrganError, code="unsupported-dtype", status=409):
@@ -532,16 +502,8 @@ class NotAssemblable(OrganError, code="not-assemblable", status=409, exit_code=5
     model: Text
 
     def __init__(self, model: str, reasons: Sequence[str]) -> None:
-        super().__init__(
-            f"{model} cannot be assembled: {'; '.join(reasons)}",
-            errors=field_errors(self.code, [("", reason) for reason in reasons]),
-        )
+        super().__init__(f"{model} cannot be assembled: {'; '.join(reasons)}", reasons=reasons)
         self.model = model
-
-    @property
-    def reasons(self) -> tuple[str, ...]:
-        """The reasons, as sentences."""
-        return tuple(error.detail for error in self.errors)
 
 
 class NotComposable(OrganError, code="not-composable", status=409, exit_code=5):

@@ -43,6 +43,16 @@ TextProgress = Callable[[str], None]
 VERSIONS_DEFAULT = 10
 
 
+def job_steps(progress: TextProgress | None) -> Callable[[float, object], None]:
+    """Return a callback that gets the finished share of a work, from 0 to 1, and its current step."""
+
+    def report_step(share: float, step: object) -> None:
+        if progress is not None:
+            progress(f"{share:.0%} {step}")
+
+    return report_step
+
+
 class Registry(Protocol):
     """A registry of organs: search it, compare models, write files, compose chimeras and run them.
 

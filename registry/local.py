@@ -14,7 +14,7 @@ from organs.registry.catalog.engine import COUNTS_SECONDS, SEARCH_SECONDS, Catal
 from organs.registry.catalog.queries.model_lists import VERSIONS_MAX, versions
 from organs.registry.catalog.queries.model_names import model_by_text, models_by_text
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
     organ_detail,
     organs_by_prefix,
@@ -23,7 +23,7 @@ from organs.registry.catalog.queries.organs import (
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.entities.model import ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
-from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
+from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress, job_steps
 from organs.registry.search.counts import count_organs, search_and_count
 from organs.registry.search.language import MODELS, Query, parse_query
 from organs.registry.search.models import search_models
@@ -49,30 +49,10 @@ if TYPE_CHECKING:
     from organs.registry.models import RegisteredModel
     from organs.registry.store import BlobBackend, BlobStore
     from organs.registry.store.bucket import BlobBucket
-    from organs.registry.validation.comparison import ValidationBudget, ValidationStep
+    from organs.registry.validation.comparison import ValidationBudget
     from organs.registry.validation.quick import LookBudget
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import ScoredText
-
-
-def open_backend(settings: Settings, catalog: Catalog) -> BlobBackend:
-    """Open the folder or the bucket of the blobs. Sweeps of a bucket exclude each other by a lease in the catalog."""
-    if settings.bucket is None:
-        from organs.registry.store.folder import BlobFolder
-
-        return BlobFolder(settings.blobs)
-    from organs.registry.catalog.work import exclusive
-    from organs.registry.store.bucket import BlobBucket, PieceCache
-
-    limit_bytes = settings.blob_cache_bytes
-    cache = PieceCache(settings.blob_cache, limit_bytes) if limit_bytes else None
-    return BlobBucket(
-        settings.bucket,
-        cache,
-        lock=partial(exclusive, catalog, "sweep"),
-        spool=settings.spool,
-        allows_http=settings.bucket_allows_http,
-    )
 
 
 class LocalRegistry:
@@ -114,8 +94,20 @@ class LocalRegistry:
             from organs.registry.store import BlobStore
             from organs.registry.upkeep import take_back
 
-            backend = open_backend(self.settings, self.catalog)
-            self._blobs = BlobStore(backend, on_recovered=partial(take_back, self.catalog), current=self._current_blob)
+            place: Path | BlobBackend = self.settings.blobs
+            if self.settings.bucket is not None:
+                from organs.registry.catalog.work import exclusive
+                from organs.registry.store.bucket import BlobBucket, PieceCache
+
+                limit_bytes = self.settings.blob_cache_bytes
+                place = BlobBucket(
+                    self.settings.bucket,
+                    PieceCache(self.settings.blob_cache, limit_bytes) if limit_bytes else None,
+                    lock=partial(exclusive, self.catalog, "sweep"),  # a lease: sweeps exclude each other
+                    spool=self.settings.spool,
+                    allows_http=self.settings.bucket_allows_http,
+                )
+            self._blobs = BlobStore(place, on_recovered=partial(take_back, self.catalog), current=self._current_blob)
         return self._blobs
 
     def object_folder(self, name: str) -> BlobBucket | None:
@@ -129,7 +121,7 @@ class LocalRegistry:
                 self._object_folders[name] = self.blobs.backend.folder(name)
             return self._object_folders.get(name)
 
-    def _current_blob(self, digest: Digest) -> BlobRow | None:
+    def _current_blob(self, digest: Digest) -> KnownBlob | None:
         with self.catalog.reading() as session:
             return blobs_by_digest(session, [digest]).get(digest)
 
@@ -331,10 +323,7 @@ class LocalRegistry:
         from organs.registry.validation.run import run_chimera
         from organs.registry.validation.texts import built_in_texts
 
-        def report_step(event: ValidationStep) -> None:
-            if progress is not None:
-                progress(f"{event.share:.0%} {event}")
-
+        report_step = job_steps(progress)
         return run_chimera(
             self.catalog,
             self.blobs,
@@ -342,7 +331,7 @@ class LocalRegistry:
             built_in_texts() if texts is None else texts,
             LlamaCpp(requires_sandbox=self.settings.requires_sandbox) if runtime is None else runtime,
             budget,
-            report_step,
+            lambda event: report_step(event.share, event),
         )
 
     def quick_look(
@@ -357,12 +346,8 @@ class LocalRegistry:
         from organs.registry.validation.llama import LlamaCpp
         from organs.registry.validation.run import look_at_chimera
 
-        def report_step(share: float, step: str) -> None:
-            if progress is not None:
-                progress(f"{share:.0%} {step}")
-
         runtime = LlamaCpp(requires_sandbox=self.settings.requires_sandbox)
-        return look_at_chimera(self.catalog, self.blobs, chimera, runtime, budget, texts, report_step)
+        return look_at_chimera(self.catalog, self.blobs, chimera, runtime, budget, texts, job_steps(progress))
 
     def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
         """Write the file of a model to `path`, replacing an existing file; return its SHA-256."""

@@ -234,20 +234,15 @@ def name_from_text(text: str) -> str:
     Letters of other scripts become Latin letters if `_LATIN` or Unicode has an equivalent. Other letters are removed,
     and the first digits of the SHA-256 of the text are appended, so that different texts do not get the same name.
     """
-    latin, is_complete = _to_latin(text)
-    clean = _without_endings(_SPECIALS.sub(_single_special, _without_endings(_UNWANTED.sub("-", latin))))
+    letters = list(_transliterated(text))
+    clean = _without_endings(_UNWANTED.sub("-", "".join(letters)))
+    clean = _without_endings(_SPECIALS.sub(lambda run: "-" if "-" in run[0] else ".", clean))
+    is_complete = all(letter.isascii() or not letter.isalnum() for letter in letters)
     if is_complete and clean:
         return clean
     suffix = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
     stem = clean[: NAME_MAX_LENGTH - DIGEST_LENGTH - 1].rstrip(_EDGES)
     return f"{stem or 'model'}-{suffix}"
-
-
-def _to_latin(text: str) -> tuple[str, bool]:
-    """Return `text` in Latin letters, and whether every letter and digit has a Latin equivalent."""
-    letters = list(_transliterated(text))
-    has_others = any(not letter.isascii() and letter.isalnum() for letter in letters)
-    return "".join(letters), not has_others
 
 
 def _transliterated(text: str) -> Iterator[str]:
@@ -257,10 +252,6 @@ def _transliterated(text: str) -> Iterator[str]:
                 continue
             latin = _LATIN.get(part.lower(), part)
             yield latin.capitalize() if letter != letter.lower() else latin
-
-
-def _single_special(run: re.Match[str]) -> str:
-    return "-" if "-" in run.group() else "."
 
 
 def _without_endings(clean: str) -> str:

@@ -29,14 +29,18 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: Iter
     styles = [_RIGHT if name in right else _LEFT for name in headings]
     all_rows = list(rows)
     head = "".join(f"<th{style}>{_text(name)}</th>" for name, style in zip(headings, styles, strict=True))
-    body = "".join(f"<tr>{_cells(row, styles)}</tr>" for row in all_rows[:ROWS_MAX])
+    body = ""
+    for row in all_rows[:ROWS_MAX]:
+        cells = (f"<td{style}>{_cell(value)}</td>" for value, style in zip(row, styles, strict=True))
+        body += f"<tr>{''.join(cells)}</tr>"
     more = paragraph(f"… and {len(all_rows) - ROWS_MAX:,} more") if len(all_rows) > ROWS_MAX else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
 def facts(pairs: Iterable[tuple[str, Cell]]) -> str:
     """Return a table of two columns: the name of each value, and the value."""
-    return f"<table><tbody>{''.join(_fact(name, value) for name, value in pairs)}</tbody></table>"
+    rows = (f"<tr><th{_LEFT}>{_text(name)}</th><td{_LEFT}>{_cell(value)}</td></tr>" for name, value in pairs)
+    return f"<table><tbody>{''.join(rows)}</tbody></table>"
 
 
 def paragraph(text: str) -> str:
@@ -57,14 +61,6 @@ def preformatted(text: str) -> str:
 def visible(text: str) -> str:
     """Return `text` with control, bidirectional and invisible characters as escapes, so that they have no effect."""
     return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
-
-
-def _fact(name: str, value: Cell) -> str:
-    return f"<tr><th{_LEFT}>{_text(name)}</th><td{_LEFT}>{_cell(value)}</td></tr>"
-
-
-def _cells(row: Sequence[Cell], styles: Sequence[str]) -> str:
-    return "".join(f"<td{style}>{_cell(value)}</td>" for value, style in zip(row, styles, strict=True))
 
 
 def _cell(value: Cell) -> str:

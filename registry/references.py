@@ -1,7 +1,7 @@
 """Which organs are stored by their difference to which others, their parents: at ingest, and again by `repack`.
 
 A registry has the same weights many times: fine-tunes of one base, and quantisations of each. Fingerprints at equal
-places (`registry.lineage`) say which organs are alike. Whether a parent saves bytes is tried on a sample of the organs.
+places (`registry.similarity`) say which organs are alike. Whether a parent saves bytes is tried on a sample of them.
 
 At most two references lead from an organ to one that is stored alone. Everybody may see a parent: the stored size of an
 organ must not say what else the registry has.
@@ -22,7 +22,7 @@ from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.events import last_change_of_parents
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
-    BlobRow,
+    KnownBlob,
     blobs_by_id,
     heights_of_blobs,
     parents_in_no_model,
@@ -47,8 +47,8 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.rows import batches
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
-from organs.registry.lineage import ComparableOrgan, changes, correlations, probes
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
+from organs.registry.similarity import ComparableOrgan, changes, correlations, probes
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
 from organs.registry.store.blobs import sample_range
 from organs.registry.store.codec import (
@@ -78,7 +78,7 @@ CANDIDATES_MAX = 3
 class ParentSearch:
     """The organs of the models that are most like a new one, by place: candidates for parents of its organs."""
 
-    def __init__(self, organs: Mapping[ExpertPlace, Sequence[RelatedOrgan]], blobs: Mapping[int, BlobRow]) -> None:
+    def __init__(self, organs: Mapping[ExpertPlace, Sequence[RelatedOrgan]], blobs: Mapping[int, KnownBlob]) -> None:
         self._organs = organs
         self._blobs = blobs
 
@@ -135,9 +135,7 @@ def probe_places(tensors: Mapping[Slot, ComparableOrgan]) -> list[Slot]:
     return probes(tensors, PROBES_MAX)
 
 
-def search_parents(
-    session: Session, probed: Mapping[Slot, ComparableOrgan], declared: Sequence[int] = ()
-) -> ParentSearch:
+def search_parents(session: Session, probed: Mapping[Slot, ComparableOrgan], declared: Sequence[int]) -> ParentSearch:
     """Return the candidates for the organs of a model that has the organs `probed` at some of its places.
 
     `declared` has the registered models that it names as its parents.
@@ -150,7 +148,7 @@ def search_parents(
             break
         organs.setdefault(place, []).append(organ)
         ids[organ.blob_id] = None
-    usable: dict[int, BlobRow] = {}
+    usable: dict[int, KnownBlob] = {}
     inline_bytes = 0
     for batch in batches(list(ids)):
         for row in blobs_by_id(session, batch).values():
@@ -168,7 +166,7 @@ def _most_alike(session: Session, organs: Mapping[Slot, ComparableOrgan]) -> lis
     return sorted(scores, key=lambda model: (-scores[model], model))
 
 
-def is_possible_parent(row: BlobRow) -> bool:
+def is_possible_parent(row: KnownBlob) -> bool:
     """Return whether a blob may become the parent of another one, by its row."""
     return row.state == "present" and not row.parts and row.depth < DEPTH_MAX and row.size_bytes >= ORGAN_MIN_BYTES
 
@@ -265,9 +263,7 @@ def repack(
     return report
 
 
-def store_alone(
-    catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int], progress: Progress | None = None
-) -> RepackReport:
+def store_alone(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int]) -> RepackReport:
     """Store every organ of these models alone again. The next repack examines these models."""
     report = RepackReport(dry_run=False)
     with catalog.writing() as session:
@@ -289,8 +285,6 @@ def store_alone(
                     report.skipped += 1
                 else:
                     rewriter.store(row, codec, None)
-                if progress is not None:
-                    progress(1)
     return report
 
 
@@ -298,7 +292,7 @@ def store_alone(
 class _Member:
     """An organ of a family, with a sample of its bytes."""
 
-    blob: BlobRow
+    blob: KnownBlob
     dtype: DType
     fingerprint: bytes
     is_public: bool
@@ -322,7 +316,7 @@ class _Family:
         members: Sequence[_Member],
         alike: Mapping[tuple[int, int], float],
         heights: Mapping[int, int],
-        kept: Mapping[int, BlobRow],
+        kept: Mapping[int, KnownBlob],
     ) -> None:
         self.members = members
         self._alike = alike
@@ -527,7 +521,7 @@ def _family(catalog: Catalog, blobs: BlobStore, organs: Sequence[RelatedOrgan]) 
             continue
         with suppress(StoreError):
             with blobs.reader(row) as reader:
-                sample = RangeReader(reader).read(*sample_range(dtype, row.size_bytes))
+                sample = bytes(RangeReader(reader).read(*sample_range(dtype, row.size_bytes)))
                 is_stored_type = reader.dtype == dtype
             if row.id not in by_blob or is_stored_type:  # the same bytes can be organs of several tensor types
                 by_blob[row.id] = _Member(row, dtype, organ.fingerprint, organ.is_public, sample)
@@ -591,7 +585,7 @@ def _repack_family(rewriter: _Rewriter, family: _Family, parents: Parents) -> No
             pending.remove(number)
 
 
-def _codec_with(parent_dtype: DType, parent: BlobRow, dtype: DType, size_bytes: int) -> Codec:
+def _codec_with(parent_dtype: DType, parent: KnownBlob, dtype: DType, size_bytes: int) -> Codec:
     """Return the codec of an organ with a parent that was found to be possible."""
     codec = ParentCandidate(parent, parent_dtype).codec(dtype, size_bytes)
     assert codec is not None
@@ -625,7 +619,7 @@ class _Rewriter:
             with self.catalog.writing() as session:
                 forget_ingest(session, self._ingest_id)
 
-    def store(self, before: BlobRow, codec: Codec, parent: BlobRow | None) -> bool:
+    def store(self, before: KnownBlob, codec: Codec, parent: KnownBlob | None) -> bool:
         """Store a blob with another codec; return False if it stays as it is."""
         if self._ingest_id is None:
             self._ingest_id = self._announced.enter_context(leased_ingest(self.catalog, "repack"))
@@ -640,7 +634,11 @@ class _Rewriter:
             if not is_replaced and is_leased(session, before.id):
                 self.postponed.add(before.id)
         if is_replaced:
-            self._count(before, stored)
+            if before.id in self._stored_bytes:
+                self.report.after_bytes += stored.stored_bytes - self._stored_bytes[before.id]
+            else:
+                self.report.add(before.stored_bytes, stored.stored_bytes)
+            self._stored_bytes[before.id] = stored.stored_bytes
         else:
             self.report.skipped += 1
         unused = before.file if is_replaced else stored.file
@@ -650,19 +648,11 @@ class _Rewriter:
                 self._blobs.backend.remove(unused)
         return is_replaced
 
-    def _count(self, before: BlobRow, stored: StoredBlob) -> None:
-        earlier = self._stored_bytes.get(before.id)
-        if earlier is None:
-            self.report.add(before.stored_bytes, stored.stored_bytes)
-        else:
-            self.report.after_bytes += stored.stored_bytes - earlier
-        self._stored_bytes[before.id] = stored.stored_bytes
-
-    def _encoded(self, row: BlobRow, codec: Codec, parent: BlobRow | None) -> StoredBlob:
+    def _encoded(self, row: KnownBlob, codec: Codec, parent: KnownBlob | None) -> StoredBlob:
         with self._blobs.reader(row) as reader:
             ranges, position = RangeReader(reader), 0
 
-            def read(size: int) -> bytes:
+            def read(size: int) -> memoryview:
                 nonlocal position
                 position += size
                 return ranges.read(position - size, size)

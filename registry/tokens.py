@@ -30,19 +30,6 @@ _SHAPE = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class NewToken:
-    """A new token: its text, which is shown once, and the values that are stored."""
-
-    text: str
-    public_id: str
-    """Empty for the token of a session."""
-    sha256: str
-
-    def __repr__(self) -> str:
-        return f"<NewToken {self.public_id}>"  # the text must not appear in logs
-
-
-@dataclass(frozen=True, slots=True)
 class SentToken:
     """A well-formed token of a request. Only the catalog can tell whether it is valid."""
 
@@ -53,6 +40,16 @@ class SentToken:
     @property
     def is_of_page(self) -> bool:
         return not self.public_id
+
+
+@dataclass(frozen=True, slots=True)
+class NewToken(SentToken):
+    """A new token: its text, which is shown once, and the values that are stored."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return f"<NewToken {self.public_id}>"  # the text must not appear in logs
 
 
 def new_token() -> NewToken:
@@ -86,7 +83,7 @@ def secret_sha256(text: str) -> str:
 
 def _new_token(body: str, public_id: str) -> NewToken:
     text = body + _checksum(body)
-    return NewToken(text, public_id, secret_sha256(text))
+    return NewToken(public_id, secret_sha256(text), text)
 
 
 def _checksum(body: str) -> str:

@@ -21,7 +21,7 @@ from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.organs import (
     PAGES_OF_BLOBS,
     UNDOOMED,
-    BlobRow,
+    KnownBlob,
     blobs_after,
     blobs_by_digest,
     blobs_by_id,
@@ -202,7 +202,7 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
     return report
 
 
-def set_aside(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
+def set_aside(catalog: Catalog, faulty: Iterable[KnownBlob]) -> int:
     """Set aside the `faulty` blobs whose rows still name the same stored bytes; return their number."""
     with catalog.writing() as session:
         return sum(mark_corrupt(session, row) for row in faulty)
@@ -226,7 +226,7 @@ def take_back(catalog: Catalog, blob: BlobAddress) -> None:
             return
 
 
-def all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
+def all_blobs(catalog: Catalog) -> Iterator[KnownBlob]:
     """Yield the rows of all stacks, then of blobs without a parent, then of others, each in the order of digests.
 
     Each page has its own session: a long session would delay cleanup of the database.
@@ -253,7 +253,7 @@ class _Checks:
     due: dict[int, bool] = field(default_factory=dict)
     """Whether the share has a stack with a part, by the id of the part."""
 
-    def fault_of(self, row: BlobRow) -> StoreError | None:
+    def fault_of(self, row: KnownBlob) -> StoreError | None:
         """Return the fault of a blob, or None for a sound blob.
 
         A blob that is set aside, or has a parent that is, is always read completely. The blob is not opened by
@@ -261,12 +261,19 @@ class _Checks:
         """
         if row.id in self.read:
             return None
-        is_due = self._is_due(row)
+        is_due = False
+        if self.read_data is not None:
+            is_due = self.due.get(row.id, self.read_data.takes(row.digest))
+            self.due.update((part.id, is_due or self.due.get(part.id, False)) for part in row.parts)
         try:
             with self.blobs.reader(row) as reader:
                 if is_due or any(above.is_set_aside for above in row.lineage):
                     reader.verify()
-                    self._count(row.parts or (row,))
+                    for blob in row.parts or (row,):
+                        if blob.id not in self.read:
+                            self.read.add(blob.id)
+                            self.report.read_bytes += blob.size_bytes
+                            self.progress(blob.size_bytes)
                     self.read.add(row.id)
         except StoreError as error:
             # A faulty part of a stack is reported as a blob of its own.
@@ -274,22 +281,8 @@ class _Checks:
             return error if is_own else None
         return None
 
-    def _is_due(self, row: BlobRow) -> bool:
-        if self.read_data is None:
-            return False
-        is_due = self.due.get(row.id, self.read_data.takes(row.digest))
-        self.due.update((part.id, is_due or self.due.get(part.id, False)) for part in row.parts)
-        return is_due
 
-    def _count(self, blobs: Iterable[BlobRow]) -> None:
-        for blob in blobs:
-            if blob.id not in self.read:
-                self.read.add(blob.id)
-                self.report.read_bytes += blob.size_bytes
-                self.progress(blob.size_bytes)
-
-
-def _confirm_faults(catalog: Catalog, checks: _Checks, suspects: Iterable[BlobRow]) -> list[BlobRow]:
+def _confirm_faults(catalog: Catalog, checks: _Checks, suspects: Iterable[KnownBlob]) -> list[KnownBlob]:
     """Check the `suspects` again with their present rows, and report faults; return those with wrong or missing bytes.
 
     A blob that only its faulty parent makes unreadable is reported, not returned: its own bytes may be right. Rows are

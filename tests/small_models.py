@@ -6,8 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 from sqlalchemy import func, select
 
+from organs.ingest.measuring import MeasuredModel
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.assembly import place_file, plan_model
@@ -200,3 +202,13 @@ def row_counts(registry: LocalRegistry) -> dict[str, int]:
             for name, table in Base.metadata.tables.items()
             if name != "catalog_version"
         }
+
+
+def content_of(model: MeasuredModel) -> tuple[object, ...]:
+    """Return all values of a measured model that do not depend on the places of its files."""
+    tensors = [
+        (tensor.name, tensor.expert, tensor.dtype, tensor.shape, tensor.size_bytes, tensor.measurement)
+        for tensor in (*model.tensors, *model.experts)
+    ]
+    files = [structs.replace(file, location="") for file in model.files]
+    return model.architecture, model.title, model.shard_count, model.set_tensor_count, files, tensors

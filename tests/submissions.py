@@ -17,11 +17,10 @@ from organs.ingest.contributions.inspection import (
     StartInspector,
 )
 from organs.ingest.contributions.inspector import serve
-from organs.ingest.contributions.intake import process_submission
 from organs.ingest.contributions.manifest import parse_manifest
 from organs.ingest.contributions.messages import Channel
-from organs.ingest.contributions.spool import spool_of
-from organs.ingest.contributions.submissions import submit
+from organs.ingest.contributions.submissions import process_submission, submit
+from organs.ingest.contributions.uploads import spool_of
 from organs.registry.catalog.queries.submissions import SubmissionWithJob, submission_by_id
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import add_upload, complete_upload, record_received

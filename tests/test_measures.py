@@ -12,11 +12,11 @@ from sqlalchemy import Engine, event, select, update
 from organs.registry.catalog.tables import Fingerprint, Lineage, MeasurementRow, Placement
 from organs.registry.entities.base import schemas
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.fingerprints import coarse_rows
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement as Measured
 from organs.registry.measures import MEASURES, RANKED_MEASURES, Measure
 from organs.registry.search.language import ALIASES, ORGANS, parse_query
+from organs.registry.similarity import coarse_rows
 from organs.registry.upkeep import measure_missing
 from tests.cli.in_process import OrganCommand
 from tests.related_models import ingest_bytes, model_file, related_tensors

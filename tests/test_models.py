@@ -16,7 +16,7 @@ from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.model import Model
-from organs.registry.entities.organ import Measurement, Organ, PlacedOrgan
+from organs.registry.entities.organ import Organ, OrganMeasurement, PlacedOrgan
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.models import model_page
@@ -131,7 +131,7 @@ def test_an_organ_lists_the_other_shapes_and_types_of_its_bytes(registry: LocalR
     assert [place.name for place in organ.places] == ["a", "b", "c"]
 
 
-def as_json(measurement: Measurement) -> dict[str, Any]:
+def as_json(measurement: OrganMeasurement) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(encode(measurement))
     return values
 

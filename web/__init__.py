@@ -16,7 +16,7 @@ logs            the log as text or lines of JSON, and the newest errors of a pro
 
 auth            the user of a request: by token in the API, by session on pages
 permissions     what the user may write, and what the owner of a model may do with it
-params          parsing and checks of query parameters
+params          parameters of addresses: their descriptions, and how they are read and checked
 responses       answers as JSON, conditional requests, and links within the catalog
 file_responses  files and ranges of files (RFC 9110); each blob is checked while it is sent
 error_pages     errors as problem documents, plain text or pages

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
 from flask import Flask, g, request
 from werkzeug.middleware.proxy_fix import ProxyFix
@@ -23,7 +22,7 @@ from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
 from organs.web.pages.documentation import documentation_address
 from organs.web.pages.lists import tag_query
-from organs.web.pages.routes import form_token, pages
+from organs.web.pages.routes import Context, form_token, pages
 from organs.web.permissions import may_write
 from organs.web.rate_limits import Counts, SharedCounts, common_counts, limit_rates, limit_reading, take_turns
 from organs.web.render import FILTERS
@@ -35,20 +34,8 @@ SCOPED_LINKS = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admi
 """Links that are shown only to users with the scope: scope, endpoint and label."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The head of a page, for the current user."""
-
-    name: str | None
-    """The name of the logged-in user, or None."""
-    may_log_in: bool
-    may_log_out: bool
-    links: tuple[tuple[str, str], ...]
-    """Endpoint and label of each link."""
-
-
-def page_head() -> Head:
-    """Return the head of the page for the current user.
+def page_head() -> Context:
+    """Return the head of the page for the current user: `name`, `may_log_in`, `may_log_out`, and `links`.
 
     If the user cannot be determined because of an error, return the head for a user without an account.
     """
@@ -57,13 +44,13 @@ def page_head() -> Head:
         if request.blueprint != "api":
             with suppress(OrganError):
                 user = identity()
-        g.head = Head(
-            name=user.name,
-            may_log_in=writes and user.name is None,
-            may_log_out=writes and user.account is not None,
-            links=tuple((endpoint, label) for scope, endpoint, label in SCOPED_LINKS if writes and user.may(scope)),
-        )
-    head: Head = g.head
+        g.head = {
+            "name": user.name,
+            "may_log_in": writes and user.name is None,
+            "may_log_out": writes and user.account is not None,
+            "links": [(endpoint, label) for scope, endpoint, label in SCOPED_LINKS if writes and user.may(scope)],
+        }
+    head: Context = g.head
     return head
 
 

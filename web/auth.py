@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from flask import Flask, Response, g, request
 
 from organs.registry.catalog.engine import database_now
-from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, token_account
+from organs.registry.catalog.queries.accounts import KnownToken, account_by_session, token_account
 from organs.registry.catalog.register.accounts import LOCAL, is_use_due, record_use
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError
@@ -108,8 +108,8 @@ def account_by_text(text: str) -> KnownToken:
         if sent.public_id:
             rates().hit(FAILED_TOKENS, f"token {sent.public_id}")
         raise BadToken("this token is unknown")
-    if isinstance(account, EndedToken):
-        raise BadToken(f"this token {account.reason}")
+    if isinstance(account, str):
+        raise BadToken(f"this token {account}")
     return account
 
 

@@ -13,7 +13,7 @@ from flask.blueprints import BlueprintSetupState
 from sqlalchemy.orm import Session
 
 from organs.ingest.directory.layout import encode_head
-from organs.ingest.jobs.extract import has_pack, open_pack
+from organs.ingest.jobs.packs import has_pack, open_pack
 from organs.registry.assembly import (
     FilePlan,
     FileStream,
@@ -31,7 +31,7 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job
 from organs.registry.catalog.queries.model_contents import files_of, name_of_organ
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id, organs_by_prefix
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_id, organs_by_prefix
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
@@ -68,7 +68,7 @@ class ChosenOrgan:
     """A requested organ, and whether its address can name another organ later."""
 
     organ_id: int
-    blob: BlobRow
+    blob: KnownBlob
     dtype: DType
     shape: tuple[int, ...]
     is_full_digest: bool
@@ -307,7 +307,7 @@ class _FileRange:
     """A range of bytes of an open file, without its end (`web.file_responses.BodySource`)."""
 
     def __init__(self, file: JobFile, begin: int, end: int) -> None:
-        self.faults: list[BlobRow] = []
+        self.faults: list[KnownBlob] = []
         self._file = file
         self._begin, self._end = begin, end
         self._opened: OpenBlob | None = None

@@ -32,8 +32,8 @@ from organs.registry.errors import (
     TooMany,
 )
 from organs.web.responses import API_PREFIX, wants_csv, wants_json
+from organs.web.settings import RETRY_SECONDS
 
-RETRY_SECONDS = 5
 HIDDEN = "The server failed to answer this request. Its log has the details."
 """The message of every error with status 500. Only the administrator may read the details."""
 PARAMETERS = frozenset(("add", "after", "against", "by", "cell", "counts", "every_part", "first", "limit", "order"))

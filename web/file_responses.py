@@ -21,7 +21,7 @@ from urllib.parse import quote
 from flask import Flask, Response, current_app, request
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import BlobRow
+from organs.registry.catalog.queries.organs import KnownBlob
 from organs.registry.catalog.register.counts import add_downloads
 from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
@@ -33,6 +33,7 @@ from organs.web.metrics import METRICS_KEY, Meters
 from organs.web.rate_limits import charge_of_reader
 from organs.web.responses import registry, settings
 from organs.web.server.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
+from organs.web.settings import RETRY_SECONDS
 
 HEADER_MAX_LENGTH = 200
 """The longest `Range` header that is read. A range of two numbers of 63 bits has 45 characters."""
@@ -130,7 +131,6 @@ PIECE_BYTES = 512 * 1024
 """The size of the pieces that the server sends."""
 SMALL_BYTES = 16 * 1024
 """Up to this size, the thread that answers the request reads the file immediately."""
-RETRY_SECONDS = 5
 TOO_MANY = "Too many downloads to this address are in progress; try again in a few seconds."
 IMMUTABLE = "public, max-age=31536000, immutable"
 OCTETS, PLAIN_TEXT = "application/octet-stream", "text/plain; charset=utf-8"
@@ -140,7 +140,7 @@ class BodySource(Protocol):
     """Bytes in order, as views that are valid until the next view is requested; and the blobs that are faulty."""
 
     @property
-    def faults(self) -> list[BlobRow]: ...
+    def faults(self) -> list[KnownBlob]: ...
     def wasted_seconds(self, sent_bytes: int) -> float:
         """Return the processor time that was used for other bytes than the first `sent_bytes`."""
         ...
@@ -368,7 +368,7 @@ class FileBody:
             raise
 
 
-def _report(error: OrganError, name: str, faults: list[BlobRow]) -> None:
+def _report(error: OrganError, name: str, faults: list[KnownBlob]) -> None:
     current_app.logger.error("%s cannot be handed out whole: %s", name, error)
     if not faults or not registry().blobs.backend.is_prepared():  # for example, its disk is not mounted
         return

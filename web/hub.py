@@ -14,7 +14,7 @@ from organs.registry.catalog.queries.model_lists import RepositoryQuery, reposit
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.web.downloads import explaining_faults, public_names
-from organs.web.error_pages import HIDDEN, RETRY_SECONDS, logged_status, with_wait
+from organs.web.error_pages import HIDDEN, logged_status, with_wait
 from organs.web.file_responses import hand_out
 from organs.web.repositories import (
     LIBRARY,
@@ -31,6 +31,7 @@ from organs.web.repositories import (
     time_of,
 )
 from organs.web.responses import reading, searching
+from organs.web.settings import RETRY_SECONDS
 
 hub = Blueprint("hub", __name__)
 

@@ -29,13 +29,13 @@ from organs.registry.digest import Digest, digest_of, parse_digest
 from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
-from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
+from organs.registry.gguf.types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
 from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
 from organs.web.error_pages import with_wait
 from organs.web.file_responses import hand_out, requested_span
-from organs.web.hub import error_answer, hub_error
+from organs.web.hub import TOO_MANY, error_answer, hub_error
 from organs.web.repositories import (
     EntryMissing,
     Member,
@@ -55,7 +55,6 @@ IMAGE_TYPES = ("application/vnd.docker.", "application/vnd.oci.", "application/v
 LATEST = "latest"
 VERSIONS_MAX = 100
 """The most versions of a model that have images: the newest."""
-TOO_MANY = 429
 OLLAMA = "Ollama "
 """How the sources of texts begin that came from another Ollama."""
 DIGEST_START = "sha256:"

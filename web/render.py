@@ -203,16 +203,12 @@ STATE_NAMES = {"quarantined": "held for review"}
 
 def theta_class(theta: float | None) -> str:
     """Return the CSS class of the colour of θ: `t0` (uniform) to `t31` (heavy tails); `tn` if θ was not measured."""
-    if theta is None:
-        return "tn"
-    return f"t{_step(theta / THETA_MAX_DEGREES, THETA_STEPS)}"
+    return _tone("t", theta, THETA_MAX_DEGREES, THETA_STEPS)
 
 
 def share_class(share: float | None) -> str:
     """Return the CSS class of a grey for a number from 0 to 1 that is not θ: `s0` to `s15`; `tn` for None."""
-    if share is None:
-        return "tn"
-    return f"s{_step(share, SHARE_STEPS)}"
+    return _tone("s", share, 1.0)
 
 
 def width_class(share: float | None) -> str:
@@ -226,8 +222,9 @@ def _clamp(share: float) -> float:
     return max(0.0, min(share, 1.0))
 
 
-def _step(share: float, steps: int) -> int:
-    return min(int(_clamp(share) * steps), steps - 1)
+def _tone(scale: str, value: float | None, end: float, steps: int = SHARE_STEPS) -> str:
+    """Return the CSS class of the colour of `value` on a scale from 0 to `end`; `tn` for None."""
+    return "tn" if value is None else f"{scale}{min(int(_clamp(value / end) * steps), steps - 1)}"
 
 
 def change_share(change: float | None, likeness: float | None = None) -> float:
@@ -240,16 +237,13 @@ def change_tone(change: float | None, likeness: float | None = None) -> str:
 
     A likeness is used instead of an unknown change.
     """
-    if change is None and likeness is None:
-        return "tn"
-    return f"c{_step(change_share(change, likeness), SHARE_STEPS)}"
+    is_known = change is not None or likeness is not None
+    return _tone("c", change_share(change, likeness) if is_known else None, 1.0)
 
 
 def spectral_class(signal: float | None) -> str:
     """Return the CSS class of a spectral signal: `p0` (as random numbers) to `p15`; `tn` for None."""
-    if signal is None:
-        return "tn"
-    return f"p{_step(signal / SPECTRAL_MAX, SHARE_STEPS)}"
+    return _tone("p", signal, SPECTRAL_MAX)
 
 
 def donor_class(number: int) -> str:

@@ -39,6 +39,8 @@ class WebSettings:
     every request comes from the proxy's machine."""
 
 
+RETRY_SECONDS = 5
+"""Seconds after which a client may try again that was refused with 503."""
 WORKERS_MAX = 4
 THREADS = 16
 PORT = 8935

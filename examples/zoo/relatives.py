@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from organs.registry.anatomy import Slot, place_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
-from organs.registry.lineage import ComparableOrgan, similarity
 from organs.registry.measure import measure
+from organs.registry.similarity import ComparableOrgan, similarity
 
 FOLDER = Path(__file__).parent
 BASE = "Zoo-A-2M-v1.0-F16"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.entities.base import encode
 from organs.registry.entities.submission import SubmissionFinding
-from organs.registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, BadValue, TooManyTensors
+from organs.registry.errors import OrganError
 from organs.registry.upload_limits import FINDING_MAX_LENGTH, FINDINGS_MAX
 
 REFUSE, WARN, NOTE = "refuse", "warn", "note"
@@ -18,20 +18,10 @@ NONFINITE = "non-finite-weights"
 MUST_ACCEPT = frozenset((NONFINITE,))
 """Codes of findings that must be accepted before publication."""
 
-_CODES: tuple[tuple[type[BadInput], str], ...] = (
-    (BadGguf, "bad-gguf"),
-    (BadSplit, "bad-split"),
-    (BadSource, "bad-source"),
-    (BadName, "bad-name"),
-    (TooManyTensors, "too-many-tensors"),
-    (BadValue, "bad-value"),
-)
 
-
-def finding_of(error: BadInput) -> SubmissionFinding:
+def finding_of(error: OrganError) -> SubmissionFinding:
     """Return the finding of a refusal."""
-    code = next((code for kind, code in _CODES if isinstance(error, kind)), "bad-input")
-    return SubmissionFinding(REFUSE, code, shown_text(str(error), FINDING_MAX_LENGTH))
+    return SubmissionFinding(REFUSE, error.code, shown_text(str(error), FINDING_MAX_LENGTH))
 
 
 def findings_json(findings: Iterable[SubmissionFinding]) -> str:

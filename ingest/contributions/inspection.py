@@ -28,7 +28,7 @@ from organs.ingest.contributions.messages import (
     FrontReader,
     Inspect,
     InspectorRefusal,
-    MeasuredTensor,
+    MeasureAnswer,
     MeasureTensor,
     ReadBytes,
     Tensors,
@@ -39,7 +39,7 @@ from organs.ingest.files import OpenFile
 from organs.registry.errors import BadInput, OrganError, Text
 from organs.registry.gguf import DType
 from organs.registry.measure import Measurement, Read, required_reads
-from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
+from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, run_python
 
 ADDRESS_SPACE_BYTES = 2 * 1024**3
 """The process reserves about 0.3 GiB; samples of the largest tensors take 0.4 GiB, large headers less."""
@@ -90,7 +90,7 @@ class RefusedByInspection(BadInput, code="inspection-refused"):
 
 
 class Inspection:
-    """A conversation with an inspector (`ingest.pipeline.Measurer`).
+    """A conversation with an inspector.
 
     `how_it_ended` is called if the inspector closes its pipes too early, and returns the error with the reason; `kill`
     ends it immediately.
@@ -219,7 +219,7 @@ class Inspection:
         """
         try:
             while True:
-                self._deliver(self._received(MeasuredTensor))
+                self._deliver(self._received(MeasureAnswer))
         except BadMessage as error:
             self._fail(_bad_answer(error))
         except BrokenPipeError:
@@ -228,7 +228,7 @@ class Inspection:
         except BaseException as error:  # noqa: BLE001  # the waiting threads raise it
             self._fail(error)
 
-    def _deliver(self, message: MeasuredTensor) -> None:
+    def _deliver(self, message: MeasureAnswer) -> None:
         with self._lock:
             answer = self._waiting.pop(message.number, None)
         if answer is None:
@@ -264,12 +264,12 @@ as the second, it starts only if this kernel can confine it completely."""
 
 
 @contextmanager
-def confined_inspector(size_bytes: int, required: bool, limits: Limits | None = None) -> Iterator[Inspection]:
+def confined_inspector(size_bytes: int, required: bool) -> Iterator[Inspection]:
     """Start an inspector as a confined process, for files of that total size.
 
     With `required`, it runs only if this kernel can enforce its whole sandbox (`registry.errors.NoSandbox`).
     """
-    limits = limits or Limits(
+    limits = ProcessLimits(
         wall_seconds=WALL_SECONDS_LEAST + size_bytes / WALL_BYTES_A_SECOND,
         cpu_seconds=CPU_SECONDS_LEAST + size_bytes // CPU_BYTES_A_SECOND,
         address_space_bytes=ADDRESS_SPACE_BYTES,
@@ -289,11 +289,10 @@ def confined_inspector(size_bytes: int, required: bool, limits: Limits | None = 
 class InspectorProcess:
     """A confined process that has the other ends of the two pipes of `channel`, and nothing else."""
 
-    def __init__(self, limits: Limits, *, required: bool = False, program: str = PROGRAM) -> None:
+    def __init__(self, limits: ProcessLimits, *, required: bool = False) -> None:
         process_reads, channel_writes = os.pipe()
         channel_reads, process_writes = os.pipe()
         self.channel = Channel(channel_reads, channel_writes)
-        self._program = program
         self._limits = limits
         self._sandbox = Sandbox(required=required)
         self._descriptors = (process_reads, process_writes)
@@ -324,7 +323,7 @@ class InspectorProcess:
     def _run(self) -> None:
         try:
             self._result = run_python(
-                self._program,
+                PROGRAM,
                 self._limits,
                 self._sandbox,
                 arguments=list(map(str, self._descriptors)),

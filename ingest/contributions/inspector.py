@@ -15,6 +15,7 @@ import threading
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 
 from organs.ingest.contributions.findings import finding_of
 from organs.ingest.contributions.messages import (
@@ -25,7 +26,7 @@ from organs.ingest.contributions.messages import (
     Channel,
     Inspect,
     InspectorRefusal,
-    MeasuredTensor,
+    MeasureAnswer,
     MeasureTensor,
     ReadBytes,
     front_messages,
@@ -61,20 +62,20 @@ def serve(channel: Channel) -> None:
                 workers.submit(_measure, channel, sending, request, data).add_done_callback(_end_if_broken)
 
 
+@dataclass(frozen=True, slots=True)
 class _RemoteSource:
     """A file whose bytes the registry sends (`registry.gguf.ByteSource`)."""
 
-    def __init__(self, channel: Channel, name: str, size_bytes: int) -> None:
-        self.name = name
-        self.size_bytes = size_bytes
-        self._channel = channel
+    channel: Channel
+    name: str
+    size_bytes: int
 
     def read_at(self, offset: int, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
             part = min(size - len(data), READ_MAX_BYTES)
-            self._channel.send(ReadBytes(offset + len(data), part))
-            answer = self._channel.receive(BytesRead, part)
+            self.channel.send(ReadBytes(offset + len(data), part))
+            answer = self.channel.receive(BytesRead, part)
             if answer is None or len(answer[1]) != part:
                 raise BrokenPipeError
             data += answer[1]
@@ -102,9 +103,9 @@ def _measure(channel: Channel, sending: threading.Lock, request: MeasureTensor, 
         raise BadMessage(f"{len(data)} bytes came with a tensor; expected {position}")
     try:
         measurement = measure(lambda offset, size: parts[offset, size], request.shape, dtype)
-        answer = MeasuredTensor(request.number, measurement=measurement_values(measurement))
+        answer = MeasureAnswer(request.number, measurement=measurement_values(measurement))
     except MemoryError:
-        answer = MeasuredTensor(request.number, refusal=NO_MEMORY)
+        answer = MeasureAnswer(request.number, refusal=NO_MEMORY)
     with sending:
         channel.send(answer)
 

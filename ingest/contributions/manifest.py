@@ -20,8 +20,6 @@ from organs.registry.entities.submission import SubmissionFile, SubmissionMetada
 from organs.registry.errors import BadInput, BadValue, field_errors
 from organs.registry.upload_limits import FILE_NAME_MAX_BYTES, SUBMISSION_FILES_MAX, SUBMISSION_PIECES_MAX
 
-FIELDS = ("title", "description", "license", "base", "tags")
-"""The statements about a model."""
 BREAKS = "\n\t"
 """Control characters that a description can have."""
 _HARMLESS = "\u00a0\u200c\u200d"
@@ -80,11 +78,6 @@ def parse_manifest(values: Mapping[str, object]) -> SubmissionRequest:
         raise BadManifest(list(error.reasons)) from error
 
 
-def has_controls(text: str, breaks: str = "") -> bool:
-    """Return whether `text` has control characters, such as line breaks, other than `breaks`."""
-    return any(not (character.isprintable() or character in breaks or character in _HARMLESS) for character in text)
-
-
 def _read_metadata(values: object) -> SubmissionMetadata:
     if values is None:
         return SubmissionMetadata()
@@ -104,7 +97,7 @@ def _read_fields(values: Mapping[str, object]) -> tuple[dict[str, Any], list[Rea
     """Return the statements in `values`, empty for null, and the reasons against those that are not valid."""
     fields: dict[str, Any] = {}
     reasons: list[Reason] = []
-    for field, read in _READERS.items():
+    for field, read in READERS.items():
         if field in values:
             try:
                 fields[field] = read("" if values[field] is None else values[field])
@@ -120,7 +113,7 @@ def _read_text(value: object, name: str, limit: int, breaks: str = "") -> str:
     if not isinstance(value, str):
         raise BadValue(f"{name} must be a text")
     text = checked_text(value.replace("\r\n", "\n").replace("\r", "\n").strip(), name, limit)
-    if has_controls(text, breaks):
+    if any(not (character.isprintable() or character in breaks + _HARMLESS) for character in text):
         if breaks:
             raise BadValue(f"{name} has control characters; only line breaks and tabs are allowed")
         raise BadValue(f"{name} must be one line of plain text, without control characters")
@@ -154,13 +147,15 @@ def _read_tags(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag for tag in tags if tag))
 
 
-_READERS: dict[str, Callable[[object], object]] = {
+READERS: dict[str, Callable[[object], object]] = {
     "title": partial(_read_text, name="the title", limit=TITLE_MAX),
     "description": partial(_read_text, name="the description", limit=DESCRIPTION_MAX, breaks=BREAKS),
     "license": _read_license,
     "base": partial(_read_text, name="the base", limit=BASE_MAX),
     "tags": _read_tags,
 }
+"""The reader of each statement about a model."""
+FIELDS = tuple(READERS)
 
 
 def _read_accepted(values: object) -> tuple[str, ...]:
@@ -180,14 +175,14 @@ def _read_file_name(name: str) -> str:
 
 
 class _SubmittedFile(SubmissionFile, frozen=True, kw_only=True):
+    """A file of a submission with the checks of its values."""
+
     name: Annotated[str, Parse(_read_file_name)]
     upload: UploadId | None = None
 
     def faults(self) -> Iterator[Reason]:
         members = (self.size_bytes, self.sha256, self.pieces)
-        if (self.upload is None and None in members) or (
-            self.upload is not None and any(m is not None for m in members)
-        ):
+        if (self.upload is None and None in members) or (self.upload is not None and members != (None, None, None)):
             yield "", "a file must have name, size_bytes, sha256 and pieces, or name and upload"
             return
         position = 0
@@ -201,6 +196,8 @@ class _SubmittedFile(SubmissionFile, frozen=True, kw_only=True):
 
 
 class _SubmittedModel(SubmissionRequest, frozen=True, kw_only=True):
+    """A submission with the checks of its values."""
+
     files: Annotated[tuple[_SubmittedFile, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]
     metadata: Annotated[SubmissionMetadata, Parse(_read_metadata, source=object)] = SubmissionMetadata()
     accept: Annotated[tuple[str, ...], Parse(_read_accepted, source=object)] = ()

@@ -5,7 +5,7 @@ A message has two lengths, a JSON object, and bytes. The registry requests `Insp
 
 The inspector has no file. To `Inspect` it answers with requests for bytes, `ReadBytes`, and gets `BytesRead` with the
 bytes; then with any number of `Fields` and `Tensors`, and `FrontEnd`; or with `InspectorRefusal`. To `MeasureTensor` it
-answers with `MeasuredTensor`.
+answers with `MeasureAnswer`.
 
 The inspector parses untrusted files, so their author may control it. The registry treats every value from it as
 hostile: msgspec checks types, ranges and lengths while it decodes a message of limited size, and `FrontReader` checks
@@ -20,7 +20,7 @@ import select
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -30,7 +30,6 @@ from msgspec import Meta, Raw, Struct
 from organs.ingest.dissect import Front
 from organs.registry.entities.base import Digest, prepared
 from organs.registry.errors import OrganError, UnsupportedDType
-from organs.registry.fingerprints import FINGERPRINT_PATTERN
 from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded
 from organs.registry.gguf import Field as MetadataField
 from organs.registry.gguf.header import Scalar
@@ -59,8 +58,8 @@ from organs.registry.gguf.types import (
 )
 from organs.registry.measure import Measurement
 from organs.registry.measure.sample import PATCH_MAX_COLUMNS, PATCH_MAX_ROWS, SAMPLE_MAX_ELEMENTS
-from organs.registry.measure.zmeasure import METHOD as Z_METHOD
-from organs.registry.measures import MEASURES, SPECTRAL_METHOD
+from organs.registry.measures import MEASURES, SPECTRAL_METHOD, THETA_METHOD
+from organs.registry.similarity import FINGERPRINT_PATTERN
 
 JSON_MAX_BYTES = 1024 * 1024
 """Limit of the JSON of one message."""
@@ -182,7 +181,7 @@ class InspectorRefusal(_Answer, frozen=True, tag="refused"):
         return _printable(self.sentence)
 
 
-class MeasuredTensor(_Answer, frozen=True, tag="measured"):
+class MeasureAnswer(_Answer, frozen=True, tag="measured"):
     """The answer to `MeasureTensor` with that number: a measurement (`read_measurement`) or a refusal."""
 
     number: Whole
@@ -421,7 +420,13 @@ class FrontReader:
         size = self._source.size_bytes
         if end > size or end - self._position < len(self._tensors) * TENSOR_INFO_MIN_BYTES:
             raise BadMessage("the header ends outside the file, or before its tensors")
-        alignment = self._alignment()
+        field, alignment = self._fields.get(ALIGNMENT_KEY), ALIGNMENT_DEFAULT
+        if field is not None:
+            if field.type is not ValueType.UINT32 or not isinstance(field.value, int):
+                raise BadMessage("the alignment is not a number")
+            alignment = field.value
+            if not 1 <= alignment <= ALIGNMENT_MAX or alignment & (alignment - 1):
+                raise BadMessage("the alignment is not a power of two")
         data_offset = padded(end, alignment)
         entries = tuple(self._tensors.values())
         ends = (*(entry.offset for entry in entries[1:]), size - data_offset)
@@ -442,17 +447,6 @@ class FrontReader:
             raise BadMessage("a tensor lies outside the file")
         return header
 
-    def _alignment(self) -> int:
-        field = self._fields.get(ALIGNMENT_KEY)
-        if field is None:
-            return ALIGNMENT_DEFAULT
-        value = field.value
-        if field.type is not ValueType.UINT32 or not isinstance(value, int) or not 1 <= value <= ALIGNMENT_MAX:
-            raise BadMessage("the alignment is not a valid number")
-        if value & (value - 1):
-            raise BadMessage("the alignment is not a power of two")
-        return value
-
 
 def _fits(kind: ValueType, element: ValueType | None, count: int, size: int) -> bool:
     """Return whether a value of that type can have that number of elements and bytes."""
@@ -469,7 +463,7 @@ _Number = float | None
 _MeasurementValues = msgspec.defstruct(
     "_MeasurementValues",
     [
-        ("method", Literal[Z_METHOD]),
+        ("method", Literal[THETA_METHOD]),
         ("sample_size", _Sampled),
         *(
             (
@@ -499,8 +493,7 @@ _MeasurementValues = msgspec.defstruct(
 def measurement_values(measured: Measurement) -> Raw:
     """Return `measured` as JSON. Numbers that are not finite count as not measured."""
     fingerprint = None if measured.fingerprint is None else measured.fingerprint.hex()
-    values = {field.name: getattr(measured, field.name) for field in fields(Measurement)}
-    return Raw(msgspec.json.encode(values | {"fingerprint": fingerprint}))
+    return Raw(msgspec.json.encode(asdict(measured) | {"fingerprint": fingerprint}))
 
 
 def read_measurement(data: bytes | Raw) -> Measurement:

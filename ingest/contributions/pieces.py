@@ -11,7 +11,6 @@ only the last decoded chunk is kept. Bytes of blobs are compared with their chec
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import TypeVar
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.manifest import BadManifest
-from organs.ingest.contributions.spool import BytesLost, ChunkedUpload, spool_of
+from organs.ingest.contributions.uploads import BytesLost, ChunkedUpload, spool_of
 from organs.ingest.files import ComposedFile, FileSource, Section
 from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.organs import blob_sizes, blobs_by_digest
@@ -31,7 +30,7 @@ from organs.registry.documents import Reason
 from organs.registry.entities.submission import SubmissionFile
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
 from organs.registry.local import LocalRegistry
-from organs.registry.store import PlainChunk, PlainReader
+from organs.registry.store import PlainReader, RangeReader
 
 MISSING_SHOWN_MAX = 19
 OPEN_FILES_MAX = 16
@@ -108,9 +107,8 @@ class Sources:
         self._spool = spool_of(registry)
         self._uploads: OrderedDict[str, FileSource | ChunkedUpload] = OrderedDict()
         self._blobs: OrderedDict[str, PlainReader] = OrderedDict()
-        self._buffer = bytearray()
-        self._decoded_chunk: tuple[Digest, PlainChunk] | None = None
-        """The chunk whose plain bytes the buffer holds."""
+        self._decoding: tuple[Digest, RangeReader] | None = None
+        """The blob that was read last; its reader holds the last decoded chunk."""
 
     def __enter__(self) -> Sources:
         return self
@@ -131,7 +129,9 @@ class Sources:
         """Fill `buffer` from `offset` of a piece. Raises BadSource, CorruptBlob, MissingBlob."""
         with self._lock:
             if not isinstance(place, StoredPiece):
-                self._read_blob(buffer, place, offset)
+                if self._decoding is None or self._decoding[0] != place:
+                    self._decoding = place, RangeReader(self._open_blob(place))
+                buffer[:] = self._decoding[1].read(offset, len(buffer))
                 return
             try:
                 upload = self._uploads.get(place.upload) or self._spool.open(place.upload)
@@ -139,31 +139,6 @@ class Sources:
                 upload.read_into(buffer, place.offset_bytes + offset)
             except (BadSource, BytesLost) as error:
                 raise BadSource("an upload of this submission was removed; send it again") from error
-
-    def _read_blob(self, buffer: memoryview, digest: Digest, offset: int) -> None:
-        if not buffer:
-            return
-        reader = self._open_blob(digest)
-        end = offset + len(buffer)
-        first, last = (
-            bisect_right(reader.chunks, place, key=lambda chunk: chunk.plain_offset_bytes) - 1
-            for place in (offset, end - 1)
-        )
-        for chunk in reader.chunks[first : last + 1]:
-            chunk_begin, chunk_bytes = chunk.plain_offset_bytes, chunk.plain_size_bytes
-            begin, stop = max(offset, chunk_begin), min(end, chunk_begin + chunk_bytes)
-            target = buffer[begin - offset : stop - offset]
-            is_decoded = self._decoded_chunk == (digest, chunk)
-            if len(target) == chunk_bytes and not is_decoded:
-                reader.read_chunk(chunk, target)
-                continue
-            if len(self._buffer) < chunk_bytes:
-                self._buffer = bytearray(chunk_bytes)
-            if not is_decoded:
-                self._decoded_chunk = None
-                reader.read_chunk(chunk, memoryview(self._buffer)[:chunk_bytes])
-                self._decoded_chunk = digest, chunk
-            target[:] = memoryview(self._buffer)[begin - chunk_begin : stop - chunk_begin]
 
     def _open_blob(self, digest: Digest) -> PlainReader:
         reader = self._blobs.get(digest)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.findings import NONFINITE, NOTE, REFUSE, WARN
-from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.dissect import DissectedFile
 from organs.ingest.files import Progress
 from organs.ingest.records import is_complete, nonfinite_flags, set_flags
 from organs.registry.amounts import names_text
@@ -55,7 +55,7 @@ TEMPLATE_KEY = "tokenizer.chat_template"
 def base_findings(
     session: Session,
     base: str | None,
-    organs: Sequence[TensorSpec] = (),
+    organs: Sequence[TensorSpec],
     child: Identity | None = None,
     parents: Sequence[DeclaredParent] = (),
 ) -> Iterator[SubmissionFinding]:
@@ -191,13 +191,13 @@ def propose(files: Sequence[DissectedFile], stated: SubmissionMetadata) -> Propo
         description=stated.description or header.text("general.description"),
         license=stated.license or header.text("general.license"),
         base=stated.base or next((parent.text for parent in declared_parents(header)), None),
-        tags=stated.tags if stated.tags is not None else files[0].tags,
+        tags=stated.tags if stated.tags is not None else files[0].front.tags,
         architecture=header.architecture,
         parameters=sum(tensor.elements for tensor in tensors),
         tensors=len(tensors),
         size_bytes=sum(file.header.file_size_bytes for file in files),
         kind=header.kind(has_tensors=bool(tensors)),
-        complete=is_complete(header, [place for file in files for place in places(file.header)]),
+        complete=is_complete([file.header for file in files]),
     )
 
 
@@ -239,7 +239,7 @@ def findings_of(
     """Yield the findings on the files alone, without the catalog."""
     header = files[0].header
     for file in files:
-        for reason in file.unassemblable:
+        for reason in file.front.unassemblable:
             sentence = f"The catalog will list it without a download, because the file can crash loaders: {reason}"
             yield SubmissionFinding(WARN, "unassemblable", sentence)
         for flag in file.flags:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -12,25 +12,29 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import msgspec
 from msgspec import Meta, structs
 
-from organs.ingest.contributions.cut_files import CutFile, Memory, cut
 from organs.ingest.contributions.manifest import BadManifest, parse_stated_metadata
 from organs.ingest.contributions.sending import (
     CHUNK_BYTES,
     PASSING,
     UPLOADS,
+    CutFile,
     Load,
+    Memory,
     Misfit,
     Patience,
     PushStopped,
     Sender,
+    SentSubmission,
     SourcePiece,
     T,
+    cut,
     distinct,
+    file_key,
     in_lanes,
     loads,
     patiently,
+    submission_key,
 )
-from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.records import is_complete
 from organs.ingest.sources import ModelSource, open_files
 from organs.registry.amounts import size_text
@@ -88,24 +92,21 @@ NOT_CHANGED = (
 UNSENT = "nothing was sent"
 
 
-class Progress(Protocol):
+class PushProgress(Protocol):
     """Shows the progress of a push."""
 
     def stage(self, label: str, total_bytes: int | None) -> None:
         """Begin a stage of `total_bytes`; None for a wait."""
-        ...
 
     def advance(self, size_bytes: int) -> None:
         """Count finished bytes; a negative number if they must be sent again."""
-        ...
 
     def say(self, text: str) -> None:
         """Show the reason for waiting."""
-        ...
 
 
 class SilentProgress:
-    """Shows nothing (`Progress`)."""
+    """Shows nothing (`PushProgress`)."""
 
     def stage(self, label: str, total_bytes: int | None) -> None:
         """Ignore the stage."""
@@ -163,7 +164,7 @@ class PushReport:
 
 
 def push(
-    connection: Connection, source: ModelSource, options: PushOptions, memory: Memory, progress: Progress
+    connection: Connection, source: ModelSource, options: PushOptions, memory: Memory, progress: PushProgress
 ) -> PushReport:
     """Push the model in `source` to the registry of `connection`; only missing pieces are sent.
 
@@ -177,19 +178,28 @@ def push(
         raise BadInput("; ".join(sentences)) from error
     with ExitStack() as opened:
         files = open_files(opened, source)
-        _check_partial(files, options)
+        header = files[0].header
+        if (
+            not options.metadata.get("base")
+            and not is_complete([file.header for file in files])
+            and not any(header.text(f"general.base_model.0.{key}") for key in BASE_KEYS)
+        ):
+            raise BadInput(
+                f"{files[0].source.name}: only some organs of a model, and its header names no base; "
+                "add --base NAMESPACE/NAME"
+            )
         name = model_name(connection, source, options)
         progress.stage("read", sum(file.header.file_size_bytes for file in files))
         try:
             return _Push(connection, name, cut(files, memory, progress.advance), options, memory, progress).run()
         except Misfit:
             for path in source.paths:
-                memory.forget_hashed(path)  # the file changed, but its date and size did not
+                memory.forget(file_key(path))  # the file changed, but its date and size did not
             raise
 
 
 def push_chimera(
-    remote: RemoteRegistry, local: LocalRegistry, source: ModelSource, options: PushOptions, progress: Progress
+    remote: RemoteRegistry, local: LocalRegistry, source: ModelSource, options: PushOptions, progress: PushProgress
 ) -> PushReport | str:
     """Compose a chimera of `local` in the registry `remote` from its parents there; return the report.
 
@@ -278,18 +288,6 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     return name
 
 
-def _check_partial(files: Sequence[DissectedFile], options: PushOptions) -> None:
-    """Raise BadInput for a partial model without a base, before anything is read or sent."""
-    header = files[0].header
-    if is_complete(header, [place for file in files for place in places(file.header)]) or options.metadata.get("base"):
-        return
-    if not any(header.text(f"general.base_model.0.{key}") for key in BASE_KEYS):
-        raise BadInput(
-            f"{files[0].source.name}: only some organs of a model, and its header names no base; "
-            "add --base NAMESPACE/NAME"
-        )
-
-
 class _RegisteredFile(Entity, frozen=True, kw_only=True):
     sha256: Digest
 
@@ -301,89 +299,85 @@ class _RegisteredFiles(Entity, frozen=True, kw_only=True):
     files: Annotated[tuple[_RegisteredFile, ...], Meta(max_length=SUBMISSION_FILES_MAX)]
 
 
+@dataclass(frozen=True, slots=True)
 class _Push:
     """The steps of one push, and their shared state."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        name: ModelName,
-        files: Sequence[CutFile],
-        options: PushOptions,
-        memory: Memory,
-        progress: Progress,
-    ) -> None:
-        self._connection, self._name, self._files = connection, name, files
-        self._options, self._memory, self._progress = options, memory, progress
-        self._stop = threading.Event()
-        self._key = connection.url, str(name), model_digest([file.sha256 for file in files])
-        """The model and the registry, for the memory."""
-        self._path = f"{API}/models/{name.namespace}/{name.name}"
+    connection: Connection
+    name: ModelName
+    files: Sequence[CutFile]
+    options: PushOptions
+    memory: Memory
+    progress: PushProgress
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def path(self) -> str:
+        """The path of the model in the registry."""
+        return f"{API}/models/{self.name.namespace}/{self.name.name}"
+
+    @property
+    def key(self) -> str:
+        """The key of its submission in the memory."""
+        digest = model_digest([file.sha256 for file in self.files])
+        return submission_key(self.connection.url, str(self.name), digest)
 
     def run(self) -> PushReport:
-        pieces = distinct(self._files)
-        if (registered := self._registered_name()) is not None:
-            address = f"{self._connection.url}/models/{registered}"
-            unused_metadata = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
+        pieces = distinct(self.files)
+        digests = [file.sha256 for file in self.files]
+        registered = None  # the newest model of this name
+        with suppress(NotFound):
+            registered = self.connection.read(_RegisteredFiles, self.path)
+        if registered is not None and [file.sha256 for file in registered.files] == digests:
+            address = f"{self.connection.url}/models/{registered.name}"
+            unused_metadata = (NOT_CHANGED.format(address=address),) if self.options.metadata else ()
             return PushReport(
-                name=str(self._name),
-                model=registered,
+                name=str(self.name),
+                model=registered.name,
                 address=address,
                 state=ALREADY_THERE,
                 notes=(*self._notes(), *unused_metadata),
                 bytes_known=_size_bytes(pieces.values()),
                 pieces_known=len(pieces),
             )
-        if (earlier := self._earlier_submission()) is not None:
+        sent, earlier = self.memory.read(self.key, SentSubmission), None
+        if sent is not None and not self.options.dry_run:
+            with suppress(NotFound):
+                earlier = self.connection.read(Submission, f"{API}/submissions/{sent.submission}")
+        if earlier is not None and (earlier.state == "quarantined" or not earlier.has_ended):
             return self._report(self._followed(earlier), [], pieces.values(), 0)
-        known_digests = self._look_up(list(pieces))
+        self.progress.stage("look up", None)
+        known_digests: set[Digest] = set()
+        for begin in range(0, len(pieces), LOOKUP_MAX):
+            body = {"digests": list(pieces)[begin : begin + LOOKUP_MAX]}
+            ask = partial(self.connection.post, KnownDigests, f"{UPLOADS}/lookup", body)
+            known_digests.update(self._ask(ask).known)
         missing = [piece for digest, piece in pieces.items() if digest not in known_digests]
         known = [piece for digest, piece in pieces.items() if digest in known_digests]
         if missing:
             self._check_room(missing, _size_bytes(known))
-        if self._options.dry_run:
+        if self.options.dry_run:
             return self._report(None, missing, known, _size_bytes(missing))
-        sender = Sender(self._connection, self._stop, self._progress.advance, self._options.chunk_bytes)
+        sender = Sender(self.connection, self.stop, self.progress.advance, self.options.chunk_bytes)
         if missing:
-            self._progress.stage("send", _size_bytes(missing))
-            in_lanes(loads(missing), sender.send, LANES, self._stop)
-        for file in self._files:
+            self.progress.stage("send", _size_bytes(missing))
+            in_lanes(loads(missing), sender.send, LANES, self.stop)
+        for file in self.files:
             file.file.source.check_unchanged()
-        submission = self._ask(lambda: self._connection.put(Submission, self._path, self._request()))
-        self._memory.store_submission(*self._key, submission.id)
+        files = (
+            SubmissionFile(
+                name=file.file.source.path.name, size_bytes=file.size_bytes, sha256=file.sha256, pieces=file.pieces
+            )
+            for file in self.files
+        )
+        metadata = msgspec.convert(self.options.metadata, prepared(SubmissionMetadata))
+        request = SubmissionRequest(files=tuple(files), metadata=metadata, accept=self.options.accepted or None)
+        submission = self._ask(lambda: self.connection.put(Submission, self.path, request))
+        self.memory.write(self.key, SentSubmission(submission=submission.id))
         return self._report(self._followed(submission), missing, known, sender.sent_bytes)
 
     def _ask(self, ask: Callable[[], T]) -> T:
-        return patiently(self._stop, ask)
-
-    def _registered_name(self) -> str | None:
-        """Return the newest model of this name if it has the same files; else None."""
-        try:
-            registered = self._connection.read(_RegisteredFiles, self._path)
-        except NotFound:
-            return None
-        is_same = [file.sha256 for file in registered.files] == [file.sha256 for file in self._files]
-        return registered.name if is_same else None
-
-    def _earlier_submission(self) -> Submission | None:
-        """Return the open submission of these files from an earlier run, or None."""
-        earlier = self._memory.submission(*self._key)
-        if earlier is None or self._options.dry_run:
-            return None
-        try:
-            submission = self._connection.read(Submission, f"{API}/submissions/{earlier}")
-        except NotFound:
-            return None
-        return submission if submission.state == "quarantined" or not submission.has_ended else None
-
-    def _look_up(self, digests: Sequence[Digest]) -> set[Digest]:
-        """Return which of `digests` need not be sent."""
-        self._progress.stage("look up", None)
-        known: set[Digest] = set()
-        for begin in range(0, len(digests), LOOKUP_MAX):
-            body = {"digests": digests[begin : begin + LOOKUP_MAX]}
-            known.update(self._ask(partial(self._connection.post, KnownDigests, f"{UPLOADS}/lookup", body)).known)
-        return known & set(digests)
+        return patiently(self.stop, ask)
 
     def _check_room(self, missing: Sequence[SourcePiece], known_bytes: int) -> None:
         """Raise OverQuota if the model is larger than the limit, or than the free quota.
@@ -392,16 +386,16 @@ class _Push:
         not. Uploads of an earlier run already count. Known pieces, of `known_bytes`, can be in finished uploads; their
         size is at most that of all uploads without the open ones.
         """
-        account = self._ask(lambda: self._connection.read(Account, f"{API}/account"))
+        account = self._ask(lambda: self.connection.read(Account, f"{API}/account"))
         quota = account.quota
-        size_bytes = sum(file.size_bytes for file in self._files)
-        model = f"{self._name} has {size_text(size_bytes)}"
+        size_bytes = sum(file.size_bytes for file in self.files)
+        model = f"{self.name} has {size_text(size_bytes)}"
         if size_bytes > quota.upload_max_bytes:
             limit = size_text(quota.upload_max_bytes)
-            raise OverQuota(f"{model}; {self._connection.url} takes at most {limit}: {UNSENT}")
+            raise OverQuota(f"{model}; {self.connection.url} takes at most {limit}: {UNSENT}")
         if account.namespace == LOCAL:
             return  # the local account has no quota
-        uploads = self._ask(lambda: self._connection.read(UploadPage, UPLOADS)).items
+        uploads = self._ask(lambda: self.connection.read(UploadPage, UPLOADS)).items
         new = [load for load in loads(missing) if not _has_upload(load, uploads)]
         new_bytes = sum(load.size_bytes + PIECE_ROW_BYTES * len(load.pieces) * load.is_pack for load in new)
         finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in uploads))
@@ -417,35 +411,25 @@ class _Push:
                 f"{size_text(quota.limit_bytes)}: {UNSENT}"
             )
 
-    def _request(self) -> SubmissionRequest:
-        files = (
-            SubmissionFile(
-                name=file.file.source.path.name, size_bytes=file.size_bytes, sha256=file.sha256, pieces=file.pieces
-            )
-            for file in self._files
-        )
-        metadata = msgspec.convert(self._options.metadata, prepared(SubmissionMetadata))
-        return SubmissionRequest(files=tuple(files), metadata=metadata, accept=self._options.accepted or None)
-
     def _followed(self, submission: Submission) -> Submission:
         """Return `submission` at its end, or immediately if the push does not wait."""
-        if not self._options.wait:
+        if not self.options.wait:
             return submission
-        self._progress.stage("check", None)
-        patience, pause = Patience(self._stop), POLL_SECONDS
+        self.progress.stage("check", None)
+        patience, pause = Patience(self.stop), POLL_SECONDS
         while not submission.has_ended:
             done = f", {submission.progress:.0%}" if 0 < submission.progress < 1 else ""
-            self._progress.say(f"{submission.note or submission.state}{done}")
-            if self._stop.wait(pause):
+            self.progress.say(f"{submission.note or submission.state}{done}")
+            if self.stop.wait(pause):
                 raise PushStopped
             pause = min(pause * 1.5, POLL_MAX_SECONDS)
             try:
-                submission = self._connection.read(Submission, f"{API}/submissions/{submission.id}")
+                submission = self.connection.read(Submission, f"{API}/submissions/{submission.id}")
                 patience.succeeded()
             except PASSING as error:
                 patience.wait(error)
         if submission.state != "quarantined":
-            self._memory.forget_submission(*self._key)
+            self.memory.forget(self.key)
         return submission
 
     def _report(
@@ -457,11 +441,11 @@ class _Push:
     ) -> PushReport:
         known = list(known)
         report = PushReport(
-            name=str(self._name),
+            name=str(self.name),
             model=None,
             address=None,
             state="dry run",
-            license=self._options.license or self._files[0].file.header.text(LICENSE_KEY),
+            license=self.options.license or self.files[0].file.header.text(LICENSE_KEY),
             notes=self._notes(),
             bytes_sent=sent_bytes,
             bytes_known=_size_bytes(known),
@@ -473,7 +457,7 @@ class _Push:
         return replace(
             report,
             model=submission.model,
-            address=self._connection.url + (submission.address or f"/submissions/{submission.id}"),
+            address=self.connection.url + (submission.address or f"/submissions/{submission.id}"),
             state=submission.state,
             submission=submission.id,
             reason=submission.reason,
@@ -483,7 +467,7 @@ class _Push:
     def _notes(self) -> tuple[str, ...]:
         return tuple(
             note
-            for cut_file in self._files
+            for cut_file in self.files
             for note in cut_file.file.source.notes(
                 cut_file.sha256, {piece.offset: piece.digest for piece in cut_file.pieces}
             )

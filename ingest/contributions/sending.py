@@ -1,23 +1,33 @@
-"""The pieces that a push sends: packed into loads, and sent by several threads with retries."""
+"""What a push sends: files cut into pieces, packed into loads, and sent by several threads with retries.
+
+The digests of files and the ids of submissions are remembered between runs.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import queue
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
+import platformdirs
 from msgspec import structs
 
-from organs.ingest.contributions.cut_files import CutFile
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.files import FileIdentity, FileSource, Progress
+from organs.ingest.hashing import BufferPool, FilePass, HashedPiece, Piece, Stages
 from organs.registry.client.address import API
 from organs.registry.client.connection import Connection
-from organs.registry.digest import Digest, digest_of
+from organs.registry.digest import digest_of
+from organs.registry.entities.base import Count, Digest, E, Entity, decode, encode
 from organs.registry.entities.submission import FilePiece, PackPiece, Upload, UploadRequest
 from organs.registry.errors import (
     BadInput,
@@ -31,7 +41,151 @@ from organs.registry.errors import (
     Unreachable,
 )
 from organs.registry.gguf import ByteSource, MemorySource
+from organs.registry.gguf.header import Span
+from organs.registry.store.codec import BYTES_CODEC
 from organs.registry.upload_limits import PACK_PIECE_MAX_BYTES, chunk_min_bytes
+
+BUFFERS = 12
+ENTRIES_MAX = 256
+"""Limit of files and submissions in the memory; the oldest are removed first."""
+ENTRY_MAX_BYTES = 64 * 1024 * 1024
+SETTLED_SECONDS = 2.0
+"""A more recently written file could be written again within the same time stamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutFile:
+    """A file with its digest, and its pieces in file order. All bytes between pieces are zero."""
+
+    file: DissectedFile
+    sha256: Digest
+    pieces: tuple[FilePiece, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file.header.file_size_bytes
+
+
+class HashedFile(Entity, frozen=True, kw_only=True):
+    """A file whose digests are remembered."""
+
+    identity: FileIdentity
+    sha256: Digest
+    pieces: tuple[FilePiece, ...]
+
+
+class SentSubmission(Entity, frozen=True, kw_only=True):
+    """A submission that may be open."""
+
+    submission: Count
+
+
+class Memory:
+    """Stores digests and submissions in a folder of small JSON files; does nothing if the folder cannot be written."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """Use `folder`, which is created on the first write; None stores nothing."""
+        self._folder = folder
+
+    def read(self, key: str, kind: type[E]) -> E | None:
+        """Return the entry that is stored under `key`, or None."""
+        if self._folder is not None:
+            with suppress(OSError, ValueError), open(self._folder / key, "rb") as file:
+                return decode(file.read(ENTRY_MAX_BYTES), kind)
+        return None
+
+    def write(self, key: str, entry: Entity) -> None:
+        """Store an entry under `key`."""
+        if self._folder is None:
+            return
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".new-")
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(encode(entry))
+            os.replace(temporary, self._folder / key)
+            entries = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in entries[ENTRIES_MAX:]:
+                path.unlink()
+
+    def forget(self, key: str) -> None:
+        """Remove the entry that is stored under `key`."""
+        if self._folder is not None:
+            with suppress(OSError):
+                (self._folder / key).unlink()
+
+
+def file_key(path: Path) -> str:
+    """Return the key of the digests of the file at `path`."""
+    return f"file-{digest_of(os.fsencode(path.resolve()))[:32]}.json"
+
+
+def submission_key(url: str, name: str, digest: str) -> str:
+    """Return the key of the submission of the model `digest` to the registry at `url` as `name`."""
+    model = f"{url}\n{name}\n{digest}"
+    return f"submission-{digest_of(model.encode())[:32]}.json"
+
+
+def user_memory() -> Memory:
+    """Return the memory in the user's cache folder, which `organ push` and scripts share."""
+    return Memory(Path(platformdirs.user_cache_dir("organ-registry")) / "push")
+
+
+def spans_of(file: DissectedFile) -> list[Span]:
+    """Return the byte ranges of the pieces of `file`, in file order; none is empty."""
+    spans = [*file.literals(), *file.arrays, *(Span(offset, len(data)) for offset, data in file.paddings)]
+    for tensor in file.header.tensors:
+        spans += file.expert_spans(tensor) or (file.tensor_span(tensor),)
+    return sorted((span for span in spans if span.size_bytes), key=lambda span: span.offset)
+
+
+def cut(files: Sequence[DissectedFile], memory: Memory, advance: Progress) -> list[CutFile]:
+    """Return `files` with their digests, from `memory` or by reading them once.
+
+    The digests of a file that was written very recently are not remembered. `advance` is called with the number of
+    newly processed bytes. Raises BadSource.
+    """
+    cut_files = []
+    for file in files:
+        spans = spans_of(file)
+        source = file.source
+        identity = source.identity if isinstance(source, FileSource) else None
+        hashed = None if identity is None else memory.read(file_key(source.path), HashedFile)
+        if (
+            hashed is not None
+            and hashed.identity == identity
+            and [Span(piece.offset, piece.size_bytes) for piece in hashed.pieces] == spans
+        ):
+            advance(file.header.file_size_bytes)
+            cut_files.append(CutFile(file, hashed.sha256, hashed.pieces))
+            continue
+        new = _hash(file, spans, advance)
+        source.check_unchanged()
+        if identity is not None and time.time() - identity.modified_ns / 1e9 >= SETTLED_SECONDS:
+            entry = HashedFile(identity=identity, sha256=new.sha256, pieces=new.pieces)
+            memory.write(file_key(source.path), entry)
+        cut_files.append(new)
+    return cut_files
+
+
+def _hash(file: DissectedFile, spans: Sequence[Span], advance: Progress) -> CutFile:
+    cancelled = threading.Event()
+    pieces: list[FilePiece] = []
+    position = 0
+
+    def emit(hashed: HashedPiece) -> None:
+        nonlocal position
+        hashed.release()
+        span = hashed.piece.span
+        pieces.append(FilePiece(offset=span.offset, size_bytes=span.size_bytes, digest=hashed.digest))
+        advance(span.end - position)
+        position = span.end
+
+    to_hash = [Piece(file.source, span, BYTES_CODEC, None) for span in spans]
+    sha256, _ = FilePass(file, BufferPool(BUFFERS, cancelled), Stages(), cancelled).run(to_hash, emit)
+    advance(file.header.file_size_bytes - position)
+    return CutFile(file, sha256, tuple(pieces))
+
 
 SENT_PACK_BYTES = 4 * 1024 * 1024
 """Limit of the size of a pack that this client sends: a broken connection costs at most these bytes."""
@@ -135,9 +289,8 @@ class PushStopped(Exception):
 class Patience:
     """The time since the first of several failures; reset by every success."""
 
-    def __init__(self, stop: threading.Event, seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, stop: threading.Event) -> None:
         self._stop = stop
-        self._seconds = seconds
         self.succeeded()
 
     def succeeded(self) -> None:
@@ -148,11 +301,11 @@ class Patience:
     def wait(self, error: OrganError) -> None:
         """Wait before the next try; raises `error` after too much time or if retries are useless, PushStopped if the
         push was stopped."""
-        if isinstance(error, BadReply) or time.monotonic() - self._since > self._seconds:
+        if isinstance(error, BadReply) or time.monotonic() - self._since > PATIENCE_SECONDS:
             raise error
         pause = min(PAUSE_SECONDS * 2.0**self._failures, PAUSE_MAX_SECONDS)
         if isinstance(error, TooMany):
-            pause = min(max(pause, error.seconds), self._seconds)
+            pause = min(max(pause, error.seconds), PATIENCE_SECONDS)
         self._failures += 1
         if self._stop.wait(pause):
             raise PushStopped from error
@@ -212,33 +365,28 @@ class Misfit(BadInput, code="bytes-differ"):
     """The received bytes of an upload do not have the declared digest."""
 
 
+@dataclass(slots=True)
 class Sender:
-    """Sends loads; safe for several threads with one load each. `sent_bytes` includes repeated bytes."""
+    """Sends loads; safe for several threads with one load each."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        stop: threading.Event,
-        advance: Callable[[int], None],
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> None:
-        """Create a sender; `advance` is called with the number of bytes that arrived, also those of earlier runs."""
-        self._connection = connection
-        self._stop = stop
-        self._advance = advance
-        self._chunk_bytes = chunk_bytes
-        self._lock = threading.Lock()
-        self.sent_bytes = 0
+    connection: Connection
+    stop: threading.Event
+    advance: Progress
+    """Called with the number of bytes that arrived, also those of earlier runs."""
+    chunk_bytes: int
+    sent_bytes: int = 0
+    """Includes repeated bytes."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, load: Load) -> None:
         """Send `load` to the registry. Raises its refusals, Unreachable if it does not answer for too long, BadSource,
         and PushStopped if the push was stopped."""
         opened = load.opened()
-        patience = Patience(self._stop)
+        patience = Patience(self.stop)
         upload: Upload | None = None
         reported = refused = 0
         while True:
-            if self._stop.is_set():
+            if self.stop.is_set():
                 raise PushStopped
             try:
                 upload = self._next_step(opened, upload)
@@ -255,7 +403,7 @@ class Sender:
                 continue
             if upload.received_bytes > reported or upload.is_complete:
                 patience.succeeded()
-            self._advance(upload.received_bytes - reported)
+            self.advance(upload.received_bytes - reported)
             reported = upload.received_bytes
             if upload.is_complete:
                 return
@@ -263,25 +411,25 @@ class Sender:
     def _next_step(self, load: OpenLoad, upload: Upload | None) -> Upload:
         """Open the upload, send its next chunk, or finish it; return its new state."""
         if upload is None:
-            return _checked(self._connection.post(Upload, UPLOADS, load.request), load.request)
+            return _checked(self.connection.post(Upload, UPLOADS, load.request), load.request)
         path, begin, size_bytes = f"{UPLOADS}/{upload.id}", upload.received_bytes, load.request.size_bytes
         if begin == size_bytes:  # finishing twice changes nothing
             try:
-                self._connection.put(Upload, path)
+                self.connection.put(Upload, path)
             except BadInput as error:
                 with suppress(OrganError):
-                    self._connection.delete(Upload, path)  # otherwise the next run would continue it
+                    self.connection.delete(Upload, path)  # otherwise the next run would continue it
                 raise Misfit(str(error)) from error
             return structs.replace(upload, state="complete")
-        chunk_bytes = max(min(self._chunk_bytes, upload.chunk_bytes.most), chunk_min_bytes(size_bytes))
+        chunk_bytes = max(min(self.chunk_bytes, upload.chunk_bytes.most), chunk_min_bytes(size_bytes))
         data = load.source.read_at(load.offset + begin, min(chunk_bytes, size_bytes - begin))
         headers = {
             "Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{size_bytes}",
             "Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:",
         }
-        with self._lock:
+        with self.lock:
             self.sent_bytes += len(data)
-        updated = _checked(self._connection.send_bytes(Upload, "PATCH", path, data, headers), load.request)
+        updated = _checked(self.connection.send_bytes(Upload, "PATCH", path, data, headers), load.request)
         if updated.received_bytes == begin:
             raise BadReply("the registry refuses more bytes of an upload without a reason")
         return updated
@@ -289,7 +437,7 @@ class Sender:
     def _look_up(self, load: OpenLoad, upload: Upload) -> Upload | None:
         """Return the current state of `upload`; the last known if the registry does not answer, None if it is gone."""
         try:
-            return _checked(self._connection.read(Upload, f"{UPLOADS}/{upload.id}"), load.request)
+            return _checked(self.connection.read(Upload, f"{UPLOADS}/{upload.id}"), load.request)
         except NotFound:
             return None
         except OrganError:

@@ -1,9 +1,7 @@
 """Organ directories: a model as a folder with one small file for each tensor, for any script.
 
     layout    the names in an organ directory, and the file of one tensor
-    metadata  conversion of GGUF metadata to readable JSON, and back
-    manifest  manifest.json: its writer and its reader
-    folder    files below an open folder by checked relative paths
+    manifest  manifest.json with readable metadata: its writer and its reader
     opening   organ directories opened, checked, and read as GGUF files
     extract   organ directories written from GGUF files or a registered model
 

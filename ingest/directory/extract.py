@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
+import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from organs.ingest.directory.folder import StagedFile, Staging, check_target, staged
 from organs.ingest.directory.layout import (
     FOLDERS,
     HEAD_MAX_BYTES,
@@ -32,11 +35,11 @@ from organs.ingest.directory.manifest import (
     Stretch,
     TensorLine,
     manifest_lines,
+    readable_metadata,
 )
-from organs.ingest.directory.metadata import readable_metadata
-from organs.ingest.directory.opening import HEADERS_MAX_BYTES
+from organs.ingest.directory.opening import HEADERS_MAX_BYTES, says_its_format
 from organs.ingest.dissect import DissectedFile, dissect
-from organs.ingest.files import FileSource
+from organs.ingest.files import FileSource, Progress, no_progress
 from organs.registry.anatomy import OrganType
 from organs.registry.assembly import FilePlan, FileStream, plan_model
 from organs.registry.catalog.queries.model_contents import files_of, placements_of
@@ -53,7 +56,15 @@ from organs.registry.measure import measure
 from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import ModelName
 from organs.registry.store import BlobStore
-from organs.registry.store.files import Files
+from organs.registry.store.files import (
+    PUBLIC_FILE,
+    PUBLIC_FOLDER,
+    Buffer,
+    Files,
+    check_room,
+    placing_error,
+    temporary_beside,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ def file_contents(files: Sequence[DissectedFile]) -> list[GgufContent]:
     return [_file_content(file) for file in files]
 
 
-ShowDownload = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+ShowDownload = Callable[[int], AbstractContextManager[Progress]]
 """Called with the size of a download in bytes. The block of its result gets a function for the number of new bytes."""
 
 
@@ -87,8 +98,8 @@ def model_contents(
     name: ModelName,
     target: Path,
     *,
-    replaces: bool = False,
-    show_download: ShowDownload | None = None,
+    replaces: bool,
+    show_download: ShowDownload | None,
 ) -> list[GgufContent]:
     """Return the contents of a registered model, for an organ directory `target`. Each chunk is checked.
 
@@ -128,8 +139,7 @@ def registered_contents(registry: LocalRegistry, name: ModelName) -> list[GgufCo
 
 def _file_content(file: DissectedFile) -> GgufContent:
     def measures(tensor: TensorInfo) -> Measures:
-        begin = file.tensor_span(tensor).offset
-        found = measure(lambda offset, size: file.source.read_at(begin + offset, size), tensor.shape, tensor.dtype)
+        found = measure(partial(file.read_tensor, tensor), tensor.shape, tensor.dtype)
         return {name: getattr(found, name) for name in MEASURE_NAMES}
 
     return GgufContent(
@@ -180,7 +190,7 @@ def extract(
     target: Path,
     *,
     force: bool = False,
-    progress: Callable[[int], None] = lambda _size_bytes: None,
+    progress: Progress = no_progress,
     files: Files | None = None,
 ) -> ExtractReport:
     """Write `contents`, the files of one model in order, as the organ directory `target`, completely or not at all.
@@ -195,7 +205,7 @@ def extract(
     header_bytes = sum(content.header.end for content in contents)
     organ_bytes = sum(padded(tensor.size_bytes + HEAD_MAX_BYTES, DISK_BLOCK_BYTES) for tensor in tensors)
     disk_bytes = organ_bytes + 4 * header_bytes + len(tensors) * MANIFEST_BYTES_PER_TENSOR
-    with staged(target, disk_bytes, replace=force, files=files) as staging:
+    with staged(target, disk_bytes, replace=force, files=files or Files()) as staging:
         names = organ_files(tensor.name for tensor in tensors)
         used = {name.partition("/")[0] for name in names}
         for kind, folder in FOLDERS.items():
@@ -238,43 +248,39 @@ def _check_limits(contents: Sequence[GgufContent]) -> None:
             raise BadSource(f"{contents[0].name}: {count} {name}; an organ directory holds at most {limit}")
 
 
+@dataclass(slots=True)
 class _Extraction:
     """Writes organ files and headers, and collects the entries of the manifest."""
 
-    def __init__(
-        self,
-        staging: Staging,
-        header_file: StagedFile,
-        names: Iterator[str],
-        workers: ThreadPoolExecutor,
-        progress: Callable[[int], None],
-    ) -> None:
-        self._staging, self._header_file, self._names = staging, header_file, names
-        self._workers, self._progress = workers, progress
-        self.files: list[FileEntry] = []
-        self.lines: list[tuple[TensorLine, Future[Measures]]] = []
+    staging: Staging
+    header_file: StagedFile
+    names: Iterator[str]
+    workers: ThreadPoolExecutor
+    progress: Progress
+    files: list[FileEntry] = field(default_factory=list)
+    lines: list[tuple[TensorLine, Future[Measures]]] = field(default_factory=list)
 
     def add(self, content: GgufContent) -> None:
         """Read one GGUF file from front to back, and write its header and its organs."""
         header = content.header
-        header_begin = self._header_file.size_bytes
+        header_begin = self.header_file.size_bytes
         paddings: list[Padding] = []
         with content.views() as views:
-            passage = _Passage(iter(views), self._progress)
+            passage = _Passage(iter(views), self.progress)
             for view in passage.take(header.end):
-                self._header_file.write(view)
+                self.header_file.write(view)
             paddings += self._copy_padding(passage, header.end, min(header.data_offset, header.file_size_bytes))
             for tensor in header.tensors:
-                name = next(self._names)
+                name = next(self.names)
                 digest = hashlib.sha256()
-                with self._staging.new_file(name) as file:
+                with self.staging.new_file(name) as file:
                     file.write(encode_head(tensor))
                     for view in passage.take(tensor.size_bytes):
                         digest.update(view)
                         file.write(view)
                 offset = header.data_offset + tensor.offset
                 line = TensorLine.of(tensor, name, len(self.files), offset, Digest(digest.hexdigest()))
-                self.lines.append((line, self._workers.submit(content.measures, tensor)))
+                self.lines.append((line, self.workers.submit(content.measures, tensor)))
                 end = offset + tensor.size_bytes
                 padded_end = offset + padded(tensor.size_bytes, header.alignment)
                 paddings += self._copy_padding(passage, end, min(padded_end, header.file_size_bytes))
@@ -294,14 +300,14 @@ class _Extraction:
         """Read the padding between two offsets, and store it if it is not all zeros."""
         data = b"".join(bytes(view) for view in passage.take(end - begin))
         if data.strip(b"\0"):
-            yield Padding(begin, Stretch(self._header_file.size_bytes, len(data)))
-            self._header_file.write(data)
+            yield Padding(begin, Stretch(self.header_file.size_bytes, len(data)))
+            self.header_file.write(data)
 
 
 class _Passage:
     """The bytes of a file, read once in ranges. `hashed` has all bytes so far."""
 
-    def __init__(self, views: Iterator[memoryview], progress: Callable[[int], None]) -> None:
+    def __init__(self, views: Iterator[memoryview], progress: Progress) -> None:
         self._views = views
         self._progress = progress
         self._view = memoryview(b"")
@@ -317,3 +323,130 @@ class _Passage:
             piece, self._view = self._view[:size], self._view[size:]
             size -= len(piece)
             yield piece
+
+
+SYNCERS = 4
+WAITING_MAX = 64
+"""Limit of written files that wait for the disk, each with an open descriptor."""
+
+
+class Staging:
+    """A folder that is written under a temporary name beside its target."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        self._files = files
+        self._syncers = ThreadPoolExecutor(SYNCERS, thread_name_prefix="sync")
+        self._slots = threading.Semaphore(WAITING_MAX)
+        self._syncing: list[Future[None]] = []
+        self._folders = [path]
+
+    def make_folder(self, name: str) -> None:
+        """Create a folder inside."""
+        self._files.make_folder(self.path / name, PUBLIC_FOLDER)
+        self._folders.append(self.path / name)
+
+    @contextmanager
+    def new_file(self, name: str) -> Iterator[StagedFile]:
+        """Yield a new file, written from front to back; it is synced to the disk after the block."""
+        descriptor = self._files.create(self.path / name, PUBLIC_FILE)
+        try:
+            yield StagedFile(descriptor, self._files)
+        except BaseException:
+            self._files.close(descriptor)
+            raise
+        self._slots.acquire()
+        self._syncing.append(self._syncers.submit(self._sync, descriptor))
+
+    def finish(self) -> None:
+        """Write all content to the disk."""
+        for future in self._syncing:
+            future.result()
+        for folder in reversed(self._folders):
+            self._files.sync_folder(folder)
+
+    def close(self) -> None:
+        """Wait for the threads."""
+        self._syncers.shutdown()
+
+    def _sync(self, descriptor: int) -> None:
+        try:
+            try:
+                self._files.sync(descriptor)
+            finally:
+                self._files.close(descriptor)
+        finally:
+            self._slots.release()
+
+
+@dataclass(slots=True)
+class StagedFile:
+    """A file that is written from front to back."""
+
+    descriptor: int
+    files: Files
+    size_bytes: int = 0
+
+    def write(self, *pieces: Buffer) -> None:
+        """Append `pieces`."""
+        self.size_bytes += self.files.write_at(self.descriptor, pieces, self.size_bytes)
+
+
+@contextmanager
+def staged(target: Path, size_bytes: int, *, replace: bool, files: Files) -> Iterator[Staging]:
+    """Yield a folder to fill, which becomes `target` at the end of the block; an error removes it.
+
+    With `replace`, an existing organ directory of this format is replaced; an empty folder is always replaced. Raises
+    BadSource for anything else at `target`, DiskFull if `size_bytes` do not fit, StoreUnwritable.
+    """
+    check_target(target, replace=replace)
+    temporary = temporary_beside(target)
+    try:
+        check_room(target.parent, size_bytes, files)
+        files.make_folder(temporary, PUBLIC_FOLDER)
+        staging = Staging(temporary, files)
+        try:
+            yield staging
+            staging.finish()
+        finally:
+            staging.close()
+        check_target(target, replace=replace)  # it may exist by now
+        _place(temporary, target, files)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise placing_error(error, target) from error
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def check_target(target: Path, *, replace: bool) -> None:
+    """Raise BadSource for an existing target, as `staged` does."""
+    if not target.parent.is_dir():
+        raise BadSource(f"{target.parent}: no such folder")
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise BadSource(f"{target}: exists, and is not a folder")
+    if any(target.iterdir()):
+        if not says_its_format(target):  # stricter than for reading: the old folder is deleted
+            raise BadSource(f"{target}: a folder with other content; choose a new one")
+        if not replace:
+            raise BadSource(f"{target}: already exists; --force replaces it")
+
+
+def _place(temporary: Path, target: Path, files: Files) -> None:
+    old = None
+    if target.is_dir() and any(target.iterdir()):
+        old = target.parent / f".organ-{secrets.token_hex(8)}.old"
+        files.rename(target, old)
+    try:
+        files.rename(temporary, target)
+    except OSError:
+        if old is not None:
+            with suppress(OSError):  # another program wrote the target; the old folder is beside it
+                files.rename(old, target)
+        raise
+    files.sync_folder(target.parent)
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)

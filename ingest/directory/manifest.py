@@ -1,9 +1,17 @@
-"""manifest.json: its writer, and its reader, which is strict for this program's manifests and lenient for others."""
+"""manifest.json: its writer, and its reader, which is strict for this program's manifests and lenient for others.
+
+An entry of GGUF metadata is `{"key": ..., "type": "uint32" or "array of string" ..., "value": ...}`. Text that is not
+UTF-8 is `{"base64": ...}`; NaN and the infinities, which JSON lacks, are words. Values beyond the limits below are
+omitted: header.bin has the exact bytes of every entry.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
+import re
+import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,15 +32,15 @@ from organs.ingest.directory.layout import (
     organ_files,
     path_segments,
 )
-from organs.ingest.directory.metadata import Entry, check_key, key_value
 from organs.registry.anatomy import place_of
 from organs.registry.digest import Digest, parse_digest
 from organs.registry.documents import BadDocument, Limits, Parse, Reason, convert, quoted
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadDigest, BadDirectory, UnsupportedDType
-from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.gguf import ByteSource, Field, Header, KeyValue, TensorSpec, ValueType, dtype_by_name, read_array
+from organs.registry.gguf.header import field_type_text
 from organs.registry.gguf.read import FIELDS_MAX
-from organs.registry.gguf.types import KEY_MAX_BYTES, SIZE_MAX
+from organs.registry.gguf.types import KEY_MAX_BYTES, SCALAR_FORMATS, SIZE_MAX, VALUE_MAX
 
 MANIFEST_LIMITS = Limits(size_bytes=64 * 1024 * 1024, depth=12)
 TENSORS_MAX = 65_536
@@ -43,12 +51,12 @@ REASONS_MAX = 20
 """Limit of reasons in a message; a hostile folder can have any number."""
 
 
-@dataclass(slots=True)
 class Reasons:
     """Collects the reasons of a refusal."""
 
-    found: list[str] = field(default_factory=list)
-    more: int = 0
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self.more = 0
 
     def add(self, reason: str) -> None:
         """Add a reason; above the limit, reasons are only counted."""
@@ -217,20 +225,14 @@ class TensorEntry:
     """A checked path. In a manifest of another tool it can be empty, or lead to no file: see `stated`."""
     gguf: int
     """The number of its GGUF file, from 0."""
-    sha256: Digest | None = None
-    stated: str = ""
+    sha256: Digest | None
+    stated: str
     """What a manifest of another tool has as its path: on another system, or from another folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class GgufEntry:
-    """One GGUF file of the folder."""
+class GgufEntry(FileEntry, frozen=True):
+    """One GGUF file of the folder, with its metadata read."""
 
-    name: str
-    size_bytes: int | None = None
-    sha256: Digest | None = None
-    header: Stretch | None = None
-    paddings: tuple[Padding, ...] = ()
     readable: tuple[Entry, ...] | None = None
     """Readable metadata, for comparison with the header; None in another form."""
     pairs: tuple[KeyValue | str, ...] = ()
@@ -243,8 +245,8 @@ class DirectoryManifest:
 
     files: tuple[GgufEntry, ...]
     tensors: tuple[TensorEntry, ...]
-    notes: tuple[str, ...] = ()
-    is_foreign: bool = False
+    notes: tuple[str, ...]
+    is_foreign: bool
     """Whether another tool wrote it."""
 
 
@@ -277,17 +279,17 @@ def parse_manifest(values: Any, path: str, default_name: str) -> DirectoryManife
     return DirectoryManifest(files, tensors, tuple(reader.notes), reader.is_foreign)
 
 
+@dataclass(slots=True)
 class _ManifestReader:
     """Reads the parts of a manifest, and collects what is wrong.
 
     In a manifest of another tool, an optional value of another type counts as absent.
     """
 
-    def __init__(self, values: dict[str, Any], *, is_foreign: bool) -> None:
-        self.values = values
-        self.is_foreign = is_foreign
-        self.reasons = Reasons()
-        self.notes: list[str] = []
+    values: dict[str, Any]
+    is_foreign: bool
+    reasons: Reasons = field(default_factory=Reasons)
+    notes: list[str] = field(default_factory=list)
 
     def row(self, values: object, kind: type[T], where: str) -> T | None:
         """Return one of many lines: at once, or, if that fails, with all its faults."""
@@ -308,8 +310,7 @@ class _ManifestReader:
             return
         for number, file in enumerate(entries):
             readable, pairs = self.metadata(file.metadata, f"files[{number}].metadata")
-            paddings = file.padding or ()
-            yield GgufEntry(file.name, file.size_bytes, file.sha256, file.header, paddings, readable, pairs)
+            yield GgufEntry(**msgspec.structs.asdict(file), readable=readable, pairs=pairs)
 
     def single_file(self, name: str) -> GgufEntry:
         """Return the one GGUF of a manifest without `files`: metadata, with architecture and model name added."""
@@ -539,7 +540,9 @@ def plain_key_value(key: str, value: Any) -> KeyValue:
     check_key(key)
     if isinstance(value, dict) and {"type", "value"} <= value.keys() and isinstance(value["type"], str):
         return key_value(key, value["type"], value["value"])
-    known = _known_type(key)
+    known = KNOWN_TYPES.get(key) or next((kind for ending, kind in KNOWN_ENDINGS if key.endswith(ending)), None)
+    if known is None and key.startswith("tokenizer.ggml.add_"):
+        known = "bool"
     if known is not None:
         fitting = value
         if known == "bool" and value in (0, 1):  # other tools write 1 for true, and 32.0 for 32
@@ -548,22 +551,10 @@ def plain_key_value(key: str, value: Any) -> KeyValue:
             fitting = int(value)
         with suppress(ValueError):  # a known key with another use: the value decides the type
             return key_value(key, known, fitting)
-    return key_value(key, _type_of_value(value), value)
-
-
-def _known_type(key: str) -> str | None:
-    if key in KNOWN_TYPES:
-        return KNOWN_TYPES[key]
-    if key.startswith("tokenizer.ggml.add_"):
-        return "bool"
-    return next((kind for ending, kind in KNOWN_ENDINGS if key.endswith(ending)), None)
-
-
-def _type_of_value(value: Any) -> str:
     if isinstance(value, list):
-        return "array of " + _type_of_all(value, ("int32", "uint32", "int64", "uint64"))
+        return key_value(key, _ARRAY_OF + _type_of_all(value, ("int32", "uint32", "int64", "uint64")), value)
     if isinstance(value, str | int | float):
-        return _type_of_all([value], ("uint32", "int32", "uint64", "int64"))
+        return key_value(key, _type_of_all([value], ("uint32", "int32", "uint64", "int64")), value)
     raise ValueError("not a text, a number, true, false, or a list of one of these")
 
 
@@ -583,3 +574,120 @@ def _type_of_all(values: list[Any], integers: tuple[str, ...]) -> str:
         if low <= min(values) and max(values) <= high:
             return name
     raise ValueError("a whole number of more than 64 bits")
+
+
+Entry = dict[str, object]
+
+READABLE_MAX_BYTES = 32 * 1024 * 1024
+READABLE_MAX_VALUES = 1_500_000
+"""Limit of the values of one header. A vocabulary of 262,000 tokens with 515,000 merges has 1.3 million."""
+
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_KEY = re.compile(r"[\x20-\x7e]+")
+_ARRAY_OF = "array of "
+_SCALARS = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
+_FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
+
+
+def readable_metadata(source: ByteSource, header: Header) -> list[Entry]:
+    """Return all entries of `header` in order; those beyond the limits have no value."""
+    entries: list[Entry] = []
+    left_bytes, left_values = READABLE_MAX_BYTES, READABLE_MAX_VALUES
+    for item in header.fields:
+        entry: Entry = {"key": item.key, "type": field_type_text(item)}
+        if item.size_bytes <= left_bytes and item.count <= left_values:
+            entry["value"] = _readable(source, item)
+            left_bytes -= item.size_bytes
+            left_values -= item.count
+        entries.append(entry)
+    return entries
+
+
+def same_metadata(entries: list[Entry], of_header: list[Entry]) -> bool:
+    """Return whether `entries` equal those of the header; omitted values are not compared."""
+    if len(entries) != len(of_header):
+        return False
+    return all(
+        item["key"] == other["key"]
+        and item["type"] == other["type"]
+        and ("value" not in item or "value" not in other or item["value"] == other["value"])
+        for item, other in zip(entries, of_header, strict=True)
+    )
+
+
+def key_value(key: str, type_text: str, value: Any) -> KeyValue:
+    """Return the entry to write; raises ValueError with the problem."""
+    check_key(key)
+    element = type_text.removeprefix(_ARRAY_OF)
+    kind = _SCALARS.get(element)
+    if kind is None:
+        raise ValueError(f"{element[:40]!r} is not a type of a value")
+    if element == type_text:
+        return KeyValue(key, kind, _from_readable(kind, value))
+    if not isinstance(value, list):
+        raise ValueError(f"the value of an {type_text} must be a list")  # noqa: TRY004  # the input is wrong
+    return KeyValue(key, ValueType.ARRAY, [_from_readable(kind, item) for item in value], kind)
+
+
+def check_key(key: str) -> None:
+    """Raise ValueError for an invalid key of GGUF metadata."""
+    if len(key) > KEY_MAX_BYTES or not _KEY.fullmatch(key):
+        raise ValueError(f"a key must be 1 to {KEY_MAX_BYTES} characters of printable ASCII")
+
+
+def _readable(source: ByteSource, field: Field) -> Any:
+    if field.element_type is not None:
+        array = read_array(source, field)
+        if isinstance(array, list):
+            return [_text(item) for item in array]
+        values: list[Any] = array.tolist()
+        if field.element_type is ValueType.BOOL:
+            return [bool(value) if value in (0, 1) else value for value in values]
+        return [_number(value) for value in values] if field.element_type in _FLOATS else values
+    if field.type is ValueType.STRING and field.value is None:
+        return _text(source.read_at(field.offset, field.size_bytes))
+    if isinstance(field.value, bytes):
+        return _text(field.value)
+    return _number(field.value) if isinstance(field.value, float) else field.value
+
+
+def _text(raw: bytes) -> Any:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode("ascii")}
+
+
+def _number(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _from_readable(kind: ValueType, value: Any) -> Any:
+    if kind is ValueType.STRING:
+        if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
+            raw = base64.b64decode(value["base64"], validate=True)
+        elif isinstance(value, str):
+            raw = value.encode("utf-8")
+        else:
+            raise ValueError('a string must be a text, or {"base64": ...} if it is not UTF-8')
+        if len(raw) > VALUE_MAX:
+            raise ValueError(f"a string may have at most {VALUE_MAX} bytes")
+        return raw
+    if kind in _FLOATS and isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    if kind is ValueType.BOOL and isinstance(value, bool):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float if kind in _FLOATS else int):
+        raise ValueError(f"{str(value)[:40]!r} is not a valid {kind.name.lower()}")  # noqa: TRY004  # the input is wrong
+    try:
+        number = float(value) if kind in _FLOATS else value
+        struct.pack(SCALAR_FORMATS[kind], number)
+    except (struct.error, OverflowError):
+        number = math.inf
+    if math.isinf(number):
+        raise ValueError(f"{str(value)[:40]} is out of the range of {kind.name.lower()}")
+    return number

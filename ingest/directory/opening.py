@@ -1,21 +1,30 @@
-"""Organ directories opened, checked as a whole, and read as GGUF files without writing them."""
+"""Organ directories opened, checked as a whole, and read as GGUF files without writing them.
+
+Their files are read below an open folder, by checked relative paths.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
+import errno
+import os
+import stat
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from organs.ingest.directory.folder import Folder
 from organs.ingest.directory.layout import (
+    FOLDERS,
+    FORMAT,
     HEAD_MAX_BYTES,
     HEADER_FILE,
     MANIFEST_FILE,
     ORGAN_SUFFIX,
     parse_head,
+    path_segments,
 )
 from organs.ingest.directory.manifest import (
     MANIFEST_LIMITS,
@@ -25,14 +34,17 @@ from organs.ingest.directory.manifest import (
     Reasons,
     TensorEntry,
     parse_manifest,
+    readable_metadata,
+    same_metadata,
 )
-from organs.ingest.directory.metadata import readable_metadata, same_metadata
 from organs.ingest.files import (
-    BUFFER_BYTES,
     BytesInMemory,
     ComposedFile,
+    FileIdentity,
     Origin,
     Section,
+    fill,
+    sha256_of,
 )
 from organs.registry.amounts import names_text, plural_text
 from organs.registry.digest import Digest
@@ -51,6 +63,173 @@ from organs.registry.gguf import (
 )
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX
 from organs.registry.gguf.write import Metadata
+
+OPEN_FILES_MAX = 64
+"""Limit of open files: a model can have thousands of tensors, a process often only 1,024 descriptors."""
+PEEK_BYTES = 1024
+
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+
+
+@dataclass(slots=True)
+class _Open:
+    descriptor: int
+    readers: int = 0
+
+
+class Folder:
+    """An organ directory that is open for reads from several threads. A context manager.
+
+    A file must not change after its first use.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder `path`; raises BadSource."""
+        self.path = path
+        self.identities: dict[str, FileIdentity] = {}
+        self._lock = threading.Lock()
+        self._opened: OrderedDict[str, _Open] = OrderedDict()
+        try:
+            self._descriptor = os.open(path, _FOLDER)
+        except OSError as error:
+            raise BadSource(f"{path}: {error.strerror}") from error
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def size_bytes(self, file: str) -> int:
+        """Return the size of `file`; raises BadSource for anything but a regular file, and for links."""
+        with self._borrow(file):
+            return self.identities[file].size_bytes
+
+    def is_missing(self, file: str) -> bool:
+        """Return whether nothing is at the path `file`; False for anything that is no regular file."""
+        try:
+            with self._parent(file) as (parent, name):
+                os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except OSError as error:
+            return error.errno == errno.ENOENT
+        return False
+
+    def read_at(self, file: str, offset: int, size: int) -> bytes:
+        """Return exactly `size` bytes of `file`; raises BadSource if it is shorter."""
+        data = bytearray(size)
+        self.read_into(file, memoryview(data), offset)
+        return bytes(data)
+
+    def read_into(self, file: str, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset` of `file`; raises BadSource if it is shorter."""
+        with self._borrow(file) as descriptor:
+            fill(buffer, descriptor, offset, str(self.path / file))
+
+    def check_unchanged(self, file: str) -> None:
+        """Raise BadSource if `file` was written or replaced since its first use."""
+        try:
+            with self._parent(file) as (parent, name):
+                now = FileIdentity.of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+        except OSError as error:
+            raise BadSource(f"{self.path / file}: removed while it was read: {error.strerror}") from error
+        if now != self.identities[file]:
+            raise BadSource(f"{self.path / file}: changed while it was read; nothing was registered")
+
+    def organ_files(self) -> Iterator[str]:
+        """Yield the files in the folders of organs whose names are those of organ files."""
+        for folder in FOLDERS.values():
+            try:
+                with os.scandir(self.path / folder) as entries:
+                    names = [entry.name for entry in entries if entry.name.lower().endswith(ORGAN_SUFFIX)]
+            except OSError:
+                continue  # absent; files that the manifest names in it are reported as missing
+            yield from (f"{folder}/{name}" for name in sorted(names))
+
+    def close(self) -> None:
+        """Close all descriptors; safe to call twice."""
+        with self._lock:
+            for item in self._opened.values():
+                os.close(item.descriptor)
+            self._opened.clear()
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    @contextmanager
+    def _borrow(self, file: str) -> Iterator[int]:
+        """Yield a descriptor of `file` that stays open inside the block."""
+        with self._lock:
+            item = self._opened.get(file)
+            if item is None:
+                item = self._opened[file] = _Open(self._open(file))
+            self._opened.move_to_end(file)
+            item.readers += 1
+            for other, idle in list(self._opened.items())[: max(0, len(self._opened) - OPEN_FILES_MAX)]:
+                if not idle.readers:
+                    os.close(idle.descriptor)
+                    del self._opened[other]
+        try:
+            yield item.descriptor
+        finally:
+            with self._lock:
+                item.readers -= 1
+
+    def _open(self, file: str) -> int:
+        try:
+            with self._parent(file) as (parent, name):
+                # Before opening: opening a FIFO blocks, opening a device may act.
+                self._refuse_irregular(file, os.stat(name, dir_fd=parent, follow_symlinks=False))
+                descriptor = os.open(name, _FILE, dir_fd=parent)
+        except OSError as error:
+            raise BadSource(f"{self.path / file}: {error.strerror}") from error
+        try:
+            status = os.fstat(descriptor)
+            self._refuse_irregular(file, status)
+            if self.identities.setdefault(file, FileIdentity.of(status)) != FileIdentity.of(status):
+                raise BadSource(f"{self.path / file}: changed while it was read; nothing was registered")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _refuse_irregular(self, file: str, status: os.stat_result) -> None:
+        if stat.S_ISLNK(status.st_mode):
+            raise BadSource(f"{self.path / file}: a symbolic link; links are not followed")
+        if not stat.S_ISREG(status.st_mode):
+            raise BadSource(f"{self.path / file}: not a regular file")
+
+    @contextmanager
+    def _parent(self, file: str) -> Iterator[tuple[int, str]]:
+        """Open the folder of `file` without following links; yield its descriptor, and the file's name in it."""
+        *folders, name = path_segments(file)
+        with ExitStack() as opened:
+            parent = self._descriptor
+            for folder in folders:
+                parent = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+                opened.callback(os.close, parent)
+            yield parent, name
+
+
+def is_organ_directory(path: Path) -> bool:
+    """Return whether the folder `path` has a manifest, and folders of organs or the format of this program."""
+    if not os.path.lexists(path / MANIFEST_FILE):
+        return False
+    return any((path / folder).is_dir() for folder in FOLDERS.values()) or says_its_format(path)
+
+
+def says_its_format(path: Path) -> bool:
+    """Return whether the manifest in the folder `path` begins with the format of this program."""
+    with suppress(OSError):
+        descriptor = os.open(path / MANIFEST_FILE, _FILE)
+        try:
+            return stat.S_ISREG(os.fstat(descriptor).st_mode) and f'"{FORMAT}"'.encode() in os.read(
+                descriptor, PEEK_BYTES
+            )
+        finally:
+            os.close(descriptor)
+    return False
+
 
 NAMES_SHOWN_MAX = 5
 
@@ -116,7 +295,7 @@ class VirtualFile(ComposedFile):
 
     def organ_digests(self) -> dict[int, Digest]:
         """Return the digest of each organ by its offset; reads all organs."""
-        return {offset: self._digest(offset, organ.spec.size_bytes) for offset, organ in self._organs.items()}
+        return {offset: sha256_of(self, offset, organ.spec.size_bytes) for offset, organ in self._organs.items()}
 
     def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
         """Return the original file of the folder, if the manifest names it; `organs` are digests by offset."""
@@ -144,15 +323,6 @@ class VirtualFile(ComposedFile):
             actual = organs.get(offset)
             if actual is not None and organ.entry.sha256 not in (None, actual):
                 yield organ, actual
-
-    def _digest(self, offset: int, size_bytes: int) -> Digest:
-        digest = hashlib.sha256()
-        buffer = memoryview(bytearray(min(BUFFER_BYTES, size_bytes)))
-        for begin in range(offset, offset + size_bytes, BUFFER_BYTES):
-            view = buffer[: min(BUFFER_BYTES, offset + size_bytes - begin)]
-            self.read_into(view, begin)
-            digest.update(view)
-        return Digest(digest.hexdigest())
 
 
 HEADERS_MAX_BYTES = 256 * 1024 * 1024
@@ -295,7 +465,7 @@ def _read_stored_header(folder: Folder, entry: GgufEntry, left_bytes: int, reaso
     if entry.header is None:
         return None
     assert entry.size_bytes is not None
-    stretches = [entry.header, *(padding.kept for padding in entry.paddings)]
+    stretches = [entry.header, *(padding.kept for padding in entry.padding or ())]
     try:
         size = folder.size_bytes(HEADER_FILE)
         if any(stretch.offset_bytes + stretch.size_bytes > size for stretch in stretches):
@@ -328,7 +498,7 @@ def _open_file(
         header, in_folder = stored.header, FolderFile(folder, HEADER_FILE)
         offsets = [header.data_offset + tensor.offset for tensor in header.tensors]
         sections = [Section(0, header.end, in_folder, entry.header.offset_bytes)]
-        for padding in entry.paddings:
+        for padding in entry.padding or ():
             kept = padding.kept
             sections.append(Section(padding.offset_bytes, kept.size_bytes, in_folder, kept.offset_bytes))
         placed = dict(zip(offsets, organs, strict=True))

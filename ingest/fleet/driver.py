@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from organs.ingest.fleet.worker import OUTAGE_SECONDS, TEMPORARY, Outage
@@ -108,49 +109,52 @@ StartWorker = Callable[[str], "subprocess.Popen[bytes]"]
 """Starts a process that does units under this name until none is left."""
 
 
+@dataclass(slots=True)
 class LocalProcesses:
     """A number of processes on this machine. One that dies is replaced."""
 
-    def __init__(self, registry: LocalRegistry, run_id: int, count: int, start: StartWorker) -> None:
-        self._registry, self._run_id, self._count, self._start = registry, run_id, count, start
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._idle_deaths = 0
-        self._unfinished = 0
+    registry: LocalRegistry
+    run_id: int
+    count: int
+    start: StartWorker
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    idle_deaths: int = 0
+    unfinished: int = 0
 
     def keep_busy(self, unfinished: int) -> None:
         """Replace processes that have ended. Raises OrganError if they end before they do anything."""
-        if unfinished != self._unfinished:
-            self._unfinished, self._idle_deaths = unfinished, 0
-        for name, process in list(self._processes.items()):
+        if unfinished != self.unfinished:
+            self.unfinished, self.idle_deaths = unfinished, 0
+        for name, process in list(self.processes.items()):
             status = process.poll()
             if status is not None:
-                with self._registry.catalog.writing() as session:
-                    had_unit = end_worker(session, self._run_id, name, died=status != 0)
-                del self._processes[name]
-                self._idle_deaths = 0 if had_unit else self._idle_deaths + 1
-                if self._idle_deaths > IDLE_DEATHS_MAX:
+                with self.registry.catalog.writing() as session:
+                    had_unit = end_worker(session, self.run_id, name, died=status != 0)
+                del self.processes[name]
+                self.idle_deaths = 0 if had_unit else self.idle_deaths + 1
+                if self.idle_deaths > IDLE_DEATHS_MAX:
                     raise OrganError(f"the workers end at once, with the status {status}: see their messages above")
-        while len(self._processes) < min(self._count, unfinished):
+        while len(self.processes) < min(self.count, unfinished):
             name = worker_name()
-            self._processes[name] = self._start(name)
+            self.processes[name] = self.start(name)
         with suppress(subprocess.TimeoutExpired):
-            next(iter(self._processes.values())).wait(POLL_SECONDS)
+            next(iter(self.processes.values())).wait(POLL_SECONDS)
 
     def end(self) -> None:
         """End all processes, with SIGTERM first."""
-        for process in self._processes.values():
+        for process in self.processes.values():
             process.terminate()
         until = time.monotonic() + STOP_SECONDS
-        for process in self._processes.values():
+        for process in self.processes.values():
             try:
                 process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        with suppress(OrganError), self._registry.catalog.writing() as session:  # otherwise the leases expire
-            for name in self._processes:
-                end_worker(session, self._run_id, name, died=False)
-        self._processes.clear()
+        with suppress(OrganError), self.registry.catalog.writing() as session:  # otherwise the leases expire
+            for name in self.processes:
+                end_worker(session, self.run_id, name, died=False)
+        self.processes.clear()
 
 
 def worker_name() -> str:

@@ -9,7 +9,6 @@ from = ["models/", "hf://acme/tiny"]
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.fleet import UNITS_MAX, NewUnit
 from organs.registry.catalog.vocabulary import TEXT_MAX
 from organs.registry.client.address import without_secrets
+from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadSource, NotComposedHere, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives.families import listed_families
@@ -83,7 +83,7 @@ class ExpandedPlan:
     def digest(self) -> str:
         """SHA-256 of the name, the units, and the state of their files: plans with the same digest are the same run."""
         rows = [self.name, *([unit.work, unit.source, unit.size_bytes, unit.stamp] for unit in self.units)]
-        return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        return digest_of(json.dumps(rows).encode())
 
 
 def read_plan(path: Path) -> FleetPlan:
@@ -174,7 +174,7 @@ def _stamp(path: Path) -> str:
         with suppress(OSError):  # the unit will fail
             status = file.stat()
             rows.append([str(file.relative_to(path)), status.st_size, status.st_mtime_ns])
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    return digest_of(json.dumps(rows).encode())
 
 
 def _matching(known: Mapping[str, int], patterns: Sequence[str]) -> list[str]:

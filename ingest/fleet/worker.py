@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -15,9 +16,8 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.dissect import DissectedFile
 from organs.ingest.fleet.plan import source_of
-from organs.ingest.jobs.measure import MEASURE
-from organs.ingest.jobs.validate import VALIDATE
-from organs.ingest.service import ingest_model, keep_file
+from organs.ingest.jobs.kinds import MEASURE, VALIDATE
+from organs.ingest.service import ingest_model
 from organs.ingest.tools.facts import known_model
 from organs.ingest.urls import Hub
 from organs.registry.catalog.queries.fleet import count_unfinished, run_digest
@@ -54,8 +54,7 @@ Work = Callable[[LocalRegistry, str, Report, Hub | None], Result]
 class Outage:
     """Counts how long something does not answer."""
 
-    def __init__(self, limit_seconds: float | None = None) -> None:
-        self._limit_seconds = OUTAGE_SECONDS if limit_seconds is None else limit_seconds
+    def __init__(self) -> None:
         self._began: float | None = None
 
     def end(self) -> None:
@@ -63,32 +62,32 @@ class Outage:
         self._began = None
 
     def go_on(self, error: OrganError) -> bool:
-        """Return whether this is the first error; raise it if nothing has answered for the limit."""
+        """Return whether this is the first error; raise it if nothing has answered for OUTAGE_SECONDS."""
         if self._began is None:
             self._began = time.monotonic()
             return True
-        if time.monotonic() - self._began > self._limit_seconds:
+        if time.monotonic() - self._began > OUTAGE_SECONDS:
             raise error
         return False
 
 
+@dataclass(slots=True)
 class UnitWorker:
     """Does units of runs for one process, whose name is `name`. `hub` reads models at addresses."""
 
-    def __init__(
-        self, registry: LocalRegistry, name: str, hub: Hub | None = None, stop: threading.Event | None = None
-    ) -> None:
-        """When `stop` is set, the current unit returns to the queue."""
-        self._registry, self._name, self._hub = registry, name, hub
-        self._stop = stop or threading.Event()
-        self._version = program_version()
+    registry: LocalRegistry
+    name: str
+    hub: Hub | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+    """When it is set, the current unit returns to the queue."""
+    version: str = field(default_factory=lambda: program_version())
 
     def check_run(self, run_id: int, digest: str) -> None:
         """Raise NoSuchRun if the run of the plan with this digest is not in the registry of this worker."""
-        with self._registry.catalog.reading() as session:
+        with self.registry.catalog.reading() as session:
             if run_digest(session, run_id) != digest:
                 raise NoSuchRun(
-                    f"the registry of the worker {self._name} does not have run {run_id}; the worker needs the "
+                    f"the registry of the worker {self.name} does not have run {run_id}; the worker needs the "
                     "ORGAN_HOME, ORGAN_DATABASE_URL and ORGAN_BLOBS_URL of this command in its environment"
                 )
 
@@ -97,19 +96,19 @@ class UnitWorker:
 
         Errors of the unit are recorded, not raised. Raises errors of the database before the unit begins.
         """
-        with self._registry.catalog.writing() as session:
-            claim = claim_unit(session, run_id, self._name, self._version, number)
+        with self.registry.catalog.writing() as session:
+            claim = claim_unit(session, run_id, self.name, self.version, number)
         if claim is None:
             return False
         write: Callable[[Session], bool]
-        with keeping(self._registry.catalog, partial(renew, claim=claim), f"unit {claim.key[1]} keeper") as lost:
+        with keeping(self.registry.catalog, partial(renew, claim=claim), f"unit {claim.key[1]} keeper") as lost:
 
             def report() -> None:
-                if self._stop.is_set() or lost.is_set():
+                if self.stop.is_set() or lost.is_set():
                     raise WorkCancelled
 
             try:
-                result, size_bytes = WORK[claim.work](self._registry, claim.source, report, self._hub)
+                result, size_bytes = WORK[claim.work](self.registry, claim.source, report, self.hub)
                 text = json.dumps(result, allow_nan=False)
                 write = partial(finish_unit, claim=claim, result=text, size_bytes=size_bytes)
             except WorkCancelled:
@@ -124,23 +123,23 @@ class UnitWorker:
                 _log.error("unit %d of run %d broke", claim.key[1], run_id, exc_info=error)
                 sentence = f"an internal error ({type(error).__name__}); the log of the worker has the details"
                 write = partial(fail, claim=claim, sentence=sentence)
-            write_end(self._registry.catalog, write, self._stop)
+            write_end(self.registry.catalog, write, self.stop)
         return True
 
     def work_until_done(self, run_id: int) -> None:
         """Do units until none is left, or `stop` is set. Raises errors of the database that last too long."""
         outage = Outage()
-        while not self._stop.is_set():
+        while not self.stop.is_set():
             try:
                 if not self.work_on(run_id):
-                    with self._registry.catalog.reading() as session:
+                    with self.registry.catalog.reading() as session:
                         if not count_unfinished(session, run_id):
                             return
-                    self._stop.wait(POLL_SECONDS)
+                    self.stop.wait(POLL_SECONDS)
                 outage.end()
             except TEMPORARY as error:
                 outage.go_on(error)
-                self._stop.wait(RETRY_SECONDS)
+                self.stop.wait(RETRY_SECONDS)
 
 
 def program_version() -> str:
@@ -163,7 +162,7 @@ def _ingest(registry: LocalRegistry, source: str, report: Report, hub: Hub | Non
     def record_size(file: DissectedFile, _model_id: int, _sha256: Digest) -> None:
         sizes.append(file.header.file_size_bytes)
 
-    stored = record_size if model.remote else keep_file
+    stored = record_size if model.remote else None
     done = ingest_model(registry, model, progress=lambda _size: report(), stored=stored)
     members = ("model", "created", "organs", "new_bytes", "known_bytes", "stored_bytes", "incomplete")
     return {name: getattr(done, name) for name in members}, sum(sizes) or done.size_bytes

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -18,14 +18,9 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.uploads import tidy_uploads
-from organs.ingest.jobs.compose import COMPOSE, GRAFT, PURIFY
-from organs.ingest.jobs.extract import EXTRACT, remove_old_objects, remove_old_packs
-from organs.ingest.jobs.kind import ALONE, LANES, UPKEEP, JobKind, ReportProgress
-from organs.ingest.jobs.measure import MEASURE
-from organs.ingest.jobs.publish import INSPECT, PUBLISH
-from organs.ingest.jobs.repack import REPACK, is_repack_due
-from organs.ingest.jobs.report import REPORT
-from organs.ingest.jobs.validate import QUICK_LOOK, VALIDATE
+from organs.ingest.files import ReportProgress
+from organs.ingest.jobs.kinds import ALONE, KINDS, LANES, REPACK, UPKEEP, JobKind, is_repack_due
+from organs.ingest.jobs.packs import remove_old_objects, remove_old_packs
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
 from organs.registry.catalog.register.accounts import LOCAL
@@ -70,11 +65,6 @@ TIDY_SECONDS = 3600.0
 """The time between two removals of old jobs, packs and uploads."""
 STOP_SECONDS = 20.0
 """The time that jobs have to stop when the runner ends."""
-
-KINDS: Mapping[str, JobKind[Any]] = {
-    kind.name: kind
-    for kind in (COMPOSE, GRAFT, PURIFY, QUICK_LOOK, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
-}
 
 _log = logging.getLogger(__name__)
 
@@ -146,25 +136,18 @@ class JobEvent:
     seconds: float = 0.0
 
 
+@dataclass(slots=True)
 class Runner:
     """Runs the jobs of `lanes` until `stop` is set."""
 
-    def __init__(
-        self,
-        registry: LocalRegistry,
-        stop: threading.Event,
-        lanes: Sequence[str] = LANES,
-        kinds: Mapping[str, JobKind[Any]] = KINDS,
-        on_event: Callable[[JobEvent], None] = lambda _event: None,
-    ) -> None:
-        self._registry = registry
-        self._stop = stop
-        self._lanes = tuple(lanes)
-        self._kinds = kinds
-        self._on_event = on_event
-        self._claims: dict[str, JobClaim] = {}
-        """The running job of each lane."""
-        self._fault: BaseException | None = None
+    registry: LocalRegistry
+    stop: threading.Event
+    lanes: Sequence[str] = LANES
+    kinds: Mapping[str, JobKind[Any]] = field(default_factory=lambda: KINDS)
+    on_event: Callable[[JobEvent], None] = lambda _event: None
+    claims: dict[str, JobClaim] = field(default_factory=dict)
+    """The running job of each lane."""
+    fault: BaseException | None = None
 
     def run(self, *, once: bool = False) -> bool:
         """Run jobs until `stop` is set; with `once`, until the queue is empty. Return whether all threads have ended.
@@ -173,107 +156,105 @@ class Runner:
         nothing for STOP_SECONDS returns to the queue too, while its thread still runs: then the process must exit
         immediately. Raises an error of the runner itself; errors of jobs are recorded, not raised.
         """
-        threads = [threading.Thread(target=self._run_lane, args=(lane, once), daemon=True) for lane in self._lanes]
+        threads = [threading.Thread(target=self._run_lane, args=(lane, once), daemon=True) for lane in self.lanes]
         for thread in threads:
             thread.start()
         self._clean_up()
         cleaned = time.monotonic()
-        while any(thread.is_alive() for thread in threads) and not self._stop.wait(WATCH_SECONDS):
+        while any(thread.is_alive() for thread in threads) and not self.stop.wait(WATCH_SECONDS):
             if time.monotonic() - cleaned > TIDY_SECONDS:
                 self._clean_up()
                 cleaned = time.monotonic()
         until = time.monotonic() + STOP_SECONDS
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
-        if self._fault is not None:
-            raise self._fault
-        left_running = list(self._claims.values())
+        if self.fault is not None:
+            raise self.fault
+        left_running = list(self.claims.values())
         for claim in left_running:
-            with self._registry.catalog.writing() as session:
+            with self.registry.catalog.writing() as session:
                 _put_back(session, claim)
         return not left_running
 
     def _clean_up(self) -> None:
         """Remove old jobs, packs and uploads."""
         try:
-            remove_old_packs(self._registry.settings.home)
-            remove_old_objects(self._registry)
-            tidy_uploads(self._registry)
-            with self._registry.catalog.writing() as session:
+            remove_old_packs(self.registry.settings.home)
+            remove_old_objects(self.registry)
+            tidy_uploads(self.registry)
+            with self.registry.catalog.writing() as session:
                 remove_old_jobs(session)
                 remove_expired_counts(session)
         except OrganError as error:
             _log.error("old jobs, packs or uploads cannot be removed: %s", error)
 
     def _run_lane(self, lane: str, once: bool) -> None:
-        names = tuple(kind.name for kind in self._kinds.values() if kind.lane == lane)
+        names = tuple(kind.name for kind in self.kinds.values() if kind.lane == lane)
         if lane == UPKEEP and sys.platform == "linux":  # on other systems a niceness is that of the whole process
             thread = threading.get_native_id()
             with suppress(OSError):  # some containers forbid it
                 niceness = max(UPKEEP_NICENESS, os.getpriority(os.PRIO_PROCESS, thread))
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
         try:
-            while names and not self._stop.is_set():
+            while names and not self.stop.is_set():
                 try:
-                    claim = self._claim(names, alone=lane in ALONE)
+                    claim = None
+                    with self.registry.catalog.reading() as session:
+                        is_due = is_anything_due(session, names)
+                    if is_due:
+                        with self.registry.catalog.writing() as session:
+                            claim = claim_job(session, names, alone=lane in ALONE)
                 except OrganError as error:
                     if once:
                         raise
                     _log.error("no job can be claimed: %s", error)
-                    self._stop.wait(RETRY_SECONDS)
+                    self.stop.wait(RETRY_SECONDS)
                     continue
                 if claim is not None:
                     self._run_job(lane, claim)
                 elif once:
                     return
                 elif lane == UPKEEP and REPACK.name in names:
-                    self._stop.wait(IDLE_SECONDS)
+                    self.stop.wait(IDLE_SECONDS)
                     self._add_repack()
                 else:
-                    self._stop.wait(POLL_SECONDS)
+                    self.stop.wait(POLL_SECONDS)
         except BaseException as error:  # noqa: BLE001  # `run` raises it
-            self._fault = error
-            self._stop.set()
+            self.fault = error
+            self.stop.set()
 
     def _add_repack(self) -> None:
         """Add a repack if models wait for one and all other work is done."""
-        if self._stop.is_set() or not self._registry.settings.references:
+        if self.stop.is_set() or not self.registry.settings.references:
             return
-        others = [name for name in self._kinds if name != REPACK.name]
+        others = [name for name in self.kinds if name != REPACK.name]
         with suppress(OrganError):  # the next look is soon
-            with self._registry.catalog.reading() as session:
+            with self.registry.catalog.reading() as session:
                 if not is_repack_due(session, others):
                     return
-            add_job(self._registry, REPACK.name, {}, kinds=self._kinds)
-
-    def _claim(self, names: Sequence[str], *, alone: bool) -> JobClaim | None:
-        with self._registry.catalog.reading() as session:
-            if not is_anything_due(session, names):
-                return None
-        with self._registry.catalog.writing() as session:
-            return claim_job(session, names, alone=alone)
+            add_job(self.registry, REPACK.name, {}, kinds=self.kinds)
 
     def _run_job(self, lane: str, claim: JobClaim) -> None:
         begun = time.monotonic()
-        self._on_event(JobEvent(claim.id, claim.kind, "running"))
-        self._claims[lane] = claim
-        with keeping(self._registry.catalog, partial(renew, claim=claim), f"job {claim.id} keeper") as lost:
-            report = progress_reporter(self._registry.catalog, claim, self._stop, lost)
+        self.on_event(JobEvent(claim.id, claim.kind, "running"))
+        self.claims[lane] = claim
+        with keeping(self.registry.catalog, partial(renew, claim=claim), f"job {claim.id} keeper") as lost:
+            report = progress_reporter(self.registry.catalog, claim, self.stop, lost)
             state, sentence = self._finish(claim, report, begun)
-        self._claims.pop(lane)
-        self._on_event(JobEvent(claim.id, claim.kind, state, sentence, time.monotonic() - begun))
+        self.claims.pop(lane)
+        self.on_event(JobEvent(claim.id, claim.kind, state, sentence, time.monotonic() - begun))
 
     def _finish(self, claim: JobClaim, report: ReportProgress, begun: float) -> tuple[str, str]:
         """Run the job and record how it ended; return its state and, for a failed job, the reason."""
         write: Callable[[Session], bool]
         tries = WRITE_TRIES
         try:
-            kind = self._kinds[claim.kind]
+            kind = self.kinds[claim.kind]
             try:
                 arguments = msgspec.convert(claim.arguments, prepared(kind.arguments))
             except msgspec.ValidationError as error:
                 raise BadInput(f"another version added this job with other arguments: {error}") from error
-            result = kind.run(self._registry, arguments, report, claim.contributor)
+            result = kind.run(self.registry, arguments, report, claim.contributor)
             write = partial(finish, claim=claim, result=job_json(result, "result"), progress=1.0)
             state, sentence = "finished", ""
         except WorkCancelled:
@@ -284,7 +265,7 @@ class Runner:
             # No clock is read for the age, because clocks of machines differ.
             age = claim.waited + timedelta(seconds=time.monotonic() - begun)
             if isinstance(error, OUTAGES) and age < OUTAGE_MAX:
-                self._stop.wait(RETRY_SECONDS)
+                self.stop.wait(RETRY_SECONDS)
                 write = partial(_put_back, claim=claim, note=sentence)
                 state, tries = "put back", OUTAGE_TRIES
             else:
@@ -297,7 +278,7 @@ class Runner:
             problem = encoded(plain_problem(INTERNAL, sentence)).decode()
             write = partial(fail, claim=claim, sentence=sentence, problem=problem)
             state = "failed"
-        is_recorded = write_end(self._registry.catalog, write, self._stop, tries)
+        is_recorded = write_end(self.registry.catalog, write, self.stop, tries)
         return (state, sentence) if is_recorded else ("cancelled", "")
 
 

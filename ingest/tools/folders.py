@@ -13,7 +13,7 @@ import msgspec
 
 from organs.ingest.sources import LOCAL_NAMESPACE, ModelSource, group_models, is_gguf_name
 from organs.ingest.tools.findings import Findings, Remarks, is_folder, name_in_repository, walk_files
-from organs.ingest.tools.places import Machine, gpt4all_folders, hub_cache, llama_cpp_cache, lmstudio_folders
+from organs.ingest.tools.places import Machine, gpt4all_folders, hub_cache, llama_cpp_cache, lmstudio_folders, read_text
 from organs.registry.digest import Digest
 from organs.registry.entities.base import prepared
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
@@ -21,10 +21,7 @@ from organs.registry.names import ModelName, name_from_text, namespace_from_text
 HUB_FOLDER = "models--"
 INCOMPLETE = "incomplete"
 """How the names of GPT4All's unfinished downloads begin."""
-COMMIT_MAX_BYTES = 128
-METADATA_MAX_BYTES = 1 << 20
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _FLAT_MANIFEST = re.compile(r"manifest=([^=]+)=([^=]+)=.*\.json")
 _HUB_ADDRESS = re.compile(r"https?://[^/]+/([^/]+)/([^/]+)/resolve/")
 
@@ -123,26 +120,13 @@ def _snapshot_files(repository: Path, problems: Remarks) -> list[Path]:
     except OSError as error:
         problems.add(f"{snapshots}: {error.strerror}")
         return []
-    main = _main_revision(repository)
+    main = read_text(repository / "refs" / "main").strip()  # the commit of the branch; empty if it is unknown
     ordered = sorted(found, key=lambda name: (name != main, -found[name], name))
     files: dict[Path, Path] = {}
     for name in ordered:
         for path in walk_files(snapshots / name, _is_finished, problems):
             files.setdefault(path.relative_to(snapshots / name), path)
     return [files[name] for name in sorted(files)]
-
-
-def _main_revision(repository: Path) -> str:
-    """Return the commit of the branch `main`; empty if it is unknown."""
-    path = repository / "refs" / "main"
-    try:
-        if not path.is_file():
-            return ""
-        with path.open("rb") as file:
-            commit = file.read(COMMIT_MAX_BYTES).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-    return commit if _COMMIT.fullmatch(commit) else ""
 
 
 def _digests_of_links(paths: Iterable[Path]) -> tuple[Digest, ...]:
@@ -198,12 +182,10 @@ class _Download(msgspec.Struct):
 def _address_beside(path: Path) -> tuple[str, str] | None:
     """Return owner and repository from `FILE.gguf.json`, which older versions of llama.cpp wrote; else None."""
     try:
-        beside = path.with_name(path.name + ".json")
-        if not beside.is_file() or beside.stat().st_size > METADATA_MAX_BYTES:
-            return None
-        match = _HUB_ADDRESS.match(msgspec.json.decode(beside.read_bytes(), type=prepared(_Download)).url)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        download = msgspec.json.decode(read_text(path.with_name(path.name + ".json")), type=prepared(_Download))
+    except (msgspec.DecodeError, RecursionError):
         return None
+    match = _HUB_ADDRESS.match(download.url)
     return (match[1], match[2]) if match else None
 
 

@@ -7,7 +7,6 @@ of blobs must be digests, and sizes and bytes are compared. Source: Ollama's `ma
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from organs.ingest.sources import ModelSource
 from organs.ingest.tools.findings import Findings, Remarks, is_folder, shown, unreadable, walk_files
 from organs.ingest.tools.places import Machine, ollama_folders
 from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
 from organs.registry.names import (
@@ -36,11 +35,10 @@ from organs.registry.names import (
     split_quantisation,
 )
 
-MANIFEST_MAX_BYTES = 1 << 20
 MANIFESTS_MAX = 10_000
 LAYERS_MAX = 4096
 TEXT_MAX_BYTES = 1 << 20
-"""The largest layer that is read as a text."""
+"""The largest manifest, and the largest layer that is read as a text."""
 MEDIA_TYPE = "application/vnd.ollama.image."
 PARTS = {"model": "", "adapter": "adapter", "projector": "projector", "draft": "draft"}
 """Layers that are GGUF files, with what they add to the name."""
@@ -115,23 +113,20 @@ class _Blob:
 def find_ollama(machine: Machine) -> Iterator[Findings]:
     """Yield the models of Ollama, named by their manifests; each blob once, by its most precise name."""
     for folder in ollama_folders(machine):
-        yield _findings(folder)
-
-
-def _findings(folder: Path) -> Findings:
-    manifests = folder / "manifests"
-    if not is_folder(manifests):
-        return Findings(folder, is_there=False)
-    problems, notes, blobs = Remarks(), Remarks(), dict[Digest, _Blob]()
-    files = walk_files(manifests, lambda name: not name.startswith("."), problems)
-    for path in islice(files, MANIFESTS_MAX):
-        parts = path.relative_to(manifests).parts
-        if len(parts) != 4 or not all(map(_PART.fullmatch, parts)):
-            problems.add(f"{shown(str(path))}: not the name of a model; a manifest is HOST/NAMESPACE/MODEL/TAG")
+        manifests = folder / "manifests"
+        if not is_folder(manifests):
+            yield Findings(folder, is_there=False)
             continue
-        _add_manifest(folder, OllamaName(*parts), path, blobs, problems, notes)
-    sources = tuple(_source(blob) for blob in blobs.values())
-    return Findings(folder, is_there=True, sources=sources, problems=problems.sentences, notes=notes.sentences)
+        problems, notes, blobs = Remarks(), Remarks(), dict[Digest, _Blob]()
+        files = walk_files(manifests, lambda name: not name.startswith("."), problems)
+        for path in islice(files, MANIFESTS_MAX):
+            parts = path.relative_to(manifests).parts
+            if len(parts) != 4 or not all(map(_PART.fullmatch, parts)):
+                problems.add(f"{shown(str(path))}: not the name of a model; a manifest is HOST/NAMESPACE/MODEL/TAG")
+                continue
+            _add_manifest(folder, OllamaName(*parts), path, blobs, problems, notes)
+        sources = tuple(_source(blob) for blob in blobs.values())
+        yield Findings(folder, is_there=True, sources=sources, problems=problems.sentences, notes=notes.sentences)
 
 
 def _add_manifest(
@@ -163,23 +158,31 @@ def _add_manifest(
 
 
 def _read_manifest(name: OllamaName, path: Path, problems: Remarks) -> _Manifest | None:
-    try:
-        if not path.is_file():
-            problems.add(f"Ollama {name}: {path} is not a file")
-            return None
-        with path.open("rb") as file:
-            data = file.read(MANIFEST_MAX_BYTES + 1)
-    except OSError as error:
-        problems.add(f"Ollama {name}: {path}: {error.strerror}")
+    if not path.is_file():
+        problems.add(f"Ollama {name}: {path} is not a file")
         return None
-    if len(data) > MANIFEST_MAX_BYTES:
-        problems.add(f"Ollama {name}: its manifest has more than {MANIFEST_MAX_BYTES:,} bytes")
+    data = _read_limited(path, name, "manifest", problems)
+    if data is None:
         return None
     try:
         return msgspec.json.decode(data, type=prepared(_Manifest))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         problems.add(f"Ollama {name}: its manifest is not the JSON of a manifest")
         return None
+
+
+def _read_limited(path: Path, name: OllamaName, what: str, problems: Remarks) -> bytes | None:
+    """Return the bytes of a small file of the model `name`; None, with a problem, if they cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(TEXT_MAX_BYTES + 1)
+    except OSError as error:
+        problems.add(f"Ollama {name}: {path}: {error.strerror}")
+        return None
+    if len(data) > TEXT_MAX_BYTES:
+        problems.add(f"Ollama {name}: its {what} has more than {TEXT_MAX_BYTES:,} bytes")
+        return None
+    return data
 
 
 def _checked_blob(folder: Path, name: OllamaName, layer: _Layer, problems: Remarks) -> tuple[Path, Digest] | None:
@@ -216,15 +219,10 @@ def _texts(folder: Path, name: OllamaName, manifest: _Manifest, problems: Remark
         if blob is None:
             continue
         path, digest = blob
-        try:
-            with path.open("rb") as file:
-                data = file.read(TEXT_MAX_BYTES + 1)
-        except OSError as error:
-            problems.add(f"Ollama {name}: {path}: {error.strerror}")
+        data = _read_limited(path, name, TEXTS[ordered[position]], problems)
+        if data is None:
             continue
-        if len(data) > TEXT_MAX_BYTES:
-            problems.add(f"Ollama {name}: its {TEXTS[ordered[position]]} has more than {TEXT_MAX_BYTES:,} bytes")
-        elif hashlib.sha256(data).hexdigest() != digest:
+        if digest_of(data) != digest:
             problems.add(f"Ollama {name}: {path} has other bytes than its name says")
         elif text := data.decode("utf-8", "replace").strip():
             yield RuntimeText(kind=TEXTS[ordered[position]], source=f"Ollama {name}", text=text[:RUNTIME_TEXT_MAX])

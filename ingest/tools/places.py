@@ -29,33 +29,18 @@ class Machine:
     """As `sys.platform`."""
     root: Path = Path("/")
 
-    def folder(self, variable: str, *parts: str) -> Path | None:
-        """Return the folder in an environment variable, with `parts` below it; None if it is not set."""
+    def folder(self, variable: str) -> Path | None:
+        """Return the folder in an environment variable; None if it is not set."""
         value = self.variables.get(variable, "").strip()
-        if not value:
-            return None
-        path = Path(value)
         if value == "~" or value.startswith("~/"):
-            path = self.home / value[2:]
-        return path.joinpath(*parts)
+            return self.home / value[2:]
+        return Path(value) if value else None
 
-    @property
-    def caches(self) -> Path:
-        """The folder for caches of programs."""
-        if self.platform == "win32":
-            return self.folder("LOCALAPPDATA") or self.home / "AppData" / "Local"
+    def standard_folder(self, on_a_mac: str, variable: str, otherwise: str) -> Path:
+        """Return the folder of all programs for one purpose: below `Library` on a Mac, else as XDG names it."""
         if self.platform == "darwin":
-            return self.home / "Library" / "Caches"
-        return self.folder("XDG_CACHE_HOME") or self.home / ".cache"
-
-    @property
-    def data(self) -> Path:
-        """The folder for data of programs."""
-        if self.platform == "win32":
-            return self.folder("LOCALAPPDATA") or self.home / "AppData" / "Local"
-        if self.platform == "darwin":
-            return self.home / "Library" / "Application Support"
-        return self.folder("XDG_DATA_HOME") or self.home / ".local" / "share"
+            return self.home / "Library" / on_a_mac
+        return self.folder(variable) or self.home / otherwise
 
 
 def this_machine() -> Machine:
@@ -88,13 +73,13 @@ def hub_home(machine: Machine) -> Path:
 
 def llama_cpp_cache(machine: Machine) -> Path:
     """Return llama.cpp's own cache. Newer versions use the cache of the Hugging Face tools instead."""
-    return machine.folder("LLAMA_CACHE") or machine.caches / "llama.cpp"
+    return machine.folder("LLAMA_CACHE") or machine.standard_folder("Caches", "XDG_CACHE_HOME", ".cache") / "llama.cpp"
 
 
 def lmstudio_folders(machine: Machine) -> list[Path]:
     """Return LM Studio's folders of models: the chosen or default one, older defaults, and bundled models."""
     homes = [machine.home / ".lmstudio", machine.home / ".cache" / "lm-studio"]
-    pointer = _read_text(machine.home / ".lmstudio-home-pointer").strip()
+    pointer = read_text(machine.home / ".lmstudio-home-pointer").strip()
     if pointer and "\0" not in pointer and Path(pointer).is_absolute():
         homes.insert(0, Path(pointer))
     folders = []
@@ -106,7 +91,7 @@ def lmstudio_folders(machine: Machine) -> list[Path]:
 
 def _downloads_folder(settings: Path) -> Path | None:
     try:
-        chosen = json.loads(_read_text(settings))["downloadsFolder"]
+        chosen = json.loads(read_text(settings))["downloadsFolder"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     is_path = isinstance(chosen, str) and chosen and "\0" not in chosen
@@ -117,12 +102,11 @@ def gpt4all_folders(machine: Machine) -> list[Path]:
     """Return GPT4All's folders: the chosen one, the default one, and that of its Python package."""
     configuration = machine.folder("XDG_CONFIG_HOME") or machine.home / ".config"
     organization = "nomic.ai"
-    if machine.platform == "win32":
-        configuration = machine.folder("APPDATA") or machine.home / "AppData" / "Roaming"
-    elif machine.platform == "darwin":
+    if machine.platform == "darwin":
         configuration, organization = machine.home / ".config", "gpt4all.io"
     chosen = _ini_value(configuration / organization / "GPT4All.ini", "modelPath")
-    folders = [machine.data / "nomic.ai" / "GPT4All", machine.home / ".cache" / "gpt4all"]
+    data = machine.standard_folder("Application Support", "XDG_DATA_HOME", ".local/share")
+    folders = [data / "nomic.ai" / "GPT4All", machine.home / ".cache" / "gpt4all"]
     if chosen and "\0" not in chosen and Path(chosen).is_absolute():
         folders.insert(0, Path(chosen))
     return list(dict.fromkeys(folders))
@@ -132,13 +116,13 @@ def _ini_value(path: Path, key: str) -> str:
     """Return a value in the section General of a file of Qt's settings; empty without it."""
     parser = ConfigParser(interpolation=None, strict=False, delimiters=("=",), comment_prefixes=(";",))
     try:
-        parser.read_string(_read_text(path))
+        parser.read_string(read_text(path))
         return parser.get("General", key, fallback="")
     except Error:
         return ""
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a small file; empty if it cannot be read."""
     try:
         if not path.is_file():  # a FIFO would wait for its writer

@@ -336,7 +336,7 @@ COARSE_FINGERPRINT_BYTES = 256
 
 
 class Fingerprint(Base):
-    """The data of `registry.fingerprints`, used to compare organs of the same shape."""
+    """The fingerprint (`registry.similarity`), to compare organs of the same shape."""
 
     __tablename__ = "fingerprints"
 

@@ -6,7 +6,7 @@
     composition  compose in a remote registry: plans and jobs run on the server; the file is downloaded
     remote       `RemoteRegistry`: a registry on a server
     fetching     download a file, or only its header
-    ranges       read parts of a file at any http(s) address, in parallel
+    ranges       read parts of a file at any http(s) address or in an object store, in parallel
     files        downloaded files of models: checked, cut into shards, or assembled from the parts of a lock
 
 `Connection` does not know about models; `composition`, `remote`, `fetching` and `files` do.

@@ -31,7 +31,12 @@ class Address:
     @property
     def is_private(self) -> bool:
         """Whether others cannot read the data: the connection is encrypted, or stays on this machine."""
-        return self.scheme == "https" or _is_loopback(self.host)
+        if self.scheme == "https" or self.host == "localhost" or self.host.endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     def of(self, path: str) -> str:
         """Return the URL of `path`, which begins with a slash."""
@@ -85,15 +90,6 @@ def _split(text: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_+@][A-Za-z0-9._+@ -]{0,179}", re.ASCII)

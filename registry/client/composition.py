@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from organs.registry.client.address import (
-    API,
-    check_file_name,
-    gguf_path,
-)
+from organs.registry.client.address import API, check_file_name, gguf_path
 from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, fetch
 from organs.registry.client.files import file_of_lock
@@ -45,8 +40,7 @@ def job_result(
     kind: type[E],
     path: str,
     body: object,
-    progress: JobProgress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
+    progress: JobProgress,
 ) -> E:
     """Start a job by POST to `path` below the API, wait until it has finished, and return its result.
 
@@ -57,11 +51,10 @@ def job_result(
     job = connection.post(Job, API + path, body)
     seconds = FIRST_SECONDS
     while job.is_active:
-        sleep(seconds)
+        connection.sleep(seconds)
         seconds = min(seconds * GROWTH, LAST_SECONDS)
         job = connection.read(Job, f"{API}/jobs/{job.id}")
-        if progress is not None:
-            progress(job.progress, job.note)
+        progress(job.progress, job.note)
     if job.state == "failed" and job.problem is not None and job.problem.get("status") != INTERNAL:
         raise error_of_document(job.problem, connection.url)
     if job.state != "finished" or job.result is None:

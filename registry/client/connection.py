@@ -188,7 +188,7 @@ class Connection:
             if not (self.address.is_private or plain_http):
                 raise BadSetting(f"{self.address}: a token is not sent over plain http to another machine; use https")
             headers["Authorization"] = f"Bearer {token}"
-        self._tries, self._sleep = tries, sleep
+        self._tries, self.sleep = tries, sleep
         self._read_seconds, self._answer_seconds = read_seconds, answer_seconds
         self._pool = connection_pool(CONNECTIONS_MAX, read_seconds, headers)
 
@@ -280,19 +280,42 @@ class Connection:
         The request is also repeated after a failed connection if that is safe. Redirects within the registry are
         followed. Raises Unreachable, BadReply.
         """
+        all_headers = {**self._pool.headers, **headers}
+        view = memoryview(b"" if data is None else data)
+        if data is not None:
+            all_headers["Content-Length"] = str(len(view))
         waited, redirects, attempt = 0.0, 0, 0
         while True:
             attempt += 1
+            blocks = (bytes(view[begin : begin + BLOCK_BYTES]) for begin in range(0, len(view), BLOCK_BYTES))
             try:
-                response = self._send_once(method, url, data, headers)
+                response = self._pool.request(
+                    method,
+                    url,
+                    body=None if data is None else blocks,
+                    headers=all_headers,
+                    redirect=False,
+                    preload_content=False,
+                    decode_content=False,
+                )
             except (HTTPError, OSError) as error:
                 if attempt >= self._tries or not may_repeat(method, error):
                     raise Unreachable(f"{self.address} does not answer: {reason_text(error)}") from error
-                self._sleep(backoff_seconds(attempt))
+                self.sleep(backoff_seconds(attempt))
                 continue
             if response.status in (301, 302, 303, 307, 308):
                 redirects += 1
-                url = self._redirected(method, url, response, redirects)
+                location = response.headers.get("Location", "")
+                response.close()
+                target = self.address.redirected(url, location)
+                if target is None:
+                    raise BadReply(
+                        f"{self.address} redirects to {location[:200]!r}, which is another registry: nothing is sent "
+                        "there; give that address if you trust it"
+                    )
+                if redirects > REDIRECTS_MAX or method not in ("GET", "HEAD"):
+                    raise BadReply(f"{self.address} redirects to {location[:200]!r}, which is not followed")
+                url = target
                 continue
             if response.status not in (429, 503) or attempt >= self._tries:
                 return response
@@ -302,33 +325,7 @@ class Connection:
             if waited > WAIT_MAX_SECONDS:
                 return response
             response.close()
-            self._sleep(seconds)
-
-    def _send_once(
-        self, method: str, url: str, data: bytes | memoryview | None, headers: Mapping[str, str]
-    ) -> BaseHTTPResponse:
-        all_headers = {**self._pool.headers, **headers}
-        blocks = None
-        if data is not None:
-            all_headers["Content-Length"] = str(len(data))
-            view = memoryview(data)
-            blocks = (bytes(view[begin : begin + BLOCK_BYTES]) for begin in range(0, len(view), BLOCK_BYTES))
-        return self._pool.request(
-            method, url, body=blocks, headers=all_headers, redirect=False, preload_content=False, decode_content=False
-        )
-
-    def _redirected(self, method: str, current_url: str, response: BaseHTTPResponse, redirects: int) -> str:
-        location = response.headers.get("Location", "")
-        response.close()
-        target = self.address.redirected(current_url, location)
-        if target is None:
-            raise BadReply(
-                f"{self.address} redirects to {location[:200]!r}, which is another registry: nothing is sent there; "
-                "give that address if you trust it"
-            )
-        if redirects > REDIRECTS_MAX or method not in ("GET", "HEAD"):
-            raise BadReply(f"{self.address} redirects to {location[:200]!r}, which is not followed")
-        return target
+            self.sleep(seconds)
 
     def _body(self, response: BaseHTTPResponse, most_bytes: int) -> bytes | None:
         """Return the body of an answer; None if it has more than `most_bytes`. Raises Unreachable."""

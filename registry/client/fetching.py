@@ -6,25 +6,19 @@ import fcntl
 import hashlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from organs.registry.client.connection import Connection, Reply, backoff_seconds
 from organs.registry.digest import Digest
-from organs.registry.entities.finding import Finding
 from organs.registry.errors import BadGguf, BadInput, BadReply, Busy, StoreUnwritable, TooMany, Unreachable
 from organs.registry.gguf import Header, HeaderSource, read_header
-from organs.registry.names import ModelName
-from organs.registry.store.files import (
-    Files,
-    check_room,
-    placing_error,
-)
+from organs.registry.store.files import Files, check_room, placing_error
 
 READ_BYTES = 1024 * 1024
+HEADER_CHUNK_BYTES, FILE_CHUNK_BYTES = 64 * 1024, 256 * 1024
 
 Progress = Callable[[int], None]
 """Called with the number of new bytes, also of an earlier attempt; negative for bytes that are downloaded again."""
@@ -37,16 +31,16 @@ def no_progress(_size_bytes: int) -> None:
 class PartialFile:
     """The first bytes of a file that is being downloaded, with their hash."""
 
-    def __init__(self, path: Path, descriptor: int, files: Files) -> None:
+    def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self.size_bytes = 0
         self.is_kept = False
         """Whether it is kept for the next attempt if this one fails."""
         self._descriptor = descriptor
-        self._files = files
+        self._files = Files()
         self._digest = hashlib.sha256()
 
-    def take_up(self, most_bytes: int, progress: Callable[[int], None]) -> None:
+    def take_up(self, most_bytes: int, progress: Progress) -> None:
         """Hash the bytes of an earlier attempt; more than `most_bytes` belong to another file and are deleted."""
         if self._files.size(self._descriptor) > most_bytes:
             self.begin_again()
@@ -60,6 +54,14 @@ class PartialFile:
         self._files.write_at(self._descriptor, [data], self.size_bytes)
         self._digest.update(data)
         self.size_bytes += len(data)
+
+    def append_all(self, reply: Reply, end: int, progress: Progress) -> None:
+        """Append the bytes of a download; raises BadReply for bytes after `end`, where the file must end."""
+        for chunk in reply.stream(FILE_CHUNK_BYTES):
+            if self.size_bytes + len(chunk) > end:
+                raise BadReply(f"the registry sends more than the {end} bytes that are expected")
+            self.append(chunk)
+            progress(len(chunk))
 
     def begin_again(self) -> None:
         """Delete all bytes."""
@@ -78,10 +80,6 @@ class PartialFile:
         self._files.rename(self.path, target)
         self._files.sync_folder(target.parent)
 
-    def remove(self) -> None:
-        """Delete it."""
-        self._files.unlink(self.path)
-
 
 def partial_path(target: Path, key: str) -> Path:
     """Return the path of the partial file for `target`; `key` identifies its content."""
@@ -90,26 +88,25 @@ def partial_path(target: Path, key: str) -> Path:
 
 
 @contextmanager
-def partial_file(target: Path, key: str, size_bytes: int, files: Files | None = None) -> Iterator[PartialFile]:
+def partial_file(target: Path, key: str, size_bytes: int) -> Iterator[PartialFile]:
     """Open the partial file for `target`; `key` identifies its content.
 
     If the block raises, the file is deleted unless its `is_kept` is set. Raises Busy if another process fetches the
     same file, StoreUnwritable, DiskFull if `size_bytes` do not fit.
     """
-    files = files or Files()
     path = partial_path(target, key)
     if target.is_dir():
         raise StoreUnwritable(f"{target}: this is a folder")
     try:
         descriptor = _opened(path)
-        partial = PartialFile(path, descriptor, files)
+        partial = PartialFile(path, descriptor)
         try:
-            check_room(path.parent, size_bytes - files.size(descriptor), files)
+            check_room(path.parent, size_bytes - os.fstat(descriptor).st_size, Files())
             yield partial
         except BaseException:
             if not partial.is_kept or not partial.size_bytes:
                 with suppress(OSError):  # the first error is more important
-                    files.unlink(path)
+                    path.unlink()
             raise
         finally:
             os.close(descriptor)
@@ -143,7 +140,6 @@ def _opened(path: Path) -> int:
 
 HEAD_MAX_BYTES = 64 * 1024 * 1024
 """The largest header. Headers with vocabularies of a quarter of a million words have about 16 MB."""
-HEADER_CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(slots=True)
@@ -167,48 +163,33 @@ class _Beginning:
         return bytes(self.data[offset:end])
 
 
-def fetch_head(
-    connection: Connection, file: FileToFetch, sleep: Callable[[float], None] = time.sleep
-) -> tuple[Header, HeaderSource]:
+def fetch_head(connection: Connection, file: FileToFetch) -> tuple[Header, HeaderSource]:
     """Return the header of `file`, and a source that contains only the header.
 
     The header is not checked against a digest. Raises BadReply for an invalid header, Unreachable if each of several
     attempts is interrupted.
     """
-    attempt = 1
+    interruptions = Interruptions(connection)
     while True:
         try:
-            return _fetched_head(connection, file)
-        except BadReply:
-            raise
-        except Unreachable:
-            if attempt == TRIES:
-                raise
-            sleep(backoff_seconds(attempt))
-        attempt += 1
-
-
-def _fetched_head(connection: Connection, file: FileToFetch) -> tuple[Header, HeaderSource]:
-    with (
-        connection.download(file.path) as reply,
-        closing(reply.stream(HEADER_CHUNK_BYTES)) as chunks,  # type: ignore[type-var]  # a generator has `close`
-    ):
-        if reply.status != 200:
-            raise BadReply(f"{connection.url} answers with the status {reply.status} instead of a file")
-        beginning = _Beginning("the downloaded file", file.size_bytes, chunks)
-        try:
-            header = read_header(beginning)
-            head = beginning.read_at(0, header.end)
+            with connection.download(file.path) as reply:
+                if reply.status != 200:
+                    raise BadReply(f"{connection.url} answers with the status {reply.status} instead of a file")
+                beginning = _Beginning("the downloaded file", file.size_bytes, reply.stream(HEADER_CHUNK_BYTES))
+                header = read_header(beginning)
+                return header, HeaderSource(beginning.read_at(0, header.end), file.size_bytes, beginning.name)
         except BadInput as error:
             raise BadReply(f"the downloaded file is damaged: {error}") from error
-    return header, HeaderSource(head, file.size_bytes, beginning.name)
+        except BadReply:
+            raise
+        except Unreachable as error:
+            interruptions.add(error, has_new_bytes=False)
 
 
 TRIES = 5
 """Attempts in a row without a new byte; after these, the download fails."""
 CUTS_MAX = 500
 """Interruptions of one file, also if each attempt has new bytes; after these, the download fails."""
-FILE_CHUNK_BYTES = 256 * 1024
 TAG_MAX_LENGTH = 200
 
 
@@ -229,33 +210,7 @@ class FileToFetch:
         return f"{url}{self.path} {self.sha256}"
 
 
-@dataclass(frozen=True, slots=True)
-class OwnFiles:
-    """The original files of a model."""
-
-    model: ModelName
-    """With its version."""
-    files: tuple[tuple[str, FileToFetch], ...]
-    """The files with their names, which are safe as file names."""
-    digest: Digest
-    """SHA-256 of the model's bytes."""
-    lock_id: Digest | None
-    """SHA-256 of the lock; None unless the model is a chimera."""
-    yanked: str | None = None
-    """The reason why it was yanked; None if it was not yanked."""
-    findings: tuple[Finding, ...] = ()
-    """What its files cannot contain: a stated license other than the header's, yanked or removed parents."""
-    has_license: bool = True
-    """Whether the license in the header of its file is the stated one, or no license is stated."""
-
-
-def fetch(
-    connection: Connection,
-    file: FileToFetch,
-    target: Path,
-    progress: Progress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Digest:
+def fetch(connection: Connection, file: FileToFetch, target: Path, progress: Progress = no_progress) -> Digest:
     """Download `file` to `target`, replacing an existing file; return its SHA-256.
 
     An interrupted download continues, in this call or in the next one for the same file and target; its first bytes
@@ -263,29 +218,23 @@ def fetch(
     StoreUnwritable; then `target` is unchanged.
     """
     with partial_file(target, file.key(connection.url), file.size_bytes) as partial:
-        _Fetching(connection, file, partial, progress or no_progress, sleep).complete()
+        _FileDownload(connection, file, partial, progress).complete()
         partial.place(target)
         return partial.sha256
 
 
 @contextmanager
-def fetched(
-    connection: Connection,
-    file: FileToFetch,
-    place: Path,
-    progress: Progress | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[Path]:
+def fetched(connection: Connection, file: FileToFetch, place: Path, progress: Progress) -> Iterator[Path]:
     """Download `file`, complete and checked, to a temporary name beside `place`, and delete it after the block.
 
     As with `fetch`, an interrupted download continues. If the block raises and the digest of the file is known, the
     file is kept for the next call. Raises as `fetch` does.
     """
     with partial_file(place, file.key(connection.url), file.size_bytes) as partial:
-        _Fetching(connection, file, partial, progress or no_progress, sleep).complete()
+        _FileDownload(connection, file, partial, progress).complete()
         partial.is_kept = file.sha256 is not None
         yield partial.path
-        partial.remove()
+        partial.path.unlink()
 
 
 def check_all_fits(url: str, files: Sequence[FileToFetch], place: Path, room_bytes: int) -> None:
@@ -305,7 +254,7 @@ def check_all_fits(url: str, files: Sequence[FileToFetch], place: Path, room_byt
 class Interruptions:
     """Counts the interruptions of the requests for one file, and waits after each."""
 
-    sleep: Callable[[float], None]
+    connection: Connection
     cuts: int = 0
     failures: int = 0
     """Those in a row without a new byte."""
@@ -317,18 +266,17 @@ class Interruptions:
         if self.failures >= TRIES or self.cuts >= CUTS_MAX:
             raise error
         if self.failures:
-            self.sleep(backoff_seconds(self.failures))
+            self.connection.sleep(backoff_seconds(self.failures))
 
 
 @dataclass(slots=True)
-class _Fetching:
+class _FileDownload:
     """The download of one file."""
 
     connection: Connection
     file: FileToFetch
     partial: PartialFile
     progress: Progress
-    sleep: Callable[[float], None]
     tag: str | None = None
     """The strong ETag of the file, with its quotes, once it is known."""
 
@@ -356,15 +304,13 @@ class _Fetching:
 
     def _fill(self) -> None:
         """Send requests until the file has all bytes."""
-        interruptions = Interruptions(self.sleep)
+        interruptions = Interruptions(self.connection)
         is_requested = False  # an empty file is requested once
         while self.partial.size_bytes < self.file.size_bytes or (self.file.size_bytes == 0 and not is_requested):
             before = self.partial.size_bytes
             try:
                 self._request()
-                error: Exception = Unreachable(
-                    f"{self.connection.url} ends {self.file.path} too early at every attempt"
-                )
+                error = Unreachable(f"{self.connection.url} ends {self.file.path} too early at every attempt")
             except BadReply:
                 self.partial.is_kept = False
                 raise
@@ -382,12 +328,16 @@ class _Fetching:
         begin = self.partial.size_bytes
         headers = {"Range": f"bytes={begin}-", "If-Range": self.tag} if begin and self.tag else {}
         with self.connection.download(self.file.path, headers) as reply:
+            # Only a strong ETag identifies the bytes of a file.
+            sent_tag = reply.headers.get("etag", "")
+            is_strong = sent_tag.startswith('"') and sent_tag.endswith('"') and 2 < len(sent_tag) <= TAG_MAX_LENGTH
+            tag = sent_tag if is_strong and sent_tag.isascii() and sent_tag.isprintable() else None
             if reply.status == 206 and headers:
                 expected = f"bytes {begin}-{self.file.size_bytes - 1}/{self.file.size_bytes}"
                 sent = reply.headers.get("content-range", "")
                 if sent != expected:
                     raise BadReply(f"{self.connection.url} sends {sent[:80]!r} of the file, not {expected!r}")
-                if self.file.sha256 is None and _strong_tag(reply) != self.tag:
+                if self.file.sha256 is None and tag != self.tag:
                     self._begin_again()  # the server does not honour If-Range: these bytes may be of another version
                     return
             elif reply.status == 200:
@@ -398,29 +348,10 @@ class _Fetching:
             else:
                 raise BadReply(f"{self.connection.url} answers with the status {reply.status} instead of a file")
             if self.file.sha256 is None:
-                self.tag = _strong_tag(reply)
-            for chunk in chunks_of(reply):
-                if self.partial.size_bytes + len(chunk) > self.file.size_bytes:
-                    raise BadReply(
-                        f"{self.connection.url} sends more than the {self.file.size_bytes} bytes that are expected"
-                    )
-                self.partial.append(chunk)
-                self.progress(len(chunk))
+                self.tag = tag
+            self.partial.append_all(reply, self.file.size_bytes, self.progress)
 
     def _begin_again(self) -> None:
         if self.partial.size_bytes:
             self.progress(-self.partial.size_bytes)
             self.partial.begin_again()
-
-
-def chunks_of(reply: Reply) -> Iterator[bytes]:
-    """Yield the bytes of a download, and close it."""
-    with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
-        yield from chunks
-
-
-def _strong_tag(reply: Reply) -> str | None:
-    """Return the ETag if it is strong: only a strong one identifies the bytes of a file."""
-    tag = reply.headers.get("etag", "")
-    is_strong = tag.startswith('"') and tag.endswith('"') and 2 < len(tag) <= TAG_MAX_LENGTH
-    return tag if is_strong and tag.isascii() and tag.isprintable() else None

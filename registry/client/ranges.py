@@ -1,8 +1,12 @@
-"""A file at an http(s) address, read by range. The server is not trusted.
+"""A file at an http(s) address or in an object store, read by range. The server is not trusted.
 
 Each answer must be exactly the requested bytes of the file that was opened: its range, its size and its ETag are
 checked. A read has a time limit that includes its retries. A redirect may lead to another host, as those of the
 Hugging Face hub do, but the token is sent to the first host only, and no redirect leads from https to http.
+
+Objects in S3, Google Cloud Storage and Azure Blob Storage are read through obstore (the extra `s3`). It takes
+credentials, the region and the address of the service from the environment variables of these services, such as
+AWS_ACCESS_KEY_ID and AWS_ENDPOINT_URL. It signs requests and repeats those that failed.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import unquote, urljoin, urlsplit
 
 from urllib3.exceptions import HTTPError
@@ -33,7 +37,9 @@ from organs.registry.client.connection import (
     user_agent,
     wait_seconds,
 )
+from organs.registry.digest import Digest
 from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
+from organs.registry.store.bucket import open_bucket, short_reason
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -50,12 +56,18 @@ REDIRECTS_MAX = 5
 TAG_MAX_LENGTH = 512
 DOCUMENT_MAX_BYTES = 8 * 1024 * 1024
 """The longest list of the files of a model."""
+LISTED_MAX = 10_000
+"""The most objects of one listing."""
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", re.ASCII)
 _REDIRECTS = (301, 302, 303, 307, 308)
+_OBJECT_ADDRESS = re.compile(
+    r"(?P<bucket>(s3|gs|az)://[a-z0-9][a-z0-9._-]{1,254})/(?P<key>.*)", re.IGNORECASE | re.ASCII
+)
 _EXPIRED = (400, 401, 403, 404, 410)
 """Statuses of an address to which a redirect has led, once its signature has expired."""
 Span = tuple[int, int]
 """Offset and size in bytes."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +196,7 @@ class _Resource:
             raise BadSetting(
                 f"{self.name}: a token is not sent over plain http to another machine, {Address(*origin)}; use https"
             )
-        self.linked_sha256: str | None = None
-        """The SHA-256 that the Hugging Face hub states for the file; None for other servers. It is not checked."""
+        self.stated_sha256: Digest | None = None
         self._client, self._url, self._headers = client, url, dict(headers or {})
         self._server = Address(*origin)
         """The server of the last request, for messages."""
@@ -235,9 +246,9 @@ class _Resource:
     def _note_link(self, response: BaseHTTPResponse) -> None:
         tag = response.headers.get("X-Linked-Etag", "").strip('"')
         if re.fullmatch(r"[0-9a-f]{64}", tag):
-            if self.linked_sha256 not in (None, tag):
+            if self.stated_sha256 not in (None, tag):
                 raise self._changed()
-            self.linked_sha256 = tag
+            self.stated_sha256 = Digest(tag)
 
     def _refuse_status(self, response: BaseHTTPResponse, expected: int) -> None:
         """Raise unless the status is `expected`."""
@@ -294,10 +305,6 @@ class HubListing(_Resource):
 
     _missing = "no such model or revision"
 
-    def __init__(self, client: RangeClient, url: str, label: str, headers: Mapping[str, str] | None = None) -> None:
-        """Prepare the request; raises as `HttpFile` does."""
-        super().__init__(client, url, label, headers)
-
     def read(self) -> bytes:
         """Return the list; raises NoSuchFile, NotAllowed, BadHubToken, Unreachable, BadSource if it is too long."""
         return self._in_tries(self._request, self._client.limits.total_seconds)
@@ -324,6 +331,8 @@ class RangedFile(ABC):
     size_bytes: int
     version: str
     """What `version_of` returns; if it is empty, two answers can be of two versions."""
+    stated_sha256: Digest | None = None
+    """The SHA-256 that the Hugging Face hub states for the file; None for other servers. It is not checked."""
     _client: RangeClient
     _first: bytes
     """The first bytes of the file, which are not requested again."""
@@ -462,3 +471,133 @@ class HttpFile(RangedFile, _Resource):
         if length is not None and length != str(expected):
             raise BadSource(f"{self.name}: the server announces {length[:20]} bytes for a range of {expected:,}")
         return expected
+
+
+def parse_object_address(address: str) -> tuple[str, str] | None:
+    """Return the bucket (`s3://BUCKET`) and the key of an address `s3://`, `gs://` or `az://`; None for others."""
+    match = _OBJECT_ADDRESS.fullmatch(address)
+    if match is None:
+        return None
+    scheme, _, name = match["bucket"].partition("://")
+    return f"{scheme.lower()}://{name}", match["key"]
+
+
+class ObjectFile(RangedFile):
+    """An object in a store; several threads may read it. Nothing is written to disk."""
+
+    def __init__(self, client: RangeClient, address: str, *, allows_http: bool = False) -> None:
+        """Request the first bytes and the size of the object; `allows_http` permits unencrypted requests.
+
+        Raises MissingExtra without obstore, BadSource for an invalid address, NoSuchFile, NotAllowed, Unreachable.
+        """
+        parsed = parse_object_address(address)
+        self.name = address[:300]
+        if parsed is None:
+            raise BadSource(f"{self.name}: not the address of an object")
+        self.path = PurePosixPath(parsed[1][-255:])
+        self._client, self._key = client, parsed[1]
+        self._store = _open_bucket(client, parsed[0], allows_http=allows_http)
+        self.size_bytes = -1
+        self.version = self._tag = ""
+        self._first = self._read(0, FIRST_BYTES)
+
+    def _read(self, offset: int, size: int) -> bytes:
+        return _object_request(self.name, lambda: self._request(offset, size))
+
+    def _request(self, offset: int, size: int) -> bytes:
+        import obstore
+
+        # The condition makes the server refuse a changed object; weak tags cannot be compared.
+        is_strong = self._tag and not self._tag.startswith("W/")
+        self._client.count_request()
+        result = obstore.get(
+            self._store,
+            self._key,
+            options={"range": (offset, offset + size), **({"if_match": self._tag} if is_strong else {})},
+        )
+        meta = result.meta
+        tag = (meta["e_tag"] or "")[:TAG_MAX_LENGTH]
+        version = version_of(tag, meta["last_modified"].isoformat())
+        if self.size_bytes < 0:
+            self.size_bytes, self.version, self._tag = meta["size"], version, tag
+        elif (meta["size"], version, tag) != (self.size_bytes, self.version, self._tag):
+            raise _object_changed(self.name)
+        expected = min(size, self.size_bytes - offset)
+        if tuple(result.range) != (offset, offset + expected):
+            raise BadSource(f"{self.name}: the server sends other bytes than those that were requested")
+        data = bytes(result.bytes())
+        self._client.count(len(data))
+        if len(data) != expected:
+            raise BadSource(f"{self.name}: the server sends {len(data):,} bytes for a range of {expected:,}")
+        return data
+
+
+def list_objects(client: RangeClient, bucket: str, folder: str, *, allows_http: bool = False) -> list[str]:
+    """Return the keys of all objects below `folder` in a bucket (`s3://BUCKET`); an empty folder is the whole bucket.
+
+    Raises MissingExtra without obstore, BadSource for more than LISTED_MAX objects, NoSuchFile, NotAllowed,
+    Unreachable.
+    """
+    name = f"{bucket}/{folder}"[:300]
+    store = _open_bucket(client, bucket, allows_http=allows_http)
+
+    def read() -> list[str]:
+        import obstore
+
+        keys: list[str] = []
+        client.count_request()
+        for chunk in obstore.list(store, prefix=folder or None):
+            keys += [entry["path"] for entry in chunk]
+            if len(keys) > LISTED_MAX:
+                raise BadSource(f"{name}: more than {LISTED_MAX:,} objects; name a smaller folder")
+        return keys
+
+    return sorted(_object_request(name, read))
+
+
+def _open_bucket(client: RangeClient, bucket: str, *, allows_http: bool) -> ObjectStore:
+    """Return the connections to a bucket, which all its objects share."""
+    if bucket not in client.stores:
+        limits = client.limits
+        try:
+            client.stores[bucket] = open_bucket(
+                bucket,
+                allows_http=allows_http,
+                connect_seconds=limits.silence_seconds,
+                request_seconds=limits.total_seconds,
+                retries=limits.tries - 1,
+                retry_seconds=limits.total_seconds,
+                purpose="read object stores",
+            )
+        except BadSetting as error:  # a person named the address
+            raise BadSource(str(error)) from error
+    return client.stores[bucket]
+
+
+def _object_request(name: str, request: Callable[[], T]) -> T:
+    """Return the result of `request`; its errors become those of this program."""
+    from obstore.exceptions import BaseError, PermissionDeniedError, PreconditionError, UnauthenticatedError
+
+    try:
+        return request()
+    except FileNotFoundError as error:
+        raise NoSuchFile(f"{name}: no such object, or no such bucket") from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise NotAllowed(f"{name}: access is not allowed; set the credentials of the store") from error
+    except PreconditionError as error:
+        raise _object_changed(name) from error
+    except ValueError as error:
+        raise BadSource(f"{name}: {short_reason(str(error))}") from error
+    except (BaseError, OSError) as error:
+        raise Unreachable(f"{name}{_server_in(str(error))}: {short_reason(str(error))}") from error
+
+
+def _server_in(text: str) -> str:
+    """Return ` at ` and the server that a message of obstore names; an empty text if it names none."""
+    address = re.search(r"https?://[^\s]+", text.partition("\n")[0])
+    origin = None if address is None else url_origin(without_secrets(address[0]))
+    return "" if origin is None else f" at {Address(*origin)}"
+
+
+def _object_changed(name: str) -> BadSource:
+    return BadSource(f"{name}: the object changed while it was read; start again")

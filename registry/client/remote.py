@@ -28,7 +28,7 @@ from organs.registry.client.address import (
     whole_file_name,
 )
 from organs.registry.client.connection import Connection
-from organs.registry.client.fetching import FileToFetch, OwnFiles, check_all_fits, fetch, fetched
+from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched, no_progress
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, looks_like_prefix, parse_prefix
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera
@@ -40,8 +40,9 @@ from organs.registry.entities.published import LICENSE_MAX, ModelVersions
 from organs.registry.entities.server import Figures, Root
 from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
-from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress
+from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress, job_steps
 from organs.registry.names import ModelName, parse_model_name
+from organs.registry.output_files import SourceModel
 from organs.registry.search.language import MODELS, parse_query
 from organs.registry.settings import TOKEN_VARIABLE
 
@@ -78,6 +79,21 @@ class DownloadedFile:
     name: str
     """The name of the original."""
     path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFiles:
+    """The original files of a model."""
+
+    model: ModelName
+    """With its version."""
+    files: Sequence[tuple[str, FileToFetch]]
+    """The files with their names, which are safe as file names."""
+    digest: Digest
+    """SHA-256 of the model's bytes."""
+    lock_id: Digest | None
+    """SHA-256 of the lock; None unless the model is a chimera."""
+    source: SourceModel
 
 
 class RemoteRegistry:
@@ -209,12 +225,7 @@ class RemoteRegistry:
 
         prefix = parse_prefix(lock)
         lock_id = Digest(prefix) if len(prefix) == DIGEST_LENGTH else self.chimera(prefix).lock_id
-        data = bytearray()
-        with self.connection.download(f"/chimeras/{lock_id}/lock.json") as reply:
-            for chunk in reply.stream():
-                data += chunk
-                if len(data) > LOCK_MAX_BYTES:
-                    break
+        data = self._bytes_at(f"/chimeras/{lock_id}/lock.json", LOCK_MAX_BYTES)
         if digest_of(data) != lock_id:
             raise BadReply(f"{self.url} sent another lock than the one with the digest {lock_id}")
         return data.decode("ascii")
@@ -251,7 +262,7 @@ class RemoteRegistry:
             raise BadSetting("a remote registry validates with its own texts and runtime: it takes no others")
         tokens, minutes = (None, None) if budget is None else (budget.tokens, budget.seconds / 60.0)
         request = ValidationRequest(chimera=chimera, tokens=tokens, minutes=minutes)
-        return job_result(self.connection, VerdictReport, "/validations", request, _steps(progress))
+        return job_result(self.connection, VerdictReport, "/validations", request, job_steps(progress))
 
     def quick_look(
         self,
@@ -268,7 +279,7 @@ class RemoteRegistry:
         if texts is not None:
             raise BadSetting("a remote registry looks at chimeras with its own texts: it takes no others")
         request = QuickLookRequest(chimera=chimera, seconds=None if budget is None else budget.seconds)
-        return job_result(self.connection, QuickLook, "/quick-looks", request, _steps(progress))
+        return job_result(self.connection, QuickLook, "/quick-looks", request, job_steps(progress))
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
         """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
@@ -296,13 +307,11 @@ class RemoteRegistry:
         The file is checked, and an interrupted download continues at the next call. The digest of a file that is merged
         from shards is not known in advance: then each organ is checked by its digest. Raises BadReply for wrong bytes.
         """
-        return fetch(self.connection, self.whole_file(name), Path(path), progress)
+        return fetch(self.connection, self.whole_file(name), Path(path), progress or no_progress)
 
     def compose(self, base: str | Recipe | RecipeFile) -> RemoteComposition:
         """Begin a chimera, which the server plans and makes: `registry.compose("acme/base").graft("acme/coder")`."""
-        from organs.registry.client.composition import (
-            RemoteComposition,
-        )  # imports the codecs, which searches do not need
+        from organs.registry.client.composition import RemoteComposition  # with the codecs, which searches do not need
         from organs.registry.compose.recipe import recipe_of
 
         return RemoteComposition(recipe_of(base), self)
@@ -319,20 +328,25 @@ class RemoteRegistry:
         A file that is requested by a digest is checked against it. Shards are cut on this machine, so the disk needs
         room for twice the model.
         """
-        from organs.registry.client.files import FetchedFiles, FetchedShards, file_in_shards
-        from organs.registry.output_files import SourceModel
+        from organs.registry.client.files import FetchedFiles, check_lock, file_in_shards
 
         own = self.own_files(name)
         stem = own.model.name if stem is None else stem
-        files = self._checked_files(own, name)
-        model = SourceModel(str(own.model), own.lock_id is not None, own.yanked, own.findings, own.has_license)
+        files = own.files
+        if name.startswith(DIGEST) and looks_like_prefix(name):
+            prefix, digests = parse_prefix(name), [own.digest, *(str(file.sha256) for _, file in files)]
+            if own.lock_id is not None and own.lock_id.startswith(prefix):
+                files = [(file_name, replace(file, check=check_lock(own.lock_id))) for file_name, file in files]
+            elif not any(digest.startswith(prefix) for digest in digests):
+                raise BadReply(f"the registry gives {own.model} for {prefix}, which is not one of its digests")
         if merge or shard_bytes is not None:
             single = files[0][1] if len(files) == 1 else self.whole_file(str(own.model))
-            shards = None if shard_bytes is None else file_in_shards(self.connection, single, stem, shard_bytes)
-            if shards is not None:
-                return FetchedShards(self.connection, shards, model)
+            if shard_bytes is not None:
+                shards = file_in_shards(self.connection, single, stem, shard_bytes, own.source)
+                if shards is not None:
+                    return shards
             files = [(f"{stem}.gguf", single)]
-        return FetchedFiles(self.connection, files, model)
+        return FetchedFiles(self.connection, files, own.source)
 
     def card(self, name: str) -> str:
         """Return the card of a model as Markdown; raises BadReply for a card that is too long or not text."""
@@ -340,16 +354,20 @@ class RemoteRegistry:
         if model.version is None:
             model = parse_full_name(self.model_page(name).name)
         path = f"/{model.namespace}/{model.name}/resolve/v{model.version}/README.md"
+        try:
+            return self._bytes_at(path, CARD_MAX_BYTES).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise BadReply(f"{self.url} sent a card that is not text") from error
+
+    def _bytes_at(self, path: str, most_bytes: int) -> bytes:
+        """Return the bytes at `path`; raises BadReply for more than `most_bytes`."""
         data = bytearray()
         with self.connection.download(path) as reply:
             for chunk in reply.stream():
                 data += chunk
-                if len(data) > CARD_MAX_BYTES:
-                    raise BadReply(f"{self.url} sent a card of more than {CARD_MAX_BYTES:,} bytes")
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise BadReply(f"{self.url} sent a card that is not text") from error
+                if len(data) > most_bytes:
+                    raise BadReply(f"{self.url} sent more than {most_bytes:,} bytes instead of {path}")
+        return bytes(data)
 
     def lock_files(self, lock: Lock) -> OutputFiles:
         """Return the file of a lock, ready to be downloaded; nothing is registered.
@@ -385,7 +403,7 @@ class RemoteRegistry:
         size_bytes = sum(file.size_bytes for file in files)
         check_all_fits(self.url, files, place, 2 * size_bytes)
         with ExitStack() as opened:
-            with nullcontext() if show is None else show(size_bytes) as progress:
+            with nullcontext(no_progress) if show is None else show(size_bytes) as progress:
                 paths = [opened.enter_context(fetched(self.connection, file, place, progress)) for file in files]
             yield [DownloadedFile(own_name, path) for (own_name, _), path in zip(own.files, paths, strict=True)]
 
@@ -435,28 +453,14 @@ class RemoteRegistry:
         names = [whole_file_name(file.name, model) if is_single else check_file_name(file.name) for file in page.files]
         paths = [gguf_path(page.name) if is_single else file_path(page.name, file_name) for file_name in names]
         files = [FileToFetch(path, file.size_bytes, file.sha256) for path, file in zip(paths, page.files, strict=True)]
-        return OwnFiles(
-            model,
-            tuple(zip(names, files, strict=True)),
-            page.digest,
-            page.lock_id,
+        source = SourceModel(
+            str(model),
+            page.lock_id is not None,
             (page.state_reason or "") if page.state == "yanked" else None,
             tuple(finding for finding in page.findings if finding.code in BESIDE_FILE_CODES),
             is_license_in_file(page.license, in_header and shown_text(in_header, LICENSE_MAX)),
         )
-
-    def _checked_files(self, own: OwnFiles, name: str) -> Sequence[tuple[str, FileToFetch]]:
-        """Return the files of a model that was requested as `name`, with a check if `name` is a digest."""
-        from organs.registry.client.files import check_lock
-
-        if not (name.startswith(DIGEST) and looks_like_prefix(name)):
-            return own.files
-        prefix = parse_prefix(name)
-        if own.lock_id is not None and own.lock_id.startswith(prefix):
-            return [(file_name, replace(file, check=check_lock(own.lock_id))) for file_name, file in own.files]
-        if not any(digest.startswith(prefix) for digest in (own.digest, *(str(file.sha256) for _, file in own.files))):
-            raise BadReply(f"the registry gives {own.model} for {prefix}, which is not one of its digests")
-        return own.files
+        return OwnFiles(model, tuple(zip(names, files, strict=True)), page.digest, page.lock_id, source)
 
     def organ(self, prefix: str) -> Organ:
         """Return the organ whose digest begins with `prefix`."""
@@ -477,13 +481,3 @@ class RemoteRegistry:
                 return tuple(organs)
             if not page.items or len(organs) > ORGANS_MAX:
                 raise BadReply(f"the pages of the organs of {name} do not end")
-
-
-def _steps(progress: TextProgress | None) -> Callable[[float, str], None]:
-    """Return a callback for the progress of a job."""
-
-    def report_step(share: float, note: str) -> None:
-        if progress is not None:
-            progress(f"{share:.0%} {note}")
-
-    return report_step

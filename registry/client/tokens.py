@@ -41,12 +41,12 @@ def tokens_path() -> Path:
     return Path(platformdirs.user_config_dir("organ-registry")) / "tokens.json"
 
 
-def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
+def kept_tokens() -> dict[str, KeptToken]:
     """Return the tokens by the addresses of their registries.
 
     Raises BadSetting for a file without valid tokens, and for one that other users can read.
     """
-    path = path or tokens_path()
+    path = tokens_path()
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -66,27 +66,28 @@ def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
         raise BadSetting(f"{path}: its content is not valid; move it away and log in again") from error
 
 
-def kept_token(url: str, path: Path | None = None) -> KeptToken | None:
+def kept_token(url: str) -> KeptToken | None:
     """Return the token for the registry at `url`; None without one. Raises BadSetting for an invalid address."""
-    return kept_tokens(path).get(str(parse_address(url)))
+    return kept_tokens().get(str(parse_address(url)))
 
 
-def keep_token(url: str, token: KeptToken, path: Path | None = None) -> None:
+def keep_token(url: str, token: KeptToken) -> None:
     """Store `token` for the registry at `url`, and replace an earlier one."""
-    _write(path or tokens_path(), {**kept_tokens(path), str(parse_address(url)): token})
+    _write({**kept_tokens(), str(parse_address(url)): token})
 
 
-def forget_token(url: str, path: Path | None = None) -> bool:
+def forget_token(url: str) -> bool:
     """Delete the token for the registry at `url`; return whether there was one."""
-    tokens = kept_tokens(path)
+    tokens = kept_tokens()
     known = tokens.pop(str(parse_address(url)), None) is not None
     if known:
-        _write(path or tokens_path(), tokens)
+        _write(tokens)
     return known
 
 
-def _write(path: Path, tokens: Mapping[str, KeptToken]) -> None:
+def _write(tokens: Mapping[str, KeptToken]) -> None:
     """Replace the file atomically; other users can never read it, nor the temporary file."""
+    path = tokens_path()
     data = msgspec.json.format(msgspec.json.encode(dict(sorted(tokens.items())))) + b"\n"
     path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
     temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"

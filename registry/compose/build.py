@@ -28,7 +28,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
 from organs.registry.catalog.queries.model_names import check_model_name, model_with_header, next_version
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
 )
 from organs.registry.catalog.records import (
@@ -98,7 +98,7 @@ SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one read when values that are NaN or infinite are counted."""
 
-Rows = Mapping[Digest, BlobRow]
+Rows = Mapping[Digest, KnownBlob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +424,7 @@ class _Build:
             lease_blobs(session, self.ingest_id, [row.id for row in stored])
         return {row.digest for row in stored}
 
-    def store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
+    def store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, KnownBlob]:
         """Store the header's pieces; return the rows of all tensors, leased."""
         self._record([self.store.put(piece) for piece in pieces if piece], {})
         digests = {tensor.digest for tensor in lock.tensors}
@@ -583,7 +583,7 @@ def lock_of_model(session: Session, store: BlobStore, model: ModelRow) -> Lock |
     return lock_of(read.header, read.source)
 
 
-def _unusable(store: BlobStore, tensor: LockedTensor, rows: Mapping[Digest, BlobRow]) -> str | None:
+def _unusable(store: BlobStore, tensor: LockedTensor, rows: Mapping[Digest, KnownBlob]) -> str | None:
     """Return why the organ of `tensor` is missing, damaged or of another size; None if it is stored."""
     row, digest, name = rows.get(tensor.digest), tensor.digest[:12], tensor.spec.name
     if row is None:

@@ -20,11 +20,11 @@ from organs.registry.entities.finding import Severity, in_order
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import AdapterChoice, Candidate, Candidates, CellOrgan, CellTotals, TypeTotals
 from organs.registry.errors import TooCostly
-from organs.registry.lineage import ComparableOrgan, Similarity, similarity
 from organs.registry.names import parse_model_name
 from organs.registry.search.language import MODELS, parse_query
 from organs.registry.search.models import search_models
 from organs.registry.search.rows import search_organs
+from organs.registry.similarity import ComparableOrgan, Similarity, similarity
 
 CANDIDATES_MAX = 12
 """Models in the list of one cell."""

@@ -41,7 +41,7 @@ from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Seve
 from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.gguf.blocks import block_faults
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
-from organs.registry.lineage import CLOSE, NOISE_LIMIT_OF_KIN, Kinship, Similarity, chance, similarity
+from organs.registry.similarity import CLOSE, NOISE_LIMIT_OF_KIN, Kinship, Similarity, chance, similarity
 
 TYPES = (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM)
 """The types that can be exchanged, in their order on pages and in tables."""

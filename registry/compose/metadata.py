@@ -10,10 +10,9 @@ from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.parents import Parent
 from organs.registry.compose.recipe import MetadataValue
 from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
-from organs.registry.gguf.file_types import FILE_TYPE_KEY, FILE_TYPES, file_type_of, main_dtype
 from organs.registry.gguf.quants import FLOAT32_MAX
 from organs.registry.gguf.split import SPLIT_KEYS
-from organs.registry.gguf.types import UNQUANTISED
+from organs.registry.gguf.types import FILE_TYPE_KEY, FILE_TYPES, UNQUANTISED, file_type_of, main_dtype
 
 PART_MAX_LENGTH = 40
 CHIMERA = "Chimera"

@@ -36,11 +36,11 @@ from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import ByteSource, Header, TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DType
-from organs.registry.lineage import ComparableOrgan
 from organs.registry.relatives.lineage import withdrawn, withdrawn_findings
 from organs.registry.search.gains import DonorGain, gains_of_donors
 from organs.registry.search.language import parse_query
 from organs.registry.search.rows import organs_in_order
+from organs.registry.similarity import ComparableOrgan
 from organs.registry.store import BlobStore
 
 

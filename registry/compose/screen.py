@@ -18,8 +18,7 @@ from organs.registry.anatomy import OrganType, Tower
 from organs.registry.compose.parents import Part
 from organs.registry.compose.plan import PlannedComputation, PlannedPart, mean_of
 from organs.registry.entities.plan import Screen, ScreenGroup
-from organs.registry.fingerprints import is_fine
-from organs.registry.lineage import CLOSE, FINGERPRINT_ROUNDING, RELATED, changes, correlation
+from organs.registry.similarity import CLOSE, FINGERPRINT_ROUNDING, RELATED, changes, correlation, is_fine
 
 ENERGY_MAX = 100.0
 """Limit of the energy moved, over the energy before. It keeps sums finite."""

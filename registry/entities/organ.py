@@ -173,7 +173,7 @@ class Digests(Entity):
     ]
 
 
-class Measurement(Measures, omit_defaults=True):
+class OrganMeasurement(Measures, omit_defaults=True):
     """The results of one method. Unknown values are left out, and so are counts of 0 and `constant` if it is false."""
 
     method: Annotated[
@@ -208,7 +208,7 @@ class OtherForm(Entity):
 
     dtype: Word
     shape: Shape
-    measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]
+    measurements: Annotated[tuple[OrganMeasurement, ...], Meta(max_length=64)]
 
 
 class OrganSource(Entity):
@@ -270,7 +270,7 @@ class Organ(Entity):
     ) = None
     experts: Annotated[Count, Meta(description="Experts in a stack that is stored as its experts, else 0.")] = 0
     state: Annotated[str, Meta(max_length=64, description="`corrupt` if the stored bytes failed a check.")]
-    measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]
+    measurements: Annotated[tuple[OrganMeasurement, ...], Meta(max_length=64)]
     also: Annotated[tuple[OtherForm, ...], Meta(max_length=PLACES_MAX)]
     places: Annotated[tuple[PlacedOrgan, ...], Meta(max_length=PLACES_MAX * PLACES_MAX)]
     made: Annotated[Items[MadeOrgan], Meta(description="Empty for an organ that was not computed.")] = field(default=())

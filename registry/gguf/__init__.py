@@ -1,12 +1,11 @@
 """The GGUF file format: functions without side effects that read and write its bytes. Writing gives the same bytes.
 
-    types      the vocabulary of GGUF
+    types      the vocabulary of GGUF: types of values, tensors and files
     header     the header of a GGUF file as values: fields (metadata), tensors, the offset of the data
     read       the strict reader: returns a `Header` or raises BadGguf
     write      the writer: metadata and tensors as the bytes of a GGUF file, version 3
     blocks     the blocks that a header states, and those that the tensors are in
     split      split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model
-    file_types the quantisation of a file
     tokenizer  checks for vocabularies that crash loaders
     quants     decoding and encoding the values of a tensor type
 

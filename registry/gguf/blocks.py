@@ -48,11 +48,17 @@ def block_faults(header: Header, places: Sequence[Place]) -> Iterator[str]:
     """
     if not {OrganType.EMBED, OrganType.SKELETON} <= {place.type for place in places}:
         return
+    arrays = {field.key for field in header.fields if field.is_array}
+    may_vary = any(f"{header.architecture}.{key}" in arrays for key in VARIED_KEYS)
     for tower in TOWERS:
-        blocks = _slots_by_block(places, tower)
-        if blocks:
+        slots: dict[int, dict[str, OrganType]] = {}
+        for place in places:
+            if place.tower is tower and place.block is not None:
+                slots.setdefault(place.block, {})[place.slot] = place.type
+        if slots:
+            blocks = dict(sorted(slots.items()))
             yield from _count_faults(header, tower, blocks)
-            if not any(_is_array(header, key) for key in VARIED_KEYS):
+            if not may_vary:
                 yield from _slot_faults(blocks)
 
 
@@ -68,20 +74,6 @@ def has_all_blocks(header: Header, *, may_be_tied: bool = False) -> bool:
     has_attention = any(place.type is OrganType.SKELETON for place in places)
     has_norm = any(place.type is OrganType.NORM and is_after_blocks(place.slot) for place in places)
     return has_attention and has_norm and not any(block_faults(header, places))
-
-
-def _slots_by_block(places: Sequence[Place], tower: Tower) -> dict[int, dict[str, OrganType]]:
-    """Return the slots of each block, in order, with their types."""
-    slots: dict[int, dict[str, OrganType]] = {}
-    for place in places:
-        if place.tower is tower and place.block is not None:
-            slots.setdefault(place.block, {})[place.slot] = place.type
-    return dict(sorted(slots.items()))
-
-
-def _is_array(header: Header, key: str) -> bool:
-    field = header.field(f"{header.architecture}.{key}")
-    return field is not None and field.is_array
 
 
 def _count_faults(header: Header, tower: Tower, blocks: Iterable[int]) -> Iterator[str]:

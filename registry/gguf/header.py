@@ -8,10 +8,7 @@ from math import prod
 from typing import Protocol
 
 from organs.registry.errors import BadGguf
-from organs.registry.gguf.types import (
-    DType,
-    ValueType,
-)
+from organs.registry.gguf.types import DType, ValueType
 from organs.registry.kinds import kind_of
 
 STRING_BLOB_MIN_BYTES = 64 * 1024
@@ -172,11 +169,6 @@ class Header:
         """Return the kind of the file, or of the split set that it begins, which may have no tensors here."""
         names = (tensor.name for tensor in self.tensors)
         return kind_of(self.text("general.type"), self.architecture, names, has_tensors=has_tensors)
-
-    @property
-    def tail_size_bytes(self) -> int:
-        """Bytes after the last tensor (or after the header of a file without tensors): its padding, if any."""
-        return self.file_size_bytes - self.last_byte
 
     @property
     def last_byte(self) -> int:

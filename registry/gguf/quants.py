@@ -7,6 +7,7 @@ signalling NaNs) decode to the result of the arithmetic, without a warning.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -20,6 +21,10 @@ Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 
 CHUNK_ELEMENTS = 1 << 16
 """Values per call of a kernel: so few that its scratch arrays stay in the cache (4 times faster than 512 Ki)."""
+
+PIECE_ELEMENTS = 1 << 18
+"""Values in one step of decoding. The limit is necessary: a chunk of 1-bit weights is twenty times as large in
+float32."""
 
 ENCODED_TOGETHER = 256
 """The values of the largest block. No encoder without an importance matrix looks at others."""
@@ -57,13 +62,23 @@ def decode(data: bytes | bytearray | memoryview, dtype: DType) -> Floats:
         bits <<= np.uint32(16)  # in place: allocating a second array takes as long as the shift
         return bits.view(np.float32)
     plain = _PLAIN.get(dtype.name)
-    if plain is None:
-        return _dequantize_blocks(np.frombuffer(data, np.uint8), dtype)
-    values = np.frombuffer(data, plain)
-    with np.errstate(invalid="ignore"):  # a signalling NaN in F16
-        if dtype.name in _WIDE:
-            return values.astype(np.float64, copy=False)
-        return values.astype(np.float32, copy=False)
+    if plain is not None:
+        with np.errstate(invalid="ignore"):  # a signalling NaN in F16
+            numbers = np.frombuffer(data, plain)
+            if dtype.name in _WIDE:
+                return numbers.astype(np.float64, copy=False)
+            return numbers.astype(np.float32, copy=False)
+    if not _has_kernel(dtype, "dequantize"):
+        raise UnsupportedDType(f"no kernel reads the values of tensor type {dtype.name}")
+    kernels, types = _package()
+    blocks = np.frombuffer(data, np.uint8)
+    chunk_bytes = CHUNK_ELEMENTS // dtype.block_elements * dtype.block_bytes
+    values = np.empty(blocks.size // dtype.block_bytes * dtype.block_elements, np.float32)
+    with np.errstate(all="ignore"):
+        for index, start in enumerate(range(0, blocks.size, chunk_bytes)):
+            part = kernels.dequantize(blocks[start : start + chunk_bytes], types[dtype.name])
+            values[index * CHUNK_ELEMENTS : index * CHUNK_ELEMENTS + part.size] = part
+    return values
 
 
 def dequantize(data: bytes | bytearray | memoryview, dtype: DType) -> NDArray[np.float32]:
@@ -76,6 +91,30 @@ def dequantize(data: bytes | bytearray | memoryview, dtype: DType) -> NDArray[np
     if values.dtype == np.float32:
         return values.astype(np.float32, copy=False)
     return _saturated(values, FLOAT32_MAX).astype(np.float32)
+
+
+def whole_blocks(pieces: Iterable[bytes | bytearray | memoryview], dtype: DType) -> Iterator[memoryview]:
+    """Yield the consecutive bytes of a tensor in other pieces: whole blocks with at most PIECE_ELEMENTS values.
+
+    The given pieces may have any length. One of them is not used after the next one is requested, so all may share a
+    buffer. Together they must be whole blocks of `dtype`.
+    """
+    most_bytes = max(1, PIECE_ELEMENTS // dtype.block_elements) * dtype.block_bytes
+    rest = b""
+    for piece in pieces:
+        view = memoryview(piece)
+        if rest:
+            missing = dtype.block_bytes - len(rest)
+            rest += bytes(view[:missing])
+            if len(rest) < dtype.block_bytes:
+                continue
+            yield memoryview(rest)
+            view = view[missing:]
+        whole = len(view) - len(view) % dtype.block_bytes
+        for begin in range(0, whole, most_bytes):
+            yield view[begin : min(begin + most_bytes, whole)]
+        rest = bytes(view[whole:])
+    assert not rest
 
 
 def quantize(values: Floats, dtype: DType) -> bytes:
@@ -93,8 +132,20 @@ def quantize(values: Floats, dtype: DType) -> bytes:
         if dtype.name == "F16":
             return _saturated(values, FLOAT16_MAX).astype("<f2").tobytes()
         if dtype.name == "BF16":
-            return _bfloat16(_saturated(values, BFLOAT16_MAX).astype(np.float32, copy=False)).tobytes()
-        return _quantize_blocks(_saturated(values, FLOAT32_MAX).astype(np.float32, copy=False), dtype)
+            single = _saturated(values, BFLOAT16_MAX).astype(np.float32, copy=False)
+            bits = single.view(np.uint32)
+            rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+            quiet = (bits >> np.uint32(16)) | np.uint32(0x40)  # a NaN becomes a quiet NaN, as in ggml
+            return np.where(np.isnan(single), quiet, rounded).astype("<u2").tobytes()
+    if not _has_kernel(dtype, "quantize"):
+        raise UnsupportedDType(f"no kernel writes values as tensor type {dtype.name}")
+    kernels, types = _package()
+    with np.errstate(all="ignore"):
+        single = _saturated(values, FLOAT32_MAX).astype(np.float32, copy=False)
+        return b"".join(
+            kernels.quantize(single[start : start + CHUNK_ELEMENTS], types[dtype.name]).tobytes()
+            for start in range(0, single.size, CHUNK_ELEMENTS)
+        )
 
 
 def can_encode(dtype: DType) -> bool:
@@ -124,41 +175,6 @@ def _saturated(values: Floats, limit: float) -> Floats:
     bound = values.dtype.type(limit)
     clipped: Floats = np.where(np.isinf(values), values, np.clip(values, -bound, bound))
     return clipped
-
-
-def _bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return the upper halves of `values`, rounded to nearest even. A NaN becomes a quiet NaN, as in ggml."""
-    bits = values.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
-    return np.where(np.isnan(values), quiet, rounded).astype("<u2")
-
-
-def _dequantize_blocks(blocks: NDArray[np.uint8], dtype: DType) -> NDArray[np.float32]:
-    if not _has_kernel(dtype, "dequantize"):
-        raise UnsupportedDType(f"no kernel reads the values of tensor type {dtype.name}")
-    kernels, types = _package()
-    kind = types[dtype.name]
-    chunk_bytes = CHUNK_ELEMENTS // dtype.block_elements * dtype.block_bytes
-    values = np.empty(blocks.size // dtype.block_bytes * dtype.block_elements, np.float32)
-    with np.errstate(all="ignore"):
-        for index, start in enumerate(range(0, blocks.size, chunk_bytes)):
-            part = kernels.dequantize(blocks[start : start + chunk_bytes], kind)
-            values[index * CHUNK_ELEMENTS : index * CHUNK_ELEMENTS + part.size] = part
-    return values
-
-
-def _quantize_blocks(values: NDArray[np.float32], dtype: DType) -> bytes:
-    if not _has_kernel(dtype, "quantize"):
-        raise UnsupportedDType(f"no kernel writes values as tensor type {dtype.name}")
-    kernels, types = _package()
-    kind = types[dtype.name]
-    with np.errstate(all="ignore"):
-        parts = [
-            kernels.quantize(values[start : start + CHUNK_ELEMENTS], kind).tobytes()
-            for start in range(0, values.size, CHUNK_ELEMENTS)
-        ]
-    return b"".join(parts)
 
 
 @cache

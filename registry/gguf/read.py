@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from math import prod
 from typing import NamedTuple, NoReturn
 
@@ -27,7 +28,6 @@ from organs.registry.gguf.types import (
     SIZE_MAX,
     VALUE_MAX,
     VERSIONS_READ,
-    DType,
     ValueType,
     dtype_at,
 )
@@ -91,17 +91,11 @@ class Cursor:
 
     def u32(self, field: str) -> int:
         """Read the next unsigned 32-bit number."""
-        position = self._reserve(4, field)
-        self._position = position + 4
-        value: int = self.layouts.u32.unpack_from(self._window, position)[0]
-        return value
+        return self.unpack(self.layouts.u32, field)[0]
 
     def u64(self, field: str) -> int:
         """Read the next unsigned 64-bit number."""
-        position = self._reserve(8, field)
-        self._position = position + 8
-        value: int = self.layouts.u64.unpack_from(self._window, position)[0]
-        return value
+        return self.unpack(self.layouts.u64, field)[0]
 
     def unpack(self, layout: struct.Struct, field: str) -> tuple[int, ...]:
         """Read the next numbers in a fixed layout."""
@@ -178,7 +172,13 @@ def read_header(source: ByteSource) -> Header:
     data_offset = padded(end, alignment)
     tensors = _placed(cursor, entries, alignment, source.size_bytes - data_offset)
     header = Header(version, alignment, fields, tensors, end, data_offset, source.size_bytes, is_big_endian)
-    _check_extent(cursor, header)
+    last, name = header.last_byte, tensors[-1].name if tensors else "header"
+    if source.size_bytes < last:
+        missing = last - source.size_bytes
+        cursor.refuse(name, f"the file is {missing} bytes short: {last} are announced", source.size_bytes)
+    if source.size_bytes > padded(last, alignment):
+        end = padded(last, alignment)
+        cursor.refuse(name, f"{source.size_bytes - end} bytes follow the last tensor and its padding", end)
     return header
 
 
@@ -246,7 +246,19 @@ def _read_value(cursor: Cursor, key: str, room: int) -> Field:
     if kind is ValueType.ARRAY:
         return _read_array_span(cursor, key)
     if kind is ValueType.STRING:
-        return _read_string(cursor, key, room)
+        begin = cursor.offset
+        size = cursor.u64(key)
+        if size > VALUE_MAX:
+            cursor.refuse(key, f"a string of {size} bytes is over the limit of {VALUE_MAX}", begin)
+        offset = cursor.offset
+        text: str | bytes | None = None
+        if size > room:
+            cursor.skip(size, key)
+        else:
+            text = cursor.take(size, key)
+            with suppress(UnicodeDecodeError):
+                text = text.decode("utf-8")
+        return Field(key, ValueType.STRING, None, 1, offset, size, text, cursor.is_big_endian)
     offset, size = cursor.offset, SCALAR_SIZES[kind]
     value: Scalar = cursor.layouts.scalars[kind].unpack(cursor.take(size, key))[0]
     if kind is ValueType.BOOL and value in (0, 1):
@@ -261,24 +273,6 @@ def _value_type(cursor: Cursor, key: str) -> ValueType:
         return ValueType(number)
     except ValueError:
         cursor.refuse(key, f"value type {number} is unknown", begin)
-
-
-def _read_string(cursor: Cursor, key: str, room: int) -> Field:
-    begin = cursor.offset
-    size = cursor.u64(key)
-    if size > VALUE_MAX:
-        cursor.refuse(key, f"a string of {size} bytes is over the limit of {VALUE_MAX}", begin)
-    offset = cursor.offset
-    if size > room:
-        cursor.skip(size, key)
-        return Field(key, ValueType.STRING, None, 1, offset, size, None, cursor.is_big_endian)
-    raw = cursor.take(size, key)
-    value: str | bytes
-    try:
-        value = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        value = raw
-    return Field(key, ValueType.STRING, None, 1, offset, size, value, cursor.is_big_endian)
 
 
 def _read_array_span(cursor: Cursor, key: str) -> Field:
@@ -327,11 +321,28 @@ def _read_entries(cursor: Cursor, count: int) -> list[_Entry]:
     entries: list[_Entry] = []
     names: set[str] = set()
     for index in range(count):
-        entry = _read_entry(cursor, index)
-        if entry.name in names:
-            cursor.refuse(entry.name, "two tensors have this name", entry.begin)
-        names.add(entry.name)
-        entries.append(entry)
+        begin = cursor.offset
+        size = cursor.u64(f"tensor {index}")
+        if not 1 <= size <= NAME_MAX_BYTES:
+            reason = f"a tensor name has 1 to {NAME_MAX_BYTES} bytes, but this one has {size}"
+            cursor.refuse(f"tensor {index}", reason, begin)
+        raw = cursor.take(size, f"tensor {index}")
+        if not _PRINTABLE.fullmatch(raw):
+            cursor.refuse(f"tensor {index}", f"a tensor name is printable ASCII, this one is {raw!r}", begin)
+        name = raw.decode("ascii")
+        dimensions = cursor.u32(name)
+        if not 1 <= dimensions <= DIMENSIONS_MAX:
+            cursor.refuse(name, f"{dimensions} dimensions; 1 to {DIMENSIONS_MAX} are allowed", begin)
+        shape = cursor.unpack(cursor.layouts.dimensions[dimensions], name)
+        dtype_id, offset = cursor.unpack(cursor.layouts.type_and_offset, name)
+        if 0 in shape:
+            cursor.refuse(name, "a dimension is 0: there is nothing to store", begin)
+        if prod(shape) > SIZE_MAX:
+            cursor.refuse(name, f"the shape {shape} has more elements than any file can hold", begin)
+        if name in names:
+            cursor.refuse(name, "two tensors have this name", begin)
+        names.add(name)
+        entries.append(_Entry(name, shape, dtype_id, offset, begin))
     return entries
 
 
@@ -341,73 +352,25 @@ def _placed(cursor: Cursor, entries: Sequence[_Entry], alignment: int, data_byte
     expected = 0
     ends = (*(entry.offset for entry in entries[1:]), data_bytes)
     for (name, shape, dtype_id, offset, begin), end in zip(entries, ends, strict=False):
+        if offset % alignment:
+            cursor.refuse(name, f"its offset {offset} is not a multiple of the alignment {alignment}", begin)
         if offset != expected:
-            cursor.refuse(name, _offset_reason(offset, expected, alignment), begin)
+            problem = "overlaps the tensor before it" if offset < expected else "leaves a hole before it"
+            cursor.refuse(name, f"its offset {offset} {problem}: it must be {expected}", begin)
         try:
             dtype = dtype_at(dtype_id, prod(shape), end - offset, alignment, cursor.is_big_endian)
         except UnsupportedDType as error:
             cursor.refuse(name, str(error), begin)
-        _check_size(cursor, name, shape, dtype, begin)
+        if shape[0] % dtype.block_elements and dtype.is_sized:
+            reason = f"the row length {shape[0]} is not a multiple of {dtype.name}'s block of {dtype.block_elements}"
+            cursor.refuse(name, reason, begin)
+        if dtype.size_bytes(prod(shape)) > SIZE_MAX:
+            cursor.refuse(name, f"the shape {shape} is larger than any file", begin)
         tensors.append(TensorInfo(name, shape, dtype, offset))
         expected += padded(tensors[-1].size_bytes, alignment)
         if expected > SIZE_MAX:
             cursor.refuse(name, "the tensors are larger than any file", begin)
     return tuple(tensors)
-
-
-def _offset_reason(offset: int, expected: int, alignment: int) -> str:
-    if offset % alignment:
-        return f"its offset {offset} is not a multiple of the alignment {alignment}"
-    problem = "overlaps the tensor before it" if offset < expected else "leaves a hole before it"
-    return f"its offset {offset} {problem}: it must be {expected}"
-
-
-def _read_entry(cursor: Cursor, index: int) -> _Entry:
-    begin = cursor.offset
-    size = cursor.u64(f"tensor {index}")
-    if not 1 <= size <= NAME_MAX_BYTES:
-        cursor.refuse(
-            f"tensor {index}", f"a tensor name has 1 to {NAME_MAX_BYTES} bytes, but this one has {size}", begin
-        )
-    raw = cursor.take(size, f"tensor {index}")
-    if not _PRINTABLE.fullmatch(raw):
-        cursor.refuse(f"tensor {index}", f"a tensor name is printable ASCII, this one is {raw!r}", begin)
-    name = raw.decode("ascii")
-    dimensions = cursor.u32(name)
-    if not 1 <= dimensions <= DIMENSIONS_MAX:
-        cursor.refuse(name, f"{dimensions} dimensions; 1 to {DIMENSIONS_MAX} are allowed", begin)
-    shape = cursor.unpack(cursor.layouts.dimensions[dimensions], name)
-    dtype_id, offset = cursor.unpack(cursor.layouts.type_and_offset, name)
-    _check_shape(cursor, name, shape, begin)
-    return _Entry(name, shape, dtype_id, offset, begin)
-
-
-def _check_shape(cursor: Cursor, name: str, shape: tuple[int, ...], begin: int) -> None:
-    elements = 1
-    for length in shape:
-        if length < 1:
-            cursor.refuse(name, "a dimension is 0: there is nothing to store", begin)
-        elements *= length
-        if elements > SIZE_MAX:
-            cursor.refuse(name, f"the shape {shape} has more elements than any file can hold", begin)
-
-
-def _check_size(cursor: Cursor, name: str, shape: tuple[int, ...], dtype: DType, begin: int) -> None:
-    if shape[0] % dtype.block_elements and dtype.is_sized:
-        reason = f"the row length {shape[0]} is not a multiple of {dtype.name}'s block of {dtype.block_elements}"
-        cursor.refuse(name, reason, begin)
-    if dtype.size_bytes(prod(shape)) > SIZE_MAX:
-        cursor.refuse(name, f"the shape {shape} is larger than any file", begin)
-
-
-def _check_extent(cursor: Cursor, header: Header) -> None:
-    size, last = header.file_size_bytes, header.last_byte
-    name = header.tensors[-1].name if header.tensors else "header"
-    if size < last:
-        cursor.refuse(name, f"the file is {last - size} bytes short: {last} are announced", size)
-    end = padded(last, header.alignment)
-    if size > end:
-        cursor.refuse(name, f"{size - end} bytes follow the last tensor and its padding", end)
 
 
 TAGS_KEY = "general.tags"

@@ -199,7 +199,15 @@ def cut(
     `header`, read from `source`, has all metadata; `tensors` are all tensors in order. Returns None if all tensors fit
     into one file, which is then not a shard. Raises NotAssemblable for more than SHARDS_MAX shards.
     """
-    groups = _groups(tensors, shard_bytes, header.alignment)
+    groups: list[list[TensorSpec]] = [[]]
+    filled_bytes = 0
+    for tensor in tensors:
+        size_bytes = padded(tensor.size_bytes, header.alignment)
+        if groups[-1] and filled_bytes + size_bytes > shard_bytes:
+            groups.append([])
+            filled_bytes = 0
+        groups[-1].append(tensor)
+        filled_bytes += size_bytes
     if len(groups) == 1:
         return None
     if len(groups) > SHARDS_MAX:
@@ -222,16 +230,3 @@ def cut(
 def whole_metadata(source: ByteSource, header: Header) -> list[Metadata]:
     """Return the metadata of a file, byte for byte, without the keys of a split set."""
     return [carry_over(source, field) for field in header.fields if field.key not in SPLIT_KEYS]
-
-
-def _groups(tensors: Sequence[TensorSpec], shard_bytes: int, alignment: int) -> list[list[TensorSpec]]:
-    groups: list[list[TensorSpec]] = [[]]
-    filled = 0
-    for tensor in tensors:
-        size = padded(tensor.size_bytes, alignment)
-        if groups[-1] and filled + size > shard_bytes:
-            groups.append([])
-            filled = 0
-        groups[-1].append(tensor)
-        filled += size
-    return groups

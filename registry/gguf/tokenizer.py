@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from organs.registry.anatomy import TOKEN_EMBEDDING, place_of
-from organs.registry.gguf.header import ByteSource, Field, Header, TensorSpec
+from organs.registry.gguf.header import ByteSource, Header, TensorSpec
 from organs.registry.gguf.read import read_array
 from organs.registry.gguf.types import ValueType
 
@@ -51,7 +51,16 @@ def tokenizer_reasons(source: ByteSource, header: Header) -> list[str]:
             reasons.append(f"{key} has {field.count} elements for {tokens.count} tokens: loaders read past its end")
     if tokens.size_bytes > VOCABULARY_MAX_BYTES:
         reasons.append(f"{TOKENS_KEY} takes {tokens.size_bytes} bytes, over the limit of {VOCABULARY_MAX_BYTES}")
-    return reasons or _byte_token_reasons(source, tokens, types)
+    if reasons or types is None:
+        return reasons
+    # Only one type for each token is read, even if the file has more types. Most vocabularies have no byte tokens.
+    kinds = np.frombuffer(source.read_at(types.offset, 4 * tokens.count), dtype="<u4")
+    byte_tokens = np.flatnonzero(kinds == BYTE_TOKEN_TYPE)
+    strings = read_array(source, tokens) if len(byte_tokens) else []
+    bad = [strings[index] for index in byte_tokens if not _BYTE_TOKEN.fullmatch(strings[index])]
+    if bad:
+        reasons = [f"{len(bad)} byte tokens are not bytes, for example {bad[0][:40]!r}: loaders use them as an index"]
+    return reasons
 
 
 def embedding_faults(header: Header, tensors: Iterable[TensorSpec]) -> Iterator[str]:
@@ -64,20 +73,3 @@ def embedding_faults(header: Header, tensors: Iterable[TensorSpec]) -> Iterator[
         if rows != tokens.count and place_of(tensor.name) == TOKEN_EMBEDDING:
             subject = f"its embedding {tensor.name} has {rows:,} rows"
             yield f"{subject}, but the vocabulary {tokens.count:,} tokens: runtimes refuse it"
-
-
-def _byte_token_reasons(source: ByteSource, tokens: Field, types: Field | None) -> list[str]:
-    if types is None:
-        return []
-    # Only one type for each token is read, even if the file has more types. Most vocabularies have no byte tokens.
-    kinds = np.frombuffer(source.read_at(types.offset, 4 * tokens.count), dtype="<u4")
-    byte_tokens = np.flatnonzero(kinds == BYTE_TOKEN_TYPE)
-    strings = read_array(source, tokens) if len(byte_tokens) else []
-    bad = [strings[index] for index in byte_tokens if not _is_byte(strings[index])]
-    if not bad:
-        return []
-    return [f"{len(bad)} byte tokens are not bytes, for example {bad[0][:40]!r}: loaders use them as an index"]
-
-
-def _is_byte(token: bytes) -> bool:
-    return _BYTE_TOKEN.fullmatch(token) is not None

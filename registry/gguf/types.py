@@ -1,4 +1,4 @@
-"""Constants of GGUF: value types, tensor types (dtypes), and the limits of the reader.
+"""Constants of GGUF: value types, tensor types (dtypes), file types, and the limits of the reader.
 
 Numbers are from the GGUF specification and ggml's type table; block sizes are from the `gguf` package.
 """
@@ -6,6 +6,9 @@ Numbers are from the GGUF specification and ggml's type table; block sizes are f
 from __future__ import annotations
 
 import re
+import struct
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -67,19 +70,7 @@ SCALAR_FORMATS: dict[ValueType, str] = {
     ValueType.INT64: "<q",
     ValueType.FLOAT64: "<d",
 }
-SCALAR_SIZES: dict[ValueType, int] = {
-    ValueType.UINT8: 1,
-    ValueType.INT8: 1,
-    ValueType.UINT16: 2,
-    ValueType.INT16: 2,
-    ValueType.UINT32: 4,
-    ValueType.INT32: 4,
-    ValueType.FLOAT32: 4,
-    ValueType.BOOL: 1,
-    ValueType.UINT64: 8,
-    ValueType.INT64: 8,
-    ValueType.FLOAT64: 8,
-}
+SCALAR_SIZES = {kind: struct.calcsize(form) for kind, form in SCALAR_FORMATS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +203,81 @@ def foreign_dtype(dtype_id: int, elements: int, size_bytes: int) -> DType:
 def big_endian(dtype: DType) -> DType:
     """Return the dtype of a tensor of `dtype` in a big-endian file: `F32_BE`."""
     return dtype if dtype.is_foreign else replace(dtype, name=dtype.name + BIG_ENDIAN, is_foreign=True)
+
+
+FILE_TYPES: dict[int | None, str] = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4",
+}
+"""Names of the values of `general.file_type`."""
+FILE_TYPE_KEY = "general.file_type"
+
+_MIXTURES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+_FILE_TYPE_NUMBERS = {name: number for number, name in FILE_TYPES.items()}
+_VARIANT = re.compile(r"(Q\d_K)_[SML]")
+_IQ = re.compile(r"IQ\d")
+
+
+def file_type_of(dtype: str) -> int | None:
+    """Return the file type of a file whose bytes are mostly `dtype`; None if no file type is known for `dtype`."""
+    return _FILE_TYPE_NUMBERS.get(_MIXTURES.get(dtype, dtype))
+
+
+def parse_file_type(text: str) -> int | None:
+    """Return the file type in a text from outside; None if it is not one."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else None
+
+
+def main_dtype(sizes: Iterable[tuple[str, int]]) -> str:
+    """Return the dtype with the most bytes; if two have the same number of bytes, the first by name."""
+    totals: Counter[str] = Counter()
+    for dtype, size_bytes in sizes:
+        totals[dtype] += size_bytes
+    return min(totals, key=lambda name: (-totals[name], name), default="")
+
+
+def quantisation(file_type: int | None, matrices: Iterable[tuple[str, int]]) -> str | None:
+    """Return the quantisation of a file with these `matrices`, each a dtype and a size; None for a file without them.
+
+    It is the stated `file_type` if matrices of its type are there, else the dtype with the most bytes. That one is less
+    exact: `Q4_K` may be Q4_K_S or Q4_K_M.
+    """
+    sizes = list(matrices)
+    dtypes = {dtype for dtype, _ in sizes}
+    stated = FILE_TYPES.get(file_type)
+    if stated is not None:
+        mixed = _IQ.match(stated)  # the types IQ mix several dtypes of as many bits
+        if any(dtype.startswith(mixed[0]) for dtype in dtypes) if mixed else _VARIANT.sub(r"\1", stated) in dtypes:
+            return stated
+    return main_dtype(sizes) or None

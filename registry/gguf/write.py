@@ -41,7 +41,10 @@ class KeyValue:
             return head + _encode_scalar(self.type, self.value)
         assert self.element_type is not None
         assert isinstance(self.value, Sequence)
-        return head + struct.pack("<IQ", self.element_type, len(self.value)) + _encode_elements(self)
+        head += struct.pack("<IQ", self.element_type, len(self.value))
+        if self.element_type is ValueType.STRING:
+            return head + b"".join(_encode_scalar(ValueType.STRING, text) for text in self.value)
+        return head + struct.pack(f"<{len(self.value)}{SCALAR_FORMATS[self.element_type][1]}", *self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,9 @@ def encode_header(
     pieces.extend(entry.encode() for entry in entries)
     offset = 0
     for tensor in tensors:
-        pieces.append(_encode_tensor(tensor, offset))
+        name, shape = tensor.name.encode("ascii"), tensor.shape
+        pieces.append(struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *shape))
+        pieces.append(struct.pack("<IQ", tensor.dtype.id, offset))
         offset += padded(tensor.size_bytes, alignment)
     header = b"".join(pieces)
     return header.ljust(padded(len(header), alignment), b"\0")
@@ -107,24 +112,9 @@ def write_file(
     return size
 
 
-def _encode_tensor(tensor: TensorSpec, offset: int) -> bytes:
-    name = tensor.name.encode("ascii")
-    dimensions = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
-    return struct.pack("<Q", len(name)) + name + dimensions + struct.pack("<IQ", tensor.dtype.id, offset)
-
-
 def _encode_scalar(kind: ValueType, value: object) -> bytes:
     if kind is ValueType.STRING:
         raw = value.encode("utf-8") if isinstance(value, str) else value
         assert isinstance(raw, bytes)
         return struct.pack("<Q", len(raw)) + raw
     return struct.pack(SCALAR_FORMATS[kind], value)
-
-
-def _encode_elements(entry: KeyValue) -> bytes:
-    assert entry.element_type is not None
-    assert isinstance(entry.value, Sequence)
-    if entry.element_type is ValueType.STRING:
-        return b"".join(_encode_scalar(ValueType.STRING, text) for text in entry.value)
-    letter = SCALAR_FORMATS[entry.element_type][1]
-    return struct.pack(f"<{len(entry.value)}{letter}", *entry.value)

@@ -12,36 +12,16 @@ A *sample* is the set of values that represent an organ. A *run* is a consecutiv
 submatrix of the spectral reading. *Signal* without another word before it is sin θ.
 """
 
-from organs.registry.measure.measurement import (
-    Measurement,
-    fingerprint,
-    measure,
-    read_fingerprint,
-    required_reads,
-)
+from organs.registry.measure.measurement import Measurement, measure, read_fingerprint, required_reads
 from organs.registry.measure.nonfinite import count_nonfinite, count_nonfinite_in
 from organs.registry.measure.sample import Read
-from organs.registry.measure.spectral import SpectralReading, spectral_reading
-from organs.registry.measure.zmeasure import (
-    Summary,
-    ZReading,
-    summarise,
-    zmeasure,
-)
 
 __all__ = [
     "Measurement",
     "Read",
-    "SpectralReading",
-    "Summary",
-    "ZReading",
     "count_nonfinite",
     "count_nonfinite_in",
-    "fingerprint",
     "measure",
     "read_fingerprint",
     "required_reads",
-    "spectral_reading",
-    "summarise",
-    "zmeasure",
 ]

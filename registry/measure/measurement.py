@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from organs.registry.fingerprints import VALUES, fingerprint_of
 from organs.registry.gguf.quants import Floats, can_dequantize, decode
 from organs.registry.gguf.types import DType
-from organs.registry.measure import spectral, zmeasure
 from organs.registry.measure.sample import (
     RUN_ELEMENTS,
-    Patches,
     Read,
     read_values,
     run_spans,
@@ -22,8 +19,10 @@ from organs.registry.measure.sample import (
     spectral_patches,
     spread,
 )
-from organs.registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
-from organs.registry.measure.zmeasure import summarise
+from organs.registry.measure.spectral import mean_reading, spectral_reading
+from organs.registry.measure.zmeasure import ZReading, summarise, zmeasure
+from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
+from organs.registry.similarity import VALUES, fingerprint_of
 
 
 def fingerprint(sample: Floats) -> bytes | None:
@@ -38,26 +37,16 @@ def fingerprint(sample: Floats) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(ZReading):
     """The measures of one organ, with their methods. A measure without a value is None; `reason` says why.
 
     The measures differ between machines by about 1e-6: compare them with a tolerance. Only the fingerprint is exact.
     """
 
-    method: str = zmeasure.METHOD
+    method: str = THETA_METHOD
     """The method of the Z-measure."""
     sample_size: int = 0
     """The number of values in the sample, including NaN and infinities."""
-    theta: float | None = None
-    """Degrees, 0 (noise) to 90 (signal)."""
-    magnitude: float | None = None
-    """|Z|: bits gained per doubling of the resolution."""
-    signal: float | None = None
-    """sin θ."""
-    entropy: float | None = None
-    kurtosis: float | None = None
-    coherence: float | None = None
-    reason: str | None = None
     nan_count: int = 0
     infinite_count: int = 0
     constant: bool = False
@@ -78,7 +67,7 @@ class Measurement:
     spectral_rows: int | None = None
     spectral_columns: int | None = None
     fingerprint: bytes | None = None
-    """The data of `registry.fingerprints`; None for fewer than 256 values."""
+    """The fingerprint (`registry.similarity`); None for fewer than 256 values."""
     nonfinite: int | None = None
     """The number of NaN and infinite values in all the data; None from `measure`, which only reads the sample."""
 
@@ -95,22 +84,24 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
     runs = sample_runs(math.prod(shape))
     all_values = read_values(read, runs, dtype) if len(runs) == 1 else None
     # The spectrum comes first. Its scratch space is then free for the sample, and fewer new pages are used.
-    spectrum = _spectrum(read, patches, dtype, all_values) if patches else None
+    spectrum = None
+    if patches:
+        readings = []
+        for expert in patches.experts:
+            if all_values is None:
+                matrix = read_values(read, patches.runs(expert), dtype).reshape(len(patches.rows), patches.columns)
+            else:
+                stack = all_values.reshape(-1, patches.matrix_rows, patches.matrix_columns)
+                matrix = stack[expert][list(patches.rows), : patches.columns]
+            readings.append(spectral_reading(matrix, overwrite=True))
+        spectrum = mean_reading(readings)
     sample = read_values(read, runs, dtype) if all_values is None else all_values
     summary = summarise(sample)
     if not summary.ascending.size:
         spectrum = None  # without finite values it has no meaning: NaN and infinities were replaced by 0
-    reading = zmeasure.zmeasure(summary)
     return Measurement(
-        method=zmeasure.METHOD,
+        **asdict(zmeasure(summary)),
         sample_size=summary.sample_size,
-        theta=reading.theta,
-        magnitude=reading.magnitude,
-        signal=reading.signal,
-        entropy=reading.entropy,
-        kurtosis=reading.kurtosis,
-        coherence=reading.coherence,
-        reason=reading.reason,
         nan_count=summary.nan_count,
         infinite_count=summary.infinite_count,
         constant=summary.constant,
@@ -118,7 +109,7 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         standard_deviation=summary.standard_deviation,
         minimum=summary.minimum,
         maximum=summary.maximum,
-        spectral_method=spectral.METHOD if patches else None,
+        spectral_method=SPECTRAL_METHOD if patches else None,
         spectral_signal=spectrum.signal if spectrum else None,
         stable_rank=spectrum.stable_rank if spectrum else None,
         effective_rank=spectrum.effective_rank if spectrum else None,
@@ -133,23 +124,17 @@ def read_fingerprint(read: Read, shape: Sequence[int], dtype: DType) -> bytes | 
 
     None for fewer values, and for a dtype without a kernel.
     """
-    sample = sum(count for _, count in sample_runs(math.prod(shape)))
+    runs = sample_runs(math.prod(shape))
+    sample = sum(count for _, count in runs)
     if sample < VALUES or not can_dequantize(dtype):
         return None
-    places = [_place_in_tensor(math.prod(shape), place) for place in spread(sample, VALUES)]
+    places: Sequence[int] = spread(sample, VALUES)
+    if len(runs) > 1:  # positions in the sample become positions in the tensor
+        places = [runs[place // RUN_ELEMENTS][0] + place % RUN_ELEMENTS for place in places]
     size = dtype.block_elements
     blocks = b"".join(read(place // size * dtype.block_bytes, dtype.block_bytes) for place in places)
     values = decode(blocks, dtype).reshape(VALUES, size)
     return fingerprint(values[np.arange(VALUES), [place % size for place in places]])
-
-
-def _place_in_tensor(element_count: int, place: int) -> int:
-    """Return the position in the tensor of a position in its sample."""
-    runs = sample_runs(element_count)
-    if len(runs) == 1:
-        return place
-    index, offset = divmod(place, RUN_ELEMENTS)
-    return runs[index][0] + offset
 
 
 def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int], ...]:
@@ -165,16 +150,3 @@ def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int],
     if patches is not None and len(runs) > 1:
         runs = [run for expert in patches.experts for run in patches.runs(expert)] + runs
     return run_spans(tuple(runs), dtype)
-
-
-def _spectrum(read: Read, patches: Patches, dtype: DType, all_values: Floats | None) -> SpectralReading:
-    """Return the mean spectral reading of the patches; they are cut from `all_values` unless it is None."""
-    readings = []
-    for expert in patches.experts:
-        if all_values is None:
-            matrix = read_values(read, patches.runs(expert), dtype).reshape(len(patches.rows), patches.columns)
-        else:
-            stack = all_values.reshape(-1, patches.matrix_rows, patches.matrix_columns)
-            matrix = stack[expert][list(patches.rows), : patches.columns]
-        readings.append(spectral_reading(matrix, overwrite=True))
-    return mean_reading(readings)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from organs.registry.gguf.quants import can_dequantize, decode
+from organs.registry.gguf.quants import can_dequantize, decode, whole_blocks
 from organs.registry.gguf.types import DType
 
 Data = bytes | bytearray | memoryview
@@ -59,26 +59,11 @@ def count_nonfinite(data: Data, dtype: DType) -> int:
 def count_nonfinite_in(pieces: Iterable[Data], dtype: DType) -> int:
     """Return the number of NaN and infinite values in `pieces`, the consecutive bytes of a tensor.
 
-    Pieces may have any length: a block that is split between pieces is joined. A piece is not used after the next one
-    is requested, so all may share one buffer. Together the pieces must be whole blocks of `dtype`.
+    See `registry.gguf.quants.whole_blocks` on the pieces.
     """
     if dtype.is_foreign:
         return sum(count_nonfinite(piece, dtype) for piece in pieces)
-    count, partial = 0, b""
-    for piece in pieces:
-        view = memoryview(piece)
-        if partial:
-            missing = dtype.block_bytes - len(partial)
-            partial += bytes(view[:missing])
-            view = view[missing:]
-            if len(partial) < dtype.block_bytes:
-                continue
-            count += count_nonfinite(partial, dtype)
-        size = len(view) // dtype.block_bytes * dtype.block_bytes
-        count += count_nonfinite(view[:size], dtype)
-        partial = bytes(view[size:])
-    assert not partial
-    return count
+    return sum(count_nonfinite(blocks, dtype) for blocks in whole_blocks(pieces, dtype))
 
 
 def _count(data: memoryview, dtype: DType) -> int:

@@ -13,12 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import Floats
-from organs.registry.measures import SPECTRAL_METHOD
-
-METHOD = SPECTRAL_METHOD
 
 STEPS_BEGIN, STEPS_FULL = 2.0, 4.0
 """Tracy-Widom steps above the edge between which an eigenvalue's weight rises from 0 to 1."""
@@ -50,16 +46,28 @@ def spectral_reading(matrix: Floats, overwrite: bool = False) -> SpectralReading
     finite, low, high = _replace_nonfinite(matrix)
     if low == high:
         return SpectralReading(0.0, 0.0, 0.0)
-    centred = _centred(finite, max(abs(low), abs(high)), overwrite and finite.flags.writeable)
+    exponent = int(np.frexp(max(abs(low), abs(high)))[1])  # squares must not leave the range of the dtype
+    scaled = finite if abs(exponent) <= SAFE_EXPONENTS[finite.dtype] else np.ldexp(finite, -exponent)
+    mean = scaled.dtype.type(scaled.mean(dtype=np.float64))
+    centred = np.subtract(scaled, mean, out=scaled if overwrite and finite.flags.writeable else None)
     wide = centred if centred.shape[0] <= centred.shape[1] else centred.T
     products = wide @ wide.T
     eigenvalues = np.maximum(np.linalg.eigvalsh(products.astype(np.float64)), 0.0)
     energy = float(eigenvalues.sum())
     rows, columns = wide.shape
-    edge, step = _edge_and_step(energy, rows, columns)
+    # The Marchenko-Pastur edge and the Tracy-Widom step for the eigenvalues of A Aᵀ. I. M. Johnstone, "On the
+    # distribution of the largest eigenvalue in principal components analysis" (2001): centre (√n + √m)², step
+    # (√n + √m)(1/√n + 1/√m)^(1/3), for entries of variance 1.
+    variance = energy / (rows * columns)
+    sides = math.sqrt(rows) + math.sqrt(columns)
+    edge = variance * sides * sides
+    step = variance * (sides * (1 / math.sqrt(rows) + 1 / math.sqrt(columns)) ** (1 / 3))
     weights = ((eigenvalues - edge) / step - STEPS_BEGIN) / (STEPS_FULL - STEPS_BEGIN)
     above = float(eigenvalues @ np.clip(weights, 0.0, 1.0))
-    return SpectralReading(above / energy, energy / float(eigenvalues[-1]), _effective_rank(eigenvalues))
+    singular = np.sqrt(eigenvalues)
+    shares = singular[singular > 0.0] / singular.sum()
+    effective_rank = math.exp(-float(shares @ np.log(shares)))
+    return SpectralReading(above / energy, energy / float(eigenvalues[-1]), effective_rank)
 
 
 def mean_reading(readings: Sequence[SpectralReading]) -> SpectralReading:
@@ -70,13 +78,6 @@ def mean_reading(readings: Sequence[SpectralReading]) -> SpectralReading:
         math.fsum(reading.stable_rank for reading in readings) / len(readings),
         math.fsum(reading.effective_rank for reading in readings) / len(readings),
     )
-
-
-def _effective_rank(eigenvalues: NDArray[np.float64]) -> float:
-    """Return exp of the entropy of the singular values, whose squares are the eigenvalues; at least one is above 0."""
-    singular = np.sqrt(eigenvalues)
-    shares = singular[singular > 0.0] / singular.sum()
-    return math.exp(-float(shares @ np.log(shares)))
 
 
 def _replace_nonfinite(matrix: Floats) -> tuple[Floats, float, float]:
@@ -95,23 +96,3 @@ def _replace_nonfinite(matrix: Floats) -> tuple[Floats, float, float]:
     # Halves are summed, because the sum of entries near the end of float64's range would overflow.
     mean = 2.0 * (entries / (2.0 * entries.size)).sum()
     return np.where(is_finite, matrix, matrix.dtype.type(mean)), float(entries.min()), float(entries.max())
-
-
-def _centred(matrix: Floats, peak: float, overwrite: bool) -> Floats:
-    """Return the matrix minus its mean; scaled by a power of two if squares could leave the dtype's range."""
-    exponent = int(np.frexp(peak)[1])
-    scaled = matrix if abs(exponent) <= SAFE_EXPONENTS[matrix.dtype] else np.ldexp(matrix, -exponent)
-    mean = scaled.dtype.type(scaled.mean(dtype=np.float64))
-    return np.subtract(scaled, mean, out=scaled if overwrite else None)
-
-
-def _edge_and_step(energy: float, rows: int, columns: int) -> tuple[float, float]:
-    """Return the Marchenko-Pastur edge and the Tracy-Widom step for the eigenvalues of A Aᵀ.
-
-    I. M. Johnstone, "On the distribution of the largest eigenvalue in principal components analysis" (2001): centre
-    (√n + √m)², step (√n + √m)(1/√n + 1/√m)^(1/3), for entries of variance 1.
-    """
-    variance = energy / (rows * columns)
-    sides = math.sqrt(rows) + math.sqrt(columns)
-    step = sides * (1 / math.sqrt(rows) + 1 / math.sqrt(columns)) ** (1 / 3)
-    return variance * sides * sides, variance * step

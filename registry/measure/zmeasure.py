@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import Floats
-from organs.registry.measures import THETA_METHOD
 
 SAFE_EXPONENT = 150
 """For numbers within 2^±150, sums of fourth powers of them and of their differences stay within float64.
@@ -107,20 +106,18 @@ def _sorted_bfloat16(values: Floats) -> Floats | None:
     bits = values.view(np.uint32)
     if (bits & np.uint32(0xFFFF)).any():
         return None
-    keys = _inverted_if_negative((bits >> np.uint32(16)).astype(np.uint16).view(np.int16))
+
+    def inverted_if_negative(codes: NDArray[np.int16]) -> NDArray[np.int16]:
+        """Invert all bits of negative values but the sign: integers then have the order of the floats, and back."""
+        return codes ^ ((codes >> np.int16(15)) & np.int16(0x7FFF))
+
+    keys = inverted_if_negative((bits >> np.uint32(16)).astype(np.uint16).view(np.int16))
     keys.sort(kind="stable")  # radix
     if keys[-1] > BFLOAT16_INFINITY or keys[0] < ~BFLOAT16_INFINITY:
         return None
-    codes = _inverted_if_negative(keys).view(np.uint16)
+    codes = inverted_if_negative(keys).view(np.uint16)
     return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
-
-def _inverted_if_negative(codes: NDArray[np.int16]) -> NDArray[np.int16]:
-    """Invert all bits of negative values but the sign: the integers then have the order of the floats, and back."""
-    return codes ^ ((codes >> np.int16(15)) & np.int16(0x7FFF))
-
-
-METHOD = THETA_METHOD
 
 THETA_MIN_VALUES = 64
 """θ is not measured for fewer finite values."""
@@ -143,44 +140,58 @@ MAGNITUDE_BINS_MIN, MAGNITUDE_BINS_MAX = 16, 1024
 class ZReading:
     """A reading. A value that could not be measured is None; `reason` says why in a sentence."""
 
-    theta: float | None
-    """Degrees, 0 to 90."""
-    magnitude: float | None
+    theta: float | None = None
+    """Degrees, 0 (noise) to 90 (signal)."""
+    magnitude: float | None = None
     """|Z|, bits gained per doubling of the resolution: 1 for a smooth distribution, less for a few distinct values."""
-    signal: float | None
+    signal: float | None = None
     """sin θ."""
-    entropy: float | None
+    entropy: float | None = None
     """H, as a share of the maximum for the number of bins. It is an estimate, so it may be slightly above 1."""
-    kurtosis: float | None
+    kurtosis: float | None = None
     """Excess kurtosis k."""
-    coherence: float | None
+    coherence: float | None = None
     """Scale coherence c."""
-    reason: str | None
+    reason: str | None = None
 
 
 def zmeasure(summary: Summary) -> ZReading:
     """Return the Z-measure of a sample."""
     count = summary.ascending.size
     if count < THETA_MIN_VALUES:
-        reason = f"fewer than {THETA_MIN_VALUES} finite values"
-        return ZReading(None, None, None, None, None, None, reason)
+        return ZReading(reason=f"fewer than {THETA_MIN_VALUES} finite values")
     if summary.constant:
-        return ZReading(0.0, 0.0, 0.0, None, None, None, "every sampled value is the same")
+        return ZReading(0.0, 0.0, 0.0, reason="every sampled value is the same")
     assert summary.excess_kurtosis is not None
     bins = _power_of_two_below(count // VALUES_PER_BIN, BINS_MIN, BINS_MAX)
     finest = max(bins, _power_of_two_below(count // MAGNITUDE_VALUES_PER_BIN, BINS_MIN, MAGNITUDE_BINS_MAX))
     histogram = _histogram(summary.ascending, finest)
-    entropy = _entropy_bits(_coarser(histogram, bins)) / math.log2(bins)
-    coherence = _scale_coherence(summary.ascending)
-    theta = _theta(entropy, summary.excess_kurtosis, coherence)
+    entropy = _entropy_bits(histogram, bins) / math.log2(bins)
+    # The coefficient of variation of the gaps between evenly spaced order statistics (Vasicek's m-spacings).
+    gap_count = min(max(count // VALUES_PER_BIN, BINS_MIN), BINS_MAX)
+    gaps = np.diff(summary.ascending[np.arange(gap_count + 1) * (count - 1) // gap_count])
+    coherence = float(gaps.std() / gaps.mean())
+    scores = (
+        _score(entropy, ENTROPY_NOISE, ENTROPY_SIGNAL)
+        + _score(abs(summary.excess_kurtosis), KURTOSIS_NOISE, KURTOSIS_SIGNAL)
+        + _score(coherence, COHERENCE_NOISE, COHERENCE_SIGNAL)
+    )
+    theta = 90.0 * scores / 3
+    magnitude = None
+    if count >= MAGNITUDE_MIN_VALUES:
+        # The slope of the entropy in bits over log2 of the number of bins: least squares over all powers of two.
+        levels = np.arange(int(math.log2(MAGNITUDE_BINS_MIN)), int(math.log2(finest)) + 1)
+        entropies = np.array([_entropy_bits(histogram, 1 << int(level)) for level in levels])
+        offsets = levels - levels.mean()
+        magnitude = float(offsets @ entropies / (offsets @ offsets))
     return ZReading(
         theta=theta,
-        magnitude=_magnitude(histogram) if count >= MAGNITUDE_MIN_VALUES else None,
+        magnitude=magnitude,
         signal=math.sin(math.radians(theta)),
         entropy=entropy,
         kurtosis=summary.excess_kurtosis,
         coherence=coherence,
-        reason=None if count >= MAGNITUDE_MIN_VALUES else f"|Z| needs {MAGNITUDE_MIN_VALUES} finite values",
+        reason=None if magnitude is not None else f"|Z| needs {MAGNITUDE_MIN_VALUES} finite values",
     )
 
 
@@ -198,48 +209,17 @@ def _histogram(ascending: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
     return np.diff(below)
 
 
-def _coarser(histogram: NDArray[np.int64], bins: int) -> NDArray[np.int64]:
-    """Return the same histogram with fewer bins."""
-    summed: NDArray[np.int64] = histogram.reshape(bins, -1).sum(axis=1)
-    return summed
+def _entropy_bits(histogram: NDArray[np.int64], bins: int) -> float:
+    """Return the Shannon entropy in bits of the histogram with fewer `bins`.
 
-
-def _entropy_bits(counts: NDArray[np.int64]) -> float:
-    """Return the Shannon entropy in bits, with the Miller-Madow correction: plus (occupied bins - 1) / 2n nats."""
+    It has the Miller-Madow correction: plus (occupied bins - 1) / 2n nats.
+    """
+    counts: NDArray[np.int64] = histogram.reshape(bins, -1).sum(axis=1)
     occupied = counts[counts > 0]
     total = int(occupied.sum())
     shares = occupied / total
     plain = -float(shares @ np.log2(shares))
     return plain + (occupied.size - 1) / (2 * total * math.log(2))
-
-
-def _scale_coherence(ascending: NDArray[np.float64]) -> float:
-    """Return the coefficient of variation of the gaps between evenly spaced order statistics (Vasicek's m-spacings)."""
-    gap_count = min(max(ascending.size // VALUES_PER_BIN, BINS_MIN), BINS_MAX)
-    ranks = np.arange(gap_count + 1) * (ascending.size - 1) // gap_count
-    gaps = np.diff(ascending[ranks])
-    return float(gaps.std() / gaps.mean())
-
-
-def _theta(entropy: float, kurtosis: float, coherence: float) -> float:
-    """Return θ: 90° times the mean of the three scores."""
-    scores = (
-        _score(entropy, ENTROPY_NOISE, ENTROPY_SIGNAL)
-        + _score(abs(kurtosis), KURTOSIS_NOISE, KURTOSIS_SIGNAL)
-        + _score(coherence, COHERENCE_NOISE, COHERENCE_SIGNAL)
-    )
-    return 90.0 * scores / 3
-
-
-def _magnitude(histogram: NDArray[np.int64]) -> float:
-    """Return the slope of the entropy in bits over log2 of the number of bins.
-
-    Least squares over all powers of two from MAGNITUDE_BINS_MIN to the size of the histogram.
-    """
-    levels = np.arange(int(math.log2(MAGNITUDE_BINS_MIN)), int(math.log2(histogram.size)) + 1)
-    entropies = np.array([_entropy_bits(_coarser(histogram, 1 << int(level))) for level in levels])
-    offsets = levels - levels.mean()
-    return float(offsets @ entropies / (offsets @ offsets))
 
 
 def _score(value: float, noise: float, signal: float) -> float:

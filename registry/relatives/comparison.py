@@ -37,7 +37,9 @@ from organs.registry.entities.comparison import (
     ShapeDifference,
 )
 from organs.registry.errors import BadQuery
-from organs.registry.lineage import (
+from organs.registry.measures import caution_of_mean, theta_caution
+from organs.registry.relatives.descent import MATCHED_MIN
+from organs.registry.similarity import (
     Changes,
     ComparableOrgan,
     Kinship,
@@ -48,8 +50,6 @@ from organs.registry.lineage import (
     similarity,
     unexplained_by_rounding,
 )
-from organs.registry.measures import caution_of_mean, theta_caution
-from organs.registry.relatives.descent import MATCHED_MIN
 
 EXPERTS_LISTED_MAX = 1000
 """The most experts that a comparison lists; it counts all that differ."""

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from organs.registry.amounts import CHANGE_MIN
 from organs.registry.catalog.queries.relatives import Edge
-from organs.registry.lineage import FLOAT_ROUNDING, Groups
+from organs.registry.similarity import FLOAT_ROUNDING, Groups
 
 FLOATS = FLOAT_ROUNDING.keys()
 """The tensor types of weights that were not quantised."""

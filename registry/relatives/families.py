@@ -20,8 +20,8 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.rows import entity_of
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
-from organs.registry.lineage import Groups
 from organs.registry.relatives.lineage import descents_among
+from organs.registry.similarity import Groups
 
 FAMILIES_DEFAULT = 6
 """Families on a page by default."""

@@ -36,7 +36,7 @@ from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.catalog.vocabulary import folded_words, shown_text
 from organs.registry.gguf import Header
 from organs.registry.kinds import WEIGHT_KINDS
-from organs.registry.lineage import (
+from organs.registry.similarity import (
     ComparableOrgan,
     Kinship,
     Similarity,

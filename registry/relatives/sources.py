@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_id
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_id
 from organs.registry.catalog.queries.relatives import (
     blobs_of_organs,
     main_dtypes,
@@ -29,8 +29,8 @@ from organs.registry.entities.comparison import Proof
 from organs.registry.errors import StoreError
 from organs.registry.gguf.quants import can_encode, decode, encode
 from organs.registry.gguf.types import DType, dtype_by_name
-from organs.registry.lineage import ComparableOrgan, probes
 from organs.registry.relatives.descent import FAR_QUANTISED, FLOATS, MATCHED_MIN
+from organs.registry.similarity import ComparableOrgan, probes
 from organs.registry.store import BlobStore, RangeReader
 
 PLACES = 8
@@ -58,8 +58,8 @@ class _Encoded:
     dtype: DType
     source_dtype: DType
     elements: int
-    blob: BlobRow
-    source: BlobRow
+    blob: KnownBlob
+    source: KnownBlob
 
 
 def settle_sources(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int]) -> int:

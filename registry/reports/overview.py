@@ -44,13 +44,13 @@ from organs.registry.entities.report import (
     ReportTable,
     table,
 )
-from organs.registry.lineage import CLOSE
 from organs.registry.relatives.lineage import stated_groups
 from organs.registry.reports.groups import MODEL, MODELS
 from organs.registry.reports.ingests import ingest_sections
 from organs.registry.reports.ranking import ranking_tables, registry_tables, type_ranges, wells_table
 from organs.registry.reports.scale import scale_tables
 from organs.registry.reports.words import CLOSING, OPENING
+from organs.registry.similarity import CLOSE
 
 
 def current_report(session: Session, *, complete: bool) -> Report:

@@ -28,7 +28,7 @@ MEMBERS_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class FittedLine:
+class ScaleLine:
     """y = intercept + slope · x, fitted to `count` points."""
 
     count: int
@@ -55,7 +55,7 @@ _STUDENT = (
 """Student's t at 97.5% for 1 to 30 degrees of freedom, from printed tables."""
 
 
-def fit_line(points: Sequence[tuple[float, float]]) -> FittedLine | None:
+def fit_line(points: Sequence[tuple[float, float]]) -> ScaleLine | None:
     """Return the least-squares line through `points`, x and y; None if all have the same x."""
     count = len(points)
     xs = [x for x, _ in points]
@@ -68,7 +68,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> FittedLine | None:
     intercept = mean_y - slope * mean_x
     residual = math.fsum((y - intercept - slope * x) ** 2 for x, y in points)
     error = math.sqrt(residual / (count - 2) / square_x) if count > 2 else None
-    return FittedLine(count, slope, intercept, 1 - residual / square_y if square_y else None, error)
+    return ScaleLine(count, slope, intercept, 1 - residual / square_y if square_y else None, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ OF_MATRICES: Theta = attrgetter("matrix_theta")
 OF_ALL: Theta = attrgetter("mean_theta")
 
 
-def line_of(points: Sequence[Point], theta: Theta) -> FittedLine | None:
+def line_of(points: Sequence[Point], theta: Theta) -> ScaleLine | None:
     """Return the line through the θ of the points that have one."""
     return fit_line([(point.log_parameters, y) for point in points if (y := theta(point)) is not None])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from organs.registry.anatomy import Component, OrganType
-from organs.registry.lineage import CLOSE, RELATED
+from organs.registry.similarity import CLOSE, RELATED
 
 WHAT_IT_IS = (
     "A language model is a file of numbers, its weights. They are arranged in some dozens to thousands of tables, "

@@ -111,22 +111,18 @@ def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:
 def _limit(limits: dict[str, int | None]) -> None:
     for name, limit in _LIMITS.items():
         value = limits.get(name)
-        if value is not None:
-            _lower(limit, value)
+        if value is None:
+            continue
+        _, hard = resource.getrlimit(limit)
+        # Processor time at the hard limit ends with SIGKILL, which does not say why; a little below it, with SIGXCPU.
+        highest = value + (HARD_GRACE_SECONDS if limit == resource.RLIMIT_CPU else 0)
+        lowered = highest if hard == resource.RLIM_INFINITY else min(highest, hard)  # a limit may be lower already
+        resource.setrlimit(limit, (min(value, lowered), lowered))
     with suppress(OSError):  # some containers forbid it, and nothing depends on it
         os.nice(limits.get("niceness") or 0)
     alarm_seconds = limits.get("alarm_seconds")
     if alarm_seconds is not None:
         signal.alarm(alarm_seconds)
-
-
-def _lower(limit: int, value: int) -> None:
-    """Set a limit to `value`, unless it is lower already."""
-    _, hard = resource.getrlimit(limit)
-    # Processor time at the hard limit ends with SIGKILL, which does not say why; a little below it, with SIGXCPU.
-    highest = value + (HARD_GRACE_SECONDS if limit == resource.RLIMIT_CPU else 0)
-    lowered = highest if hard == resource.RLIM_INFINITY else min(highest, hard)
-    resource.setrlimit(limit, (min(value, lowered), lowered))
 
 
 def _die_with(parent: int | None, number: int = signal.SIGKILL) -> None:
@@ -160,7 +156,7 @@ def _supervise(orders: dict[str, Any]) -> None:
     """Return in a new process, which executes the program; wait in this one until all descendants are dead."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for number in (signal.SIGTERM, signal.SIGALRM):
-        signal.signal(number, _stop)
+        signal.signal(number, lambda *_: sys.exit(128 + signal.SIGTERM))
     _die_with(orders.get("parent"), signal.SIGTERM)
     supervisor, child = os.getpid(), os.fork()
     if not child:
@@ -177,21 +173,13 @@ def _supervise(orders: dict[str, Any]) -> None:
         _, status = os.waitpid(child, 0)
     finally:
         _kill_descendants()
-    if os.WIFSIGNALED(status):
-        _die_of(os.WTERMSIG(status))
+    if os.WIFSIGNALED(status):  # end by the signal that ended the program, so that the caller sees it
+        ended_by = os.WTERMSIG(status)
+        if ended_by != signal.SIGKILL:
+            signal.signal(ended_by, signal.SIG_DFL)
+        os.kill(os.getpid(), ended_by)
+        os._exit(128 + ended_by)
     os._exit(os.waitstatus_to_exitcode(status))
-
-
-def _stop(*_: object) -> None:
-    sys.exit(128 + signal.SIGTERM)
-
-
-def _die_of(number: int) -> None:
-    """End this process by the signal that ended the program, so that the caller sees it."""
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)
 
 
 def _kill_descendants() -> None:
@@ -199,7 +187,14 @@ def _kill_descendants() -> None:
     for number in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
     while True:
-        for pid in _descendants():
+        parents: dict[int, int] = {}
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with suppress(OSError), open(f"/proc/{name}/stat", "rb") as status:
+                parents[int(name)] = int(status.read().rpartition(b")")[2].split()[1])
+        family = [os.getpid()]
+        for ancestor in family:  # grows during the loop
+            family += [pid for pid, parent in parents.items() if parent == ancestor]
+        for pid in family[1:]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -208,18 +203,6 @@ def _kill_descendants() -> None:
         except ChildProcessError:
             return
         time.sleep(KILL_SECONDS)
-
-
-def _descendants() -> list[int]:
-    """Return the descendants of this process."""
-    parents: dict[int, int] = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as status:
-            parents[int(name)] = int(status.read().rpartition(b")")[2].split()[1])
-    family = [os.getpid()]
-    for ancestor in family:  # grows during the loop
-        family += [pid for pid, parent in parents.items() if parent == ancestor]
-    return family[1:]
 
 
 def _prctl(option: int, value: int) -> None:

@@ -7,7 +7,6 @@ import os
 import selectors
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -34,27 +33,16 @@ POLL_SECONDS = 0.05
 SUPERVISOR_SECONDS = 5.0
 """The time for a supervisor to kill the descendants of a program. After that it is killed too."""
 
-LIBRARIES = tuple(
-    map(
-        Path,
-        [
-            *("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"),
-            *("/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/ld.so.preload"),
-        ],
-    )
+_LIBRARIES = (
+    *("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"),
+    *("/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/ld.so.preload"),
 )
 """Paths of shared libraries and of the program that loads them. Every confined process may use them."""
-_SYSTEM_FILES = tuple(
-    map(
-        Path,
-        [
-            *("/dev/zero", "/dev/random", "/dev/urandom", "/proc/cpuinfo", "/proc/meminfo"),
-            *("/proc/sys/vm/overcommit_memory", "/proc/self/maps", "/sys/devices/system/cpu"),
-        ],
-    )
+_SYSTEM_FILES = (
+    *("/dev/zero", "/dev/random", "/dev/urandom", "/proc/cpuinfo", "/proc/meminfo"),
+    *("/proc/sys/vm/overcommit_memory", "/proc/self/maps", "/sys/devices/system/cpu"),
 )
 """Files that libraries read about the machine and about the process itself (its shared libraries)."""
-_NULL = Path(os.devnull)
 _PACKAGES = ("registry", "ingest", "migrations")
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 
@@ -66,7 +54,7 @@ _LIMIT_OF_SIGNAL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """The limits of a process. None means no limit."""
 
     wall_seconds: float = 600.0
@@ -118,7 +106,7 @@ class Result:
 
 def run_confined(
     command: Sequence[str],
-    limits: Limits,
+    limits: ProcessLimits,
     sandbox: Sandbox,
     environment: Mapping[str, str],
     folder: Path,
@@ -156,16 +144,30 @@ def run_confined(
     except OSError as error:
         raise OrganError(f"no process can be started: {error.strerror}") from error
     try:
-        pipes = _open_pipes(process, limits, stdin, on_line, is_over or threading.Event())
+        try:
+            pipes = _Pipes(process, limits, stdin, on_line, is_over or threading.Event())
+        except OSError as error:  # for example, no descriptor is left
+            raise OrganError(f"a process cannot be watched: {error.strerror}") from error
         stopped = pipes.until_end(start + limits.wall_seconds)
     finally:
         _end(process, supervised=supervised)
-    return _result(process.returncode, stopped, pipes, time.monotonic() - start)
+    code, signal_name = None, None
+    if stopped is None and process.returncode >= 0:
+        code = process.returncode
+    elif stopped is None:
+        number = -process.returncode
+        if number in _LIMIT_OF_SIGNAL:
+            stopped = f"it used up its {_LIMIT_OF_SIGNAL[signal.Signals(number)]}"
+        else:
+            is_named = number in signal.valid_signals() and number in set(signal.Signals)
+            signal_name = signal.Signals(number).name if is_named else f"signal {number}"
+    output, log = bytes(pipes.output[: OUTPUT_MAX_BYTES + 1]), plain_text(bytes(pipes.log))
+    return Result(code, signal_name, stopped, output, log, time.monotonic() - start)
 
 
 def run_python(
     module: str,
-    limits: Limits,
+    limits: ProcessLimits,
     sandbox: Sandbox,
     stdin: bytes = b"",
     on_line: Callable[[bytes], None] = lambda _: None,
@@ -206,10 +208,14 @@ def _python_paths() -> tuple[tuple[str, ...], tuple[Path, ...]]:
 
 
 def _orders(
-    current_kernel: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, supervised: bool
+    current_kernel: Kernel, limits: ProcessLimits, sandbox: Sandbox, program: str, *, supervised: bool
 ) -> dict[str, Any]:
     """Return the orders for `confine`."""
-    devices = [path for path in sandbox.write if _is_device(path)]
+
+    def texts(paths: Iterable[Path]) -> list[str]:
+        return [str(path.absolute()) for path in paths]
+
+    devices = [path for path in sandbox.write if path.is_char_device()]
     return {
         "parent": os.getpid(),
         "supervise": supervised,
@@ -223,40 +229,16 @@ def _orders(
         "sandbox": {
             "landlock": current_kernel.landlock_abi,
             "seccomp": current_kernel.has_seccomp,
-            "read": _texts([*_SYSTEM_FILES, *sandbox.read]),
-            "write": _texts(path for path in sandbox.write if path not in devices),
-            "devices": _texts([_NULL, *devices]),
-            "listed": _texts(sandbox.listed),
-            "run": _texts([*LIBRARIES, *sandbox.run, Path(program)]),
+            "read": [*_SYSTEM_FILES, *texts(sandbox.read)],
+            "write": texts(path for path in sandbox.write if path not in devices),
+            "devices": [os.devnull, *texts(devices)],
+            "listed": texts(sandbox.listed),
+            "run": [*_LIBRARIES, *texts([*sandbox.run, Path(program)])],
             "processes": sandbox.processes,
         }
         if current_kernel.is_linux
         else None,
     }
-
-
-def _texts(paths: Iterable[Path]) -> list[str]:
-    return [str(path.absolute()) for path in paths]
-
-
-def _is_device(path: Path) -> bool:
-    try:
-        return stat.S_ISCHR(path.stat().st_mode)
-    except OSError:
-        return False
-
-
-def _open_pipes(
-    process: subprocess.Popen[bytes],
-    limits: Limits,
-    stdin: bytes,
-    on_line: Callable[[bytes], None],
-    is_over: threading.Event,
-) -> _Pipes:
-    try:
-        return _Pipes(process, limits, stdin, on_line, is_over)
-    except OSError as error:  # for example, no descriptor is left
-        raise OrganError(f"a process cannot be watched: {error.strerror}") from error
 
 
 class _Pipes:
@@ -265,7 +247,7 @@ class _Pipes:
     def __init__(
         self,
         process: subprocess.Popen[bytes],
-        limits: Limits,
+        limits: ProcessLimits,
         stdin: bytes,
         on_line: Callable[[bytes], None],
         is_over: threading.Event,
@@ -322,7 +304,7 @@ class _Pipes:
             self._close(self._process.stdin)
 
     def _read_output(self, descriptor: int) -> None:
-        data = self._read(descriptor)
+        data = os.read(descriptor, READ_BYTES)
         if not data:
             self._close(self._process.stdout)
             return
@@ -334,14 +316,11 @@ class _Pipes:
                 self._on_line(line)
 
     def _read_log(self, descriptor: int) -> None:
-        data = self._read(descriptor)
+        data = os.read(descriptor, READ_BYTES)
         if not data:
             self._close(self._process.stderr)
         self.log += data
         del self.log[:-LOG_MAX_BYTES]
-
-    def _read(self, descriptor: int) -> bytes:
-        return os.read(descriptor, READ_BYTES)
 
     def _close(self, pipe: object) -> None:
         self._selector.unregister(pipe)  # type: ignore[arg-type]
@@ -367,20 +346,6 @@ def _end(process: subprocess.Popen[bytes], *, supervised: bool) -> None:
         if pipe is not None:
             with suppress(BrokenPipeError):
                 pipe.close()
-
-
-def _result(status: int, stopped: str | None, pipes: _Pipes, seconds: float) -> Result:
-    output, log = bytes(pipes.output[: OUTPUT_MAX_BYTES + 1]), plain_text(bytes(pipes.log))
-    if stopped is not None:
-        return Result(None, None, stopped, output, log, seconds)
-    if status >= 0:
-        return Result(status, None, None, output, log, seconds)
-    number = -status
-    if number in _LIMIT_OF_SIGNAL:
-        reason = f"it used up its {_LIMIT_OF_SIGNAL[signal.Signals(number)]}"
-        return Result(None, None, reason, output, log, seconds)
-    has_name = number in signal.valid_signals() and number in set(signal.Signals)
-    return Result(None, signal.Signals(number).name if has_name else f"signal {number}", None, output, log, seconds)
 
 
 def plain_text(data: bytes) -> str:

@@ -67,13 +67,23 @@ def kernel() -> Kernel:
 
 def protections(system: Kernel, *, writing: bool, processes: bool) -> tuple[Protection, ...]:
     """Return the protections for a process; the flags say if it may write files and start processes."""
-    abi, filtered = system.landlock_abi, system.has_seccomp
+    abi, filtered, machine = system.landlock_abi, system.has_seccomp, os.uname().machine
+    why_no_landlock = "Landlock is a part of Linux."
+    if system.is_linux:
+        why_no_landlock = (
+            "Landlock is not in this kernel (it came with Linux 5.13), not switched on (lsm=landlock), or not allowed "
+            "here."
+        )
+    why_no_filter = "This kernel does not support filters of system calls."
+    if machine not in seccomp.ARCHITECTURES:
+        known = " and ".join(seccomp.ARCHITECTURES)
+        why_no_filter = f"The filter of system calls is not written for {machine}, only for {known}."
     protections = [
         _protection(
             "files",
             abi >= 1,
             "It reads and writes only the files that it is granted.",
-            f"It can read and write every file that its user can. {_why_no_landlock(system)}",
+            f"It can read and write every file that its user can. {why_no_landlock}",
         ),
         _protection(
             "network",
@@ -87,7 +97,7 @@ def protections(system: Kernel, *, writing: bool, processes: bool) -> tuple[Prot
             "It starts processes, but has no UDP, no local sockets, no namespaces, no ptrace."
             if processes
             else "It starts no processes and no programs, has no UDP, no local sockets, no namespaces, no ptrace.",
-            f"It can start processes (which are killed with it), use UDP and local sockets. {_why_no_seccomp()}",
+            f"It can start processes (which are killed with it), use UDP and local sockets. {why_no_filter}",
         ),
         _protection(
             "signals",
@@ -127,20 +137,3 @@ def _log_once(sentence: str) -> None:
 
 def _protection(name: str, is_there: bool, present: str, missing: str) -> Protection:
     return Protection(name, is_there, present if is_there else missing)
-
-
-def _why_no_landlock(system: Kernel) -> str:
-    if not system.is_linux:
-        return "Landlock is a part of Linux."
-    return (
-        "Landlock is not in this kernel (it came with Linux 5.13), not switched on (lsm=landlock), or not allowed here."
-    )
-
-
-def _why_no_seccomp() -> str:
-    machine = os.uname().machine
-    if machine not in seccomp.ARCHITECTURES:
-        return (
-            f"The filter of system calls is not written for {machine}, only for {' and '.join(seccomp.ARCHITECTURES)}."
-        )
-    return "This kernel does not support filters of system calls."

@@ -88,7 +88,7 @@ def _alike(session: Session, filters: Filters, prefix: str) -> tuple[list[tuple[
 
     Organs of the same slot and shape can be compared, and all experts of the shape. Constant organs have no likeness.
     """
-    from organs.registry.lineage import correlations  # imports numpy, which most searches do not need
+    from organs.registry.similarity import correlations  # imports numpy, which most searches do not need
 
     organ, _ = organs_by_prefix(session, prefix, visible=True)[0]
     own = session.get(Fingerprint, organ.id)
@@ -143,7 +143,7 @@ def likeness_and_change(
 
     Both are by id. They are None for an organ that cannot be compared.
     """
-    from organs.registry.lineage import changes  # imports numpy, which most searches do not need
+    from organs.registry.similarity import changes  # imports numpy, which most searches do not need
 
     rows = _read_compared(session, _select_compared(filters.table).where(among(filters.table.id, ids)))
     own = _organs_of_base(session, filters, rows)
@@ -235,7 +235,7 @@ def _likenesses_to_base(
     constant, an organ without a fingerprint) has the measured likeness of the two models. The result is None if that
     was not measured, and if the base has no organ of the same shape at the place.
     """
-    from organs.registry.lineage import paired_correlations  # imports numpy, which most searches do not need
+    from organs.registry.similarity import paired_correlations  # imports numpy, which most searches do not need
 
     return _values_to_base(own, rows, likenesses(session, base_id) | {base_id: 1.0}, 1.0, paired_correlations)
 
@@ -251,7 +251,7 @@ def _values_to_base(
 
     `values_of` computes it from pairs of fingerprints; organs that cannot be compared have the value of their model.
     """
-    from organs.registry.fingerprints import is_constant
+    from organs.registry.similarity import is_constant
 
     varied = {
         place

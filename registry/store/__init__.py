@@ -25,7 +25,6 @@ from organs.registry.store.blobs import (
     PlainReader,
     RangeReader,
     StoredBlob,
-    codec_for_blob,
     smallest_encoder,
 )
 
@@ -41,6 +40,5 @@ __all__ = [
     "PlainReader",
     "RangeReader",
     "StoredBlob",
-    "codec_for_blob",
     "smallest_encoder",
 ]

@@ -22,7 +22,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeAlias
@@ -170,7 +170,7 @@ class BlobStore:
         digest: Digest,
         size_bytes: int,
         codec: Codec,
-        read: Callable[[int], bytes],
+        read: Callable[[int], bytes | memoryview],
         parent: BlobAddress | None = None,
     ) -> StoredBlob:
         """Store an organ whose digest is known; `read(size)` gives its next plain bytes.
@@ -179,9 +179,7 @@ class BlobStore:
         """
         hashed = hashlib.sha256()
         with ExitStack() as stack:
-            encoder: OrganEncoder | None = None
-            if parent is not None:
-                encoder = stack.enter_context(closing(OrganEncoder(codec, parent, self)))
+            encoder = None if parent is None else stack.enter_context(closing(OrganEncoder(codec, parent, self)))
             writer: BlobWriter | None = None
             stack.push(lambda kind, *_: writer.discard() if kind is not None and writer is not None else None)
             for begin in range(0, size_bytes, codec.chunk_bytes):
@@ -345,16 +343,14 @@ class BlobWriter:
 
     def finish(self) -> StoredBlob:
         """Write the head and make the file durable. An inline blob becomes durable when its row is written."""
-        parent = self._parent
-        parent_digest = None if parent is None else parent.digest
-        head = pack_head(self.codec, self._digest, self._size, self._entries, parent_digest)
+        codec, parent = self.codec, self._parent
+        head = pack_head(codec, self._digest, self._size, self._entries, None if parent is None else parent.digest)
         file, inline = None, None
         if self._pending is None:
             assert self._inline is not None
             inline = b"".join([head, *self._inline])
         else:
             file = self._pending.place(head)
-        codec = self.codec
         return StoredBlob(self._digest, self._size, self._offset, codec.name, codec.version, file, inline, parent)
 
     def discard(self) -> None:
@@ -438,48 +434,22 @@ class PlainReader(ABC):
         """Close the file."""
 
 
-class ParentReader:
-    """Reads ranges of a parent for the chunks of a blob; safe for threads.
+class RangeReader:
+    """Reads ranges of the plain bytes of a blob; safe for threads. The chunks that were decoded last stay in memory."""
 
-    The chunks that were decoded last stay in memory, because the chunks of a parent and of the blob have other bounds.
-    """
-
-    def __init__(self, reader: PlainReader) -> None:
-        self._reader = reader
-        self._decoded = RecentValues(partial(_decoded_chunk, reader), PARENT_CHUNKS)
-
-    @classmethod
-    def opened(cls, store: BlobStore, address: BlobAddress) -> ParentReader:
-        """Open the blob at `address`; raises the errors of `BlobStore.reader`."""
-        if address.size_bytes >= WARM_MIN_BYTES:
-            warm_in_background()
-        return cls(store.reader(address))
+    def __init__(self, reader: PlainReader, kept_chunks: int = 1) -> None:
+        self.reader = reader
+        self._decoded = RecentValues(self._decode, kept_chunks)
 
     @cached_property
     def _begins(self) -> list[int]:
-        return [chunk.plain_offset_bytes for chunk in self._reader.chunks]
-
-    @property
-    def digest(self) -> Digest:
-        return self._reader.digest
-
-    @property
-    def size_bytes(self) -> int:
-        return self._reader.size_bytes
-
-    @property
-    def version(self) -> FileVersions | None:
-        return self._reader.version
-
-    @property
-    def unit_bytes(self) -> int:
-        """The number of bytes that one thread should read, because it must decode them in any case."""
-        return self._reader.chunk_bytes * self._reader.chunks_together
+        return [chunk.plain_offset_bytes for chunk in self.reader.chunks]
 
     def read(self, offset: int, size: int) -> memoryview:
         """Return `size` plain bytes from `offset`; raises CorruptBlob, MissingBlob."""
-        assert size > 0
-        assert offset + size <= self.size_bytes
+        assert offset + size <= self.reader.size_bytes
+        if not size:
+            return memoryview(b"")
         first, last = self._at(offset), self._at(offset + size - 1)
         if first == last:
             begin = offset - self._begins[first]
@@ -490,29 +460,35 @@ class ParentReader:
             piece = data[max(0, offset - begin) : offset + size - begin]
             start = max(0, begin - offset)
             pieces[start : start + len(piece)] = piece
-        return memoryview(pieces)
+        return memoryview(pieces).toreadonly()
 
     def forget(self, begin: int, end: int) -> None:
         """Free chunks that end between `begin` and `end`: who reads in order needs them no more."""
         for index in range(self._at(begin), self._at(end - 1) + 1):
-            if self._begins[index] + self._reader.chunks[index].plain_size_bytes <= end:
+            if self._begins[index] + self.reader.chunks[index].plain_size_bytes <= end:
                 self._decoded.forget(index)
 
     def close(self) -> None:
-        """Close the parent, and free its chunks."""
-        self._reader.close()
+        """Close the blob, and free its chunks."""
+        self.reader.close()
         self._decoded.clear()
 
     def _at(self, offset: int) -> int:
         """Return the number of the chunk with the byte at `offset`."""
         return bisect_right(self._begins, offset) - 1
 
+    def _decode(self, index: int) -> memoryview:
+        chunk = self.reader.chunks[index]
+        data = lend(chunk.plain_size_bytes)
+        self.reader.read_chunk(chunk, data)
+        return data.toreadonly()  # other reads get views of it
 
-def _decoded_chunk(reader: PlainReader, index: int) -> memoryview:
-    chunk = reader.chunks[index]
-    data = lend(chunk.plain_size_bytes)
-    reader.read_chunk(chunk, data)
-    return data
+
+def _open_parent(store: BlobStore, address: BlobAddress) -> RangeReader:
+    """Open the parent of a blob; raises the errors of `BlobStore.reader`. The two have chunks with other bounds."""
+    if address.size_bytes >= WARM_MIN_BYTES:
+        warm_in_background()
+    return RangeReader(store.reader(address), PARENT_CHUNKS)
 
 
 class BlobReader(PlainReader):
@@ -521,7 +497,7 @@ class BlobReader(PlainReader):
     def __init__(self, store: BlobStore, address: BlobAddress) -> None:
         self.digest = address.digest
         self.size_bytes = address.size_bytes
-        self._parent: ParentReader | None = None
+        self._parent: RangeReader | None = None
         self._stored: OpenBlob | _InlineBytes
         if address.inline is not None:
             self._stored = _InlineBytes(address.digest, address.inline)
@@ -536,7 +512,7 @@ class BlobReader(PlainReader):
                 if not self._stored.drop_cached(0, self._stored.size_bytes):
                     raise
                 self.head = self._read_head(address.stored_bytes)
-            self._parent = self._open_parent(store, address.parent)
+            self._parent = self._checked_parent(store, address.parent)
         except BaseException:
             self.close()
             raise
@@ -553,8 +529,9 @@ class BlobReader(PlainReader):
     def chunks_together(self) -> int:
         if self._parent is None or not self.chunk_bytes:
             return 1
-        needed_bytes = self.head.codec.source_bytes(self.chunk_bytes)
-        return max(1, min(self._parent.unit_bytes // needed_bytes, CHUNK_TARGET_BYTES // self.chunk_bytes))
+        parent, needed_bytes = self._parent.reader, self.head.codec.source_bytes(self.chunk_bytes)
+        decoded_bytes = parent.chunk_bytes * parent.chunks_together  # in any case, for any part of them
+        return max(1, min(decoded_bytes // needed_bytes, CHUNK_TARGET_BYTES // self.chunk_bytes))
 
     @property
     def dtype(self) -> DType | None:
@@ -562,14 +539,14 @@ class BlobReader(PlainReader):
 
     @property
     def version(self) -> FileVersions | None:
-        above = () if self._parent is None else self._parent.version
+        above = () if self._parent is None else self._parent.reader.version
         return None if above is None or isinstance(self._stored, _InlineBytes) else (self._stored.version, *above)
 
     def read_chunk(self, chunk: BlobChunk, out: memoryview) -> None:
         parent, parent_bytes = self._parent, None
         source_bytes = self.head.codec.source_bytes
         if parent is not None:
-            with blaming_parent(self.digest, parent.digest):
+            with blaming_parent(self.digest, parent.reader.digest):
                 begin, size = source_bytes(chunk.plain_offset_bytes), source_bytes(chunk.plain_size_bytes)
                 parent_bytes = parent.read(begin, size)
         try:
@@ -594,24 +571,14 @@ class BlobReader(PlainReader):
             yield out
 
     def read(self, offset: int = 0, size: int | None = None) -> bytes:
-        end = self.size_bytes if size is None else offset + size
-        assert 0 <= offset <= end <= self.size_bytes
-        pieces = []
-        buffer = memoryview(bytearray(self.chunk_bytes))
-        for chunk in self.chunks:
-            begin = chunk.plain_offset_bytes
-            if begin < end and begin + chunk.plain_size_bytes > offset:
-                out = buffer[: chunk.plain_size_bytes]
-                self.read_chunk(chunk, out)
-                pieces.append(bytes(out[max(0, offset - begin) : end - begin]))
-        return b"".join(pieces)
+        return bytes(RangeReader(self).read(offset, self.size_bytes - offset if size is None else size))
 
     def close(self) -> None:
         self._stored.close()
         if self._parent is not None:
             self._parent.close()
 
-    def _open_parent(self, store: BlobStore, address: BlobAddress | None) -> ParentReader | None:
+    def _checked_parent(self, store: BlobStore, address: BlobAddress | None) -> RangeReader | None:
         expected = None if address is None else address.digest
         if self.head.parent != expected:
             raise CorruptBlob(self.digest, f"its head names the parent {self.head.parent}, the catalog {expected}")
@@ -621,7 +588,7 @@ class BlobReader(PlainReader):
         if address.size_bytes != needed_bytes:
             raise CorruptBlob(self.digest, f"its parent has {address.size_bytes} bytes, {needed_bytes} are needed")
         with blaming_parent(self.digest, address.digest):
-            return ParentReader.opened(store, address)
+            return _open_parent(store, address)
 
     def _read_head(self, stored_bytes: int) -> StoredHead:
         size = self._stored.size_bytes
@@ -803,7 +770,7 @@ class OrganEncoder:
         """Open `parent` in `store`; raises the errors of `BlobStore.reader`."""
         self.codec = codec
         self.parent = parent
-        self._parent = None if parent is None or store is None else ParentReader.opened(store, parent)
+        self._parent = None if parent is None or store is None else _open_parent(store, parent)
         self._first: EncodedChunk | None = None
         """The first chunk, if it was encoded to choose the codec."""
 
@@ -811,9 +778,10 @@ class OrganEncoder:
     def alone(cls, codec: Codec, first: bytes | memoryview) -> OrganEncoder:
         """Return the encoder for an organ without a parent; the raw one if `first`, its first chunk, saves little."""
         chunk = encode_chunk(codec, first)
-        encoder = cls(codec_for_blob(codec, chunk))
-        if encoder.codec == codec:
-            encoder._first = chunk
+        if not worth_encoding(chunk):
+            return cls(codec.kept_raw())
+        encoder = cls(codec)
+        encoder._first = chunk
         return encoder
 
     def encode(self, begin_bytes: int, plain: memoryview) -> list[EncodedChunk]:
@@ -890,34 +858,3 @@ def sample_range(dtype: DType, size_bytes: int) -> tuple[int, int]:
     count = min(elements, SAMPLE_ELEMENTS)
     begin = (elements - count) // 2 // BLOCK_ELEMENTS * BLOCK_ELEMENTS
     return dtype.size_bytes(begin), dtype.size_bytes(count)
-
-
-def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:
-    """Return `codec`, or the raw codec if the first chunk shows that encoding saves almost nothing."""
-    return codec if worth_encoding(first) else codec.kept_raw()
-
-
-class RangeReader:
-    """Reads ranges of a blob, mostly in forward order: it stores the last decoded chunk."""
-
-    def __init__(self, reader: PlainReader) -> None:
-        self._reader = reader
-        self._begins = [chunk.plain_offset_bytes for chunk in reader.chunks]
-        self._buffer = memoryview(bytearray(reader.chunk_bytes if self._begins else 0))
-        self._decoded: PlainChunk | None = None
-
-    def read(self, offset: int, size: int) -> bytes:
-        """Return `size` plain bytes from `offset`; raises CorruptBlob."""
-        if not size:
-            return b""
-        first, last = (bisect_right(self._begins, place) - 1 for place in (offset, offset + size - 1))
-        pieces = []
-        for chunk in self._reader.chunks[first : last + 1]:
-            if chunk is not self._decoded:
-                self._decoded = None
-                self._reader.read_chunk(chunk, self._buffer[: chunk.plain_size_bytes])
-                self._decoded = chunk
-            begin = max(0, offset - chunk.plain_offset_bytes)
-            end = min(offset + size - chunk.plain_offset_bytes, chunk.plain_size_bytes)
-            pieces.append(bytes(self._buffer[begin:end]))
-        return b"".join(pieces)

@@ -54,7 +54,7 @@ MARK = "organ-registry.json"
 """The object that a prepared bucket has."""
 MARK_BYTES = b'{"form": "organ registry blobs 1"}\n'
 CONNECT_SECONDS, REQUEST_SECONDS = 5, 60
-RETRIES, RETRY_SECONDS = 4, 10
+RETRIES, RETRIES_SECONDS = 4, 10
 """Attempts after the first one, and the time after which there is no further one: requests wait meanwhile."""
 UNREACHABLE = "the object store does not answer: try again later"
 _TEXT_MAX = 200
@@ -93,10 +93,9 @@ class BlobBucket:
         lock: Callable[[], AbstractContextManager[None]] = nullcontext,
         spool: Path | None = None,
         allows_http: bool = False,
-        files: Files | None = None,
     ) -> None:
         self.url = url
-        self.files = files or Files()
+        self.files = Files()
         self._cache = cache
         self._lock = lock
         self.spool = spool
@@ -237,11 +236,22 @@ class BlobBucket:
             cached = self._cache.get(file, index)
             if cached is not None:
                 return cached
+        begin = index * PIECE_BYTES
+
+        def read() -> ObjectPiece:
+            result = self._store.get(file, options={"range": (begin, begin + PIECE_BYTES)})
+            meta, data = result.meta, bytes(result.bytes())
+            if len(data) != min(PIECE_BYTES, meta["size"] - begin) or result.range[0] != begin:
+                raise StoreUnreachable(f"{file}: the object store sent other bytes than those that were requested")
+            # Times of S3 are whole seconds, so the tag of the content is a part of the version.
+            version = xxhash.xxh3_64_intdigest(f"{meta['last_modified'].isoformat()} {meta['e_tag']}".encode()) >> 1
+            return ObjectPiece(data, meta["size"], version)
+
         try:
-            piece = self._request(file, lambda: self._read_piece(file, index))
+            piece = self._request(file, read)
         except StoreUnreachable as error:
             size_bytes = self.size_of(file)
-            if size_bytes is not None and size_bytes <= index * PIECE_BYTES:  # services refuse a range after the end
+            if size_bytes is not None and size_bytes <= begin:  # services refuse a range after the end
                 raise CorruptBlob(file, f"it ends at byte {size_bytes}") from error
             raise
         if self._cache is not None:
@@ -252,18 +262,6 @@ class BlobBucket:
         """Remove a piece from the cache."""
         if self._cache is not None:
             self._cache.drop(file, index)
-
-    def _read_piece(self, file: str, index: int) -> ObjectPiece:
-        begin = index * PIECE_BYTES
-        result = self._store.get(file, options={"range": (begin, begin + PIECE_BYTES)})
-        meta = result.meta
-        size_bytes = meta["size"]
-        data = bytes(result.bytes())
-        if len(data) != min(PIECE_BYTES, size_bytes - begin) or result.range[0] != begin:
-            raise StoreUnreachable(f"{file}: the object store sent other bytes than those that were requested")
-        # Times of S3 are whole seconds, so the tag of the content is a part of the version.
-        version = xxhash.xxh3_64_intdigest(f"{meta['last_modified'].isoformat()} {meta['e_tag']}".encode()) >> 1
-        return ObjectPiece(data, size_bytes, version)
 
     def put_file(self, name: str, file: tempfile.SpooledTemporaryFile[bytes] | BinaryIO, size_bytes: int) -> None:
         """Upload a local file, in parts if it is large, and check the size of the object."""
@@ -308,7 +306,7 @@ def open_bucket(
     connect_seconds: float = CONNECT_SECONDS,
     request_seconds: float = REQUEST_SECONDS,
     retries: int = RETRIES,
-    retry_seconds: float = RETRY_SECONDS,
+    retry_seconds: float = RETRIES_SECONDS,
     purpose: str = "use object stores",
 ) -> ObjectStore:
     """Return the connections to a bucket. Nothing is requested yet. Raises MissingExtra, BadSetting."""
@@ -463,7 +461,12 @@ class PieceCache:
                 age_seconds = time.time() - os.fstat(stream.fileno()).st_mtime
         except OSError:
             return None
-        piece = self._parsed(file, index, content)
+        piece = None
+        if len(content) >= self._HEAD.size:
+            magic, checksum, object_bytes, version = self._HEAD.unpack_from(content)
+            found = ObjectPiece(content[self._HEAD.size :], object_bytes, version)
+            if magic == self._MAGIC and checksum == self._checksum(file, index, found):
+                piece = found
         if piece is None:
             with suppress(OSError):
                 path.unlink()
@@ -502,34 +505,26 @@ class PieceCache:
             finally:
                 self._trimming.release()
 
-    def _path(self, file: str, index: int) -> Path:
-        return self.folder / f"{file}.{index}"
-
-    def _parsed(self, file: str, index: int, content: bytes) -> ObjectPiece | None:
-        if len(content) < self._HEAD.size:
-            return None
-        magic, checksum, object_bytes, version = self._HEAD.unpack_from(content)
-        piece = ObjectPiece(content[self._HEAD.size :], object_bytes, version)
-        is_right = magic == self._MAGIC and checksum == self._checksum(file, index, piece)
-        return piece if is_right else None
-
-    def _checksum(self, file: str, index: int, piece: ObjectPiece) -> int:
-        hashed = xxhash.xxh3_64(f"{file} {index} {piece.object_bytes} {piece.version} ".encode())
-        hashed.update(piece.data)
-        return hashed.intdigest()
-
     def _trim(self) -> None:
         """Remove the least recently used files until the folder has less than its limit."""
-        entries = list(_cached_files(self.folder))
+        entries = sorted(_cached_files(self.folder))
         total = sum(size for _, size, _ in entries)
         if total <= self.limit_bytes:
             return
-        for _, size, path in sorted(entries):
+        for _, size, path in entries:
             if total <= TRIMMED_TO * self.limit_bytes:
                 break
             with suppress(OSError):
                 path.unlink()
             total -= size
+
+    def _path(self, file: str, index: int) -> Path:
+        return self.folder / f"{file}.{index}"
+
+    def _checksum(self, file: str, index: int, piece: ObjectPiece) -> int:
+        hashed = xxhash.xxh3_64(f"{file} {index} {piece.object_bytes} {piece.version} ".encode())
+        hashed.update(piece.data)
+        return hashed.intdigest()
 
 
 def cache_size_bytes(folder: Path) -> int:

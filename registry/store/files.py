@@ -10,7 +10,7 @@ import secrets
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -166,7 +166,11 @@ class DirectWriter:
         """Write `pieces` one after another."""
         for piece in pieces:
             view = memoryview(piece).cast("B")
-            view = self._into_front(view)
+            if room := len(self._front) - self._front_filled:
+                begin = view[:room]
+                self._front[self._front_filled : self._front_filled + len(begin)] = begin
+                self._front_filled += len(begin)
+                view = view[room:]
             while view:
                 view = self._into_buffer(view)
 
@@ -190,13 +194,6 @@ class DirectWriter:
         if self._buffer is not None:
             self._buffers.give_back(self._buffer)
             self._buffer = None
-
-    def _into_front(self, view: memoryview) -> memoryview:
-        room = len(self._front) - self._front_filled
-        piece = view[:room]
-        self._front[self._front_filled : self._front_filled + len(piece)] = piece
-        self._front_filled += len(piece)
-        return view[room:] if room else view
 
     def _into_buffer(self, view: memoryview) -> memoryview:
         assert self._buffer is not None
@@ -262,58 +259,26 @@ def lock_file(descriptor: int, path: Path, busy: OrganError) -> None:
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
-class UnplacedFile:
-    """A file that is being written, under a temporary name in the folder of its final path."""
-
-    def __init__(self, descriptor: int, files: Files) -> None:
-        self._descriptor = descriptor
-        self._files = files
-
-    def truncate(self, size_bytes: int) -> None:
-        """Extend the file to `size_bytes` with zeros."""
-        self._files.truncate(self._descriptor, size_bytes)
-
-    def write_at(self, data: Buffer, offset_bytes: int) -> None:
-        """Write all of `data` from `offset_bytes` on."""
-        self._files.write_at(self._descriptor, [data], offset_bytes)
-
-
 @contextmanager
-def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[UnplacedFile]:
-    """Return a context manager for a new file at `path`. The block writes it; then it is synced and renamed to `path`.
+def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[DirectWriter]:
+    """Return a context manager for a new file at `path`, which the block writes in order, past the page cache.
 
-    If the block raises, `path` is unchanged and no other file remains. Raises DiskFull, immediately if `size_bytes` do
-    not fit; StoreUnwritable; StoreError. The last step is a sync of the folder. If it fails, the new file may already
-    be complete at `path`.
+    At the end of the block it is synced and renamed to `path`. If the block raises, `path` is unchanged and no other
+    file remains. Raises DiskFull, immediately if `size_bytes` do not fit; StoreUnwritable; StoreError. The last step is
+    a sync of the folder. If it fails, the new file may already be complete at `path`.
     """
     files = files or Files()
-    with _placed(path, size_bytes, files, files.create) as descriptor:
-        yield UnplacedFile(descriptor, files)
-
-
-@contextmanager
-def placed_in_order(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[DirectWriter]:
-    """Do the same as `placed`, for a file that is written in order, past the page cache. The block calls `finish`."""
-    files = files or Files()
-    with _placed(path, size_bytes, files, files.create_direct) as descriptor:
-        writer = DirectWriter(files, descriptor, AlignedBuffers(), 0)
-        try:
-            yield writer
-        finally:
-            writer.close()
-
-
-@contextmanager
-def _placed(path: Path, size_bytes: int, files: Files, create: Callable[[Path, int], int]) -> Iterator[int]:
-    """Return a context manager for the descriptor of a new file: see `placed`."""
     temporary = temporary_beside(path)
     try:
         check_room(path.parent, size_bytes, files)
-        descriptor = create(temporary, PUBLIC_FILE)
+        descriptor = files.create_direct(temporary, PUBLIC_FILE)
+        writer = DirectWriter(files, descriptor, AlignedBuffers(), 0)
         try:
-            yield descriptor
+            yield writer
+            writer.finish(b"")
             files.sync(descriptor)
         finally:
+            writer.close()
             files.close(descriptor)
         files.rename(temporary, path)
         files.sync_folder(path.parent)

@@ -172,8 +172,19 @@ class BlobFolder:
         """Yield every file of the store, including temporary files. Files may be created and removed meanwhile."""
         try:
             for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
-                if folder.is_dir() and not folder.is_symlink():
-                    yield from self._strays(folder)
+                if not folder.is_dir() or folder.is_symlink():
+                    continue
+                for path in sorted(folder.iterdir()):
+                    name = f"{folder.name}/{path.name}"
+                    file = name if is_physical(name) else None
+                    if not file and folder != self._temporary:
+                        continue
+                    try:
+                        status = path.lstat()
+                    except FileNotFoundError:
+                        continue  # a writer has placed or discarded it since the folder was listed
+                    if not stat.S_ISDIR(status.st_mode):
+                        yield StrayFile(name, file, status.st_mtime, status.st_size)
         except OSError as error:
             raise translated(error, self.root) from error
 
@@ -201,19 +212,6 @@ class BlobFolder:
             self.files.make_folder(path.parent)
             self.files.sync_folder(self.root)
             self._durable.add(path.parent)
-
-    def _strays(self, folder: Path) -> Iterator[StrayFile]:
-        for path in sorted(folder.iterdir()):
-            name = f"{folder.name}/{path.name}"
-            file = name if is_physical(name) else None
-            if not file and folder != self._temporary:
-                continue
-            try:
-                status = path.lstat()
-            except FileNotFoundError:
-                continue  # a writer has placed or discarded it since the folder was listed
-            if not stat.S_ISDIR(status.st_mode):
-                yield StrayFile(name, file, status.st_mtime, status.st_size)
 
 
 class PendingFile:
@@ -268,10 +266,9 @@ class PendingFile:
             self._files.close(descriptor)
 
 
-def open_stored(path: Path, files: Files | None = None) -> StoredFile:
+def open_stored(path: Path) -> StoredFile:
     """Open a file for reads from several threads; raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    return StoredFile(files or Files(), path, descriptor)
+    return StoredFile(Files(), path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
 
 
 class StoredFile:

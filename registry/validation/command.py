@@ -39,7 +39,7 @@ from time import monotonic
 
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSetting
-from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_confined
+from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, plain_text, run_confined
 from organs.registry.validation.llama import model_files
 from organs.registry.validation.runtime import (
     Failure,
@@ -99,13 +99,13 @@ _STARTS_OTHERS = ("env", "sh", "bash", "dash", "zsh", "ksh", "fish")
 class CommandRuntime:
     """A runtime by a command template."""
 
-    def __init__(self, template: str, limits: Limits | None = None, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, template: str, limits: ProcessLimits | None = None, sandbox: Sandbox | None = None) -> None:
         """Create the runtime; `sandbox` has permissions beyond those of every command.
 
         Raises BadSetting for an invalid template, NoRuntime if its program does not exist.
         """
         self._variables, self._arguments = _parse(template)
-        self._limits = limits or Limits()
+        self._limits = limits or ProcessLimits()
         self._granted = sandbox or Sandbox()
         program = shutil.which(self._arguments[0])
         if program is None:

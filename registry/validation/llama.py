@@ -13,7 +13,7 @@ from pathlib import Path
 
 from organs.registry.entities.base import decode, encode
 from organs.registry.errors import BadSource
-from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_python
+from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, plain_text, run_python
 from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
@@ -55,8 +55,8 @@ _ASSERTION = re.compile(r"GGML_ASSERT\(.+")
 class LlamaCpp:
     """The built-in runtime. Raises NoRuntime if `xllamacpp` is not installed."""
 
-    def __init__(self, limits: Limits | None = None, *, requires_sandbox: bool = False) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: ProcessLimits | None = None, *, requires_sandbox: bool = False) -> None:
+        self._limits = limits or ProcessLimits()
         self._requires_sandbox = requires_sandbox
         try:
             version = metadata.version(PACKAGE)
@@ -123,14 +123,14 @@ class LlamaCpp:
             decoders=min(usable_cores(), DECODERS_MAX),
         )
 
-    def _limits_for(self, request: ScoringRequest) -> Limits:
+    def _limits_for(self, request: ScoringRequest) -> ProcessLimits:
         """The limits of this runtime; where one is not set, a generous one for this model."""
         own = self._limits
         cores = usable_cores()
         decoders = min(cores, DECODERS_MAX) * (1 if request.reference is None else 2)
         memory = MEMORY_PER_MODEL * _size_bytes(request) + MEMORY_SPARE_BYTES + MEMORY_PER_DECODER_BYTES * decoders
         wall_seconds = own.wall_seconds + (request.seconds or 0.0)
-        return Limits(
+        return ProcessLimits(
             wall_seconds,
             own.cpu_seconds or int(wall_seconds * cores) + 1,
             own.address_space_bytes or memory,

@@ -15,7 +15,7 @@ from organs.registry.assembly import (
     plan_npy,
 )
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
 )
 from organs.registry.digest import digest_of
@@ -29,7 +29,7 @@ from tests.small_models import ingest_file
 SHAPES = [(7,), (256, 3), (32, 5, 2), (256, 2, 3, 2)]
 
 
-def stored(registry: LocalRegistry, tmp_path: Path, spec: TensorSpec, data: bytes) -> BlobRow:
+def stored(registry: LocalRegistry, tmp_path: Path, spec: TensorSpec, data: bytes) -> KnownBlob:
     path = tmp_path / "a.gguf"
     path.write_bytes(file_bytes([], [(spec, data)]))
     ingest_file(registry, path)
@@ -38,7 +38,7 @@ def stored(registry: LocalRegistry, tmp_path: Path, spec: TensorSpec, data: byte
 
 
 def read(registry: LocalRegistry, plan: NpyPlan, begin: int = 0, end: int | None = None) -> bytes:
-    with NpyStream(registry.blobs, plan, begin, plan.size_bytes if end is None else end) as stream:
+    with NpyStream(registry.blobs, plan, begin, plan.size_bytes if end is None else end, None) as stream:
         return b"".join(map(bytes, stream))
 
 
@@ -115,11 +115,11 @@ def test_bytes_stored_as_another_type_are_cut_into_the_blocks_of_that_type(
 def test_views_stay_small_however_few_bits_a_weight_has(registry: LocalRegistry, tmp_path: Path) -> None:
     spec = TensorSpec("t", (256, 40_000), dtype_by_name("TQ1_0"))
     plan = plan_npy("t", stored(registry, tmp_path, spec, bytes(spec.size_bytes)), spec.dtype, spec.shape)
-    with NpyStream(registry.blobs, plan, 0, plan.size_bytes) as stream:
+    with NpyStream(registry.blobs, plan, 0, plan.size_bytes, None) as stream:
         assert max(len(view) for view in stream) <= 1 << 20
 
 
 def test_a_type_without_a_kernel_is_refused_before_anything_is_sent() -> None:
-    row = BlobRow(1, digest_of(b""), 36, 36, "raw", 1, None, "present", b"")
+    row = KnownBlob(1, digest_of(b""), 36, 36, "raw", 1, None, "present", b"")
     with pytest.raises(UnsupportedDType, match=r"\.raw or \.bin"):
         plan_npy("t", row, dtype_by_name("Q8_1"), (32,))

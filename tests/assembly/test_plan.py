@@ -62,7 +62,7 @@ def test_a_model_that_must_not_be_assembled_has_no_plan(registry: LocalRegistry,
         session.execute(update(ModelRow).values(unassemblable=("first reason", "second reason")))
     with pytest.raises(NotAssemblable, match="local/a cannot be assembled: first reason; second reason") as caught:
         planned(registry, "a")
-    assert caught.value.reasons == ("first reason", "second reason")
+    assert [fault.detail for fault in caught.value.errors] == ["first reason", "second reason"]
 
 
 def test_a_blob_without_a_row_is_missing(registry: LocalRegistry, tmp_path: Path) -> None:

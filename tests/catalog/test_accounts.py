@@ -132,7 +132,7 @@ def test_a_copy_of_the_database_has_no_usable_secret(registry: LocalRegistry, to
 
 
 def test_a_wrong_secret_and_an_unknown_id_are_both_refused(registry: LocalRegistry, token: NewToken) -> None:
-    other = NewToken(token.text, token.public_id, "0" * 64)
+    other = NewToken(token.public_id, "0" * 64, token.text)
     with registry.catalog.reading() as session:
         sent = parse_token(token.text)
         assert valid_account(session, type(sent)(sent.public_id, other.sha256), now()) is None

@@ -38,7 +38,7 @@ PAIRS: list[tuple[type[Entity], type[tables.Base], str]] = [
     (model.ModelSummary, tables.ModelRow, SUMMARY),
     (model.Model, tables.ModelRow, f"{SUMMARY} {PARTS}"),
     (model.RuntimeText, tables.RuntimeTextRow, ""),
-    (organ.Measurement, tables.MeasurementRow, ""),
+    (organ.OrganMeasurement, tables.MeasurementRow, ""),
     (
         organ.Organ,
         tables.OrganRow,

@@ -165,13 +165,14 @@ def test_a_token_of_a_remote_registry_creates_and_revokes_only_within_its_scopes
 
 
 def test_the_error_for_an_invalid_token_says_how_to_continue_reading(
-    organ: OrganCommand, token: str, remote_url: str, tmp_path: Path
+    organ: OrganCommand, token: str, remote_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     organ.done("token", "revoke", token)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     there = {"ORGAN_REGISTRY": remote_url, "XDG_CONFIG_HOME": str(tmp_path)}
     told = organ("models", environment={**there, "ORGAN_TOKEN": token})
     assert "without ORGAN_TOKEN you can read" in told.err
-    keep_token(remote_url, KeptToken(token), tmp_path / "organ-registry" / "tokens.json")
+    keep_token(remote_url, KeptToken(token))
     told = organ("models", environment=there)
     assert told.status == 4
     assert f"organ login URL, or organ login --forget {remote_url} to read without an account" in told.err

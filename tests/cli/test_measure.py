@@ -22,7 +22,7 @@ from organs.registry.catalog.tables import MeasurementRow
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
-from tests.ingest.test_measuring_sets import COUNT, shard_bytes, write_shard
+from tests.ingest.test_measuring import COUNT, shard_bytes, write_shard
 from tests.small_models import block_metadata, expert_tensors, small_model, weight_tensor
 
 

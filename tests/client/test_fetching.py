@@ -19,7 +19,7 @@ from organs.registry.client.files import (
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
 from organs.registry.local import LocalRegistry
-from tests.client.scripted_server import Answer, ReceivedRequest, connection_to_script, no_sleep
+from tests.client.scripted_server import Answer, ReceivedRequest, connection_to_script
 
 DATA = random.Random(6).randbytes(200_000)
 FILE = FileToFetch("/models/acme/x@1.gguf", len(DATA), digest_of(DATA))
@@ -60,7 +60,7 @@ def test_a_connection_cut_at_random_points_sends_every_byte_once(tmp_path: Path,
 
     come: list[int] = []
     with connection_to_script(script) as (server, connection):
-        assert fetch(connection, FILE, tmp_path / "x.gguf", come.append, no_sleep) == FILE.sha256
+        assert fetch(connection, FILE, tmp_path / "x.gguf", come.append) == FILE.sha256
     assert (tmp_path / "x.gguf").read_bytes() == DATA
     assert left(tmp_path) == ["x.gguf"]
     assert len(server.requests) > 3
@@ -75,7 +75,7 @@ def test_bytes_of_an_earlier_attempt_are_not_sent_again(tmp_path: Path) -> None:
         connection,
     ):
         with pytest.raises(Unreachable, match="cut"):
-            fetch(connection, FILE, target, sleep=no_sleep)
+            fetch(connection, FILE, target)
         assert len(server.requests) == 1 + TRIES
     assert target.read_bytes() == b"as it was"
     (partial,) = set(left(tmp_path)) - {"x.gguf"}
@@ -126,7 +126,7 @@ def test_another_file_at_the_address_is_fetched_from_its_beginning(tmp_path: Pat
     file = FileToFetch(FILE.path, len(new), None)
     answers = [cut(part(ReceivedRequest("GET", "/", {}, b"")), 50_000)]  # type: ignore[arg-type]  # headers like any mapping
     with connection_to_script(lambda asked: answers.pop() if answers else now(asked)) as (server, connection):
-        assert fetch(connection, file, tmp_path / "x.gguf", sleep=no_sleep) == digest_of(new)
+        assert fetch(connection, file, tmp_path / "x.gguf") == digest_of(new)
         assert "If-Range" in server.requests[1].headers
     assert left(tmp_path) == ["x.gguf"]
 
@@ -163,11 +163,11 @@ LIES: dict[str, Callable[[ReceivedRequest], Answer]] = {
 def test_a_registry_that_lies_is_refused_and_leaves_nothing(tmp_path: Path, lie: str) -> None:
     target = tmp_path / "x.gguf"
     with connection_to_script(LIES[lie]) as (_, connection), pytest.raises(BadReply):
-        fetch(connection, FILE, target, sleep=no_sleep)
+        fetch(connection, FILE, target)
     assert left(tmp_path) == []
     target.write_bytes(b"as it was")
     with connection_to_script(LIES[lie]) as (_, connection), pytest.raises(BadReply):
-        fetch(connection, FILE, target, sleep=no_sleep)
+        fetch(connection, FILE, target)
     assert (target.read_bytes(), left(tmp_path)) == (b"as it was", ["x.gguf"])
 
 
@@ -178,7 +178,7 @@ def test_a_redirect_to_another_origin_is_refused_without_a_request_to_it(tmp_pat
             connection_to_script(lambda _: away) as (_, connection),
             pytest.raises(Unreachable, match="another registry: nothing is sent there"),
         ):
-            fetch(connection, FILE, tmp_path / "x.gguf", sleep=no_sleep)
+            fetch(connection, FILE, tmp_path / "x.gguf")
         assert other.requests == []
     assert left(tmp_path) == []
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from organs.registry.client import fetching
+from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import TRIES, FileToFetch, partial_path
-from organs.registry.client.files import FileOfLock, fetch_in_shards, fetch_locked, file_in_shards, file_of_parts
+from organs.registry.client.files import FetchedLock, file_in_shards, file_of_parts
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.compose.api import Composition
 from organs.registry.compose.lock import Lock
@@ -21,7 +22,7 @@ from organs.registry.errors import BadReply, NotAssemblable, Unreachable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import CommandResult, OrganCommand
-from tests.client.scripted_server import Answer, ReceivedRequest, connection_to_script, no_sleep
+from tests.client.scripted_server import Answer, ReceivedRequest, connection_to_script
 from tests.related_models import model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, file_bytes, ingest_file
 
@@ -85,26 +86,27 @@ def test_a_download_for_shards_is_resumed_where_the_connection_was_lost(out: Pat
         return Answer(206 if begin else 200, body, headers, promised=len(MODEL) - begin)
 
     with connection_to_script(script) as (_, connection):
-        whole = file_in_shards(connection, FILE, "cut", 40_000, no_sleep)
+        whole = file_in_shards(connection, FILE, "cut", 40_000)
         assert whole is not None
         sent.clear()
-        targets = [out / shard.name for shard in whole.shards]
+        targets = [out / shard.name for shard in whole.files]
         with pytest.raises(Unreachable):
-            fetch_in_shards(connection, whole, targets, None, no_sleep)
+            whole.place(targets)
         assert [name.startswith(".organ-") for name in left(out)] == [True]
-        digests = fetch_in_shards(connection, whole, targets, None, no_sleep)
+        digests = whole.place(targets)
     assert sum(sent) == len(MODEL)
     assert left(out) == sorted(target.name for target in targets)
-    assert digests == [digest_of(target.read_bytes()) for target in targets]
+    assert digests == tuple(digest_of(target.read_bytes()) for target in targets)
 
 
 def test_a_file_with_an_unexpected_header_is_not_cut_into_shards(out: Path) -> None:
-    with connection_to_script(lambda _asked: Answer(200, MODEL, {"ETag": f'"{FILE.sha256}"'})) as (_, connection):
-        whole = file_in_shards(connection, FILE, "cut", 40_000)
+    end = read_header(MemorySource(MODEL)).end
+    bodies = [MODEL, MODEL[: end - 1] + b"\7" + MODEL[end:]]
+    with connection_to_script(lambda _asked: Answer(200, bodies.pop(0))) as (_, connection):
+        whole = file_in_shards(connection, replace(FILE, sha256=None), "cut", 40_000)
         assert whole is not None
-        other = replace(whole, head=whole.head[:-1] + b"\7")
         with pytest.raises(BadReply, match="another header"):
-            fetch_in_shards(connection, other, [out / shard.name for shard in whole.shards])
+            whole.place([out / shard.name for shard in whole.files])
 
 
 @pytest.mark.parametrize("beginning", [b"", b"GGUF", b"GGUF" + b"\xff" * 70_000, MODEL[:3000]])
@@ -113,7 +115,7 @@ def test_an_invalid_header_is_refused(beginning: bytes) -> None:
         connection_to_script(lambda _asked: Answer(200, beginning)) as (_, connection),
         pytest.raises(Unreachable),
     ):
-        file_in_shards(connection, FILE, "cut", 40_000, no_sleep)
+        file_in_shards(connection, FILE, "cut", 40_000)
 
 
 # Locks.
@@ -160,8 +162,8 @@ def test_all_missing_organs_of_a_lock_are_named(local_registry: LocalRegistry, r
     assert all(reason in str(refused.value) for reason in reasons)
 
 
-def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[FileOfLock, dict[str, bytes], bytes]:
-    """A lock's file, the bytes of its organs by their digests, and its own."""
+def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[Lock, dict[str, bytes], bytes]:
+    """A lock, the bytes of its organs by their digests, and those of its file."""
     plan = grafted(here, 1).plan()
     lock: Lock = plan.plan.lock()
     made = plan.assemble(folder / "made.gguf")
@@ -172,15 +174,21 @@ def parts(here: LocalRegistry, there: RemoteRegistry, folder: Path) -> tuple[Fil
         one.digest: data[begin + info.offset : begin + info.offset + info.size_bytes]
         for one, info in zip(lock.tensors, header.tensors, strict=True)
     }
-    asked = file_of_parts(there, lock)
-    assert (asked.lock.id, asked.size_bytes) == (made.lock_id, made.size_bytes)
-    return asked, organs, data
+    files = file_of_parts(there, lock).files
+    assert [(file.name, file.size_bytes) for file in files] == [(f"{made.lock_id}.gguf", made.size_bytes)]
+    return lock, organs, data
+
+
+def file_at(connection: Connection, lock: Lock, data: bytes) -> FetchedLock:
+    """The file of a lock with the bytes `data`, whose organs come from another server."""
+    header = read_header(MemorySource(data))
+    return FetchedLock(connection, lock, data[: header.data_offset], header.alignment, len(data))
 
 
 def test_each_organ_of_a_lock_is_resumed_where_it_was_cut_and_is_checked(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path, out: Path
 ) -> None:
-    asked, organs, data = parts(local_registry, remote_registry, tmp_path)
+    lock, organs, data = parts(local_registry, remote_registry, tmp_path)
     chance, sent, broken = random.Random(4), 0, False
 
     def script(request: ReceivedRequest) -> Answer:
@@ -196,20 +204,21 @@ def test_each_organ_of_a_lock_is_resumed_where_it_was_cut_and_is_checked(
 
     come: list[int] = []
     with connection_to_script(script) as (_, connection):
-        digest = fetch_locked(connection, asked, out / "x.gguf", come.append, no_sleep)
+        asked = file_at(connection, lock, data)
+        (digest,) = asked.place([out / "x.gguf"], come.append)
         assert (out / "x.gguf").read_bytes() == data
         assert (digest, sum(come)) == (digest_of(data), len(data))
-        assert sent == sum(one.spec.size_bytes for one in asked.lock.tensors)
+        assert sent == sum(one.spec.size_bytes for one in lock.tensors)
         broken = True
         with pytest.raises(BadReply, match="other bytes than were promised"):
-            fetch_locked(connection, asked, out / "y.gguf", None, no_sleep)
+            asked.place([out / "y.gguf"])
     assert left(out) == ["x.gguf"]
 
 
 def test_files_of_an_earlier_attempt_at_a_lock_are_continued_or_discarded(
     local_registry: LocalRegistry, remote_registry: RemoteRegistry, tmp_path: Path, out: Path
 ) -> None:
-    asked, organs, data = parts(local_registry, remote_registry, tmp_path)
+    lock, organs, data = parts(local_registry, remote_registry, tmp_path)
     answered = 0
 
     def script(request: ReceivedRequest) -> Answer:
@@ -219,18 +228,19 @@ def test_files_of_an_earlier_attempt_at_a_lock_are_continued_or_discarded(
         return Answer(200, organ) if answered <= 5 or answered > 5 + TRIES else Answer(200, b"", promised=len(organ))
 
     with connection_to_script(script) as (_, connection):
+        asked = file_at(connection, lock, data)
         with pytest.raises(Unreachable):
-            fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
+            asked.place([out / "x.gguf"])
         (begun,) = out.iterdir()
         assert data.startswith(begun.read_bytes())
         before = answered
-        fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
-        assert answered - before == len(asked.lock.tensors) - 5
+        asked.place([out / "x.gguf"])
+        assert answered - before == len(lock.tensors) - 5
         assert (out / "x.gguf").read_bytes() == data
         (out / "x.gguf").rename(begun)
         begun.write_bytes(b"\1" * 1000)
         answered = 99
-        fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
+        asked.place([out / "x.gguf"])
     assert (out / "x.gguf").read_bytes() == data
     assert left(out) == ["x.gguf"]
 
@@ -243,7 +253,7 @@ def test_a_registry_that_sends_organs_byte_by_byte_is_abandoned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fetching, "CUTS_MAX", 9)
-    asked, organs, _ = parts(local_registry, remote_registry, tmp_path)
+    lock, organs, data = parts(local_registry, remote_registry, tmp_path)
 
     def script(request: ReceivedRequest) -> Answer:
         organ = organs[request.path.removeprefix("/organs/").removesuffix(".raw")]
@@ -254,7 +264,7 @@ def test_a_registry_that_sends_organs_byte_by_byte_is_abandoned(
 
     with connection_to_script(script) as (server, connection):
         with pytest.raises(Unreachable):
-            fetch_locked(connection, asked, out / "x.gguf", None, no_sleep)
+            file_at(connection, lock, data).place([out / "x.gguf"])
         assert len(server.requests) == 9
 
 

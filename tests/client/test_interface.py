@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from organs.ingest.add import add_model
-from organs.ingest.jobs import validate as validation_job
+from organs.ingest.jobs import kinds
 from organs.registry import LocalRegistry, Registry, RemoteRegistry, open_registry
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe import recipe_values
@@ -206,7 +206,7 @@ def test_a_step_of_the_session_gives_the_same_in_a_local_and_in_a_remote_registr
     prepared: ServedRegistry, remote: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llama, "LlamaCpp", EvenRuntime)
-    monkeypatch.setattr(validation_job, "LlamaCpp", EvenRuntime)
+    monkeypatch.setattr(kinds, "LlamaCpp", EvenRuntime)
     answers = []
     for place, registry in (("local", prepared.registry), ("remote", remote)):
         folder = tmp_path / place
@@ -294,13 +294,13 @@ def test_an_error_of_a_job_has_the_same_class_text_and_data(
     prepared: ServedRegistry, remote: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llama, "LlamaCpp", RefusingRuntime)
-    monkeypatch.setattr(validation_job, "LlamaCpp", RefusingRuntime)
+    monkeypatch.setattr(kinds, "LlamaCpp", RefusingRuntime)
     caught = []
     for registry in (prepared.registry, remote):
         with pytest.raises(NotAssemblable) as error:
             registry.validate("local/first")
-        caught.append((str(error.value), error.value.code, error.value.reasons))
+        caught.append((str(error.value), error.value.code, error.value.errors))
     assert caught[0] == caught[1]
-    assert caught[0][2] == ("256 tokens are too many",)
+    assert [fault.detail for fault in caught[0][2]] == ["256 tokens are too many"]
     failed = next(job for job in remote.jobs(limit=5) if job.state == "failed")
     assert (remote.job(failed.id).problem or {})["code"] == "not-assemblable"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.client.objects import ObjectFile, list_objects
-from organs.registry.client.ranges import RangeClient
+from organs.registry.client.ranges import ObjectFile, RangeClient, list_objects
 from organs.registry.errors import BadSource, NoSuchFile, NotFound
 from tests.cli.in_process import OrganCommand
 

@@ -10,8 +10,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from organs.registry.client.objects import LISTED_MAX, ObjectFile, list_objects, parse_object_address
-from organs.registry.client.ranges import GAP_BYTES, RangeClient, ReadLimits
+from organs.registry.client.ranges import (
+    GAP_BYTES,
+    LISTED_MAX,
+    ObjectFile,
+    RangeClient,
+    ReadLimits,
+    list_objects,
+    parse_object_address,
+)
 from organs.registry.errors import BadSource, MissingExtra, NoSuchFile, NotAllowed, OrganError, Unreachable
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, Script, ScriptedServer, scripted_server
 from tests.client.test_ranges import DATA, later, part

@@ -187,7 +187,7 @@ def test_the_token_is_sent_to_the_first_host_only(client: RangeClient) -> None:
         ) as hub:
             file = HttpFile(client, f"{hub.url}/m.gguf", headers=TOKEN)
             assert file.read_at(150_000, 9) == DATA[150_000:150_009]
-            assert file.linked_sha256 == "a" * 64
+            assert file.stated_sha256 == "a" * 64
             assert [request.headers["Authorization"] for request in hub.requests] == ["Bearer secret"]
             assert [request.headers["Authorization"] for request in storage.requests] == [None, None]
 

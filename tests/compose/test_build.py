@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.organs import BlobRow
+from organs.registry.catalog.queries.organs import KnownBlob
 from organs.registry.catalog.tables import Ingest
 from organs.registry.compose import build
 from organs.registry.compose.api import ChimeraPlan
@@ -96,7 +96,7 @@ def plan_of(registry: LocalRegistry) -> ChimeraPlan:
     return composition.accept("unrelated-lineage", "lineage-unknown").named("local/made").plan()
 
 
-def row_of(registry: LocalRegistry, name: str, model: str) -> BlobRow:
+def row_of(registry: LocalRegistry, name: str, model: str) -> KnownBlob:
     digest = registry.model(model).organ(name).digest
     return next(row for row in blob_rows(registry) if row.digest == digest)
 
@@ -223,16 +223,16 @@ def test_a_catalog_that_fails_at_any_session_leaves_nothing_registered(
     assert before < set(blob_states(pair))
 
 
-def corrupt(registry: LocalRegistry, row: BlobRow) -> None:
+def corrupt(registry: LocalRegistry, row: KnownBlob) -> None:
     path = registry.settings.blobs / str(row.file)
     overwrite(path, flip_bit(path.read_bytes(), 8 * (path.stat().st_size - 9)))
 
 
-def remove(registry: LocalRegistry, row: BlobRow) -> None:
+def remove(registry: LocalRegistry, row: KnownBlob) -> None:
     (registry.settings.blobs / str(row.file)).unlink()
 
 
-def cut(registry: LocalRegistry, row: BlobRow) -> None:
+def cut(registry: LocalRegistry, row: KnownBlob) -> None:
     path = registry.settings.blobs / str(row.file)
     overwrite(path, path.read_bytes()[:-1])
 
@@ -247,7 +247,7 @@ def cut(registry: LocalRegistry, row: BlobRow) -> None:
     ],
 )
 def test_a_faulty_blob_is_reported_with_the_name_of_its_tensor(
-    pair: LocalRegistry, out: Path, name: str, model: str, damage: Callable[[LocalRegistry, BlobRow], None]
+    pair: LocalRegistry, out: Path, name: str, model: str, damage: Callable[[LocalRegistry, KnownBlob], None]
 ) -> None:
     plan, row = plan_of(pair), row_of(pair, name, model)
     damage(pair, row)

@@ -19,10 +19,10 @@ from organs.registry.compose.screen import ENERGY_MAX, KNOWN, RESOLUTION, Change
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode, prepared
 from organs.registry.entities.plan import Screen, ScreenGroup
-from organs.registry.fingerprints import coarse_rows
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import quantize
 from organs.registry.measure import measure
+from organs.registry.similarity import coarse_rows
 from tests.random_files import PATIENT
 
 F32 = dtype_by_name("F32")

@@ -21,7 +21,7 @@ from organs.ingest.files import Progress, no_progress
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
@@ -146,13 +146,13 @@ def with_files(registry: LocalRegistry, files: Files) -> LocalRegistry:
     return LocalRegistry(registry.settings, registry.catalog, blobs)
 
 
-def current_blob(registry: LocalRegistry, digest: Digest) -> BlobRow | None:
+def current_blob(registry: LocalRegistry, digest: Digest) -> KnownBlob | None:
     """Return the present row of a blob, as the store of the registry reads it."""
     with registry.catalog.reading() as session:
         return blobs_by_digest(session, [digest]).get(digest)
 
 
-def blob_rows(registry: LocalRegistry) -> list[BlobRow]:
+def blob_rows(registry: LocalRegistry) -> list[KnownBlob]:
     """Return the rows of all blobs that have stored bytes, all but stacks, by digest."""
     return sorted((row for row in all_blobs(registry.catalog) if not row.parts), key=attrgetter("digest"))
 

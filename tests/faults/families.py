@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import select
 
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import DEPTH_MAX, BlobRow
+from organs.registry.catalog.queries.organs import DEPTH_MAX, KnownBlob
 from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.errors import Busy
@@ -84,7 +84,7 @@ def assert_settles(registry: LocalRegistry, sources: Mapping[str, bytes], folder
     assert_whole(registry, sources, folder)
 
 
-def dependants(registry: LocalRegistry, parent: BlobRow) -> list[BlobRow]:
+def dependants(registry: LocalRegistry, parent: KnownBlob) -> list[KnownBlob]:
     """Return the blobs that cannot be read without `parent`."""
     return [
         row for row in blob_rows(registry) if row.id != parent.id and parent.id in {above.id for above in row.lineage}

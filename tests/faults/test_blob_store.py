@@ -25,7 +25,7 @@ from sqlalchemy import delete, select, update
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     reachable_digests,
 )
 from organs.registry.catalog.register.organs import (
@@ -78,28 +78,28 @@ def model(tmp_path: Path, registry: LocalRegistry) -> Path:
     return path
 
 
-def in_file(registry: LocalRegistry, which: int = 0) -> BlobRow:
+def in_file(registry: LocalRegistry, which: int = 0) -> KnownBlob:
     """Return a blob in a file of the store."""
     return [row for row in blob_rows(registry) if row.file is not None][which]
 
 
-def inline(registry: LocalRegistry) -> BlobRow:
+def inline(registry: LocalRegistry) -> KnownBlob:
     """Return a blob in the database."""
     return next(row for row in blob_rows(registry) if row.inline is not None and row.size_bytes > 1000)
 
 
-def either(registry: LocalRegistry) -> tuple[BlobRow, BlobRow]:
+def either(registry: LocalRegistry) -> tuple[KnownBlob, KnownBlob]:
     return in_file(registry), inline(registry)
 
 
-def stored_bytes(registry: LocalRegistry, row: BlobRow) -> bytes:
+def stored_bytes(registry: LocalRegistry, row: KnownBlob) -> bytes:
     if row.inline is not None:
         return row.inline
     assert row.file is not None
     return (registry.settings.blobs / row.file).read_bytes()
 
 
-def damage(registry: LocalRegistry, row: BlobRow, stored: bytes) -> None:
+def damage(registry: LocalRegistry, row: KnownBlob, stored: bytes) -> None:
     """Put `stored` in place of the bytes of the blob."""
     if row.file is not None:
         overwrite(registry.settings.blobs / row.file, stored)
@@ -108,13 +108,13 @@ def damage(registry: LocalRegistry, row: BlobRow, stored: bytes) -> None:
         session.execute(update(InlineBlob).where(InlineBlob.blob_id == row.id).values(stored=stored))
 
 
-def record_size(registry: LocalRegistry, row: BlobRow, **values: int) -> None:
+def record_size(registry: LocalRegistry, row: KnownBlob, **values: int) -> None:
     """Change values of the row."""
     with registry.catalog.writing() as session:
         session.execute(update(Blob).where(Blob.id == row.id).values(**values))
 
 
-def assert_found(registry: LocalRegistry, row: BlobRow, tmp_path: Path, reason: str = "") -> None:
+def assert_found(registry: LocalRegistry, row: KnownBlob, tmp_path: Path, reason: str = "") -> None:
     """Assert that verify names the blob and its use, and that assembling refuses and writes nothing."""
     (fault,) = verify_all(registry).faults
     assert fault.digest == row.digest
@@ -282,7 +282,7 @@ def test_sixteen_writers_of_one_file_create_one_row_per_digest(tmp_path: Path, r
 @pytest.mark.folder
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_a_corrupt_blob_is_replaced_when_its_bytes_are_ingested_again(
-    kind: Callable[[LocalRegistry], BlobRow], model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
+    kind: Callable[[LocalRegistry], KnownBlob], model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     row = kind(registry)
     stored = stored_bytes(registry, row)

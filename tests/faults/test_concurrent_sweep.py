@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import delete
 
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
 )
 from organs.registry.catalog.register.organs import mark_corrupt
@@ -113,7 +113,7 @@ class Looker:
 
     registry: LocalRegistry
     plain: bytes
-    row: BlobRow | None = None
+    row: KnownBlob | None = None
     reader: BlobReader | None = None
     is_faulty: bool = False
     found: list[bytes] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Looker:
             with self.reader as reader:
                 self.found.append(reader.read())
 
-    def _fails(self, row: BlobRow) -> bool:
+    def _fails(self, row: KnownBlob) -> bool:
         try:
             with self.registry.blobs.open(row) as reader:
                 reader.verify()

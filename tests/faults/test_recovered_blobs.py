@@ -21,7 +21,7 @@ from organs.registry.assembly import first_header
 from organs.registry.backup import back_up
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
 )
 from organs.registry.catalog.tables import Blob, EventRow
@@ -40,7 +40,7 @@ from tests.faults.failing import EVERYTHING, flip_bit, verify_all
 from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes
 from tests.postgres import open_on_sqlite
 
-Kind = Callable[[LocalRegistry], BlobRow]
+Kind = Callable[[LocalRegistry], KnownBlob]
 MODEL = "local/little"
 HEAD_MAX_BYTES = 4096
 """The plain size of these blobs. A longer read in one call is a chunk."""
@@ -52,19 +52,19 @@ def data(filled_home: Path) -> bytes:
     return (filled_home.parent / "little.gguf").read_bytes()
 
 
-def flip(registry: LocalRegistry, row: BlobRow) -> bytes:
+def flip(registry: LocalRegistry, row: KnownBlob) -> bytes:
     """Flip one bit of the last stored byte; return the original stored bytes."""
     stored = stored_bytes(registry, row)
     damage(registry, row, flip_bit(stored, 8 * (len(stored) - 1)))
     return stored
 
 
-def current(registry: LocalRegistry, row: BlobRow) -> BlobRow:
+def current(registry: LocalRegistry, row: KnownBlob) -> KnownBlob:
     with registry.catalog.reading() as session:
         return blobs_by_digest(session, [row.digest])[row.digest]
 
 
-def flipped_and_set_aside(registry: LocalRegistry, kind: Kind = in_file) -> tuple[BlobRow, bytes]:
+def flipped_and_set_aside(registry: LocalRegistry, kind: Kind = in_file) -> tuple[KnownBlob, bytes]:
     """Return a blob that was set aside because of a flipped bit, and its original stored bytes."""
     row = kind(registry)
     stored = flip(registry, row)
@@ -73,7 +73,7 @@ def flipped_and_set_aside(registry: LocalRegistry, kind: Kind = in_file) -> tupl
     return current(registry, row), stored
 
 
-def flipped_and_back(registry: LocalRegistry, kind: Kind = in_file) -> BlobRow:
+def flipped_and_back(registry: LocalRegistry, kind: Kind = in_file) -> KnownBlob:
     """Return a blob that was set aside because of a flipped bit, and that has its original bytes again."""
     row, stored = flipped_and_set_aside(registry, kind)
     damage(registry, row, stored)
@@ -87,7 +87,7 @@ def events(registry: LocalRegistry) -> list[str]:
         return [f"{action} {text.split(',')[0]}" for action, text in session.execute(statement)]
 
 
-def taken_back(row: BlobRow) -> list[str]:
+def taken_back(row: KnownBlob) -> list[str]:
     return [f"set aside blob {row.digest}", f"take back blob {row.digest}"]
 
 
@@ -201,7 +201,7 @@ class Unsteady:
     """The blobs of a registry on an unsteady disk, with the clock of their repeated checks."""
 
     registry: LocalRegistry
-    row: BlobRow
+    row: KnownBlob
     files: UnsteadyFiles
     clock: Clock
     store: BlobStore

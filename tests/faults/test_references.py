@@ -22,7 +22,7 @@ from organs.registry.backup import back_up
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.relatives import models_to_repack, models_with_blobs
 from organs.registry.catalog.register import organs
 from organs.registry.catalog.register.organs import replace_stored_bytes
@@ -85,20 +85,20 @@ def test_the_family_has_references_of_every_form(family: LocalRegistry) -> None:
 # Wrong and missing bytes.
 
 
-def root_of(registry: LocalRegistry) -> BlobRow:
+def root_of(registry: LocalRegistry) -> KnownBlob:
     """Return the blob in a file, stored alone, on which most others depend."""
     alone = [row for row in blob_rows(registry) if row.parent is None and row.file is not None]
     return max(alone, key=lambda row: len(dependants(registry, row)))
 
 
-def damage(registry: LocalRegistry, row: BlobRow) -> None:
+def damage(registry: LocalRegistry, row: KnownBlob) -> None:
     """Overwrite some bytes of a blob in a file."""
     path = registry.settings.blobs / (row.file or "")
     data = path.read_bytes()
     overwrite(path, data[:-300] + bytes(byte ^ 0xFF for byte in data[-300:-200]) + data[-200:])
 
 
-def damage_end(registry: LocalRegistry, row: BlobRow) -> None:
+def damage_end(registry: LocalRegistry, row: KnownBlob) -> None:
     """Overwrite the last bytes of a blob in a file."""
     path = registry.settings.blobs / (row.file or "")
     overwrite(path, path.read_bytes()[:-9] + b"wrong end")
@@ -108,7 +108,7 @@ def repair(registry: LocalRegistry) -> None:
     verify(registry.catalog, registry.blobs, read_data=EVERYTHING, repair=True)
 
 
-def lose(registry: LocalRegistry, row: BlobRow) -> None:
+def lose(registry: LocalRegistry, row: KnownBlob) -> None:
     """Remove the file of a blob."""
     (registry.settings.blobs / (row.file or "")).unlink()
 
@@ -121,7 +121,7 @@ def states(registry: LocalRegistry) -> dict[str, str]:
 @pytest.mark.parametrize("is_removed", [False, True], ids=["shown", "removed"])
 @pytest.mark.parametrize("spoil", [damage, lose])
 def test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file(
-    spoil: Callable[[LocalRegistry, BlobRow], None], is_removed: bool, family: LocalRegistry, tmp_path: Path
+    spoil: Callable[[LocalRegistry, KnownBlob], None], is_removed: bool, family: LocalRegistry, tmp_path: Path
 ) -> None:
     parent = root_of(family)
     below = dependants(family, parent)
@@ -189,7 +189,7 @@ def test_a_parent_is_healed_although_another_organ_could_be_its_own_parent_now(
 @pytest.mark.parametrize("spoil", [damage, lose])
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_faulty_child_is_reported_alone_and_is_stored_alone_again(
-    depth: int, spoil: Callable[[LocalRegistry, BlobRow], None], family: LocalRegistry, tmp_path: Path
+    depth: int, spoil: Callable[[LocalRegistry, KnownBlob], None], family: LocalRegistry, tmp_path: Path
 ) -> None:
     child = next(
         row for row in blob_rows(family) if row.depth == depth and row.file is not None and not dependants(family, row)
@@ -276,7 +276,7 @@ def test_a_repack_whose_commit_fails_ends_and_keeps_every_file_that_a_row_names(
 @pytest.mark.folder
 @pytest.mark.parametrize("spoil", [damage, lose])
 def test_a_download_names_the_faulty_parent_and_not_its_dependants(
-    spoil: Callable[[LocalRegistry, BlobRow], None], family: LocalRegistry
+    spoil: Callable[[LocalRegistry, KnownBlob], None], family: LocalRegistry
 ) -> None:
     parent = root_of(family)
     spoil(family, parent)
@@ -294,7 +294,7 @@ def test_a_download_names_the_faulty_parent_and_not_its_dependants(
         check_readable(family.blobs, child, "the organ")
 
 
-def chain_of(row: BlobRow) -> list[str]:
+def chain_of(row: KnownBlob) -> list[str]:
     """Return the digests of the parents of a blob."""
     return [] if row.parent is None else [row.parent.digest, *chain_of(row.parent)]
 
@@ -470,7 +470,7 @@ def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
 @pytest.mark.parametrize("is_marked", [False, True], ids=["new", "set-aside"])
 @pytest.mark.parametrize("spoil", [damage, lose])
 def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
-    spoil: Callable[[LocalRegistry, BlobRow], None], is_marked: bool, family: LocalRegistry, tmp_path: Path
+    spoil: Callable[[LocalRegistry, KnownBlob], None], is_marked: bool, family: LocalRegistry, tmp_path: Path
 ) -> None:
     parent = root_of(family)
     below = dependants(family, parent)
@@ -586,7 +586,7 @@ def test_a_doomed_organ_is_not_made_a_parent(templates: RegistryTemplates, tmp_p
     with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
         doomed: list[int] = []
 
-        def doom(session: Session, before: BlobRow, blob: StoredBlob) -> bool:
+        def doom(session: Session, before: KnownBlob, blob: StoredBlob) -> bool:
             if blob.parent is not None:
                 doomed.append(blobs_by_digest(session, [blob.parent.digest])[Digest(blob.parent.digest)].id)
                 session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="doomed"))
@@ -613,7 +613,7 @@ def test_a_repack_ends_if_members_wait_for_one_that_stays_as_it_is(
 
             def refuse(
                 session: Session,
-                before: BlobRow,
+                before: KnownBlob,
                 blob: StoredBlob,
                 numbers: Iterator[int] = numbers,
                 refused: int = refused,

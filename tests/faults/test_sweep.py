@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
     unneeded_blobs,
 )
@@ -82,7 +82,7 @@ class Race:
     plain: bytes
     doomed: list[int] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
-    row: BlobRow | None = None
+    row: KnownBlob | None = None
     fresh: StoredBlob | None = None
     ingest_id: int = 0
 
@@ -142,7 +142,7 @@ class Race:
             session.add(OrganRow(blob_id=blob_id, dtype="I8", shape=str(len(self.plain)), elements=len(self.plain)))
             end_ingest(session, self.ingest_id, "finished")
 
-    def _intact(self, row: BlobRow) -> bool:
+    def _intact(self, row: KnownBlob) -> bool:
         try:
             with self.registry.blobs.open(row) as reader:
                 reader.verify()

@@ -51,9 +51,9 @@ def reasons(shards: list[Shard]) -> tuple[str, ...]:
     with pytest.raises(BadSplit) as caught:
         check_split("m", shards)
     assert str(caught.value).startswith("m: not a complete split set: ")
-    assert len(caught.value.reasons) <= REASONS_MAX + 1
+    assert len(caught.value.errors) <= REASONS_MAX + 1
     assert len(str(caught.value)) < 5_000
-    return caught.value.reasons
+    return tuple(fault.detail for fault in caught.value.errors)
 
 
 def test_a_complete_set_is_ordered_whatever_its_input_order() -> None:

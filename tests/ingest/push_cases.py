@@ -7,12 +7,12 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from organs.ingest.contributions.cut_files import Memory
 from organs.ingest.contributions.push import (
     PushOptions,
     PushReport,
     push,
 )
+from organs.ingest.contributions.sending import Memory
 from organs.ingest.sources import find_sources
 from tests.gguf_files import file_bytes
 from tests.ingest.memory_registry import FakeRegistry

@@ -13,9 +13,9 @@ from sqlalchemy import update
 
 from organs.ingest.contributions import uploads as uploads_module
 from organs.ingest.contributions.manifest import parse_manifest
-from organs.ingest.contributions.spool import BytesLost, spool_of
 from organs.ingest.contributions.submissions import submit
 from organs.ingest.contributions.uploads import (
+    BytesLost,
     Chunk,
     TidyReport,
     cancel,
@@ -23,10 +23,12 @@ from organs.ingest.contributions.uploads import (
     look_up,
     open_upload,
     receive,
+    spool_of,
     tidy_uploads,
 )
-from organs.ingest.jobs import extract
-from organs.ingest.jobs.extract import has_pack, open_pack, remove_old_objects
+from organs.ingest.jobs import packs
+from organs.ingest.jobs.kinds import EXTRACT
+from organs.ingest.jobs.packs import has_pack, open_pack, remove_old_objects
 from organs.registry.catalog.queries.jobs import JobFile
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.tables import SubmissionRow, UploadRow, now
@@ -218,7 +220,7 @@ def test_an_upload_has_a_limited_number_of_chunks(machines: Machines) -> None:
 
 def test_the_file_of_a_job_is_sent_by_any_machine(machines: Machines, monkeypatch: pytest.MonkeyPatch) -> None:
     machines.publish(machines.sent())
-    result = extract.EXTRACT.run(machines.one, ModelRequest(model="ada/m"), lambda *_: None, "ada")
+    result = EXTRACT.run(machines.one, ModelRequest(model="ada/m"), lambda *_: None, "ada")
     file = JobFile(result.pack, result.file, result.size_bytes, result.sha256)  # type: ignore[attr-defined]
     opened = open_pack(machines.two, file)
     assert opened is not None
@@ -226,7 +228,7 @@ def test_the_file_of_a_job_is_sent_by_any_machine(machines: Machines, monkeypatc
     assert list((machines.one.settings.home / "jobs").iterdir()) == []
     remove_old_objects(machines.two)
     assert has_pack(machines.two, file)
-    monkeypatch.setattr(extract, "KEPT_SECONDS", -60.0)
+    monkeypatch.setattr(packs, "KEPT_SECONDS", -60.0)
     remove_old_objects(machines.two)
     assert not has_pack(machines.one, file)
     assert open_pack(machines.one, file) is None

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from organs.ingest.directory.folder import OPEN_FILES_MAX, Folder, is_organ_directory
 from organs.ingest.directory.layout import (
     DEVICES,
     HEAD_MAX_BYTES,
@@ -24,7 +23,7 @@ from organs.ingest.directory.layout import (
     path_segments,
     safe_file_name,
 )
-from organs.ingest.directory.opening import VirtualFile, open_directory
+from organs.ingest.directory.opening import OPEN_FILES_MAX, Folder, VirtualFile, is_organ_directory, open_directory
 from organs.ingest.sources import directory_source, find_sources, open_files
 from organs.ingest.transplant import place_virtual
 from organs.registry.digest import digest_of

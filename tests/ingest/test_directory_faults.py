@@ -14,11 +14,12 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from organs.ingest.directory import opening
 from organs.ingest.directory.manifest import MANIFEST_LIMITS, PADDINGS_MAX, REASONS_MAX, TENSORS_MAX
 from organs.ingest.directory.opening import directory_size_bytes
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import directory_source, open_files
-from organs.registry.errors import BadDirectory, BadInput
+from organs.registry.errors import BadDirectory, BadInput, BadSource
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
@@ -26,6 +27,7 @@ from tests.ingest.directory_cases import (
     UP,
     UP_NAME,
     change_manifest,
+    extract_directory,
     gguf_bytes_of,
     manifest_of,
     small_directory,
@@ -33,7 +35,7 @@ from tests.ingest.directory_cases import (
     write_organ,
 )
 from tests.random_files import BESIDE_FIXTURES
-from tests.small_models import row_counts
+from tests.small_models import row_counts, small_model
 
 Meddle = Callable[[Path], object]
 F32 = dtype_by_name("F32")
@@ -311,9 +313,9 @@ def test_all_faults_are_reported_together(folder: Path) -> None:
     short_header(folder)
     with pytest.raises(BadDirectory) as caught:
         gguf_bytes_of(folder)
-    assert len(caught.value.reasons) == 4
+    assert len(caught.value.errors) == 4
     for word in ("blk_0_ffn_up.bin", "output_norm.bin", "blk_7_ffn_up.bin", "header.bin"):
-        assert any(word in reason for reason in caught.value.reasons)
+        assert any(word in fault.detail for fault in caught.value.errors)
 
 
 def test_a_thousand_faults_are_reported_as_twenty_and_a_count(folder: Path) -> None:
@@ -321,8 +323,8 @@ def test_a_thousand_faults_are_reported_as_twenty_and_a_count(folder: Path) -> N
     write_manifest(folder, {"tensors": entries})
     with pytest.raises(BadDirectory) as caught:
         gguf_bytes_of(folder)
-    assert len(caught.value.reasons) == REASONS_MAX + 1
-    assert caught.value.reasons[-1] == f"and {1_000 - REASONS_MAX} more"
+    assert len(caught.value.errors) == REASONS_MAX + 1
+    assert caught.value.errors[-1].detail == f"and {1_000 - REASONS_MAX} more"
 
 
 def test_a_link_to_an_organ_directory_is_followed(folder: Path, tmp_path: Path) -> None:
@@ -373,3 +375,30 @@ def test_a_manifest_with_any_replaced_value_is_read_or_refused(data: st.DataObje
 
 def test_the_size_of_a_folder_is_known_for_progress(folder: Path) -> None:
     assert directory_size_bytes(folder) >= manifest_of(folder)["files"][0]["size_bytes"]
+
+
+def test_headers_of_all_files_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = small_directory(tmp_path)
+
+    def name_it_thrice(manifest: dict[str, Any]) -> None:
+        (file,) = manifest["files"]
+        manifest["files"] = [file, *({**file, "name": f"{number}.gguf"} for number in range(2))]
+
+    header_bytes = (folder / "header.bin").stat().st_size
+    monkeypatch.setattr(opening, "HEADERS_MAX_BYTES", 2 * header_bytes)
+    assert gguf_bytes_of(folder) == [small_model()]
+    change_manifest(folder, name_it_thrice)
+    with pytest.raises(BadDirectory, match="the headers of all files take more than"):
+        gguf_bytes_of(folder)
+
+
+def test_a_folder_with_a_foreign_manifest_is_never_replaced(tmp_path: Path) -> None:
+    source, project = tmp_path / "a.gguf", tmp_path / "project"
+    source.write_bytes(small_model())
+    (project / "other").mkdir(parents=True)
+    (project / "other" / "thesis.txt").write_text("years")
+    (project / "manifest.json").write_text('{"name": "a web application"}')
+    for force in (False, True):
+        with pytest.raises(BadSource, match="other content"):
+            extract_directory(source, project, force=force)
+    assert (project / "other" / "thesis.txt").read_text() == "years"

@@ -9,15 +9,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from organs.ingest.directory import metadata as readable
+from organs.ingest.directory import manifest
 from organs.ingest.directory.manifest import (
     MANIFEST_LIMITS,
+    READABLE_MAX_VALUES,
     TENSORS_MAX,
     TensorLine,
+    key_value,
     manifest_lines,
     plain_key_value,
+    readable_metadata,
+    same_metadata,
 )
-from organs.ingest.directory.metadata import READABLE_MAX_VALUES, key_value, readable_metadata, same_metadata
 from organs.registry.digest import Digest
 from organs.registry.documents import Outline
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
@@ -67,7 +70,7 @@ def test_an_odd_boolean_stays_a_number() -> None:
 
 
 def test_a_value_over_the_limits_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readable, "READABLE_MAX_VALUES", 10)
+    monkeypatch.setattr(manifest, "READABLE_MAX_VALUES", 10)
     shown = readable_of(
         [array("few", ValueType.UINT8, [1] * 9), array("many", ValueType.UINT8, [1] * 9), text("a", "b")]
     )

@@ -66,7 +66,7 @@ def test_large_arrays_are_separate_pieces_and_small_ones_stay_in_the_header(tmp_
 
 def test_a_header_without_large_arrays_is_one_literal(tmp_path: Path) -> None:
     file = taken_apart(tmp_path, small_model())
-    assert not any((file.arrays, file.paddings, file.flags, file.unassemblable))
+    assert not any((file.arrays, file.paddings, file.flags, file.front.unassemblable))
     (span,) = file.literals()
     assert (span.offset, span.end) == (0, file.header.end)
     assert put_together(file) == small_model()

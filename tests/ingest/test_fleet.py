@@ -278,8 +278,9 @@ def test_an_ingest_that_is_stopped_is_recorded_as_interrupted(
         assert session.scalars(select(Ingest.state)).all() == ["interrupted"]
 
 
-def test_a_short_outage_is_waited_for_and_a_long_one_is_an_error() -> None:
-    outage = Outage(limit_seconds=0.0)
+def test_a_short_outage_is_waited_for_and_a_long_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "OUTAGE_SECONDS", 0.0)
+    outage = Outage()
     outage.go_on(Busy("locked"))
     outage.end()
     outage.go_on(Busy("locked"))

@@ -27,7 +27,7 @@ from sqlalchemy import select
 
 from organs.ingest.contributions import (
     inspection,
-    intake,
+    submissions,
 )
 from organs.ingest.contributions.inspection import (
     Inspection,
@@ -63,7 +63,7 @@ from organs.registry.gguf import MemorySource, ValueType, dtype_by_name
 from organs.registry.gguf.types import SIZE_MAX
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure, required_reads
-from organs.registry.sandbox.process import Limits
+from organs.registry.sandbox.process import ProcessLimits
 from tests.faults.failing import blob_rows
 from tests.gguf_files import array, file_bytes, raw_file, text, unsigned
 from tests.small_models import block_metadata, block_tensors, small_model, token_array, weight_tensor
@@ -88,7 +88,7 @@ MODEL = small_model(
 
 
 @contextmanager
-def running(limits: Limits) -> Iterator[Inspection]:
+def running(limits: ProcessLimits) -> Iterator[Inspection]:
     """Yield a conversation with a real inspector."""
     process = InspectorProcess(limits)
     conversation = Inspection(process.channel, process.how_it_ended, process.kill)
@@ -126,7 +126,7 @@ def test_the_inspector_has_no_path_address_or_descriptor_of_the_database(
 ) -> None:
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
     monkeypatch.setenv("ORGAN_DATABASE_URL", registry.settings.database_url)
-    with registry.catalog.reading(), running(Limits()) as conversation:
+    with registry.catalog.reading(), running(ProcessLimits()) as conversation:
         assert conversation.front(memory_file(MODEL), lambda: None) == read_front(MemorySource(MODEL, "model.gguf"))
         inspector_folder = own_inspector()
         opened = [os.readlink(path).partition(":")[0] for path in (inspector_folder / "fd").iterdir()]
@@ -457,7 +457,7 @@ def test_too_many_names_in_a_submission_are_refused_as_too_large(
 def test_a_header_that_is_too_long_for_memory_is_refused(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "LITERALS_MAX_BYTES", 100)
+    monkeypatch.setattr(submissions, "LITERALS_MAX_BYTES", 100)
     after = process_and_read(registry, submit_model(registry, "eve/long", [whole_file(registry, "eve", MODEL)]))
     assert after.row.reason == "model.gguf: its header has more than 100 bytes of short values."
     assert_no_upload_is_left(registry)
@@ -493,18 +493,18 @@ def test_a_lying_inspector_changes_no_existing_organ_and_no_byte(registry: Local
 def test_an_inspector_that_is_slow_or_crashes_is_reported() -> None:
     file = memory_file(MODEL)
     with (
-        running(Limits(wall_seconds=0.1)) as conversation,
+        running(ProcessLimits(wall_seconds=0.1)) as conversation,
         pytest.raises(InspectionStopped, match=r"it took longer than 0.1 s") as slow,
     ):
         conversation.front(file, lambda: None)
     assert slow.value.is_limit
-    with running(Limits()) as conversation:
+    with running(ProcessLimits()) as conversation:
         with pytest.raises(InspectionStopped, match="ended by SIGSEGV") as dead:
             conversation.front(file, lambda: os.kill(int(own_inspector().name), signal.SIGSEGV))
         assert not dead.value.is_limit
         with pytest.raises(InspectionStopped, match="ended by SIGSEGV"):
             conversation.measure(lambda _offset, size: bytes(size), (64, 64), dtype_by_name("F32"))
-    with running(Limits()) as conversation, pytest.raises(InspectionStopped, match="ended without an answer"):
+    with running(ProcessLimits()) as conversation, pytest.raises(InspectionStopped, match="ended without an answer"):
         conversation.measure(lambda _offset, size: bytes(size + 1), (64, 64), dtype_by_name("F32"))
 
 

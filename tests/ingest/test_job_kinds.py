@@ -15,9 +15,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.compose import COMPOSE
-from organs.ingest.jobs.extract import (
-    EXTRACT,
+from organs.ingest.jobs.kinds import COMPOSE, EXTRACT, MEASURE
+from organs.ingest.jobs.packs import (
     KEPT_SECONDS,
     TOTAL_MAX_BYTES,
     new_pack,
@@ -25,7 +24,6 @@ from organs.ingest.jobs.extract import (
     packs_folder,
     remove_old_packs,
 )
-from organs.ingest.jobs.measure import MEASURE
 from organs.ingest.jobs.runner import (
     Runner,
     add_job,

@@ -20,8 +20,7 @@ import pytest
 from sqlalchemy import update
 
 from organs.ingest.jobs import runner
-from organs.ingest.jobs.kind import LANES, UPKEEP, VALIDATE, WORK, JobKind, ReportProgress
-from organs.ingest.jobs.repack import is_repack_due
+from organs.ingest.jobs.kinds import LANES, UPKEEP, VALIDATION, WORK, JobKind, ReportProgress, is_repack_due
 from organs.ingest.jobs.runner import (
     KINDS,
     JobEvent,
@@ -315,7 +314,7 @@ def test_lanes_run_in_parallel_and_validations_run_one_after_another(registry: L
 
         return run
 
-    kinds = kind_of(runs("slow"), WORK, "slow") | kind_of(runs("check"), VALIDATE, "check")
+    kinds = kind_of(runs("slow"), WORK, "slow") | kind_of(runs("check"), VALIDATION, "check")
     ids = [add_job(registry, name, {"meets": number == 0}, kinds=kinds) for number in range(4) for name in kinds]
     with running(registry, kinds), running(registry, kinds):
         until(lambda: all(job_of(registry, job_id).state == "finished" for job_id in ids))
@@ -386,7 +385,7 @@ def test_concurrent_runners_never_run_a_job_twice(registry: LocalRegistry, tmp_p
 
 HANGING = """
 import threading, time
-from organs.ingest.jobs.kind import WORK, JobKind
+from organs.ingest.jobs.kinds import WORK, JobKind
 from organs.ingest.jobs.runner import Runner
 from organs.registry.local import LocalRegistry
 def run(registry, arguments, tell, contributor):

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from organs.ingest.contributions.cut_files import Memory, cut, spans_of
-from organs.ingest.contributions.sending import distinct, loads
+from organs.ingest.contributions import sending
+from organs.ingest.contributions.sending import Memory, Misfit, SentSubmission, cut, distinct, loads, spans_of
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.digest import digest_of
-from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
+from organs.registry.errors import BadInput, BadName, BadReply, BadSource, NotAllowed, OverQuota
 from organs.registry.gguf.header import Span
 from organs.registry.local import LocalRegistry
 from organs.registry.upload_limits import PACK_PIECE_MAX_BYTES
-from tests.client.scripted_server import as_problem
+from tests.client.scripted_server import ReceivedRequest, as_problem
 from tests.gguf_files import file_bytes, text, unsigned
 from tests.ingest.directory_cases import UP, gguf_bytes_of, small_directory
 from tests.ingest.memory_registry import FakeRegistry, quota
@@ -289,3 +290,74 @@ def test_a_push_without_wait_returns_before_publication(fake: FakeRegistry, tmp_
     assert report.state == "checking"
     assert report.address == f"{fake.connection.url}/submissions/{report.submission}"
     assert run_push(fake, path, wait=False).submission == report.submission
+
+
+# Remembered digests and submissions.
+
+
+def test_a_file_is_hashed_once(fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_model_file(tmp_path, large_model())
+    first = run_push(fake, path, dry_run=True)
+    monkeypatch.setattr("organs.ingest.contributions.sending.FilePass", None)  # calling it would fail
+    shown = RecordedProgress()
+    assert run_push(fake, path, shown, dry_run=True) == first
+    assert shown.done_bytes["read"] == path.stat().st_size
+
+
+def test_a_file_that_was_written_to_is_hashed_again(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write_model_file(tmp_path, small_model(seed=1))
+    run_push(fake, path)
+    run_push(fake, write_model_file(tmp_path, changed := small_model(seed=2)))
+    assert fake.file() == changed
+
+
+def test_a_change_with_the_same_date_and_size_is_found_by_the_registry(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write_model_file(tmp_path, small_model(seed=1))
+    run_push(fake, path, dry_run=True)
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.write(changed := small_model(seed=2))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(Misfit, match="another digest"):
+        run_push(fake, path)
+    assert not fake.manifests
+    run_push(fake, path)
+    assert fake.file() == changed
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"file": 1}', "\0"])
+def test_an_invalid_memory_entry_is_ignored(fake: FakeRegistry, tmp_path: Path, content: str) -> None:
+    path = write_model_file(tmp_path, small_model())
+    run_push(fake, path, dry_run=True)
+    (entry,) = (tmp_path / "cache").iterdir()
+    entry.write_text(content)
+    assert run_push(fake, path).state == "published"
+
+
+def test_a_memory_that_cannot_be_written_is_ignored(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    memory = Memory(tmp_path / "file" / "push")
+    memory.write("d.json", SentSubmission(submission=7))
+    assert memory.read("d.json", SentSubmission) is None
+
+
+def test_the_oldest_memory_entries_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "ENTRIES_MAX", 8)
+    memory = Memory(tmp_path / "cache")
+    for number in range(11):
+        memory.write(f"{number}.json", SentSubmission(submission=7))
+    assert len(list((tmp_path / "cache").iterdir())) == 8
+    assert memory.read("10.json", SentSubmission) == SentSubmission(submission=7)
+
+
+def test_a_file_that_changes_while_it_is_sent_is_not_submitted(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write_model_file(tmp_path, large_model())
+
+    def change(asked: ReceivedRequest) -> None:
+        if asked.method == "PATCH":
+            os.utime(path)
+
+    fake.fails = change
+    with pytest.raises(BadSource, match="changed while it was read"):
+        run_push(fake, path)
+    assert not fake.manifests

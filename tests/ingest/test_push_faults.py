@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.contributions.sending import Patience, in_lanes
+from organs.ingest.contributions import sending
+from organs.ingest.contributions.sending import in_lanes
 from organs.registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, as_json, as_problem
 from tests.ingest.memory_registry import FakeRegistry, Session, upload_id
@@ -56,7 +57,7 @@ def test_a_push_over_a_failing_connection_arrives_identical(fake: FakeRegistry, 
 def test_an_interrupted_push_continues_at_the_offset_of_the_registry(
     fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Patience.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(sending, "PATIENCE_SECONDS", 0.0)
     path = write_model_file(tmp_path, large_model())
     fake.fails = lambda asked: CUT if asked.method == "PATCH" and fake.received_bytes > 100_000 else None
     with pytest.raises(Unreachable):
@@ -99,7 +100,7 @@ def test_temporary_failures_are_retried(fake: FakeRegistry, tmp_path: Path) -> N
 def test_a_permanent_error_ends_a_push_immediately(
     fake: FakeRegistry, tmp_path: Path, answer: Answer, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Patience.__init__, "__defaults__", (0.05,))
+    monkeypatch.setattr(sending, "PATIENCE_SECONDS", 0.05)
     fake.fails = lambda asked: answer if asked.path == "/api/v1/uploads" else None
     with pytest.raises(kind):
         run_push(fake, write_model_file(tmp_path, large_model()))

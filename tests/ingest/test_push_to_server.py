@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from organs.ingest.contributions import push as submitting
-from organs.ingest.contributions.cut_files import Memory, cut
 from organs.ingest.contributions.push import (
     PushOptions,
     PushReport,
     push,
     push_chimera,
 )
-from organs.ingest.contributions.sending import distinct, loads
+from organs.ingest.contributions.sending import Memory, cut, distinct, loads
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.ingest.sources import ModelSource, find_sources

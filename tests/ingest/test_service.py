@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
-from organs.ingest.service import IngestReport, always, ingest_all, ingest_model, total_bytes
-from organs.ingest.sources import find_sources
+from organs.ingest.service import IngestReport, always, ingest_all, ingest_model
+from organs.ingest.sources import find_sources, source_size_bytes
 from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.catalog.tables import (
     Blob,
@@ -29,10 +29,10 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadName, NameTaken
-from organs.registry.fingerprints import is_fine
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.similarity import is_fine
 from organs.registry.upkeep import Share, verify
 from tests.gguf_files import array, file_bytes, tensor, text, unsigned, vocabulary
 from tests.small_models import assemble_model, ingest_file, row_counts, small_model, weight_tensor
@@ -338,7 +338,7 @@ def test_the_total_size_of_sources_leaves_out_unreadable_files(tmp_path: Path) -
     write(tmp_path, b"12345", "a.gguf")
     sources = find_sources([str(tmp_path)])
     (tmp_path / "b.gguf").symlink_to(tmp_path / "nowhere")
-    assert total_bytes([*sources, *find_sources([str(tmp_path / "b.gguf")])]) == 5
+    assert sum(map(source_size_bytes, [*sources, *find_sources([str(tmp_path / "b.gguf")])])) == 5
 
 
 # Failures and interruptions.

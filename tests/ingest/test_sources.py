@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from organs.ingest.convert import converted
 from organs.ingest.service import ingest_model
-from organs.ingest.sources import ModelSource, find_sources, skipped_files
+from organs.ingest.sources import ModelSource, converted, find_sources, skipped_files
 from organs.ingest.tools import find_tool_models, sources_of
 from organs.ingest.tools.places import Machine
 from organs.registry.errors import BadSource, BadSplit
@@ -266,7 +265,7 @@ def test_a_repeated_shard_a_wrong_count_and_a_foreign_file_are_all_reported(
     (source,) = find_sources([str(tmp_path)])
     with pytest.raises(BadSplit) as caught:
         ingest_model(registry, source)
-    reasons = "\n".join(caught.value.reasons)
+    reasons = "\n".join(fault.detail for fault in caught.value.errors)
     for expected in ("repeats shard 2", "m-00004-of-00003.gguf is not a shard"):
         assert expected in reasons
 

@@ -18,7 +18,7 @@ from organs.ingest.contributions.uploads import (
     open_upload,
     tidy_uploads,
 )
-from organs.ingest.jobs.compose import COMPOSE
+from organs.ingest.jobs.kinds import COMPOSE
 from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
     quota_of,
@@ -26,7 +26,7 @@ from organs.registry.catalog.queries.accounts import (
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.queries.submissions import known_contributor_id
 from organs.registry.catalog.records import Edits
-from organs.registry.catalog.register import uploads
+from organs.registry.catalog.register import submissions
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import remove_expired_upload, renew_uploads
@@ -185,7 +185,7 @@ def test_a_pack_counts_with_the_rows_of_its_pieces(registry: LocalRegistry, monk
     open_upload(registry, owner_id, pack[1])
     with registry.catalog.reading() as session:
         assert quota_of(session, session.get_one(ContributorRow, owner_id), 0).used_bytes == 2 + 2 * PIECE_ROW_BYTES
-    monkeypatch.setattr(uploads, "PACKED_PIECES_MAX", 2)
+    monkeypatch.setattr(submissions, "PACKED_PIECES_MAX", 2)
     with pytest.raises(OverQuota, match="pieces"):
         open_upload(registry, owner_id, pack[0])
     open_upload(registry, owner_id, UploadRequest(kind="piece", size_bytes=1, digest=digests[0]))

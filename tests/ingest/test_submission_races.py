@@ -12,11 +12,16 @@ from sqlalchemy import select
 from organs.ingest.contributions import (
     submissions,
 )
-from organs.ingest.contributions.intake import settle_abandoned
 from organs.ingest.contributions.manifest import (
     BadManifest,
 )
-from organs.ingest.contributions.submissions import files_of, refuse_submission, remove_uploads_of, withdraw
+from organs.ingest.contributions.submissions import (
+    files_of,
+    refuse_submission,
+    remove_uploads_of,
+    settle_abandoned,
+    withdraw,
+)
 from organs.registry.catalog.queries.submissions import known_contributor_id, open_submissions
 from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state
 from organs.registry.catalog.register.jobs import cancel_job

@@ -13,12 +13,11 @@ import pytest
 from msgspec import structs
 from sqlalchemy import select
 
-from organs.ingest import dissect
+from organs.ingest import files
 from organs.ingest.contributions.inspection import (
     Inspection,
     InspectionStopped,
 )
-from organs.ingest.contributions.intake import settle_abandoned
 from organs.ingest.contributions.manifest import BadManifest, parse_manifest
 from organs.ingest.contributions.pieces import (
     Sources,
@@ -28,6 +27,7 @@ from organs.ingest.contributions.submissions import (
     approve_submission,
     publish,
     refuse_submission,
+    settle_abandoned,
     withdraw,
 )
 from organs.ingest.jobs.runner import Runner
@@ -101,7 +101,7 @@ def test_a_published_submission_is_read_once(registry: LocalRegistry, monkeypatc
 def test_the_check_for_nonfinite_weights_reports_progress_and_can_be_cancelled(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dissect, "BUFFER_BYTES", 1024)
+    monkeypatch.setattr(files, "BUFFER_BYTES", 1024)
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)], publish=False)
     shares: list[float] = []
 

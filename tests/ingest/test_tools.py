@@ -25,7 +25,7 @@ from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.tools import FINDERS, find_tool_models, sources_of
 from organs.ingest.tools.facts import add_facts, license_of
 from organs.ingest.tools.findings import Findings, name_in_repository
-from organs.ingest.tools.ollama import MANIFEST_MAX_BYTES, TEXT_MAX_BYTES, OllamaName
+from organs.ingest.tools.ollama import TEXT_MAX_BYTES, OllamaName
 from organs.ingest.tools.places import Machine, gpt4all_folders, lmstudio_folders, ollama_folders
 from organs.registry.catalog.queries.administration import model_in_any_state
 from organs.registry.catalog.register.accounts import add_contributor
@@ -107,7 +107,6 @@ def test_the_cache_of_the_hub_is_found_by_its_variables(variables: dict[str, str
         ("linux", {"XDG_CACHE_HOME": "xdg"}, "xdg/llama.cpp"),
         ("linux", {"LLAMA_CACHE": "own"}, "own"),
         ("darwin", {}, "Library/Caches/llama.cpp"),
-        ("win32", {"LOCALAPPDATA": "local"}, "local/llama.cpp"),
     ],
 )
 def test_the_cache_of_llama_cpp_is_that_of_its_platform(
@@ -264,7 +263,7 @@ def hostile_manifests(models: Path) -> Iterator[tuple[str, str]]:
         ("rubbish", b"\xff\x00 not JSON", "not the JSON of a manifest"),
         ("list", b"[1, 2]", "not the JSON of a manifest"),
         ("deep", b'{"layers": ' + b"[" * 200_000, "not the JSON of a manifest"),
-        ("huge", b" " * (MANIFEST_MAX_BYTES + 1), "has more than 1,048,576 bytes"),
+        ("huge", b" " * (TEXT_MAX_BYTES + 1), "has more than 1,048,576 bytes"),
         ("layers", json.dumps({"layers": [good] * 5000}).encode(), "not the JSON of a manifest"),
     ):
         put(root / tag / "x", data)

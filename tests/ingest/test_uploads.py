@@ -23,10 +23,11 @@ from hypothesis import strategies as st
 from sqlalchemy import select, update
 
 from organs.cli.sweep import sweep
-from organs.ingest.contributions.spool import BytesLost, FolderSpool, spool_of
 from organs.ingest.contributions.uploads import (
     STRAY_AFTER_SECONDS,
+    BytesLost,
     Chunk,
+    FolderSpool,
     TidyReport,
     WrongOffset,
     cancel,
@@ -37,6 +38,7 @@ from organs.ingest.contributions.uploads import (
     look_up,
     open_upload,
     receive,
+    spool_of,
     tidy_uploads,
 )
 from organs.ingest.jobs.runner import Runner
@@ -65,7 +67,7 @@ from tests.small_models import ingest_file, small_model
 
 DATA = bytes(range(256)) * 40
 HOLDER = (
-    "import sys, pathlib; from organs.ingest.contributions.spool import FolderSpool\n"
+    "import sys, pathlib; from organs.ingest.contributions.uploads import FolderSpool\n"
     "with FolderSpool(pathlib.Path(sys.argv[1]), None).locked(sys.argv[2]):\n"
     "    print('held', flush=True); sys.stdin.read()"
 )

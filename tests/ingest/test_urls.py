@@ -14,8 +14,7 @@ import pytest
 
 from organs.ingest.fleet.plan import expand_plan, read_plan
 from organs.ingest.fleet.worker import UnitWorker
-from organs.ingest.journal import journal_path, open_journal
-from organs.ingest.measuring import MeasureOptions, measure_model, plan_reads
+from organs.ingest.measuring import MeasureOptions, journal_path, measure_model, open_journal, plan_reads
 from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.urls import Hub, is_url
 from organs.registry.catalog.queries.fleet import fleet_run
@@ -29,7 +28,7 @@ from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedS
 from tests.client.served_registry import serve_registry
 from tests.client.test_ranges import part
 from tests.gguf_files import file_bytes, text
-from tests.small_models import block_metadata, expert_tensors, ingest_file, small_model, weight_tensor
+from tests.small_models import block_metadata, content_of, expert_tensors, ingest_file, small_model, weight_tensor
 
 COMMIT = "c" * 40
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -89,7 +88,7 @@ def test_measures_by_range_equal_those_of_the_file(stand: Stand) -> None:
     (local,) = find_sources([str(LARGE)])
     source = stand.source("hf://big/moe")
     assert (str(source.name), source.locations) == ("big/zoo", ("hf://big/moe/zoo.gguf",))
-    assert measure_model(source) == measure_model(local)
+    assert content_of(measure_model(source)) == content_of(measure_model(local))
 
 
 def test_a_plan_states_what_the_measurement_reads(stand: Stand) -> None:
@@ -116,13 +115,13 @@ def test_an_interrupted_measurement_continues(stand: Stand, tmp_path: Path) -> N
     with journal.open("ab") as file:
         file.write(b'{"file": "torn')
     stand.refusal = lambda _: None
-    measure_model(source, lambda name, _: name == "output_norm.weight")
+    measure_model(source, MeasureOptions(lambda name, _: name == "output_norm.weight"))
     assert journal.exists(), "it has measurements that this selection did not need"
     before = plan_reads(source)
     assert 0 < before.known_tensors < before.tensors
     requests = source.remote[0].hub.client.requests
     (local,) = find_sources([str(LARGE)])
-    assert measure_model(source) == measure_model(local)
+    assert content_of(measure_model(source)) == content_of(measure_model(local))
     assert source.remote[0].hub.client.requests - requests < plan_reads(source).reads
     assert not journal.exists()
 
@@ -368,11 +367,11 @@ def test_measured_experts_are_not_measured_again_after_an_interruption(stand: St
     source = stand.source("hf://big/moe")
     options = MeasureOptions(experts=True)
     with pytest.raises(Unreachable):
-        measure_model(source, options=options)
+        measure_model(source, options)
     stand.refusal = lambda _: None
-    plan = plan_reads(source, options=options)
+    plan = plan_reads(source, options)
     assert 0 < plan.known_experts < 6
-    assert len(measure_model(source, options=options).experts) == 6
+    assert len(measure_model(source, options).experts) == 6
 
 
 @pytest.fixture

@@ -14,18 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from organs.registry.fingerprints import coarse_rows
 from organs.registry.gguf.quants import decode, quantize
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
-from organs.registry.measure import (
-    Measurement,
-    fingerprint,
-    measure,
-    spectral_reading,
-    summarise,
-    zmeasure,
-)
+from organs.registry.measure import Measurement, measure
+from organs.registry.measure.measurement import fingerprint
 from organs.registry.measure.sample import sample_runs, spectral_patches
+from organs.registry.measure.spectral import spectral_reading
+from organs.registry.measure.zmeasure import summarise, zmeasure
+from organs.registry.similarity import coarse_rows
 from tests.random_files import PATIENT
 
 F32 = dtype_by_name("F32")

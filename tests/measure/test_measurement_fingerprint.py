@@ -10,12 +10,11 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from organs.registry.digest import digest_of
-from organs.registry.fingerprints import FINGERPRINT_BYTES, coarse_rows, is_constant, value_rows
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.gguf.types import dtype_by_name
-from organs.registry.lineage import correlation
-from organs.registry.measure import fingerprint
+from organs.registry.measure.measurement import fingerprint
 from organs.registry.measure.sample import spread
+from organs.registry.similarity import FINGERPRINT_BYTES, coarse_rows, correlation, is_constant, value_rows
 from tests.random_files import PATIENT
 
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.gguf.types import dtype_by_name
-from organs.registry.measure import spectral_reading
-from organs.registry.measure.spectral import SpectralReading, mean_reading
+from organs.registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
 
 SHAPES = [(256, 2048), (256, 256), (2048, 256), (128, 768), (64, 64), (8, 256), (16, 16), (3, 3), (2, 2)]
 
@@ -180,7 +179,7 @@ def test_the_mean_of_experts_is_the_mean_of_their_readings() -> None:
 
 PROBE = """
 import numpy as np
-from organs.registry.measure import spectral_reading
+from organs.registry.measure.spectral import spectral_reading
 random = np.random.default_rng(7)
 matrix = random.standard_normal((256, 20)) @ random.standard_normal((20, 1024)) + random.standard_normal((256, 1024))
 reading = spectral_reading(matrix.astype(np.float32))

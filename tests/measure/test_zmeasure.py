@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.gguf.types import dtype_by_name
-from organs.registry.measure import ZReading, summarise, zmeasure
+from organs.registry.measure.zmeasure import ZReading, summarise, zmeasure
 from tests.random_files import PATIENT
 
 SEEDS = 50

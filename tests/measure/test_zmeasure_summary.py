@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from organs.registry.measure import summarise
+from organs.registry.measure.zmeasure import summarise
 
 
 def test_moments_equal_those_of_float64_arithmetic() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from organs.registry.catalog.queries.relatives import StatedEdge
-from organs.registry.lineage import Kinship
 from organs.registry.relatives.lineage import (
     Declared,
     findings,
     unexplained,
 )
+from organs.registry.similarity import Kinship
 
 
 def codes(kind: str, *declared: Declared, relatives: int = 0) -> list[str]:

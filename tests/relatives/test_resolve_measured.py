@@ -13,13 +13,13 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Lineage, ModelRow, Placement
 from organs.registry.errors import OrganError
 from organs.registry.gguf import TensorSpec, dtype_by_name
-from organs.registry.lineage import NOISE
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import (
     find_relatives,
     resolve,
 )
+from organs.registry.similarity import NOISE
 from tests.gguf_files import file_bytes, text
 from tests.related_models import ingest_bytes, measured_pairs, model_file, related_tensors
 from tests.small_models import block_metadata, ingest_file, weight_tensor

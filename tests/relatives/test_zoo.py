@@ -14,10 +14,10 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.entities.model import Model
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
-from organs.registry.lineage import FINGERPRINT_ROUNDING, NOISE
 from organs.registry.local import LocalRegistry
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
+from organs.registry.similarity import FINGERPRINT_ROUNDING, NOISE
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.related_models import declared_pairs, measured_pairs
 

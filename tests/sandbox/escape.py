@@ -23,13 +23,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
+from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, run_python
 from tests.sandbox.hostile_program import ENDS
 
 ROOT = Path(__file__).parents[2]
 SECRETS = {"ORGAN_TOKEN": "organ_secret", "DATABASE_URL": "postgresql://u:secret@db/x"}
 CPU_SECONDS = 2
-LIMITS = Limits(wall_seconds=60, cpu_seconds=CPU_SECONDS, address_space_bytes=4 * 2**30, niceness=5)
+LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=CPU_SECONDS, address_space_bytes=4 * 2**30, niceness=5)
 """No limit on the size of files, because nothing may be written."""
 OTHER_USER = "nobody"
 _MARK = ctypes.create_string_buffer(b"a secret")

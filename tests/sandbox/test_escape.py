@@ -15,7 +15,7 @@ import pytest
 
 from organs.registry.errors import NoSandbox, OrganError
 from organs.registry.sandbox import process, protections
-from organs.registry.sandbox.process import Limits, Sandbox, run_confined, run_python
+from organs.registry.sandbox.process import ProcessLimits, Sandbox, run_confined, run_python
 from organs.registry.sandbox.protections import Kernel
 from tests.sandbox.escape import ROOT, SECRETS, try_to_escape, world
 from tests.sandbox.hostile_program import ATTEMPTS
@@ -27,7 +27,7 @@ NOTHING_BUT_LINUX = Kernel(landlock_abi=0, has_seccomp=False, is_linux=True)
 
 def python(code: str, sandbox: Sandbox = PYTHON) -> process.Result:
     """Run `code` in a confined interpreter."""
-    return run_confined([sys.executable, "-I", "-c", code], Limits(wall_seconds=60), sandbox, {}, Path("/"))
+    return run_confined([sys.executable, "-I", "-c", code], ProcessLimits(wall_seconds=60), sandbox, {}, Path("/"))
 
 
 def test_every_attempt_of_a_hostile_program_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,11 @@ def test_a_supervised_program_ends_like_any_other(monkeypatch: pytest.MonkeyPatc
     assert python("import os; os.kill(os.getpid(), 11)").signal_name == "SIGSEGV"
     assert python("import os; os.kill(os.getpid(), 9)").signal_name == "SIGKILL"
     stopped = run_confined(
-        [sys.executable, "-I", "-c", "import time; time.sleep(600)"], Limits(wall_seconds=0.5), PYTHON, {}, Path("/")
+        [sys.executable, "-I", "-c", "import time; time.sleep(600)"],
+        ProcessLimits(wall_seconds=0.5),
+        PYTHON,
+        {},
+        Path("/"),
     ).stopped
     assert stopped == "it took longer than 0.5 s"
 
@@ -84,9 +88,9 @@ def test_a_program_dies_with_the_process_that_started_it(processes: bool, tmp_pa
     outer = f"""
 import sys
 from pathlib import Path
-from organs.registry.sandbox.process import Limits, Sandbox, run_confined
+from organs.registry.sandbox.process import ProcessLimits, Sandbox, run_confined
 sandbox = Sandbox(read={PYTHON.read!r}, write=(Path({str(tmp_path)!r}),), processes={processes})
-run_confined([sys.executable, "-I", "-c", {inner!r}], Limits(), sandbox, {{}}, Path("/"))
+run_confined([sys.executable, "-I", "-c", {inner!r}], ProcessLimits(), sandbox, {{}}, Path("/"))
 """.replace("PosixPath", "Path")
     with subprocess.Popen([sys.executable, "-c", outer], cwd=ROOT) as parent:
         wait_until(lambda: started.exists() and bool(started.read_text()))
@@ -142,7 +146,7 @@ for refused in attempts:
 def test_modules_of_the_project_run_with_their_installed_packages() -> None:
     result = run_python(
         "timeit",
-        Limits(),
+        ProcessLimits(),
         Sandbox(),
         arguments=["-n1", "-r1", "import numpy, organs.registry.gguf; numpy.ones((99, 99)) @ numpy.ones(99)"],
     )
@@ -155,7 +159,7 @@ def test_a_process_is_not_started_if_the_required_sandbox_is_missing() -> None:
         NoSandbox, match=r"ORGAN_SANDBOX is `require`.* files: It can read and write every file"
     ) as raised:
         protections.check_protections(bare, required=True)
-    assert [sentence.partition(":")[0] for sentence in raised.value.missing] == [
+    assert [fault.detail.partition(":")[0] for fault in raised.value.errors] == [
         *("files", "truncation", "network", "system calls", "signals"),
     ]
 

@@ -34,8 +34,8 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.vocabulary import folded_tag, theta_bin, unique_words
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.fingerprints import COARSE_BYTES
 from organs.registry.local import LocalRegistry
+from organs.registry.similarity import COARSE_BYTES
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 THETAS = (None, None, 0.0, 4.999, 5.0, 12.5, 39.999999999999996, 40.0, 44.999, 45.0, 45.0, 60.0, 89.9999999, 90.0, 90.0)

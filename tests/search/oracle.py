@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from organs.registry.catalog.vocabulary import unique_words
-from organs.registry.lineage import correlation
 from organs.registry.names import split_quantisation
 from organs.registry.search.language import Bounds, Choice, Query
+from organs.registry.similarity import correlation
 from tests.search.catalogs import RandomGain, RandomModel, RandomPlacement, WrittenCatalog
 
 PLACES = {

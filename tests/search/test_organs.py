@@ -17,13 +17,13 @@ from organs.registry.catalog.register.counts import count_placements
 from organs.registry.catalog.tables import ModelRow, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
-from organs.registry.lineage import correlations
 from organs.registry.local import LocalRegistry
 from organs.registry.search import filters as search_filters
 from organs.registry.search import likeness
 from organs.registry.search import plan as search_plan
 from organs.registry.search.filters import placement_condition
 from organs.registry.search.language import Bounds, NumberRange, parse_query
+from organs.registry.similarity import correlations
 from tests.search.catalogs import (
     RandomModel,
     RandomPlacement,
@@ -317,10 +317,9 @@ def test_values_of_a_model_that_is_no_longer_visible_are_not_suggested(registry:
     )
     with registry.catalog.writing() as session:
         model = session.scalars(select(ModelRow).where(ModelRow.namespace == "hidden")).one()
-        placements = session.scalars(select(Placement).where(Placement.model_id == model.id)).all()
-        count_placements(session, placements, sign=-1)
+        count_placements(session, model.id, sign=-1)
         model.state = "quarantined"
-        for placement in placements:
+        for placement in session.scalars(select(Placement).where(Placement.model_id == model.id)):
             placement.visible = False
     for text in ("arch:secretarc", "slot:secret_slo", "license:secretlicenc", "by:secretar", "model:hidden/secre"):
         assert registry.search(text).notes == (f"nothing in this registry has {text}",)

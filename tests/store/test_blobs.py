@@ -18,7 +18,8 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, MissingBlob
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import dequantize, quantize
-from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
+from organs.registry.measure import measure
+from organs.registry.store import BlobStore, BlobWriter, OrganEncoder, RangeReader, StoredBlob
 from organs.registry.store.blobs import INLINE_MAX_BYTES
 from organs.registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, derive_codec, encode_chunk
 from organs.registry.store.files import Files
@@ -59,7 +60,7 @@ def half_floats(elements: int, seed: int = 0) -> bytes:
 def write(store: BlobStore, codec: Codec, plain: bytes) -> StoredBlob:
     """Store `plain` as an ingest does: the first chunk decides whether encoding pays."""
     chunks = [plain[begin : begin + codec.chunk_bytes] for begin in range(0, len(plain), codec.chunk_bytes)]
-    chosen_codec = codec_for_blob(codec, encode_chunk(codec, chunks[0]))
+    chosen_codec = OrganEncoder.alone(codec, chunks[0]).codec
     writer = BlobWriter(store, digest_of(plain), len(plain), chosen_codec)
     for chunk in chunks:
         writer.append(encode_chunk(chosen_codec, chunk))
@@ -295,3 +296,17 @@ def test_chunks_that_need_the_same_chunk_of_a_parent_are_read_together(store: Bl
         assert reader.read() == plain
     with store.open(parent) as reader:
         assert reader.chunks_together == 1
+
+
+def test_the_measures_of_a_stack_do_not_change_the_bytes_that_a_reader_keeps(store: BlobStore) -> None:
+    dtype, shape = (
+        dtype_by_name("F32"),
+        (128, 64, 40),
+    )  # more values than a sample, and experts that are read as a whole
+    data = np.random.default_rng(8).standard_normal(128 * 64 * 40, np.float32).tobytes()
+    with store.open(address(write(store, codec_for("F32"), data))) as reader:
+        ranges = RangeReader(reader)
+        assert measure(ranges.read, shape, dtype) == measure(
+            lambda begin, size: data[begin : begin + size], shape, dtype
+        )
+        assert ranges.read(0, len(data)) == data

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.errors import DiskFull, StoreError, StoreUnwritable
-from organs.registry.store.files import (
-    Files,
-    folder_for_placing,
-    placed,
-)
+from organs.registry.store.files import Files, folder_for_placing, placed
 from tests.faults.failing import SteppedFiles, failing_from, failing_once
 
 NEW = b"new" * 100
@@ -21,9 +17,7 @@ NEW = b"new" * 100
 
 def place(path: Path, files: Files | None = None) -> None:
     with placed(path, len(NEW), files) as file:
-        file.truncate(len(NEW))
-        file.write_at(NEW[:200], 0)
-        file.write_at(NEW[200:], 200)
+        file.append([NEW[:200], NEW[200:]])
 
 
 def calls_of(path: Path) -> list[str]:
@@ -35,7 +29,7 @@ def calls_of(path: Path) -> list[str]:
 def test_the_bytes_are_durable_before_the_name_and_the_name_before_the_end(tmp_path: Path) -> None:
     calls = calls_of(tmp_path / "a")
     assert calls == [
-        *("free_bytes", "create", "truncate", "write_at", "write_at"),
+        *("free_bytes", "create_direct", "write_at", "truncate"),
         *("sync", "close", "rename", "sync_folder"),
     ]
     assert (tmp_path / "a").read_bytes() == NEW
@@ -67,7 +61,7 @@ def test_a_block_that_raises_leaves_only_the_old_file(tmp_path: Path) -> None:
 
     def interrupted() -> None:
         with placed(tmp_path / "a", 1) as file:
-            file.write_at(NEW, 0)
+            file.append([NEW])
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -15,7 +15,7 @@ from typing import TextIO
 import pytest
 
 from organs.registry.errors import BadSetting
-from organs.registry.sandbox.process import Limits, Sandbox, run_confined
+from organs.registry.sandbox.process import ProcessLimits, Sandbox, run_confined
 from organs.registry.validation.command import PROMPT, CommandRuntime, text_fault
 from organs.registry.validation.runtime import (
     FailureKind,
@@ -38,9 +38,9 @@ SAYS_26 = 'print(json.dumps({"perplexity": 26.5, "tokens": int(tokens) - 1}))'
 
 
 def read(
-    folder: Path, body: str, limits: Limits | None = None, texts: int = 1, sandbox: Sandbox | None = None
+    folder: Path, body: str, limits: ProcessLimits | None = None, texts: int = 1, sandbox: Sandbox | None = None
 ) -> RuntimeReading:
-    runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=120), sandbox)
+    runtime = CommandRuntime(script(folder, body), limits or ProcessLimits(wall_seconds=120), sandbox)
     return runtime.read(request(texts), lambda *_: None)
 
 
@@ -56,7 +56,7 @@ def test_a_command_receives_the_model_each_window_and_the_tokens(tmp_path: Path)
 assert model == {str(A)!r}
 print(json.dumps({{"perplexity": 1 + len(open(text, encoding="utf-8").read()), "tokens": int(tokens)}}))
 """
-    runtime = CommandRuntime(script(tmp_path, body), Limits(wall_seconds=120))
+    runtime = CommandRuntime(script(tmp_path, body), ProcessLimits(wall_seconds=120))
     reading = runtime.read(request(2, 2), lambda *_: None)
     assert reading.failure is None
     assert [score.text for score in reading.scores] == ["python", "javascript"]
@@ -68,7 +68,7 @@ print(json.dumps({{"perplexity": 1 + len(open(text, encoding="utf-8").read()), "
 
 
 def test_a_command_is_not_started_after_the_time_is_over(tmp_path: Path) -> None:
-    runtime = CommandRuntime(script(tmp_path, SAYS_26), Limits(wall_seconds=120))
+    runtime = CommandRuntime(script(tmp_path, SAYS_26), ProcessLimits(wall_seconds=120))
     reading = runtime.read(replace(request(2, 2), seconds=0.0), lambda *_: None)
     assert [len(score.windows) for score in reading.scores] == [1, 0]
 
@@ -146,7 +146,7 @@ time.sleep(600)
 """
     began = time.monotonic()
     sandbox = Sandbox(write=(tmp_path,), processes=True)
-    reading = read(tmp_path, body, Limits(wall_seconds=0.5), sandbox=sandbox)
+    reading = read(tmp_path, body, ProcessLimits(wall_seconds=0.5), sandbox=sandbox)
     assert reading.failure is not None
     assert reading.failure.kind is FailureKind.STOPPED
     assert "longer than 0.5 s" in reading.failure.reason
@@ -199,16 +199,16 @@ def test_no_window_is_tried_after_a_failure(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "body", "reason"),
     [
-        (Limits(cpu_seconds=1), "while True: pass", "processor time"),
-        (Limits(address_space_bytes=256 * 2**20), "bytes(2**30)", "MemoryError"),
+        (ProcessLimits(cpu_seconds=1), "while True: pass", "processor time"),
+        (ProcessLimits(address_space_bytes=256 * 2**20), "bytes(2**30)", "MemoryError"),
         (
-            Limits(file_size_bytes=1),
+            ProcessLimits(file_size_bytes=1),
             "with open(os.environ['HOME'] + '/f', 'wb', 0) as f: f.write(b'x'), f.write(b'y')",
             "File too large",
         ),
     ],
 )
-def test_limits_hold_in_the_child(tmp_path: Path, limits: Limits, body: str, reason: str) -> None:
+def test_limits_hold_in_the_child(tmp_path: Path, limits: ProcessLimits, body: str, reason: str) -> None:
     reading = read(tmp_path, body, limits)
     assert reading.failure is not None
     assert reason in reading.failure.reason
@@ -231,7 +231,7 @@ def test_the_alarm_of_the_child_stops_it_if_the_parent_does_not() -> None:
 
 
 def test_a_program_that_cannot_be_started_exits_with_127(tmp_path: Path) -> None:
-    ended = run_confined(["/no/such/program"], Limits(), Sandbox(), {}, tmp_path)
+    ended = run_confined(["/no/such/program"], ProcessLimits(), Sandbox(), {}, tmp_path)
     assert ended.code == 127
     assert "No such file" in ended.log
 
@@ -243,7 +243,7 @@ def test_an_exception_in_a_listener_kills_the_child(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-c", "print(1, flush=True); import time; time.sleep(600)"]
     began = time.monotonic()
     with pytest.raises(KeyError):
-        run_confined(command, Limits(), PYTHON, {}, tmp_path, on_line=refuse)
+        run_confined(command, ProcessLimits(), PYTHON, {}, tmp_path, on_line=refuse)
     assert time.monotonic() - began < 30
 
 
@@ -295,7 +295,7 @@ def test_a_command_reads_only_the_files_that_it_names(tmp_path: Path) -> None:
     assert refused is not None
     assert "Permission denied" in refused.reason
     assert read(tmp_path, body, sandbox=Sandbox(read=(private,))).failure is None
-    named = CommandRuntime(f"{script(tmp_path, body)} --file={private}", Limits(wall_seconds=120))
+    named = CommandRuntime(f"{script(tmp_path, body)} --file={private}", ProcessLimits(wall_seconds=120))
     assert named.read(request(), lambda *_: None).failure is None
 
 
@@ -351,7 +351,7 @@ ANSWERS = {
 
 def written(folder: Path, answer: str) -> RuntimeReading:
     template = writer(folder, ANSWERS[answer])
-    return CommandRuntime(template, Limits(wall_seconds=1.0 if answer == "hangs" else 120)).read(
+    return CommandRuntime(template, ProcessLimits(wall_seconds=1.0 if answer == "hangs" else 120)).read(
         request(2), lambda *_: None
     )
 

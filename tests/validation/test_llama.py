@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from organs.registry.gguf import ValueType
-from organs.registry.sandbox.process import Limits
+from organs.registry.sandbox.process import ProcessLimits
 from organs.registry.validation import llama
 from organs.registry.validation.llama import LlamaCpp, telling_line
 from organs.registry.validation.runtime import (
@@ -46,7 +46,7 @@ def read(model: Path, texts: tuple[ScoredText, ...] = TEXTS[:1], **more: Any) ->
     return LlamaCpp().read(request(model, texts, **more), lambda *_: None)
 
 
-def failure(model: Path, limits: Limits | None = None) -> Failure:
+def failure(model: Path, limits: ProcessLimits | None = None) -> Failure:
     reading = LlamaCpp(limits).read(request(model, writes=True), lambda *_: None).failure
     assert reading is not None
     return reading
@@ -185,7 +185,7 @@ def test_input_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_runtime_that_takes_too_long_is_stopped() -> None:
-    failed = failure(A, Limits(wall_seconds=0.01))
+    failed = failure(A, ProcessLimits(wall_seconds=0.01))
     assert failed == Failure(
         FailureKind.STOPPED, "the runtime was stopped while it loaded the model: it took longer than 0.01 s"
     )
@@ -193,7 +193,7 @@ def test_a_runtime_that_takes_too_long_is_stopped() -> None:
 
 @pytest.mark.long
 def test_too_little_memory_is_a_failure_and_not_an_error() -> None:
-    assert failure(A, Limits(wall_seconds=60, address_space_bytes=200 * 2**20)).kind in {
+    assert failure(A, ProcessLimits(wall_seconds=60, address_space_bytes=200 * 2**20)).kind in {
         FailureKind.CRASHED,
         FailureKind.REFUSED,
     }

@@ -19,7 +19,7 @@ from organs.registry.entities.validation import VerdictReport
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.sandbox.process import Limits
+from organs.registry.sandbox.process import ProcessLimits
 from organs.registry.validation.command import CommandRuntime
 from organs.registry.validation.comparison import ScoreKey, ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
@@ -119,7 +119,7 @@ def test_a_weaker_verdict_never_replaces_a_stronger_one(kin: LocalRegistry) -> N
 
 def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: LocalRegistry, tmp_path: Path) -> None:
     model = made(kin.compose(A).graft(CODE, type="organ", blocks=1).named("me/unlucky"))
-    runtime = CommandRuntime(script(tmp_path, "sys.exit(3)"), Limits(wall_seconds=30.0))
+    runtime = CommandRuntime(script(tmp_path, "sys.exit(3)"), ProcessLimits(wall_seconds=30.0))
     with pytest.raises(NoVerdict, match="the base does not run, so there is no verdict: the runtime ended with 3"):
         tried(kin, model, runtime)
     with kin.catalog.reading() as session:

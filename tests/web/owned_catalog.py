@@ -10,8 +10,8 @@ from typing import Any
 from flask import Flask
 from flask.testing import FlaskClient
 
-from organs.ingest.contributions.spool import spool_of
-from organs.ingest.jobs.extract import packs_folder, share_pack
+from organs.ingest.contributions.uploads import spool_of
+from organs.ingest.jobs.packs import packs_folder, share_pack
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.model_names import model_by_name

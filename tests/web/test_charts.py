@@ -29,7 +29,6 @@ from organs.web.charts.plots import (
     BlockTheta,
     Chart,
     ChartLine,
-    DepthLine,
     Dot,
     FittedLine,
     SizedPoint,
@@ -354,7 +353,7 @@ def test_a_picture_that_does_not_exist_is_404_and_not_cached(family_client: Flas
 
 def test_labels_of_lines_that_end_together_do_not_touch() -> None:
     points = tuple(BlockTheta("organ", "text", block, block, 3, 34.0, 35.0, 36.0) for block in range(3))
-    svg = depth_chart([DepthLine(name, points) for name in ("one", "two", "three", "four")], 3)
+    svg = depth_chart(dict.fromkeys(("one", "two", "three", "four"), points), 3)
     places = sorted(
         float(one.attrib["y"]) for one in ElementTree.fromstring(svg).iter(f"{SVG}text") if one.get("class") == "name"
     )

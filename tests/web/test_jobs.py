@@ -33,7 +33,6 @@ from organs.web.api.operation import queued
 from organs.web.app import create_app
 from organs.web.downloads import downloads
 from organs.web.pages.jobs import (
-    Difference,
     JobOutcome,
     outcome,
     result_links,
@@ -169,7 +168,7 @@ def test_a_measurement_shows_its_largest_differences_and_a_report_links_to_its_p
     one = {"difference": 0.25, "tensor": "output.weight"}
     result = {"model": "a/b@1", "measured": 1200, "differences": {"spectral_signal": one, "theta": None, "x": 5}}
     found = outcome_in_catalog("measure", result)
-    assert found.differences == (Difference("spectral signal", 0.25, "output.weight"),)
+    assert found.differences == [("spectral signal", 0.25, "output.weight")]
     facts = [("model", "a/b@1", "/models/a/b@1"), ("organs measured", "1,200", "")]
     assert said_of("measure", result) == (facts, [])
     facts, _ = said_of("report", {"report": {}, "model": "a/b@1"})

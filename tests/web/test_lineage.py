@@ -280,7 +280,7 @@ def test_quantisations_of_one_model_are_one_node_with_a_link_to_each() -> None:
     assert {child: (link.parent, link.words) for child, link in tree.above.items()} == {
         2: (0, "finetune, declared, change 0.01")
     }
-    chips = [chip.variant.name for box in draw(tree).boxes for chip in box.chips]
+    chips = [variant.name for box in draw(tree).boxes for variant, _, _ in box.chips]
     assert chips == names[:3]
 
 

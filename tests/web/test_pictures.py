@@ -19,7 +19,7 @@ from organs.registry.compose.recipe import read_recipe
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts import picture
-from organs.web.charts.picture import PictureParent, PictureTexts, png, svg, tone
+from organs.web.charts.picture import PictureParent, PictureTexts, tone
 from organs.web.charts.plots import POLICY
 from organs.web.pages.anatomy import SLOTS_MAX
 from organs.web.render import BASE_TONE, DONOR_TONES
@@ -123,13 +123,13 @@ def test_hostile_texts_stay_texts_and_are_cut_to_the_picture() -> None:
     facts = PictureTexts(
         "Chimera", HOSTILE * 9, HOSTILE, HOSTILE, HOSTILE, HOSTILE, [PictureParent(HOSTILE * 9, "A", tone("g0"))] * 9
     )
-    drawn = svg(facts, [placed_organ("ffn_up")], lambda organ: tone("g0"))
+    drawn = picture.picture("svg", facts, [placed_organ("ffn_up")], lambda organ: tone("g0"), {})
     assert {one.tag for one in ElementTree.fromstring(drawn).iter()} == {
         f"{SVG}{name}" for name in ("svg", "title", "polygon", "text")
     }
     assert all(len(text) < 140 for text in texts_of(drawn))
     assert "and 4 more" in texts_of(drawn)
-    assert png(facts, [placed_organ("ffn_up")], lambda organ: tone("g0")).startswith(b"\x89PNG")
+    assert picture.picture("png", facts, [placed_organ("ffn_up")], lambda organ: tone("g0"), {}).startswith(b"\x89PNG")
 
 
 def test_a_machine_without_fonts_paints_texts_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,14 +142,16 @@ def test_a_machine_without_fonts_paints_texts_in_ascii(monkeypatch: pytest.Monke
 
     picture._font.cache_clear()
     monkeypatch.setattr(ImageFont, "truetype", only_embedded)
-    without = png(FACTS, [placed_organ("ffn_up")], lambda organ: tone("g0"))
+    without = picture.picture("png", FACTS, [placed_organ("ffn_up")], lambda organ: tone("g0"), {})
     picture._font.cache_clear()
     monkeypatch.undo()
-    blank = png(PictureTexts("Chimera", "", "", "", "", ""), [placed_organ("ffn_up")], lambda organ: tone("g0"))
+    blank = picture.picture(
+        "png", PictureTexts("Chimera", "", "", "", "", ""), [placed_organ("ffn_up")], lambda organ: tone("g0"), {}
+    )
     assert Image.open(io.BytesIO(without)).size == (1200, 630)
     assert without != blank
     assert picture._plain("−5.7% ± 1.5% × é") == "-5.7% +/- 1.5% x e"
 
 
 def test_a_model_without_organs_has_a_picture_too() -> None:
-    assert b"<svg" in svg(FACTS, [], lambda organ: tone("tn"))
+    assert b"<svg" in picture.picture("svg", FACTS, [], lambda organ: tone("tn"), {})

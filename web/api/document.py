@@ -46,7 +46,6 @@ class DownloadAddress:
     summary: str
     description: str
     parameters: tuple[Parameter, ...]
-    example: str
 
 
 _TOLD_APART = (
@@ -67,7 +66,6 @@ _NAME_INSIDE = Parameter(
     "name", "The name of the tensor in the file: one of the names that it has in models.", _TEXT, ""
 )
 _FILE = path_parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf")
-_ORGAN, _MODEL = "aadb682ed7753b5f", "local/Zoo-A-2M-v1.0-Q8_0"
 
 DOWNLOADS = (
     DownloadAddress(
@@ -76,7 +74,6 @@ DOWNLOADS = (
         "An organ's bytes",
         "The plain bytes, as in the model's file.",
         (DIGEST, *_TOLD_APART),
-        f"/organs/{_ORGAN}.raw",
     ),
     DownloadAddress(
         "/organs/{digest}.bin",
@@ -84,7 +81,6 @@ DOWNLOADS = (
         "An organ as a file",
         "The file format of organ directories: a header with name, dtype and shape, then the plain bytes.",
         (DIGEST, *_TOLD_APART, _NAME_INSIDE),
-        f"/organs/{_ORGAN}.bin",
     ),
     DownloadAddress(
         "/organs/{digest}.npy",
@@ -92,7 +88,6 @@ DOWNLOADS = (
         "An organ's values for NumPy",
         "The values as float32. 409 for a dtype that the registry cannot decode.",
         (DIGEST, *_TOLD_APART),
-        f"/organs/{_ORGAN}.npy",
     ),
     DownloadAddress(
         "/models/{namespace}/{name}.gguf",
@@ -100,7 +95,6 @@ DOWNLOADS = (
         "A model as one file",
         "The original file, byte for byte. Shards are merged.",
         (NAMESPACE, NAME),
-        f"/models/{_MODEL}.gguf",
     ),
     DownloadAddress(
         "/models/{namespace}/{name}/files/{file}",
@@ -108,7 +102,6 @@ DOWNLOADS = (
         "A file of a model",
         "One of the original files, by its name.",
         (NAMESPACE, NAME, _FILE),
-        f"/models/{_MODEL}/files/Zoo-A-2M-v1.0-Q8_0.gguf",
     ),
 )
 

@@ -21,6 +21,7 @@ from organs.registry.catalog.queries.model_names import (
     models_by_name,
 )
 from organs.registry.catalog.queries.organs import organ_page_of_model
+from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.model_changes import edit_model, hide_model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
@@ -295,9 +296,13 @@ def edit(namespace: str, name: str) -> PublishedModel:
     edits, wrong = read_edits(edit_request)
     if wrong:
         raise BadRequest(*wrong[0], more=wrong[1:])
-    wanted = _name(namespace, name, edit_request.get("version"))
+    return change_model(_name(namespace, name, edit_request.get("version")), edits)
+
+
+def change_model(name: ModelName, edits: Edits) -> PublishedModel:
+    """Change the description of a model of the user. Raises NotFound, NotAllowed; Conflict for itself as base."""
     with registry().catalog.writing() as session:
-        model = model_to_edit(session, wanted)
+        model = model_to_edit(session, name)
         edit_model(session, model, edits, user_name())
         if model.state == "visible":
             resolve_declared(session, model)

@@ -17,7 +17,7 @@ from flask import g, request
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.compose import PLAN_COST_MAX
+from organs.ingest.jobs.kinds import PLAN_COST_MAX
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.compose.candidates import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.compatibility import check_compatibility
@@ -180,32 +180,22 @@ def cut_plan(planned: P) -> P:
 def cut_pair(pair: Compatibility) -> Compatibility:
     """Return `pair` with findings cut as in `cut_plan`; `organs` in `left_out` counts names of tensors in findings."""
     findings, left_out = _cut_findings(pair.findings)
-    types = []
-    for fit in pair.types:
-        type_findings, names = _cut_names(fit.findings)
-        types.append(replace(fit, findings=type_findings))
-        _add(left_out, names)
-    return replace(pair, findings=findings, types=tuple(types), left_out=left_out)
+    types = tuple(replace(fit, findings=_cut_findings(fit.findings, left_out)[0]) for fit in pair.types)
+    return replace(pair, findings=findings, types=types, left_out=left_out)
 
 
-def _cut_findings(findings: Findings) -> tuple[Findings, dict[str, int]]:
-    left_out = {"findings": len(findings) - ROWS_MAX} if len(findings) > ROWS_MAX else {}
-    cut, names = _cut_names(findings[:ROWS_MAX])
-    _add(left_out, names)
-    return cut, left_out
+def _cut_findings(findings: Findings, left_out: dict[str, int] | None = None) -> tuple[Findings, dict[str, int]]:
+    """Return at most ROWS_MAX findings with at most NAMES_MAX names of tensors each.
 
-
-def _cut_names(findings: Findings) -> tuple[Findings, int]:
-    """Return `findings` with at most NAMES_MAX names of tensors each, and the number of names that were cut off."""
-    missing = sum(max(0, len(finding.organs) - NAMES_MAX) for finding in findings)
-    if not missing:
-        return findings, 0
-    return tuple(replace(finding, organs=finding.organs[:NAMES_MAX]) for finding in findings), missing
-
-
-def _add(left_out: dict[str, int], names: int) -> None:
-    if names:
-        left_out["organs"] = left_out.get("organs", 0) + names
+    The numbers of findings and names that were cut off are added to `left_out`, which is also returned.
+    """
+    left_out = {} if left_out is None else left_out
+    cut = findings[:ROWS_MAX]
+    names = sum(max(0, len(finding.organs) - NAMES_MAX) for finding in cut)
+    for what, number in (("findings", len(findings) - len(cut)), ("organs", names)):
+        if number:
+            left_out[what] = left_out.get(what, 0) + number
+    return tuple(replace(finding, organs=finding.organs[:NAMES_MAX]) for finding in cut), left_out
 
 
 def _budget() -> Budget:

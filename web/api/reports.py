@@ -46,10 +46,10 @@ def report() -> Report:
 )
 def report_section(section: str) -> Report:
     """Return the report with a single section."""
-    full_report = _registry_report() if section in SECTIONS else None
-    if full_report is None or section not in full_report.sections:
+    whole = _registry_report() if section in SECTIONS else None
+    if whole is None or section not in whole.sections:
         raise NotFound(f"the report has no section {section[:80]!r}: it has {', '.join(SECTIONS)}")
-    return full_report.only(section)
+    return whole.only(section)
 
 
 @operation(
@@ -81,7 +81,13 @@ def keep_report() -> Job:
 def _registry_report() -> Report:
     """Return the report with as many rows as requested; raises TooSlow."""
     limit = requested_limit(ROWS_DEFAULT)
+    if limit == ROWS_DEFAULT:
+        return full_report()
+    with reading(REPORT_SECONDS) as session:  # a client that requests every limit must not fill the memory
+        return registry_report(session, limit, complete=is_personal())
+
+
+def full_report() -> Report:
+    """Return the report on the registry, which is made once for each state of the catalog; raises TooSlow."""
     with reading(REPORT_SECONDS) as session:
-        if limit != ROWS_DEFAULT:  # a client that requests every limit must not fill the memory
-            return registry_report(session, limit, complete=is_personal())
         return current_report(session, complete=is_personal())

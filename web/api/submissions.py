@@ -8,8 +8,8 @@ from __future__ import annotations
 from flask import request
 
 from organs.ingest.contributions import submissions as services
-from organs.ingest.contributions.intake import settle_abandoned
 from organs.ingest.contributions.manifest import parse_accepted, parse_manifest, parse_stated_metadata
+from organs.ingest.contributions.submissions import settle_abandoned
 from organs.registry.catalog.queries.submissions import (
     SubmissionWithJob,
     is_any_abandoned,

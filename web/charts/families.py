@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from organs.registry.amounts import weight_change_text
 from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember
-from organs.registry.lineage import Groups
 from organs.registry.names import split_quantisation
+from organs.registry.similarity import Groups
 from organs.web.render import change_tone, donor_class
 
 MEASURED, RECORDED = "measured", "recorded"
@@ -244,15 +244,6 @@ CHIP_WIDTH = 54
 
 
 @dataclass(frozen=True, slots=True)
-class Chip:
-    """A link to a variant, at `x` in the drawing."""
-
-    variant: Variant
-    x: int
-    width: int
-
-
-@dataclass(frozen=True, slots=True)
 class Box:
     """A node in the drawing: its upper left corner, its title, and the links to its variants."""
 
@@ -260,7 +251,8 @@ class Box:
     y: int
     node: Node
     title: str
-    chips: tuple[Chip, ...]
+    chips: tuple[tuple[Variant, int, int], ...]
+    """The variants with x and width of their links."""
     left_out: int
 
     @property
@@ -345,7 +337,7 @@ def _box(node: Node, x: int, y: int) -> Box:
         width = 8 + 7 * min(len(variant.label), VARIANT_CHARACTERS)
         if left + width > x + BOX_WIDTH - 30:
             break
-        chips.append(Chip(variant, left, width))
+        chips.append((variant, left, width))
         left += width + 5
     return Box(x, y, node, shortened(node.title), tuple(chips), len(shown) - len(chips))
 

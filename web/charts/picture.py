@@ -1,6 +1,6 @@
 """Pictures to send around: a model or a chimera with its title, its drawing, its measured gain and its address.
 
-A picture is a list of polygons and texts. It is written as SVG, and painted as PNG for programs that show previews of
+A picture consists of polygons and texts. It is written as SVG, and painted as PNG for programs that show previews of
 links. Its size is the usual one of such previews.
 """
 
@@ -9,9 +9,9 @@ from __future__ import annotations
 import io
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 from xml.sax.saxutils import escape, quoteattr
 
 from organs.registry.entities.organ import PlacedOrgan
@@ -87,81 +87,87 @@ class PictureTexts:
     parents: Sequence[PictureParent] = ()
 
 
-@dataclass(slots=True)
-class _Scene:
-    """Polygons and texts, in the order in which they are painted."""
-
-    items: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+class Canvas(Protocol):
+    """What a picture is painted on. Positions and sizes are in pixels, colours are `#rrggbb` or `none`."""
 
     def polygon(self, points: Sequence[tuple[float, float]], fill: str, line: str | None = None) -> None:
-        self.items.append(
-            ("polygon", {"points": [(round(x, 1), round(y, 1)) for x, y in points], "fill": fill, "line": line})
-        )
+        """Paint a polygon."""
 
     def text(self, x: float, y: float, text: str, size: float, family: str, fill: str, anchor: str = "start") -> None:
-        """Add a text whose base line begins at x and y, or has its middle there."""
-        values = {"x": x, "y": y, "text": text, "size": size, "family": family, "fill": fill, "anchor": anchor}
-        self.items.append(("text", values))
+        """Paint a text whose base line begins at x and y, or has its middle there."""
 
 
-def svg(
+class SvgCanvas:
+    """A picture as an SVG document."""
+
+    def __init__(self, title: str) -> None:
+        size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+        self._parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
+            f"<title>{escape(printable(title))}</title>",
+        ]
+
+    def polygon(self, points: Sequence[tuple[float, float]], fill: str, line: str | None = None) -> None:
+        corners = " ".join(f"{round(x, 1):g},{round(y, 1):g}" for x, y in points)
+        stroke = f' stroke="{line}"' if line else ""
+        self._parts.append(f'<polygon points="{corners}" fill="{fill}"{stroke}/>')
+
+    def text(self, x: float, y: float, text: str, size: float, family: str, fill: str, anchor: str = "start") -> None:
+        self._parts.append(
+            f'<text x="{x:g}" y="{y:g}" font-family={quoteattr(FAMILIES[family][0])} font-size="{size:g}" '
+            f'text-anchor="{anchor}" fill="{fill}">{escape(printable(text))}</text>'
+        )
+
+    def document(self) -> bytes:
+        """Return the document."""
+        return "\n".join([*self._parts, "</svg>\n"]).encode()
+
+
+class PngCanvas:
+    """A picture as a PNG, painted larger and then reduced, so that edges are smooth."""
+
+    def __init__(self) -> None:
+        from PIL import Image, ImageDraw  # only for pictures
+
+        self._image = Image.new("RGB", (WIDTH * OVERSAMPLING, HEIGHT * OVERSAMPLING), LIGHT["paper"])
+        self._painter = ImageDraw.Draw(self._image)
+
+    def polygon(self, points: Sequence[tuple[float, float]], fill: str, line: str | None = None) -> None:
+        corners = [(round(x, 1) * OVERSAMPLING, round(y, 1) * OVERSAMPLING) for x, y in points]
+        self._painter.polygon(corners, fill=None if fill == "none" else fill, outline=line)
+
+    def text(self, x: float, y: float, text: str, size: float, family: str, fill: str, anchor: str = "start") -> None:
+        font, is_full = _font(family, round(size * OVERSAMPLING))
+        shown = printable(text) if is_full else _plain(printable(text))
+        place = (x * OVERSAMPLING, y * OVERSAMPLING)
+        self._painter.text(place, shown, font=font, fill=fill, anchor=ANCHORS[anchor])
+
+    def document(self) -> bytes:
+        """Return the PNG."""
+        from PIL import Image
+
+        out = io.BytesIO()
+        self._image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(out, "PNG", optimize=True)
+        return out.getvalue()
+
+
+def picture(
+    form: str,
     facts: PictureTexts,
     organs: Sequence[PlacedOrgan],
     tone_of: Callable[[PlacedOrgan], str],
-    marks: Mapping[str, str] | None = None,
+    marks: Mapping[str, str],
 ) -> bytes:
-    """Return the picture as an SVG document.
+    """Return the picture in the form `svg` or `png`.
 
     `tone_of` returns the colour of an organ, as `#rrggbb`. `marks` has the letters of donors, by name of the organ.
     """
     title = f"{facts.kind} {facts.name}: {facts.figure}, {facts.remark}"
-    parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-            f'width="{WIDTH}" height="{HEIGHT}" role="img">'
-        ),
-        f"<title>{escape(printable(title))}</title>",
-    ]
-    for kind, item in _scene(facts, organs, tone_of, marks or {}).items:
-        if kind == "polygon":
-            points = " ".join(f"{x:g},{y:g}" for x, y in item["points"])
-            line = f' stroke="{item["line"]}"' if item["line"] else ""
-            parts.append(f'<polygon points="{points}" fill="{item["fill"]}"{line}/>')
-        else:
-            family = quoteattr(FAMILIES[item["family"]][0])
-            parts.append(
-                f'<text x="{item["x"]:g}" y="{item["y"]:g}" font-family={family} font-size="{item["size"]:g}" '
-                f'text-anchor="{item["anchor"]}" fill="{item["fill"]}">{escape(printable(item["text"]))}</text>'
-            )
-    return "\n".join([*parts, "</svg>\n"]).encode()
-
-
-def png(
-    facts: PictureTexts,
-    organs: Sequence[PlacedOrgan],
-    tone_of: Callable[[PlacedOrgan], str],
-    marks: Mapping[str, str] | None = None,
-) -> bytes:
-    """Return the picture as a PNG, from the same values as `svg`."""
-    from PIL import Image, ImageDraw  # only for pictures
-
-    many = OVERSAMPLING
-    image = Image.new("RGB", (WIDTH * many, HEIGHT * many), LIGHT["paper"])
-    painter = ImageDraw.Draw(image)
-    for kind, item in _scene(facts, organs, tone_of, marks or {}).items:
-        if kind == "polygon":
-            points = [(x * many, y * many) for x, y in item["points"]]
-            painter.polygon(points, fill=None if item["fill"] == "none" else item["fill"], outline=item["line"])
-        else:
-            font, is_full = _font(item["family"], round(item["size"] * many))
-            text = printable(item["text"])
-            place = (item["x"] * many, item["y"] * many)
-            painter.text(
-                place, text if is_full else _plain(text), font=font, fill=item["fill"], anchor=ANCHORS[item["anchor"]]
-            )
-    out = io.BytesIO()
-    image.resize((WIDTH, HEIGHT), Image.Resampling.LANCZOS).save(out, "PNG", optimize=True)
-    return out.getvalue()
+    canvas = SvgCanvas(title) if form == "svg" else PngCanvas()
+    canvas.polygon(_rectangle(0, 0, WIDTH, HEIGHT), LIGHT["paper"])
+    _draw_network(canvas, organs, tone_of, marks)
+    _write_facts(canvas, facts)
+    return canvas.document()
 
 
 def tone(name: str) -> str:
@@ -211,22 +217,12 @@ def _plain(text: str) -> str:
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
 
 
-def _scene(
-    facts: PictureTexts, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str], marks: Mapping[str, str]
-) -> _Scene:
-    scene = _Scene()
-    scene.polygon(_rectangle(0, 0, WIDTH, HEIGHT), LIGHT["paper"])
-    _draw_network(scene, organs, tone_of, marks)
-    _write_facts(scene, facts)
-    return scene
-
-
 def _rectangle(x: float, y: float, width: float, height: float) -> list[tuple[float, float]]:
     return [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
 
 
 def _draw_network(
-    scene: _Scene, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str], marks: Mapping[str, str]
+    canvas: Canvas, organs: Sequence[PlacedOrgan], tone_of: Callable[[PlacedOrgan], str], marks: Mapping[str, str]
 ) -> None:
     """Draw the network as on the page of the model: from the embedding at the top to the output."""
     blocks = len({(organ.tower, organ.block) for organ in organs if organ.block is not None})
@@ -238,48 +234,48 @@ def _draw_network(
     def placed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         return [(left + across * scale, top + down * scale) for across, down in points]
 
-    scene.polygon(placed(_rectangle(*drawing.spine)), LIGHT["plate"], LIGHT["quiet"])
+    canvas.polygon(placed(_rectangle(*drawing.spine)), LIGHT["plate"], LIGHT["quiet"])
     if drawing.tied is not None:
-        scene.polygon(placed(drawing.tied.corners), "none", LIGHT["quiet"])
+        canvas.polygon(placed(drawing.tied.corners), "none", LIGHT["quiet"])
     for start, end, middle in drawing.ribs:
-        scene.polygon(placed(_rectangle(start, middle - 0.3, end - start, 0.6)), LIGHT["quiet"])
+        canvas.polygon(placed(_rectangle(start, middle - 0.3, end - start, 0.6)), LIGHT["quiet"])
     for shape in drawing.shapes:
         fill = tone_of(shape.organ)
-        scene.polygon(placed(shape.corners), fill, LIGHT["line"] if fill == LIGHT["plate"] else None)
+        canvas.polygon(placed(shape.corners), fill, LIGHT["line"] if fill == LIGHT["plate"] else None)
         mark, room = marks.get(shape.organ.name, ""), min(shape.width, shape.height) * scale
         if mark and room >= LETTER_ROOM:
             size = min(20.0, 0.7 * room)
             ((middle_x, middle_y),) = placed([(shape.x + shape.width / 2, shape.y + shape.height / 2)])
-            scene.text(middle_x, middle_y + 0.36 * size, mark, size, "sans", _on_tone(fill), "middle")
+            canvas.text(middle_x, middle_y + 0.36 * size, mark, size, "sans", _on_tone(fill), "middle")
 
 
-def _write_facts(scene: _Scene, facts: PictureTexts) -> None:
+def _write_facts(canvas: Canvas, facts: PictureTexts) -> None:
     """Write the texts below each other, at the left."""
     ink, quiet = LIGHT["ink"], LIGHT["quiet"]
     y = 92.0
-    scene.text(MARGIN, y, f"{facts.kind.upper()} · ORGAN REGISTRY", 17, "sans", quiet)
+    canvas.text(MARGIN, y, f"{facts.kind.upper()} · ORGAN REGISTRY", 17, "sans", quiet)
     y += 58
     for line in _lines(facts.name, 42, "serif", 2):
-        scene.text(MARGIN, y, line, 42, "serif", ink)
+        canvas.text(MARGIN, y, line, 42, "serif", ink)
         y += 50
     for line in _lines(facts.title, 21, "serif", 2):
-        scene.text(MARGIN, y - 8, line, 21, "serif", quiet)
+        canvas.text(MARGIN, y - 8, line, 21, "serif", quiet)
         y += 28
     y += 22
     for parent in facts.parents[: DONORS_MAX + 1]:
-        scene.polygon(_rectangle(MARGIN, y - 15, 18, 18), parent.tone)
+        canvas.polygon(_rectangle(MARGIN, y - 15, 18, 18), parent.tone)
         name = _lines(f"{parent.mark} {parent.name}".strip(), 18, "sans", 1, TEXT_WIDTH - 30)
-        scene.text(MARGIN + 30, y, name[0] if name else "", 18, "sans", ink)
+        canvas.text(MARGIN + 30, y, name[0] if name else "", 18, "sans", ink)
         y += 29
     if len(facts.parents) > DONORS_MAX + 1:
-        scene.text(MARGIN + 30, y, f"and {len(facts.parents) - DONORS_MAX - 1} more", 18, "sans", quiet)
+        canvas.text(MARGIN + 30, y, f"and {len(facts.parents) - DONORS_MAX - 1} more", 18, "sans", quiet)
     base = HEIGHT - 168
     for line in _lines(facts.figure, 46, "serif", 1):
-        scene.text(MARGIN, base, line, 46, "serif", ink)
+        canvas.text(MARGIN, base, line, 46, "serif", ink)
     for number, line in enumerate(_lines(facts.remark, 18, "sans", 3)):
-        scene.text(MARGIN, base + 32 + 25 * number, line, 18, "sans", quiet)
+        canvas.text(MARGIN, base + 32 + 25 * number, line, 18, "sans", quiet)
     for line in _lines(facts.address, 17, "mono", 1, WIDTH - 2 * MARGIN):
-        scene.text(MARGIN, HEIGHT - 40, line, 17, "mono", quiet)
+        canvas.text(MARGIN, HEIGHT - 40, line, 17, "mono", quiet)
 
 
 def _lines(text: str, size: float, family: str, most: int, width: float = TEXT_WIDTH) -> list[str]:

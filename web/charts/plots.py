@@ -10,7 +10,7 @@ import math
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -329,14 +329,6 @@ class BlockTheta:
     """Why the mean is uncertain; empty if it is not."""
 
 
-@dataclass(frozen=True, slots=True)
-class DepthLine:
-    """θ of one type along the blocks."""
-
-    label: str
-    points: tuple[BlockTheta, ...]
-
-
 def block_thetas(organs: Iterable[PlacedOrgan]) -> list[BlockTheta]:
     """Return θ by type and block, in the order of the types' names, then of the blocks.
 
@@ -369,18 +361,18 @@ def block_thetas(organs: Iterable[PlacedOrgan]) -> list[BlockTheta]:
     ]
 
 
-def depth_chart(lines: Sequence[DepthLine], blocks: int) -> bytes:
-    """Return the chart of `lines` over two or more blocks."""
-    points = [point for line in lines for point in line.points]
+def depth_chart(lines: Mapping[str, Sequence[BlockTheta]], blocks: int) -> bytes:
+    """Return the chart of labelled lines over two or more blocks."""
+    points = [point for line in lines.values() for point in line]
     low = max(0.0, min(point.lowest_theta for point in points) - DEGREES_AROUND)
     high = min(90.0, max(point.highest_theta for point in points) + DEGREES_AROUND)
     bands, means = [], []
-    for index, line in enumerate(lines):
-        highest = [(float(point.position), point.highest_theta) for point in line.points]
-        lowest = [(float(point.position), point.lowest_theta) for point in reversed(line.points)]
+    for index, (label, line) in enumerate(lines.items()):
+        highest = [(float(point.position), point.highest_theta) for point in line]
+        lowest = [(float(point.position), point.lowest_theta) for point in reversed(line)]
         bands.append(ChartLine([*highest, *lowest, highest[0]], "band"))
-        mean = [(float(point.position), point.mean_theta) for point in line.points]
-        means.append(ChartLine(mean, LOOKS[index % len(LOOKS)], line.label))
+        mean = [(float(point.position), point.mean_theta) for point in line]
+        means.append(ChartLine(mean, LOOKS[index % len(LOOKS)], label))
     ticks = ticks_between(0.0, float(blocks - 1), whole=True)
     return drawn(
         Chart(

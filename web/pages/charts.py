@@ -143,13 +143,13 @@ def _weights_of(session: Session, chosen: ChosenOrgan) -> plots.WeightHistogram 
     return cached(session, ("weights", chosen.organ_id), compute, lambda weights: not isinstance(weights, str))
 
 
-def _depth_lines(rows: Sequence[plots.BlockTheta]) -> tuple[list[plots.DepthLine], int]:
-    """Return a line for each type that occurs in two or more blocks, and the number of blocks."""
+def _depth_lines(rows: Sequence[plots.BlockTheta]) -> tuple[dict[str, list[plots.BlockTheta]], int]:
+    """Return a line by its label for each type that occurs in two or more blocks, and the number of blocks."""
     kinds = sorted({row.type for row in rows}, key=lambda kind: (kind not in TYPES_FIRST, kind == "norm", kind))
-    lines = []
+    lines = {}
     for kind in kinds:
-        points = tuple(row for row in sorted(rows, key=lambda row: row.position) if row.type == kind)
+        points = [row for row in sorted(rows, key=lambda row: row.position) if row.type == kind]
         if len(points) > 1:
             mark = UNCERTAIN if caution_of_mean(sum(point.caution != "" for point in points), len(points)) else ""
-            lines.append(plots.DepthLine(f"{glyph(kind)} {mark}{type_name(kind)}", points))
+            lines[f"{glyph(kind)} {mark}{type_name(kind)}"] = points
     return lines, 1 + max((row.position for row in rows), default=0)

@@ -331,16 +331,7 @@ def _type_offers(requested: RequestedSteps, under_way: UnderWay) -> list[Context
             step = ("graft", step_text({"from": model.model, "type": kind})) if can_give else None
             types[kind] = asdict(fit) | {"address": step and _graft_step_address(requested, step)}
         pair = [("base", under_way.plan.base.label), ("donor", model.model)]
-        offers.append(
-            {
-                "model": model.model,
-                "likeness": model.likeness,
-                "change": model.change,
-                "same": model.same,
-                "types": types,
-                "fits": compose_address(pair, "pages.compose_fits"),
-            }
-        )
+        offers.append(asdict(model) | {"types": types, "fits": compose_address(pair, "pages.compose_fits")})
     return offers
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 
 from flask import g, url_for
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.extract import has_pack
+from organs.ingest.jobs.packs import has_pack
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id
 from organs.registry.entities.job import Job
@@ -48,21 +48,13 @@ class JobFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """The largest difference between new and recorded values of a measure."""
-
-    number: str
-    difference: float
-    tensor: str
-
-
-@dataclass(frozen=True, slots=True)
 class JobOutcome:
     """The result of a job for its page."""
 
-    facts: tuple[JobFact, ...] = ()
-    differences: tuple[Difference, ...] = ()
-    links: tuple[JobLink, ...] = ()
+    facts: Sequence[JobFact] = ()
+    differences: Sequence[tuple[str, float, str]] = ()
+    """Measures with the largest difference between new and recorded values, and the tensor with this difference."""
+    links: Sequence[JobLink] = ()
 
 
 def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
@@ -71,7 +63,7 @@ def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
     is_name = _is_name(name)
     chimera = [JobFact("chimera", name, model_address(name))] if is_name else []
     facts: list[JobFact] = []
-    differences: list[Difference] = []
+    differences: list[tuple[str, float, str]] = []
     if kind == VALIDATE:
         verdict = _text(result, "verdict")
         meaning = f"{verdict}: {VERDICT_MEANINGS[verdict]}" if verdict in VERDICT_MEANINGS else verdict
@@ -85,7 +77,12 @@ def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
         facts = [JobFact("model", name, model_address(name))] if is_name else []
         if (measured := _number(result, "measured")) is not None:
             facts.append(JobFact("organs measured", f"{measured:,}"))
-        differences = _differences(result.get("differences"))
+        found = result.get("differences")
+        differences = [
+            (measure.replace("_", " "), entry["difference"], entry["tensor"])
+            for measure, entry in (found.items() if isinstance(found, dict) else ())
+            if isinstance(entry, dict) and isinstance(entry.get("difference"), float) and _text(entry, "tensor")
+        ]
     elif kind == "report" and "report" in result:
         if is_name:
             facts = [JobFact("report", f"on {name}", model_address(name, "pages.dissection"))]
@@ -95,7 +92,7 @@ def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
         facts = _repack_facts(result)
     linked = {fact.text for fact in facts if fact.address is not None} | {fact.address for fact in facts}
     links = [link for link in result_links(result) if not linked & {link.label, link.address}]
-    return JobOutcome(tuple(facts), tuple(differences), tuple(links))
+    return JobOutcome(facts, differences, links)
 
 
 def result_links(result: Mapping[str, object]) -> list[JobLink]:
@@ -118,15 +115,6 @@ def _composition_facts(result: Mapping[str, object]) -> list[JobFact]:
     if look is not None:
         facts.append(JobFact("quick look", f"job {look}", url_for("pages.job", job=look)))
     return facts
-
-
-def _differences(differences: object) -> list[Difference]:
-    entries = differences.items() if isinstance(differences, dict) else ()
-    return [
-        Difference(number.replace("_", " "), entry["difference"], entry["tensor"])
-        for number, entry in entries
-        if isinstance(entry, dict) and isinstance(entry.get("difference"), float) and _text(entry, "tensor")
-    ]
 
 
 def _repack_facts(result: Mapping[str, object]) -> list[JobFact]:

@@ -17,7 +17,6 @@ from organs.registry.catalog import tables
 from organs.registry.catalog.queries.model_lists import descendants_page, published_model, versions
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
-from organs.registry.catalog.register.model_changes import edit_model
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
 from organs.registry.compose.chimeras import PROMPT, assemble_command, chimera_of_model, llama_cli
 from organs.registry.entities.comparison import OrganChange
@@ -30,7 +29,6 @@ from organs.registry.gguf import dtype_by_name
 from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
-from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
 from organs.web.api import models as api
 from organs.web.auth import ANY, need
@@ -44,8 +42,8 @@ from organs.web.pages.jobs import active_validations
 from organs.web.pages.organs import organs_sheet
 from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, writing_form
 from organs.web.params import requested_choice
-from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit, user_name
-from organs.web.responses import model_address, plain_page, registry, searching, with_parameters
+from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
+from organs.web.responses import model_address, plain_page, searching, with_parameters
 
 METADATA_SHOWN = 400
 USE_SHOWN = 3
@@ -277,16 +275,14 @@ def save_model(namespace: str, name: str) -> str | WebPage:
     if "tags" in typed:
         values["tags"] = [tag for tag in map(str.strip, typed["tags"].split(TAGS_SEPARATOR)) if tag]
     edits, wrong = read_edits(values)
-    with registry().catalog.writing() as session:
-        model = model_to_edit(session, parse_model_name(f"{namespace}/{name}"))
-        before = published_model(session, model)
-        if not wrong:
-            try:
-                edit_model(session, model, edits, user_name())
-                if model.state == "visible":
-                    resolve_declared(session, model)
-            except Conflict as error:  # the model would be its own base, which only the registry can check
-                wrong.append(("base", sentence_of(error, capital=True)))
+    requested = parse_model_name(f"{namespace}/{name}")
+    with searching() as session:
+        before = published_model(session, model_to_edit(session, requested))
+    if not wrong:
+        try:
+            api.change_model(requested, edits)
+        except Conflict as error:  # the model would be its own base, which only the registry can check
+            wrong.append(("base", sentence_of(error, capital=True)))
     if wrong:
         context = {"model": before, "stated": _description_context(before) | typed, "wrong": dict(wrong)}
         return WebPage("edit.html", context, status=400)

@@ -11,7 +11,7 @@ from organs.registry.amounts import share_text
 from organs.registry.anatomy import EXAMPLE_SLOTS, OrganType, type_name
 from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.vocabulary import BIN_DEGREES, THETA_MAX_DEGREES
-from organs.registry.entities.organ import FacetCounts, Measurement, Organ, OrganPage, PlacedOrgan
+from organs.registry.entities.organ import FacetCounts, Organ, OrganMeasurement, OrganPage, PlacedOrgan
 from organs.registry.errors import BadQuery, NotFound, TooSlow
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import can_dequantize
@@ -269,7 +269,7 @@ _SCORES = (
 """Name, words, and the values that count as noise and as signal: docs/numbers.md."""
 
 
-def _theta_scores(reading: Measurement) -> list[Context]:
+def _theta_scores(reading: OrganMeasurement) -> list[Context]:
     """Return the scores from 0 to 1 whose mean gives θ. A score that the method did not measure is left out."""
     scores = []
     for name, words, noise, signal in _SCORES:

@@ -17,7 +17,7 @@ from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery
 from organs.registry.models import model_page
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
-from organs.web.charts.picture import PictureParent, PictureTexts, png, svg, tone
+from organs.web.charts.picture import PictureParent, PictureTexts, picture, tone
 from organs.web.pages.anatomy import LegendLine, can_be_drawn, legend, marks, tones
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.chimeras import change_of
@@ -60,7 +60,7 @@ def _answer(find: Callable[[Session], tables.ModelRow], form: str) -> Response:
         else:
             facts, colours = _model_texts(session, row, organs)
             letters = {}
-    body = (svg if form == "svg" else png)(facts, organs, lambda organ: tone(colours[organ.name]), letters)
+    body = picture(form, facts, organs, lambda organ: tone(colours[organ.name]), letters)
     if form == "svg":
         return svg_answer(body)
     return conditional(current_app.response_class(body, mimetype="image/png"))

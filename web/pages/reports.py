@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from flask import Response, current_app, request, url_for
 from msgspec.structs import replace
@@ -26,9 +25,8 @@ from organs.registry.reports.formats import (
     markdown,
     section_sheet,
 )
-from organs.registry.reports.overview import current_report
 from organs.registry.reports.scale import scale_tables
-from organs.web.auth import is_personal
+from organs.web.api import reports as api
 from organs.web.charts import plots
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, pages
@@ -47,73 +45,37 @@ QUOTE = '"'
 """A query cannot contain a name with this character."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShownCell:
-    """A table cell for the template."""
+def _shown_section(key: str, section: ReportSection, model: str | None = None, csv: str | None = None) -> Context:
+    """Return `section` for the template: figures, or a table with at most ROWS_SHOWN rows.
 
-    text: str
-    is_number: bool
-    is_name: bool
-    is_tensor: bool
-    address: str | None
-    theta: float | None
-    """Degrees; None for a table cell without θ."""
-    caution: str
-    """Why θ is uncertain; empty if it is not."""
-    has_bar: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSection:
-    """A section for the template: figures, or a table with at most ROWS_SHOWN rows."""
-
-    key: str
-    title: str
-    before: Sequence[str]
-    after: Sequence[str]
-    figures: Sequence[Sequence[str]] = ()
-    """Label, value and meaning."""
-    heads: Sequence[tuple[str, bool]] = ()
-    """The heading of each column, and whether it has numbers."""
-    rows: Sequence[Sequence[ShownCell]] = ()
-    left_out: int = 0
-    csv: str | None = None
-
-
-def shown_section(key: str, section: ReportSection, model: str | None = None, csv: str | None = None) -> ShownSection:
-    """Return `section` for the template. A tensor is searched for in the model of its row, else in `model`."""
-    words = (key, section.title, section.before, section.after)
+    A tensor is searched for in the model of its row, else in `model`.
+    """
+    shown: Context = {"key": key, "title": section.title, "before": section.before, "after": section.after, "csv": csv}
     if not isinstance(section, ReportTable):
-        return ShownSection(*words, figures=grid(section).rows, csv=csv)
+        return shown | {"figures": grid(section).rows}
     columns = [column for column in section.columns if not column.data_only]
-    return ShownSection(
-        *words,
-        heads=[(column.heading, column.kind not in TEXT_KINDS) for column in columns],
-        rows=[_row(row, columns, model) for row in section.items[:ROWS_SHOWN]],
-        left_out=max(0, len(section.items) - ROWS_SHOWN),
-        csv=csv if section.items else None,
-    )
-
-
-def _row(row: Mapping[str, Cell], columns: Sequence[ReportColumn], model: str | None) -> list[ShownCell]:
     first_theta = next((column.key for column in columns if column.key.endswith(THETA_ENDING)), None)
-    cells = []
-    for column in columns:
+
+    def cell(row: Mapping[str, Cell], column: ReportColumn) -> Context:
         value, text = row[column.key], cell_text(row[column.key], column.kind)
-        is_theta = column.key.endswith(THETA_ENDING)
-        cells.append(
-            ShownCell(
-                text=type_name(text) if column.key == TYPE_KEY else text,
-                is_number=column.kind not in TEXT_KINDS,
-                is_name=column.kind == CellKind.NAME,
-                is_tensor=column.key in (TENSOR_KEY, COMMAND_KEY),
-                address=_address(value, column, row.get("model", model)),
-                theta=value if is_theta and isinstance(value, int | float) else None,
-                caution=caution_in(row, column.key),
-                has_bar=column.key == first_theta,
-            )
-        )
-    return cells
+        is_theta = column.key.endswith(THETA_ENDING) and isinstance(value, int | float)
+        return {
+            "text": type_name(text) if column.key == TYPE_KEY else text,
+            "is_number": column.kind not in TEXT_KINDS,
+            "is_name": column.kind == CellKind.NAME,
+            "is_tensor": column.key in (TENSOR_KEY, COMMAND_KEY),
+            "address": _address(value, column, row.get("model", model)),
+            "theta": value if is_theta else None,
+            "caution": caution_in(row, column.key),
+            "has_bar": column.key == first_theta,
+        }
+
+    return shown | {
+        "heads": [(column.heading, column.kind not in TEXT_KINDS) for column in columns],
+        "rows": [[cell(row, column) for column in columns] for row in section.items[:ROWS_SHOWN]],
+        "left_out": max(0, len(section.items) - ROWS_SHOWN),
+        "csv": csv if section.items else None,
+    }
 
 
 def _address(cell: Cell, column: ReportColumn, model: Cell) -> str | None:
@@ -131,8 +93,6 @@ def _address(cell: Cell, column: ReportColumn, model: Cell) -> str | None:
     return None
 
 
-REPORT_SECONDS = 10.0
-"""Time limit. A report takes about 2.5 s at a million placements; it is made once for each state of the catalog."""
 FAMILIES_MAX = 2000
 """Dots of the scale chart, and rows of its table."""
 PAGES = {
@@ -166,10 +126,10 @@ def reports() -> WebPage:
     ]
     links = {"links": addresses, "may_see_storage": may_see_storage()}
     try:
-        full_report = _registry_report()
+        full_report = api.full_report()
     except TooSlow as error:
         return WebPage("reports.html", {"problem": _too_slow_text(error), **links}, status=503)
-    firsts = [shown_section(key, full_report.sections[key]) for key in FIRST_SECTIONS]
+    firsts = [_shown_section(key, full_report.sections[key]) for key in FIRST_SECTIONS]
     values = {"report": full_report, "firsts": firsts, "markdown": url_for("pages.reports_markdown")}
     return WebPage("reports.html", values | links)
 
@@ -180,7 +140,7 @@ def report(section: str) -> WebPage:
     heading, about, keys = PAGES[section]
     texts = {"heading": heading, "about": about}
     try:
-        full_report = _registry_report()
+        full_report = api.full_report()
         own = {key: full_report.sections[key] for key in keys if key in full_report.sections}
         sections = _scale_sections() if section == "scale" else own
     except TooSlow as error:
@@ -220,7 +180,7 @@ def dissection(namespace: str, name: str) -> WebPage:
 @pages.get("/reports.md")
 def reports_markdown() -> Response:
     """Send the report on the registry as Markdown."""
-    return _markdown_answer(_registry_report())
+    return _markdown_answer(api.full_report())
 
 
 @pages.get("/models/<namespace>/<name>/report.md")
@@ -232,7 +192,7 @@ def dissection_markdown(namespace: str, name: str) -> Response:
 @pages.get("/reports/types.svg")
 def types_chart() -> Response:
     """Send the chart of θ by type."""
-    spreads = _type_spreads(_registry_report())
+    spreads = _type_spreads(api.full_report())
     if not spreads:
         raise NotFound("no organ has a θ yet")
     return svg_answer(plots.types_chart(spreads))
@@ -247,15 +207,9 @@ def scale_chart() -> Response:
     return svg_answer(plots.scale_chart(points, lines))
 
 
-def _registry_report() -> Report:
-    """Return the report on the registry. Raises TooSlow."""
-    with reading(REPORT_SECONDS) as session:
-        return current_report(session, complete=is_personal())
-
-
 def _scale_sections() -> dict[str, ReportSection]:
     """Return the scale law with all its families. It is made once for each state of the catalog. Raises TooSlow."""
-    with reading(REPORT_SECONDS) as session:
+    with reading(api.REPORT_SECONDS) as session:
         return cached(
             session,
             "scale law",
@@ -266,18 +220,15 @@ def _scale_sections() -> dict[str, ReportSection]:
 
 
 def _model_report(namespace: str, name: str) -> tuple[Report, str]:
-    with reading(REPORT_SECONDS) as session:
+    with reading(api.REPORT_SECONDS) as session:
         model = addressed_model(session, namespace, name)
         return model_report(session, model, complete=may_see_storage()), model.full_name
 
 
 def _section_context(part: Report, csv: str, model: str | None = None) -> Context:
     """Return the sections for the template, each with the address of its CSV file."""
-    separator = "&" if "?" in csv else "?"
     return {
-        "parts": [
-            shown_section(key, section, model, f"{csv}{separator}table={key}") for key, section in part.sections.items()
-        ],
+        "parts": [_shown_section(key, section, model, f"{csv}?table={key}") for key, section in part.sections.items()],
         "introduction": part.opening,
         "conclusion": part.closing,
     }

@@ -31,6 +31,7 @@ from organs.registry.upload_limits import CHUNK_MAX_BYTES
 from organs.web.client_address import address_behind_proxies, network_of
 from organs.web.responses import API_PREFIX
 from organs.web.server.gateway import Answer, BodyPipe, BodyTooSlow, HttpRequest, split_target
+from organs.web.settings import RETRY_SECONDS
 
 if TYPE_CHECKING:
     from organs.web.server.worker import WorkerService
@@ -55,7 +56,6 @@ PIPELINE_MAX = 100
 WRITE_BYTES = 64 * 1024
 """Maximum number of bytes that are passed to the transport in one call."""
 LINGER_SECONDS = 2.0
-RETRY_SECONDS = 5
 HEALTH_PATH = "/healthz"
 UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 SERVER_NAME = "organ-registry"

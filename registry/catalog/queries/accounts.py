@@ -65,17 +65,11 @@ class KnownToken:
     """When this was read. All of these times are those of the database's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedToken:
-    """A token that is no longer valid. `reason` completes a sentence that begins with "this token"."""
-
-    reason: str
-
-
-def token_account(session: Session, token: SentToken, now: datetime) -> KnownToken | EndedToken | None:
+def token_account(session: Session, token: SentToken, now: datetime) -> KnownToken | str | None:
     """Return the contributor of a token, or why it is no longer valid; None for an unknown token.
 
-    The reason is only returned for the complete token with its secret. A page token ends with its session at the
+    The reason completes a sentence that begins with "this token". It is only returned for the complete token with its
+    secret. A page token ends with its session at the
     latest. Its scopes are those that the token of the session has, too.
     """
     if not token.is_of_page:
@@ -94,10 +88,10 @@ def token_account(session: Session, token: SentToken, now: datetime) -> KnownTok
         return None
     own, contributor, web_session, page_token = found
     if min(page_token.expires_at, web_session.expires_at) <= now:
-        return EndedToken(EXPIRED)
-    ended_token = _ended_token(own, contributor, now)
-    if ended_token is not None:
-        return ended_token
+        return EXPIRED
+    ended = _ended_token(own, contributor, now)
+    if ended is not None:
+        return ended
     account = _known_token(own, contributor, now, web_session.id, page_token.expires_at)
     return replace(account, scopes=account.scopes & set(page_token.scopes.split()))
 
@@ -191,13 +185,13 @@ def descendants_of(session: Session, token_id: int) -> Sequence[Token]:
     return session.scalars(select(Token).where(Token.id.in_(select(family.c.id))).order_by(Token.id)).all()
 
 
-def _ended_token(token: Token, contributor: ContributorRow, now: datetime) -> EndedToken | None:
+def _ended_token(token: Token, contributor: ContributorRow, now: datetime) -> str | None:
     """Return why the token is not valid; None if it is valid."""
     if token.revoked_at is not None:
-        return EndedToken(REVOKED)
+        return REVOKED
     if token.expires_at is not None and token.expires_at <= now:
-        return EndedToken(EXPIRED)
-    return None if contributor.state == "active" else EndedToken(SUSPENDED)
+        return EXPIRED
+    return None if contributor.state == "active" else SUSPENDED
 
 
 def is_valid(now: datetime) -> ColumnElement[bool]:

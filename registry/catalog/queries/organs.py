@@ -55,7 +55,7 @@ NAMES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class BlobRow:
+class KnownBlob:
     """The row of a blob as plain values; `inline` has the stored bytes of a small blob.
 
     A stack (`registry.store`) has the `parts`, and no stored bytes of its own.
@@ -71,13 +71,13 @@ class BlobRow:
     state: str
     inline: bytes | None
     parent_id: int | None = None
-    parts: tuple[BlobRow, ...] = ()
+    parts: tuple[KnownBlob, ...] = ()
     """The parts of a stack, in order."""
-    parent: BlobRow | None = None
+    parent: KnownBlob | None = None
     """The blob to which the stored bytes are the difference (`registry.store`)."""
 
     @property
-    def lineage(self) -> tuple[BlobRow, ...]:
+    def lineage(self) -> tuple[KnownBlob, ...]:
         """The blob, its parent, and the parent of this."""
         return (self, *(() if self.parent is None else self.parent.lineage))
 
@@ -92,17 +92,17 @@ class BlobRow:
         return self.state == "corrupt"
 
 
-def blobs_by_digest(session: Session, digests: Iterable[str]) -> dict[Digest, BlobRow]:
+def blobs_by_digest(session: Session, digests: Iterable[str]) -> dict[Digest, KnownBlob]:
     """Return the rows of `digests` in any state; digests without a row are left out."""
     return {row.digest: row for row in _blobs_among(session, Blob.digest, digests)}
 
 
-def blobs_by_id(session: Session, ids: Iterable[int]) -> dict[int, BlobRow]:
+def blobs_by_id(session: Session, ids: Iterable[int]) -> dict[int, KnownBlob]:
     """Return the rows of `ids`."""
     return {row.id: row for row in _blobs_among(session, Blob.id, ids)}
 
 
-def _blobs_among(session: Session, column: Any, values: Iterable[Any]) -> Iterator[BlobRow]:
+def _blobs_among(session: Session, column: Any, values: Iterable[Any]) -> Iterator[KnownBlob]:
     for batch in batches(sorted(set(values))):
         yield from _blob_rows(session, _blobs().where(column.in_(batch)))
 
@@ -122,7 +122,7 @@ PAGES_OF_BLOBS = (
 thousands of parts."""
 
 
-def blobs_after(session: Session, digest: str, condition: ColumnElement[bool], limit: int) -> list[BlobRow]:
+def blobs_after(session: Session, digest: str, condition: ColumnElement[bool], limit: int) -> list[KnownBlob]:
     """Return the next rows after `digest` that meet the condition, in the order of digests."""
     statement = _blobs().where(Blob.digest > digest, condition)
     return list(_blob_rows(session, statement.order_by(Blob.digest).limit(limit)))
@@ -153,7 +153,7 @@ def _children_of(session: Session, blob_ids: Iterable[int]) -> Iterator[tuple[in
         yield child, parent
 
 
-def parents_in_no_model(session: Session, children: Mapping[int, BlobRow]) -> dict[int, BlobRow]:
+def parents_in_no_model(session: Session, children: Mapping[int, KnownBlob]) -> dict[int, KnownBlob]:
     """Return the parents and grandparents of these blobs that no model has, and that no other blob of a model needs."""
     above = {row.id: row for child in children.values() for row in child.lineage[1:] if row.id not in children}
     unused = above.keys() - blobs_in_models(session, above)
@@ -262,13 +262,15 @@ def _blobs() -> Select[*tuple[Any, ...]]:
     return statement.outerjoin(InlineBlob, InlineBlob.blob_id == Blob.id)
 
 
-def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[BlobRow]:
-    rows = [BlobRow(*values) for values in session.execute(statement)]
-    parts: dict[int, list[BlobRow]] = {}
+def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[KnownBlob]:
+    rows = [KnownBlob(*values) for values in session.execute(statement)]
+    parts: dict[int, list[KnownBlob]] = {}
     stacks = _blobs().add_columns(BlobPart.blob_id).join(BlobPart, BlobPart.part_id == Blob.id)
     stacks = stacks.order_by(BlobPart.blob_id, BlobPart.position)
     for batch in batches(sorted(row.id for row in rows if row.codec == STACK_CODEC)):
-        found = [(BlobRow(*v), stack_id) for *v, stack_id in session.execute(stacks.where(BlobPart.blob_id.in_(batch)))]
+        found = [
+            (KnownBlob(*v), stack_id) for *v, stack_id in session.execute(stacks.where(BlobPart.blob_id.in_(batch)))
+        ]
         complete = _with_parents(session, [row for row, _ in found])  # a part of several stacks is one object
         for row, stack_id in found:
             parts.setdefault(stack_id, []).append(complete[row.id])
@@ -277,10 +279,10 @@ def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterato
         yield replace(row, parts=tuple(parts[row.id])) if row.codec == STACK_CODEC else own[row.id]
 
 
-def _with_parents(session: Session, rows: Sequence[BlobRow], depth: int = DEPTH_MAX) -> dict[int, BlobRow]:
+def _with_parents(session: Session, rows: Sequence[KnownBlob], depth: int = DEPTH_MAX) -> dict[int, KnownBlob]:
     """Return `rows` by id, with their parents and the parents of these."""
     ids = {row.parent_id for row in rows if row.parent_id is not None} if depth else ()
-    found = [BlobRow(*values) for values in rows_among(session, _blobs(), Blob.id, ids)]
+    found = [KnownBlob(*values) for values in rows_among(session, _blobs(), Blob.id, ids)]
     parents = _with_parents(session, found, depth - 1) if found else {}
     return {row.id: row if row.parent_id is None else replace(row, parent=parents.get(row.parent_id)) for row in rows}
 
@@ -292,7 +294,7 @@ KNOWN_MAX = 4000
 """The most organs in one list. The same bytes, for example zeros, can have very many shapes."""
 
 
-def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[OrganKey]:
+def measured_organs(session: Session, blobs: Iterable[KnownBlob]) -> set[OrganKey]:
     """Return digest, dtype and shape of the measured organs of `blobs`."""
     digests = {blob.id: blob.digest for blob in blobs}
     statement = select(OrganRow.blob_id, OrganRow.dtype, OrganRow.shape).join(
@@ -443,10 +445,10 @@ def organ_detail(
     stored = select(func.count(), func.coalesce(func.sum(Blob.stored_bytes), 0))
     stored = stored.join(BlobPart, BlobPart.part_id == Blob.id).where(BlobPart.blob_id == blob.id)
     experts, experts_bytes = session.execute(stored).one()
-    measurements: dict[int, list[entities.Measurement]] = {row.id: [] for row, _ in rows}
+    measurements: dict[int, list[entities.OrganMeasurement]] = {row.id: [] for row, _ in rows}
     by_method = select(MeasurementRow).order_by(MeasurementRow.method)
     for measured in scalars_among(session, by_method, MeasurementRow.organ_id, measurements):
-        measurements[measured.organ_id].append(entity_of(entities.Measurement, measured))
+        measurements[measured.organ_id].append(entity_of(entities.OrganMeasurement, measured))
     forms = [
         OtherForm(dtype=row.dtype, shape=shape_of(row.shape), measurements=tuple(measurements[row.id]))
         for row, _ in rows

@@ -30,7 +30,7 @@ from organs.registry.kinds import WEIGHT_KINDS
 
 if TYPE_CHECKING:
     from organs.registry.anatomy import Slot
-    from organs.registry.lineage import ComparableOrgan
+    from organs.registry.similarity import ComparableOrgan
 
 _STREAM_ROWS = 1000
 
@@ -105,7 +105,7 @@ def stated_edges(session: Session) -> Iterator[StatedEdge]:
 
 def comparable_organs(session: Session, model_id: int) -> list[ComparablePlacement]:
     """Return the organs of a model in order."""
-    from organs.registry.lineage import ComparableOrgan  # imports numpy, which searches do not need
+    from organs.registry.similarity import ComparableOrgan  # imports numpy, which searches do not need
 
     statement = (
         select(

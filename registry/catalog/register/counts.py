@@ -6,7 +6,7 @@ The first two are updated in the transaction that changes what they count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
@@ -21,7 +21,7 @@ from organs.registry.catalog.queries.reports import (
     running_totals,
 )
 from organs.registry.catalog.rows import batches, insert_missing, insert_or_add, scalars_among
-from organs.registry.catalog.tables import DailyDownloads, Facet, FacetCount, ModelRow, RateCount, Total
+from organs.registry.catalog.tables import DailyDownloads, Facet, FacetCount, ModelRow, Placement, RateCount, Total
 from organs.registry.catalog.vocabulary import STACK_CODEC, theta_bin
 from organs.registry.entities.server import RegistryTotals
 
@@ -43,18 +43,6 @@ class FacetKey(NamedTuple):
     dtype: str
     architecture: str
     license: str
-
-
-class Counted(Protocol):
-    """The attributes of a placement that are counted."""
-
-    @property
-    def facet_id(self) -> int:
-        """The id of its facet."""
-
-    @property
-    def theta(self) -> float | None:
-        """θ in degrees."""
 
 
 def facet_ids(session: Session, keys: Iterable[FacetKey]) -> dict[FacetKey, int]:
@@ -82,14 +70,16 @@ def bounded_keys(keys: Iterable[FacetKey]) -> list[FacetKey]:
     return bounded
 
 
-def count_placements(session: Session, placements: Sequence[Counted], sign: int = 1) -> None:
-    """Add the placements of a model to the counts; with `sign` -1, subtract them."""
-    counts = Counter((placement.facet_id, theta_bin(placement.theta)) for placement in placements)
+def count_placements(session: Session, model_id: int, sign: int = 1) -> int:
+    """Add the placements of a model to the counts; with `sign` -1, subtract them. Return their number."""
+    placements = session.execute(select(Placement.facet_id, Placement.theta).where(Placement.model_id == model_id))
+    counts = Counter((facet_id, theta_bin(theta)) for facet_id, theta in placements)
     rows = [
         {"facet_id": facet_id, "theta_bin": lower, "placements": sign * number}
         for (facet_id, lower), number in sorted(counts.items())
     ]
     insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rows)
+    return counts.total()
 
 
 class Sized(Protocol):

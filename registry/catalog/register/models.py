@@ -23,7 +23,7 @@ from organs.registry.catalog.queries.model_names import (
     visible_model_with_digest,
 )
 from organs.registry.catalog.queries.organs import (
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
     count_unseen,
     organs_placed_by,
@@ -73,7 +73,7 @@ from organs.registry.catalog.vocabulary import (
 )
 from organs.registry.digest import Digest, model_digest
 from organs.registry.errors import MissingBlob
-from organs.registry.gguf.file_types import FILE_TYPE_KEY, parse_file_type, quantisation
+from organs.registry.gguf.types import FILE_TYPE_KEY, parse_file_type, quantisation
 from organs.registry.names import LOCAL
 
 
@@ -107,17 +107,18 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     new_organs = count_unseen(session, list(organs.values()))
     model = _insert_model(session, record)
     facets = iter(_facets_of(session, model, record.placements))
-    placements: list[Placement] = []
+    first_position = 0
     for position, file in enumerate(record.files):
-        placements += _insert_file(session, model, position, file, blobs, organs, facets, len(placements))
+        _insert_file(session, model, position, file, blobs, organs, facets, first_position)
+        first_position += len(file.placements)
     _sum_up(session, model)
     insert_experts(session, model, record.experts)
     _insert_metadata(session, model, record)
     _insert_parents(session, model, record)
     insert_words(session, model, record.tags)
     if model.state == "visible":
-        count_placements(session, placements)
-        add_to_totals(session, {"models": 1, "placements": len(placements), "organs": new_organs})
+        placements = count_placements(session, model.id)
+        add_to_totals(session, {"models": 1, "placements": placements, "organs": new_organs})
     action = Action.SUBMIT if model.state == "quarantined" else record.action
     record_event(session, record.contributor, action, model.full_name, model_id=model.id)
     session.flush()
@@ -207,7 +208,7 @@ def _sum_up(session: Session, model: ModelRow) -> None:
     session.refresh(model)
 
 
-def _blobs_of(session: Session, record: ModelRecord) -> dict[Digest, BlobRow]:
+def _blobs_of(session: Session, record: ModelRecord) -> dict[Digest, KnownBlob]:
     digests = {part.digest for file in record.files for part in file.parts}
     digests |= {placement.digest for placement in record.placements}
     blobs = blobs_by_digest(session, digests)
@@ -310,11 +311,11 @@ def _insert_file(
     model: ModelRow,
     position: int,
     file: FileRecord,
-    blobs: Mapping[Digest, BlobRow],
+    blobs: Mapping[Digest, KnownBlob],
     organs: Mapping[OrganKey, int],
     facets: Iterator[int],
     first_position: int,
-) -> list[Placement]:
+) -> None:
     row = ModelFileRow(
         model_id=model.id,
         position=position,
@@ -360,7 +361,6 @@ def _insert_file(
     ]
     session.add_all(placements)
     session.flush()
-    return placements
 
 
 def _insert_metadata(session: Session, model: ModelRow, record: ModelRecord) -> None:
@@ -412,14 +412,13 @@ def _insert_parents(session: Session, model: ModelRow, record: ModelRecord) -> N
 def add_to_counts(session: Session, model: ModelRow, sign: int) -> None:
     """Add `model` to all counts of visible models; with `sign` -1, subtract it."""
     organ_ids = organs_placed_by(session, model.id)
-    places = session.execute(select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)).all()
     new_organs = count_unseen(session, organ_ids) if sign > 0 else 0
     for table in (Placement, Expert):
         execute_quietly(session, update(table).where(table.model_id == model.id).values(visible=sign > 0))
     hidden_organs = 0 if sign > 0 else count_unseen(session, organ_ids)
-    count_placements(session, places, sign)
-    changes = {"models": sign, "placements": sign * len(places), "organs": new_organs - hidden_organs}
-    add_to_totals(session, changes)
+    placements = count_placements(session, model.id, sign)
+    organs = new_organs - hidden_organs
+    add_to_totals(session, {"models": sign, "placements": sign * placements, "organs": organs})
     count_grafts(session, model, sign)
 
 
@@ -441,9 +440,8 @@ def forget_unused(session: Session) -> None:
 
 def move_facets(session: Session, model: ModelRow, **values: str) -> None:
     """Give the placements of `model` the facets that have `values` (architecture, license), and move the counts."""
-    rows = select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)
     if model.state == "visible":
-        count_placements(session, session.execute(rows).all(), -1)
+        count_placements(session, model.id, -1)
     columns = [getattr(Facet, name) for name in FacetKey._fields]
     used_ids = select(Placement.facet_id).where(Placement.model_id == model.id)
     keys = {
@@ -461,4 +459,4 @@ def move_facets(session: Session, model: ModelRow, **values: str) -> None:
         facet = select(Placement.facet_id).where(Placement.id == Expert.placement_id).scalar_subquery()
         execute_quietly(session, update(Expert).where(Expert.model_id == model.id).values(facet_id=facet))
     if model.state == "visible":
-        count_placements(session, session.execute(rows).all())
+        count_placements(session, model.id)

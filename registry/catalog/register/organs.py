@@ -23,7 +23,7 @@ from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.organs import (
     DEPTH_MAX,
     UNDOOMED,
-    BlobRow,
+    KnownBlob,
     blobs_by_digest,
     blobs_by_id,
     heights_of_blobs,
@@ -200,7 +200,7 @@ def _parent_ids(session: Session, blobs: Sequence[StoredBlob]) -> dict[Digest, i
     return {parent: rows[parent].id for parent in digests.values()}
 
 
-def replace_stored_bytes(session: Session, before: BlobRow, blob: StoredBlob) -> bool:
+def replace_stored_bytes(session: Session, before: KnownBlob, blob: StoredBlob) -> bool:
     """Point the row of a blob at other stored bytes; the caller removes the file of `before` after the commit.
 
     Return False, without a change, if the row points at other stored bytes than `before`, if a running ingest needs the
@@ -269,7 +269,7 @@ def _parts_or_leased(session: Session, ingest_id: int, blob_ids: Sequence[int]) 
 
 
 def _write_stacks(
-    session: Session, stacks: Mapping[Digest, Sequence[BlobRow]], before: Mapping[Digest, BlobRow]
+    session: Session, stacks: Mapping[Digest, Sequence[KnownBlob]], before: Mapping[Digest, KnownBlob]
 ) -> None:
     moment = database_now(session)
     blobs = [
@@ -305,7 +305,7 @@ def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> No
     add_to_totals(session, blob_changes(doomed))
 
 
-def mark_corrupt(session: Session, checked: BlobRow) -> bool:
+def mark_corrupt(session: Session, checked: KnownBlob) -> bool:
     """Set the blob aside: its bytes are checked against its digest before each use, and an ingest stores them again.
 
     Return False, without a change, if the row points at other stored bytes than those that were checked.
@@ -333,7 +333,7 @@ def mark_present(session: Session, checked: BlobAddress) -> bool:
     return True
 
 
-def _record_event(session: Session, action: Action, row: BlobRow) -> None:
+def _record_event(session: Session, action: Action, row: KnownBlob) -> None:
     record_event(session, LOCAL, action, f"{row.digest}, {row.size_bytes} bytes")
 
 
@@ -368,7 +368,7 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
     return file
 
 
-def _current_row(session: Session, checked: BlobAddress) -> BlobRow | None:
+def _current_row(session: Session, checked: BlobAddress) -> KnownBlob | None:
     """Return the current row of `checked`; None if it is deleted or points at other stored bytes."""
     current = blobs_by_digest(session, [checked.digest]).get(checked.digest)
     is_same = current is not None and (current.file, current.inline) == (checked.file, checked.inline)
@@ -417,7 +417,7 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def register_organs(
-    session: Session, placements: Iterable[PlacementRecord], blobs: Mapping[Digest, BlobRow]
+    session: Session, placements: Iterable[PlacementRecord], blobs: Mapping[Digest, KnownBlob]
 ) -> dict[OrganKey, int]:
     """Add the missing organs of `placements`, with measurements and fingerprints; return the ids of all."""
     firsts: dict[OrganKey, PlacementRecord] = {}
@@ -574,7 +574,7 @@ def _insert_experts_of(
     session: Session,
     stack: Placement,
     shape: tuple[int, ...],
-    parts: Sequence[BlobRow],
+    parts: Sequence[KnownBlob],
     measured: Mapping[OrganKey, Measured],
 ) -> int:
     place = Place(OrganType(stack.type), Tower(stack.tower), stack.block, stack.slot)

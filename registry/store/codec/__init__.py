@@ -28,9 +28,7 @@ from organs.registry.store.codec.derive import can_derive, is_dequantised
 from organs.registry.store.codec.planes import (
     BYTES_CODEC,
     CHUNK_TARGET_BYTES,
-    REFERENCE_ELEMENTS,
     Codec,
-    Encoding,
     codec_for,
     delta_codec,
     derive_codec,
@@ -49,13 +47,11 @@ from organs.registry.store.codec.stored import (
 __all__ = [
     "BYTES_CODEC",
     "CHUNK_TARGET_BYTES",
-    "REFERENCE_ELEMENTS",
     "START_BYTES",
     "BlobChunk",
     "ChunkEntry",
     "Codec",
     "EncodedChunk",
-    "Encoding",
     "StoredHead",
     "can_derive",
     "codec_for",

@@ -106,10 +106,8 @@ def encode_chunk(codec: Codec, plain: bytes | memoryview, parent: memoryview | N
             # The frame overwrites its plane, which is not needed any more.
             place[:length] = _workspace.frame[:length].data
         pieces.append(plane if length is None else place[:length])
-    if parent is not None:
-        _prove_with_parent(codec, raw_flags, pieces, _array(parent), whole)
-    elif codec.layout is not Layout.WHOLE or not raw_flags[0]:
-        _prove(codec, raw_flags, pieces, source)
+    if parent is not None or codec.layout is not Layout.WHOLE or not raw_flags[0]:
+        _prove(codec, raw_flags, pieces, whole, None if parent is None else _array(parent))
     entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), checksum)
     return EncodedChunk(len(source), entry, tuple(pieces))
 
@@ -167,20 +165,33 @@ def _decode_planes(
     return planes
 
 
-def _prove(codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview], source: Bytes) -> None:
-    """Decode `pieces` and compare them with `source`, cache block by cache block; raises EncodingFault."""
-    room = _decoding_room(codec, len(source))
+def _prove(
+    codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview], plain: Bytes, parent: Bytes | None
+) -> None:
+    """Decode `pieces` and compare the result with `plain`; raises EncodingFault."""
     try:
-        planes = _decode_planes(codec, raw_flags, pieces, room)
+        planes = _decode_planes(codec, raw_flags, pieces, _decoding_room(codec, len(plain)))
     except BadFrame as error:
         raise EncodingFault(f"codec {codec.name} made a frame that it cannot read: {error}") from error
-    step = CACHE_BLOCK_BYTES // codec.block_bytes * codec.block_bytes
-    for start in range(0, len(source), step):
-        part = source[start : start + step]
-        proof = _workspace.proof[: len(part)]
-        join_planes(codec, planes, proof, first_block=start // codec.block_bytes)
-        if not np.array_equal(part, proof):
-            raise EncodingFault(f"codec {codec.name} did not decode to the bytes that it encoded")
+    if parent is None:  # cache block by cache block
+        step = CACHE_BLOCK_BYTES // codec.block_bytes * codec.block_bytes
+        for start in range(0, len(plain), step):
+            part = plain[start : start + step]
+            proof = _workspace.proof[: len(part)]
+            join_planes(codec, planes, proof, first_block=start // codec.block_bytes)
+            if not np.array_equal(part, proof):
+                break
+        else:
+            return
+    else:
+        # The residual of the encoder is overwritten: only `pieces` and the parent determine the result.
+        residual, proof = _workspace.residual[: len(plain)], _workspace.restored[: len(plain)]
+        residual[:] = 0
+        join_planes(codec, planes, residual)
+        _restore(codec, parent, residual, proof)
+        if np.array_equal(plain, proof):
+            return
+    raise EncodingFault(f"codec {codec.name} did not decode to the bytes that it encoded")
 
 
 def _residual_of(codec: Codec, parent: Bytes, plain: Bytes) -> Bytes:
@@ -205,23 +216,6 @@ def _restore(codec: Codec, parent: Bytes, residual: Bytes, plain: Bytes) -> None
         add_parent(codec.dtype, parent, residual, plain)
     else:
         from_residual(codec.source, codec.dtype, parent, residual, plain)
-
-
-def _prove_with_parent(
-    codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview], parent: Bytes, plain: Bytes
-) -> None:
-    """Decode `pieces` and compare the result with `plain`; raises EncodingFault."""
-    # The residual of the encoder is overwritten: only `pieces` and the parent determine the result.
-    residual, proof = _workspace.residual[: len(plain)], _workspace.restored[: len(plain)]
-    try:
-        planes = _decode_planes(codec, raw_flags, pieces, _decoding_room(codec, len(plain)))
-    except BadFrame as error:
-        raise EncodingFault(f"codec {codec.name} made a frame that it cannot read: {error}") from error
-    residual[:] = 0
-    join_planes(codec, planes, residual)
-    _restore(codec, parent, residual, proof)
-    if not np.array_equal(plain, proof):
-        raise EncodingFault(f"codec {codec.name} did not decode to the bytes that it encoded")
 
 
 def _decoding_room(codec: Codec, plain_size_bytes: int) -> list[Bytes]:

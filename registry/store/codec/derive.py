@@ -14,10 +14,11 @@ Predictions are the same on every machine: float32 operations one at a time, no 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,15 +246,18 @@ class _Part:
     shift: int = 0
 
 
-class _RoundingRule(Protocol):
+class _RoundingRule(ABC):
     """The prediction of a quantised type."""
 
-    def scales(self, values: Floats) -> NDArray[np.float32] | None:
-        """Return the predicted scales as columns, before they are rounded to F16; None if they are not predicted."""
+    def scales(self, values: Floats) -> Floats | None:
+        """Return the predicted scales as columns, before they are rounded to F16; None if a search found them."""
+        return None
 
-    def levels(self, values: Floats, blocks: Blocks, scales: NDArray[np.float32] | None, levels: Bytes) -> None:
+    @abstractmethod
+    def levels(self, values: Floats, blocks: Blocks, scales: Floats | None, levels: Bytes) -> None:
         """Fill `levels` with the predictions from plain scales in `blocks`. The content of `values` is lost."""
 
+    @abstractmethod
     def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
         """Fill `values` with the weights that ggml reads from `blocks`, whose levels are `levels`."""
 
@@ -434,15 +438,8 @@ def _scales_of_q6_k(blocks: Blocks) -> NDArray[np.int8]:
     return blocks[:, 192:208].view(np.int8)
 
 
-class _StoredScales:
-    """Super-blocks whose scales are not predicted."""
-
-    def scales(self, values: Floats) -> None:
-        """Return None: a search found the scales."""
-
-
 @dataclass(frozen=True, slots=True)
-class _ScaleAndMinimum(_StoredScales):
+class _ScaleAndMinimum(_RoundingRule):
     """Q2_K, Q4_K and Q5_K: an element is its level times a scale, less a minimum."""
 
     highest: int
@@ -452,9 +449,7 @@ class _ScaleAndMinimum(_StoredScales):
 
     def levels(self, values: Floats, blocks: Blocks, scales: Floats | None, levels: Bytes) -> None:
         """Fill `levels` as ggml does after it rounded the scales."""
-        steps, minima = self.packed(blocks)
-        step = (_scale(blocks, self.offset) * steps).reshape(-1, 1)
-        minimum = (_scale(blocks, self.offset + 2) * minima).reshape(-1, 1)
+        step, minimum = self._columns(blocks)
         rows = values.reshape(len(step), -1)
         np.add(rows, minimum, out=rows)
         np.divide(rows, step, out=rows)
@@ -463,40 +458,52 @@ class _ScaleAndMinimum(_StoredScales):
 
     def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
         """Fill `values` with the levels times the scale of their sub-block, less its minimum."""
-        steps, minima = self.packed(blocks)
+        step, minimum = self._columns(blocks)
         np.copyto(values, levels)
-        rows = values.reshape(steps.size, -1)
-        np.multiply(rows, (_scale(blocks, self.offset) * steps).reshape(-1, 1), out=rows)
-        np.subtract(rows, (_scale(blocks, self.offset + 2) * minima).reshape(-1, 1), out=rows)
+        rows = values.reshape(len(step), -1)
+        np.multiply(rows, step, out=rows)
+        np.subtract(rows, minimum, out=rows)
+
+    def _columns(self, blocks: Blocks) -> tuple[Floats, Floats]:
+        """Return the scales and the minima of all sub-blocks as columns."""
+        steps, minima = self.packed(blocks)
+        step = (_scale(blocks, self.offset) * steps).reshape(-1, 1)
+        return step, (_scale(blocks, self.offset + 2) * minima).reshape(-1, 1)
+
+
+def _steps(blocks: Blocks, offset: int, packed: Callable[[Blocks], NDArray[np.int8]] | None) -> Floats:
+    """Return the scales of all sub-blocks as a column: the F16 at `offset`, times the packed ones of a super-block."""
+    scale = _scale(blocks, offset)
+    return scale if packed is None else (scale * packed(blocks)).reshape(-1, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale(_StoredScales):
+class _Scale(_RoundingRule):
     """Q3_K and Q6_K: an element is a signed quant times a scale."""
 
     lowest: int
     offset: int
     """The place of the F16 scale of a block."""
-    packed: Callable[[Blocks], NDArray[np.int8]]
+    packed: Callable[[Blocks], NDArray[np.int8]] | None
 
     def levels(self, values: Floats, blocks: Blocks, scales: Floats | None, levels: Bytes) -> None:
         """Fill `levels` as ggml does after it rounded the scales."""
-        step = (_scale(blocks, self.offset) * self.packed(blocks)).reshape(-1, 1)
+        step = _steps(blocks, self.offset, self.packed)
         rows = values.reshape(len(step), -1)
         np.divide(rows, step, out=rows)
         _nearest(values, self.lowest, -self.lowest - 1, levels)
         _clear_where_zero(step, levels)
 
     def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
-        """Fill `values` with the signed quants times the scale of their sub-block."""
-        step = (_scale(blocks, self.offset) * self.packed(blocks)).reshape(-1, 1)
+        """Fill `values` with the signed quants times the scale of their block or sub-block."""
+        step = _steps(blocks, self.offset, self.packed)
         np.copyto(values, levels)
         np.add(values, np.float32(self.lowest), out=values)
         rows = values.reshape(len(step), -1)
         np.multiply(rows, step, out=rows)
 
 
-class _Absolute:
+class _Absolute(_RoundingRule):
     """Q8_0: the scale is the largest magnitude of a block over 127."""
 
     def scales(self, values: Floats) -> Floats:
@@ -526,11 +533,8 @@ class _Absolute:
         np.multiply(rows, _scale(blocks, 0), out=rows)
 
 
-class _Extreme:
+class _Extreme(_Scale):
     """Q4_0 and Q5_0: the element of the largest magnitude has the lowest quant."""
-
-    def __init__(self, lowest: int) -> None:
-        self.lowest = lowest
 
     def scales(self, values: Floats) -> Floats:
         """Return the scales as a column."""
@@ -553,15 +557,8 @@ class _Extreme:
         if is_zero.any():  # zeros that were searched for a scale: ggml leaves the level 0
             levels.reshape(len(blocks), -1)[is_zero[:, 0]] = 0
 
-    def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
-        """Fill `values` with the signed quants times the scale of their block."""
-        np.copyto(values, levels)
-        np.add(values, np.float32(self.lowest), out=values)
-        rows = values.reshape(len(blocks), -1)
-        np.multiply(rows, _scale(blocks, 0), out=rows)
 
-
-class _Range:
+class _Range(_RoundingRule):
     """Q4_1 and Q5_1: the smallest element of a block is its minimum, and the largest has the highest level."""
 
     def __init__(self, highest: int) -> None:
@@ -603,16 +600,14 @@ def _without_negative_zero(values: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class _NonLinear(_StoredScales):
+class _NonLinear(_RoundingRule):
     """IQ4_NL and IQ4_XS: a level is the place of the nearest of 16 values."""
 
     packed: Callable[[Blocks], NDArray[np.int8]] | None
 
     def levels(self, values: Floats, blocks: Blocks, scales: Floats | None, levels: Bytes) -> None:
         """Fill `levels` with the places of the values that are nearest to the scaled elements."""
-        step = _scale(blocks, 0)
-        if self.packed is not None:
-            step = (step * self.packed(blocks)).reshape(-1, 1)
+        step = _steps(blocks, 0, self.packed)
         rows = values.reshape(len(step), -1)
         np.multiply(rows, _inverse(step), out=rows)
         np.multiply(values, np.float32(2), out=values)
@@ -626,9 +621,7 @@ class _NonLinear(_StoredScales):
 
     def values(self, blocks: Blocks, levels: Bytes, values: Floats) -> None:
         """Fill `values` with the values of the levels times the scale of their sub-block."""
-        step = _scale(blocks, 0)
-        if self.packed is not None:
-            step = (step * self.packed(blocks)).reshape(-1, 1)
+        step = _steps(blocks, 0, self.packed)
         np.take(np.array(_NON_LINEAR, np.float32), levels, out=values, mode="clip")
         rows = values.reshape(len(step), -1)
         np.multiply(rows, step, out=rows)
@@ -636,15 +629,9 @@ class _NonLinear(_StoredScales):
 
 _TABLE_FIRST, _TABLE_LAST = 2 * _NON_LINEAR[0] - 1, 2 * _NON_LINEAR[-1] + 1
 """Twice the scaled elements that the table of levels begins and ends with: levels meet at multiples of a half."""
-
-
-def _table_of_non_linear() -> Bytes:
-    doubled = np.arange(_TABLE_FIRST, _TABLE_LAST + 1)
-    middles = np.array(_NON_LINEAR[:-1]) + np.array(_NON_LINEAR[1:])
-    return np.searchsorted(middles, doubled, side="right").astype(np.uint8)
-
-
-_nearest_of_non_linear = _table_of_non_linear()
+_nearest_of_non_linear = np.searchsorted(
+    np.array(_NON_LINEAR[:-1]) + np.array(_NON_LINEAR[1:]), np.arange(_TABLE_FIRST, _TABLE_LAST + 1), side="right"
+).astype(np.uint8)
 
 
 def _scales_of_iq4_xs(blocks: Blocks) -> NDArray[np.int8]:
@@ -708,12 +695,17 @@ _QUANTISED: dict[str, _Quantised] = {
         _ScaleAndMinimum(3, 80, _scales_of_q2_k),
         (16, fast.SCALE_AND_MINIMUM, fast.PACKED_Q2_K, 80, 0, 3),
     ),
-    "Q4_0": _Quantised(4, (_Part(2, *_NIBBLES_OF_32),), _Extreme(-8), (32, fast.EXTREME, fast.PACKED_NONE, 0, -8, 15)),
+    "Q4_0": _Quantised(
+        4,
+        (_Part(2, *_NIBBLES_OF_32),),
+        _Extreme(-8, 0, None),
+        (32, fast.EXTREME, fast.PACKED_NONE, 0, -8, 15),
+    ),
     "Q4_1": _Quantised(4, (_Part(4, *_NIBBLES_OF_32),), _Range(15), (32, fast.RANGE, fast.PACKED_NONE, 0, 0, 15)),
     "Q5_0": _Quantised(
         5,
         (_Part(6, *_NIBBLES_OF_32), _Part(2, 4, 1, 1, 4)),
-        _Extreme(-16),
+        _Extreme(-16, 0, None),
         (32, fast.EXTREME, fast.PACKED_NONE, 0, -16, 31),
     ),
     "Q5_1": _Quantised(

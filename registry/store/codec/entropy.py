@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import struct
 import threading
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -91,16 +90,13 @@ def _check_frame_head(frame: memoryview, content_size_bytes: int) -> int:
     declared = int.from_bytes(frame[size_start:blocks_start], "little") + (256 if size_length == 2 else 0)
     if declared != content_size_bytes:
         raise BadFrame(f"the frame declares {declared} bytes, {content_size_bytes} are expected")
-    window = declared if single_segment else _window_bytes(frame[5])
+    window = declared
+    if not single_segment:
+        base = 1 << (10 + (frame[5] >> 3))
+        window = base + base // 8 * (frame[5] & 7)
     if window > WINDOW_MAX_BYTES:
         raise BadFrame(f"the frame needs a window of {window} bytes, more than {WINDOW_MAX_BYTES}")
     return blocks_start
-
-
-def _window_bytes(descriptor: int) -> int:
-    exponent, mantissa = descriptor >> 3, descriptor & 7
-    base = 1 << (10 + exponent)
-    return base + base // 8 * mantissa
 
 
 GAIN_MIN: Final = 0.02
@@ -176,12 +172,22 @@ _LONG_GAP: Final = 255
 def _compress_sparse(plane: Bytes, room: Bytes, length_max: int) -> int | None:
     if length_max < _SPARSE_HEAD.size:  # also a plane of zeros
         return None
-    bounds = _segments(len(plane))
-    mask = _sparse_segments(plane, bounds)
-    sparse, dense = _divided(plane, bounds, mask)
+    mask = 0
+    parts: tuple[list[Bytes], list[Bytes]] = ([], [])
+    for index, (begin, end) in enumerate(_segments(len(plane))):
+        is_sparse = bool(np.count_nonzero(plane[begin:end]) <= SPARSE_MAX * (end - begin))
+        mask |= is_sparse << index
+        parts[is_sparse].append(plane[begin:end])
+    if all(parts):
+        dense, sparse = map(np.concatenate, parts)
+    else:
+        dense, sparse = (plane[:0], plane) if parts[True] else (plane, plane[:0])
     places = np.flatnonzero(sparse)
     values = sparse[places]
-    gaps = _gaps_of(places)
+    zeros = np.diff(places, prepend=-1) - 1  # before each place
+    long_gaps = zeros // _LONG_GAP
+    gaps = np.full(int(long_gaps.sum()) + len(zeros), _LONG_GAP, np.uint8)
+    gaps[np.cumsum(long_gaps + 1) - 1] = zeros % _LONG_GAP
     position, sizes = _SPARSE_HEAD.size, []
     for stream in (gaps, values, dense):
         limit = length_max - position
@@ -222,7 +228,11 @@ def _decompress_sparse(frame: memoryview, plane: Bytes) -> None:
     if position != len(frame):
         raise BadFrame(f"{len(frame) - position} bytes follow the last stream of a sparse plane")
     gaps, values, dense = streams
-    places = _places_of(gaps, value_count, sparse_size)
+    is_value = gaps != _LONG_GAP  # the places of the values follow from the gaps, all below `sparse_size`
+    ends = np.cumsum(gaps + is_value.astype(np.uint8), dtype=np.intp)
+    places: NDArray[np.intp] = ends[is_value] - 1
+    if len(places) != value_count or (len(ends) and ends[-1] > sparse_size):
+        raise BadFrame("the gaps of a sparse plane do not fit its size")
     if sparse_size == len(plane):
         plane[:] = 0
         plane[places] = values
@@ -230,7 +240,12 @@ def _decompress_sparse(frame: memoryview, plane: Bytes) -> None:
     sparse = _streams.sparse[:sparse_size]
     sparse[:] = 0
     sparse[places] = values
-    _unite(plane, bounds, mask, sparse, dense)
+    positions, divided = [0, 0], (dense, sparse)
+    for index, (begin, end) in enumerate(bounds):
+        is_sparse = mask >> index & 1
+        start = positions[is_sparse]
+        plane[begin:end] = divided[is_sparse][start : start + end - begin]
+        positions[is_sparse] += end - begin
 
 
 def _read_stream(stored: memoryview, room: Bytes, *, is_raw: bool) -> Bytes:
@@ -246,55 +261,6 @@ def _segments(size_bytes: int) -> list[tuple[int, int]]:
     """Return begin and end of each segment: equal sizes, and the rest in the last one."""
     step = size_bytes // SEGMENTS
     return list(pairwise([*range(0, step * SEGMENTS, step), size_bytes] if step else [0] * SEGMENTS + [size_bytes]))
-
-
-def _sparse_segments(plane: Bytes, bounds: Sequence[tuple[int, int]]) -> int:
-    """Return the mask of the segments in which at most `SPARSE_MAX` of the bytes are not zero."""
-    mask = 0
-    for index, (begin, end) in enumerate(bounds):
-        if np.count_nonzero(plane[begin:end]) <= SPARSE_MAX * (end - begin):
-            mask |= 1 << index
-    return mask
-
-
-def _divided(plane: Bytes, bounds: Sequence[tuple[int, int]], mask: int) -> tuple[Bytes, Bytes]:
-    """Return the bytes of the sparse segments, and those of the others."""
-    parts: tuple[list[Bytes], list[Bytes]] = ([], [])
-    for index, (begin, end) in enumerate(bounds):
-        parts[mask >> index & 1].append(plane[begin:end])
-    dense, sparse = parts
-    if not dense or not sparse:
-        return (plane, plane[:0]) if sparse else (plane[:0], plane)
-    return np.concatenate(sparse), np.concatenate(dense)
-
-
-def _unite(plane: Bytes, bounds: Sequence[tuple[int, int]], mask: int, sparse: Bytes, dense: Bytes) -> None:
-    """Fill `plane` from the bytes of its segments: the inverse of `_divided`."""
-    positions = [0, 0]
-    for index, (begin, end) in enumerate(bounds):
-        is_sparse = mask >> index & 1
-        start = positions[is_sparse]
-        plane[begin:end] = (sparse if is_sparse else dense)[start : start + end - begin]
-        positions[is_sparse] += end - begin
-
-
-def _gaps_of(places: NDArray[np.intp]) -> Bytes:
-    """Return the gaps before rising `places`."""
-    zeros = np.diff(places, prepend=-1) - 1
-    long_gaps = zeros // _LONG_GAP
-    gaps = np.full(int(long_gaps.sum()) + len(zeros), _LONG_GAP, np.uint8)
-    gaps[np.cumsum(long_gaps + 1) - 1] = zeros % _LONG_GAP
-    return gaps
-
-
-def _places_of(gaps: Bytes, count: int, size_bytes: int) -> NDArray[np.intp]:
-    """Return the `count` places that `gaps` describe, all below `size_bytes`; raises BadFrame for other gaps."""
-    is_value = gaps != _LONG_GAP
-    ends = np.cumsum(gaps + is_value.astype(np.uint8), dtype=np.intp)
-    places: NDArray[np.intp] = ends[is_value] - 1
-    if len(places) != count or (len(ends) and ends[-1] > size_bytes):
-        raise BadFrame("the gaps of a sparse plane do not fit its size")
-    return places
 
 
 class _Streams(threading.local):

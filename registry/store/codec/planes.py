@@ -127,7 +127,8 @@ def codec_for(dtype_name: str) -> Codec:
     known = _CODECS.get(dtype_name)
     if known is None:
         dtype = dtype_by_name(dtype_name)
-        known = BYTES_CODEC if dtype.is_foreign else _codec(dtype, "opaque", Layout.WHOLE, "bytes")
+        fields = f"bytes:{dtype.block_bytes}"
+        known = BYTES_CODEC if dtype.is_foreign else _solo_codec(dtype, "opaque", Layout.WHOLE, fields)
     return known
 
 
@@ -146,38 +147,41 @@ def derive_codec(dtype_name: str, source_name: str) -> Codec:
 
 
 def _reference_codec(dtype: DType, name: str, encoding: Encoding, source: DType) -> Codec:
-    fields = _REFERENCE_FIELDS.get(dtype.name)
-    if dtype.block_elements == 1:
-        kind = Layout.PAIRS if dtype.block_bytes == 2 else Layout.FIELDS
-        fields = "low high" if kind is Layout.PAIRS else " ".join(f"b{byte}" for byte in range(dtype.block_bytes))
+    if dtype.block_elements > 1:
+        layout, fields = Layout.FIELDS, _REFERENCE_FIELDS.get(dtype.name, f"bytes:{dtype.block_bytes}")
+    elif dtype.block_bytes == 2:
+        layout, fields = Layout.PAIRS, "low high"
     else:
-        kind, fields = Layout.FIELDS, fields or f"bytes:{dtype.block_bytes}"
+        layout, fields = Layout.FIELDS, " ".join(f"b{byte}" for byte in range(dtype.block_bytes))
     elements = min(REFERENCE_ELEMENTS, CHUNK_TARGET_BYTES // dtype.block_bytes * dtype.block_elements)
-    planes = tuple(_plane(field) for field in fields.split())
-    assert sum(plane.size_bytes for plane in planes) == dtype.block_bytes
     chunk_bytes = dtype.size_bytes(elements)
-    coder = Coder.SPARSE
-    return Codec(name, CODEC_VERSION, dtype, dtype.block_bytes, chunk_bytes, kind, coder, planes, encoding, source)
+    return _codec(dtype, name, layout, fields, chunk_bytes, Coder.SPARSE, encoding, source)
 
 
-def _codec(dtype: DType, name: str, kind: Layout, fields: str) -> Codec:
-    """Return a codec; `fields` lists the planes as `name:size`, by default of size 1; `name:size/T` is transposed."""
-    if kind is Layout.WHOLE:
-        planes: tuple[Plane, ...] = (Plane(fields, dtype.block_bytes),)
-    else:
-        planes = tuple(_plane(field) for field in fields.split())
-    assert sum(plane.size_bytes for plane in planes) == dtype.block_bytes
+def _solo_codec(dtype: DType, name: str, layout: Layout, fields: str) -> Codec:
     unit_bytes = dtype.block_bytes * max(1, REFERENCE_ELEMENTS // dtype.block_elements)
     if unit_bytes > CHUNK_TARGET_BYTES:
         unit_bytes = dtype.block_bytes
     chunk_bytes = CHUNK_TARGET_BYTES // unit_bytes * unit_bytes
-    return Codec(name, CODEC_VERSION, dtype, dtype.block_bytes, chunk_bytes, kind, Coder.ENTROPY, planes)
+    return _codec(dtype, name, layout, fields, chunk_bytes, Coder.ENTROPY)
 
 
-def _plane(field: str) -> Plane:
-    parts = re.fullmatch(r"(\w+?)(?::(\d+)(/T)?)?", field)
-    assert parts is not None
-    return Plane(parts[1], int(parts[2] or 1), parts[3] is not None)
+def _codec(
+    dtype: DType,
+    name: str,
+    layout: Layout,
+    fields: str,
+    chunk_bytes: int,
+    coder: Coder,
+    encoding: Encoding = Encoding.SOLO,
+    source: DType | None = None,
+) -> Codec:
+    """Return a codec; `fields` lists the planes as `name:size`, by default of size 1; `name:size/T` is transposed."""
+    parsed = [re.fullmatch(r"(\w+?)(?::(\d+)(/T)?)?", field) for field in fields.split()]
+    planes = tuple(Plane(field[1], int(field[2] or 1), field[3] is not None) for field in parsed if field is not None)
+    assert sum(plane.size_bytes for plane in planes) == dtype.block_bytes
+    block_bytes = dtype.block_bytes
+    return Codec(name, CODEC_VERSION, dtype, block_bytes, chunk_bytes, layout, coder, planes, encoding, source)
 
 
 _FLOAT_PLANES = (
@@ -218,9 +222,10 @@ _REFERENCE_FIELDS: dict[str, str] = dict(_QUANTISED_FIELDS) | {
 }
 """The fields of the blocks of all quantised tensor types, for organs that are stored by their difference."""
 _CODECS: dict[str, Codec] = {
-    name: _codec(dtype_by_name(name), f"{name.lower()}-planes", kind, fields) for name, kind, fields in _FLOAT_PLANES
+    name: _solo_codec(dtype_by_name(name), f"{name.lower()}-planes", layout, fields)
+    for name, layout, fields in _FLOAT_PLANES
 } | {
-    name: _codec(dtype_by_name(name), f"{name.lower()}-fields", Layout.FIELDS, fields)
+    name: _solo_codec(dtype_by_name(name), f"{name.lower()}-fields", Layout.FIELDS, fields)
     for name, fields in _QUANTISED_FIELDS
 }
 

@@ -53,7 +53,6 @@ NO_DTYPE = 0xFFFF
 
 _FIXED = struct.Struct("<4sBBHQQI32sB")
 _CHECKSUM = struct.Struct("<Q")
-_PLANE_BYTES = 4
 _DIGEST_BYTES = 32
 _RAW_BIT = 1 << 31
 
@@ -98,20 +97,18 @@ class StoredHead:
     """A head after all checks. `codec.dtype` is the dtype of the first organ that was stored with these bytes."""
 
     codec: Codec
-    digest: Digest
     parent: Digest | None
-    elements: int
-    plain_size_bytes: int
-    head_size_bytes: int
-    stored_size_bytes: int
     chunks: tuple[BlobChunk, ...]
 
 
 def head_size_bytes(codec: Codec, plain_size_bytes: int) -> int:
     """Return the size of the head of a blob with this codec and plain size."""
-    line_bytes = _CHECKSUM.size + _PLANE_BYTES * len(codec.planes)
-    table_bytes = codec.chunk_count(plain_size_bytes) * line_bytes
+    table_bytes = codec.chunk_count(plain_size_bytes) * _table_line(codec).size
     return _table_start(codec) + table_bytes + _CHECKSUM.size
+
+
+def _table_line(codec: Codec) -> struct.Struct:
+    return struct.Struct(f"<Q{len(codec.planes)}I")
 
 
 def _table_start(codec: Codec) -> int:
@@ -127,19 +124,23 @@ def pack_head(
     assert (parent is None) == (codec.encoding is Encoding.SOLO)
     name = codec.name.encode("ascii")
     dtype_id = NO_DTYPE if codec.dtype is None else codec.dtype.id
-    elements = _elements(codec, plain_size_bytes)
     fixed = _FIXED.pack(
         MAGIC,
         SOLO_VERSION if parent is None else REFERENCE_VERSION,
         codec.version,
         dtype_id,
-        elements,
+        _elements(codec, plain_size_bytes),
         plain_size_bytes,
         codec.chunk_bytes,
         bytes.fromhex(digest),
         len(name),
     )
-    head = b"".join([fixed, name, bytes.fromhex(parent or ""), *(_pack_entry(entry) for entry in entries)])
+    line = _table_line(codec)
+    table = b""
+    for entry in entries:
+        sizes = zip(entry.plane_sizes_bytes, entry.plane_is_raw, strict=True)
+        table += line.pack(entry.checksum, *(size | (_RAW_BIT if is_raw else 0) for size, is_raw in sizes))
+    head = fixed + name + bytes.fromhex(parent or "") + table
     return head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head))
 
 
@@ -177,21 +178,12 @@ def parse_head(
     end = chunks[-1].offset_bytes + chunks[-1].stored_size_bytes if chunks else size_bytes
     if end != stored_size_bytes:
         raise CorruptBlob(digest, f"{stored_size_bytes} bytes are stored, the table adds up to {end}")
-    elements = _elements(codec, plain_size_bytes)
-    return StoredHead(codec, digest, parent, elements, plain_size_bytes, size_bytes, stored_size_bytes, chunks)
+    return StoredHead(codec, parent, chunks)
 
 
 def _elements(codec: Codec, plain_size_bytes: int) -> int:
     blocks = plain_size_bytes // codec.block_bytes
     return blocks if codec.dtype is None else blocks * codec.dtype.block_elements
-
-
-def _pack_entry(entry: ChunkEntry) -> bytes:
-    marked = [
-        size | (_RAW_BIT if is_raw else 0)
-        for size, is_raw in zip(entry.plane_sizes_bytes, entry.plane_is_raw, strict=True)
-    ]
-    return struct.pack(f"<Q{len(marked)}I", entry.checksum, *marked)
 
 
 def _codec_of(start: bytes, digest: Digest, plain_size_bytes: int) -> Codec:
@@ -254,27 +246,22 @@ def _parse_table(
     codec: Codec, table: memoryview, digest: Digest, plain_size_bytes: int, offset_bytes: int
 ) -> tuple[BlobChunk, ...]:
     """Return all chunks in order; `offset_bytes` is the offset of the first chunk."""
-    line = struct.Struct(f"<Q{len(codec.planes)}I")
     chunks: list[BlobChunk] = []
     plain_sizes = codec.chunk_sizes_bytes(plain_size_bytes)
-    for index, (plain_size, values) in enumerate(zip(plain_sizes, line.iter_unpack(table), strict=True)):
+    for index, (plain_size, values) in enumerate(zip(plain_sizes, _table_line(codec).iter_unpack(table), strict=True)):
         where = f"{digest} chunk {index}"
         entry = ChunkEntry(
             tuple(value & ~_RAW_BIT for value in values[1:]),
             tuple(value & _RAW_BIT > 0 for value in values[1:]),
             values[0],
         )
-        _check_entry(codec, entry, plain_size, where)
+        sizes = zip(entry.plane_sizes_bytes, codec.plane_sizes_bytes(plain_size), entry.plane_is_raw, strict=True)
+        for plane, (stored_size, plane_size, is_raw) in zip(codec.planes, sizes, strict=True):
+            may_be_encoded = codec.coder is not Coder.NONE
+            fits = stored_size == plane_size if is_raw else may_be_encoded and 0 < stored_size < plane_size
+            if not fits:
+                sentence = f"{stored_size} bytes {'raw' if is_raw else 'encoded'} for {plane_size} plain bytes"
+                raise CorruptBlob(where, f"plane {plane.name}: {sentence}")
         chunks.append(BlobChunk(where, offset_bytes, index * codec.chunk_bytes, plain_size, entry))
         offset_bytes += entry.stored_size_bytes
     return tuple(chunks)
-
-
-def _check_entry(codec: Codec, entry: ChunkEntry, plain_size_bytes: int, where: str) -> None:
-    sizes = zip(entry.plane_sizes_bytes, codec.plane_sizes_bytes(plain_size_bytes), entry.plane_is_raw, strict=True)
-    for plane, (stored_size, plane_size, is_raw) in zip(codec.planes, sizes, strict=True):
-        may_be_encoded = codec.coder is not Coder.NONE
-        fits = stored_size == plane_size if is_raw else may_be_encoded and 0 < stored_size < plane_size
-        if not fits:
-            kind = "raw" if is_raw else "encoded"
-            raise CorruptBlob(where, f"plane {plane.name}: {stored_size} bytes {kind} for {plane_size} plain bytes")

@@ -116,7 +116,7 @@ class BlobDamage:
         for _ in range(random.choice((1, 1, 1, 2, 4))):
             if not data:
                 break
-            end = min(len(data), seed.head.head_size_bytes) if random.random() < 0.4 else len(data)
+            end = min(len(data), seed.head_bytes) if random.random() < 0.4 else len(data)
             match random.randrange(6):
                 case 0 | 1:
                     edits.flip(data, end, random)
@@ -143,7 +143,7 @@ class BlobDamage:
 
     def _mixed(self, seed: BlobSeed, random: Random) -> bytes:
         """Exchange chunks or planes, or combine this head with the payload of another blob."""
-        begin = seed.head.head_size_bytes
+        begin = seed.head_bytes
         chunks = list(seed.head.chunks)
         if len(chunks) > 1:
             random.shuffle(chunks)
@@ -155,7 +155,7 @@ class BlobDamage:
             entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), chunks[0].entry.checksum)
             return b"".join([_head(seed, [entry]), *pieces])
         other = random.choice(self._small)
-        return seed.stored[:begin] + other.stored[other.head.head_size_bytes :]
+        return seed.stored[:begin] + other.stored[other.head_bytes :]
 
     def _misrecorded(self, seed: BlobSeed, random: Random) -> BlobCase:
         case = self._placed(seed, seed.stored, random)

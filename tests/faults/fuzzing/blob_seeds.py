@@ -17,6 +17,7 @@ from organs.registry.store.codec import (
     codec_for,
     delta_codec,
     derive_codec,
+    head_size_bytes,
     parse_head,
 )
 from organs.registry.store.codec.planes import Layout, split_planes
@@ -42,6 +43,11 @@ class BlobSeed:
     head: StoredHead
     planes: tuple[bytes, ...]
     parent: BlobSeed | None = None
+
+    @property
+    def head_bytes(self) -> int:
+        """The size of the head."""
+        return head_size_bytes(self.codec, len(self.plain))
 
     @property
     def values(self) -> memoryview | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from organs.ingest import dissect as dissecting
-from organs.ingest.dissect import places
+from organs.registry.anatomy import place_of
 from organs.registry.errors import BadGguf, BadSplit
 from organs.registry.gguf import Header, read_array, read_header
 from organs.registry.gguf import read as reading
@@ -118,7 +118,7 @@ class HeaderTarget:
         return ACCEPTED
 
     def _check_reading(self, source: Upload, header: Header) -> None:
-        assert len(places(header)) == len(header.tensors)
+        assert all(place_of(tensor.name) for tensor in header.tensors)
         for reason in tokenizer_reasons(source, header):
             assert reason.isprintable()
             self.sentences.hear(reason)
@@ -144,6 +144,6 @@ class HeaderTarget:
         assert [shards[index][1].integer("split.no") for index in order] == list(range(len(shards)))
 
     def _hear_split(self, error: BadSplit) -> None:
-        assert 1 <= len(error.reasons) <= REASONS_MAX + 1
-        for reason in error.reasons:
+        assert 1 <= len(error.errors) <= REASONS_MAX + 1
+        for reason in (fault.detail for fault in error.errors):
             self.sentences.hear(reason)

@@ -112,7 +112,7 @@ def _check_recording(file: DissectedFile) -> None:
     """Check the records of the file: every tensor, and all metadata."""
     spans = [*file.arrays, *map(file.tensor_span, file.header.tensors)]
     gathered = Gathered(
-        files={0: FileDigests(DIGEST, DIGEST, DIGEST, {span.offset: DIGEST for span in spans})},
+        files=[FileDigests(DIGEST, DIGEST, DIGEST, {span.offset: DIGEST for span in spans})],
         nonfinite=defaultdict(int),
     )
     record = model_record(ModelName("local", "fuzz"), [file], gathered)

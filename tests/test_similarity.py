@@ -8,24 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.anatomy import Slot
-from organs.registry.fingerprints import coarse_rows, fingerprint_of, value_rows
-from organs.registry.lineage import (
+from organs.registry.measure.measurement import fingerprint
+from organs.registry.similarity import (
     CLOSE,
     NOISE,
     OUTLIERS_MAX,
     RELATED,
     ComparableOrgan,
+    Groups,
     Kinship,
     Similarity,
     changes,
+    coarse_rows,
     correlation,
     correlations,
+    fingerprint_of,
     is_another_encoding,
     probes,
     relation_to_parent,
     similarity,
+    value_rows,
 )
-from organs.registry.measure import fingerprint
 from tests.random_files import PATIENT
 
 SHAPE = (64, 32)
@@ -360,3 +363,22 @@ def test_the_relation_to_a_parent_is_the_measured_one_if_the_weights_show_it(
     stated: str, measured: str | None, bits: float, relation: str
 ) -> None:
     assert relation_to_parent(stated, measured, bits, 16.0) == relation
+
+
+def test_an_element_without_joins_is_its_own_group() -> None:
+    groups = Groups()
+    groups.join(1, "a")
+    assert groups.leader(1) == groups.leader("a")
+    assert groups.leader(2) == 2
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=20))
+def test_connected_elements_are_in_one_group(pairs: list[tuple[int, int]]) -> None:
+    groups = Groups()
+    for pair in pairs:
+        groups.join(*pair)
+    for start in range(13):
+        reached = {start}
+        for _ in range(13):
+            reached |= {end for pair in pairs if reached & set(pair) for end in pair}
+        assert {number for number in range(13) if groups.leader(number) == groups.leader(start)} == reached

@@ -1,4 +1,10 @@
-"""Similarity of two organs or two models, from their fingerprints.
+"""Similarity of two organs or two models, from fingerprints: 256 values of an organ in 536 bytes.
+
+A fingerprint has the mean, the step and the standard deviation of the values (three float64, little-endian), then the
+values as 16-bit steps from the mean. The largest offset has 32,767 steps: rounding has about 1e-9 of the energy of the
+values. The number -32,768 stands for NaN and infinite values. Earlier versions stored 256 signed bytes: the *coarse*
+form. It has 32 steps per standard deviation, without mean and scale. It follows from the present form, so old and new
+fingerprints can be compared; their change is not known.
 
 The correlation of two fingerprints estimates the correlation of the two organs: near 1 for a fine-tune or a
 quantisation, 0.00 ± 0.07 for unrelated organs. Among close relatives it says nothing more; there the *change* counts:
@@ -13,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,16 +33,25 @@ from numpy.typing import NDArray
 
 from organs.registry.amounts import CHANGE_MIN, weight_change
 from organs.registry.anatomy import Slot
-from organs.registry.fingerprints import (
-    COARSE_LIMIT,
-    coarse_rows,
-    is_constant,
-    is_fine,
-    rounding_steps,
-    step_rows,
-    value_rows,
-)
 from organs.registry.gguf.types import dtype_by_name
+
+VALUES = 256
+COARSE_BYTES = VALUES
+FINGERPRINT_BYTES = 24 + 2 * VALUES
+FINGERPRINT_PATTERN = f"^([0-9a-f]{{{2 * FINGERPRINT_BYTES}}}|[0-9a-f]{{{2 * COARSE_BYTES}}})$"
+"""Fingerprints of both forms as hexadecimal text."""
+
+COARSE_STEPS = 32
+"""Steps per standard deviation of the coarse form."""
+COARSE_LIMIT = 127
+"""Steps at which the coarse form clips values: 4 standard deviations."""
+
+_HEAD = struct.Struct("<3d")
+_FINE = np.dtype([("mean", "<f8"), ("step", "<f8"), ("deviation", "<f8"), ("steps", "<i2", (VALUES,))])
+_STEPS_MAX = 32_767
+_UNKNOWN = -32_768
+_BATCH = 1024
+"""Fingerprints that are converted at once, so few that they stay in the cache."""
 
 NOISE = 0.07
 """Standard deviation of the correlation of two unrelated organs."""
@@ -79,6 +95,97 @@ Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
 
+def fingerprint_of(values: NDArray[np.float64]) -> bytes:
+    """Return the fingerprint of exactly 256 values.
+
+    NaN and infinities have no number. If all finite values are equal, all steps are 0. Sums are exact (`fsum`), so the
+    bytes are equal on every machine.
+    """
+    assert values.shape == (VALUES,)
+    finite = np.isfinite(values)
+    known = np.where(finite, values, 0.0)
+    exponent = int(np.frexp(np.abs(known).max())[1])  # sums of very large or very small values need a common exponent
+    known = np.ldexp(known, -exponent)
+    count = max(int(finite.sum()), 1)
+    mean = math.fsum(known.tolist()) / count
+    offsets = np.where(finite, known - mean, 0.0)
+    deviation = math.sqrt(math.fsum(np.square(offsets).tolist()) / count)
+    step = float(np.abs(offsets).max()) / _STEPS_MAX
+    if deviation == 0.0 or known[finite].min() == known[finite].max():
+        mean, step, deviation = (float(known[finite][0]) if finite.any() else 0.0), 0.0, 0.0
+    steps = np.rint(offsets / step) if step else np.zeros(VALUES)
+    head = (float(np.ldexp(number, exponent)) for number in (mean, step, deviation))
+    return _HEAD.pack(*head) + np.where(finite, steps, _UNKNOWN).astype("<i2").tobytes()
+
+
+def is_fine(fingerprint: bytes) -> bool:
+    """Return whether a fingerprint has the present form, from which a change can be computed."""
+    return len(fingerprint) == FINGERPRINT_BYTES
+
+
+def is_constant(fingerprint: bytes) -> bool:
+    """Return whether all values of a fingerprint are equal."""
+    values = np.frombuffer(fingerprint, "<i2", offset=_HEAD.size) if is_fine(fingerprint) else None
+    if values is None:
+        return len(set(fingerprint)) == 1
+    return not values[values != _UNKNOWN].any()
+
+
+def coarse_rows(fingerprints: Sequence[bytes]) -> NDArray[np.int8]:
+    """Return the coarse form of each fingerprint, a row each. Values without a number are 0, the mean."""
+    rows = np.empty((len(fingerprints), VALUES), np.int8)
+    for begin in range(0, len(fingerprints), _BATCH):
+        part = fingerprints[begin : begin + _BATCH]
+        fine = [number for number, data in enumerate(part) if is_fine(data)]
+        if len(fine) < len(part):
+            coarse = [number for number, data in enumerate(part) if not is_fine(data)]
+            joined = b"".join(part[number] for number in coarse)
+            rows[begin + np.array(coarse)] = np.frombuffer(joined, np.int8).reshape(-1, VALUES)
+        if fine:
+            records = _records(part if len(fine) == len(part) else [part[number] for number in fine])
+            with np.errstate(all="ignore"):  # a hostile head
+                factors = np.nan_to_num(COARSE_STEPS * records["step"] / records["deviation"]).astype(np.float32)
+                scaled = records["steps"].astype(np.float32)
+                scaled[scaled == _UNKNOWN] = 0
+                scaled *= factors[:, np.newaxis]
+                np.rint(scaled, out=scaled)
+                np.clip(scaled, -COARSE_LIMIT, COARSE_LIMIT, out=scaled)
+                rows[begin + np.array(fine)] = np.nan_to_num(scaled, copy=False).astype(np.int8)
+    return rows
+
+
+def step_rows(fingerprints: Sequence[bytes]) -> NDArray[np.int16]:
+    """Return the steps of fingerprints of the present form, a row each. Values without a number are 0, the mean."""
+    steps: NDArray[np.int16] = _records(fingerprints)["steps"]
+    return np.where(steps == _UNKNOWN, np.int16(0), steps)
+
+
+def value_rows(fingerprints: Sequence[bytes]) -> NDArray[np.float64]:
+    """Return the 256 values of each fingerprint; NaN where they are not known, also in the coarse form."""
+    rows = np.full((len(fingerprints), VALUES), np.nan)
+    fine = [number for number, data in enumerate(fingerprints) if is_fine(data)]
+    if fine:
+        records = _records([fingerprints[number] for number in fine])
+        steps = records["steps"]
+        with np.errstate(all="ignore"):  # a hostile head
+            values = records["mean"][:, np.newaxis] + records["step"][:, np.newaxis] * steps
+        rows[fine] = np.where(steps == _UNKNOWN, np.nan, values)
+    return rows
+
+
+def rounding_steps(fingerprints: Sequence[bytes]) -> NDArray[np.float64]:
+    """Return the step to which the values of each fingerprint are rounded; NaN if it is not known."""
+    steps = np.full(len(fingerprints), np.nan)
+    fine = [number for number, data in enumerate(fingerprints) if is_fine(data)]
+    if fine:
+        steps[fine] = _records([fingerprints[number] for number in fine])["step"]
+    return steps
+
+
+def _records(fingerprints: Sequence[bytes]) -> NDArray[np.void]:
+    return np.frombuffer(b"".join(fingerprints), _FINE)
+
+
 @dataclass(frozen=True, slots=True)
 class ComparableOrgan:
     """The data of an organ of one model, at one place, that a comparison needs."""
@@ -87,7 +194,7 @@ class ComparableOrgan:
     shape: tuple[int, ...]
     dtype: str
     fingerprint: bytes | None
-    """The data of `registry.fingerprints`; None if the organ has fewer than 256 values, or a dtype without a kernel."""
+    """None if the organ has fewer than 256 values, or a dtype without a kernel."""
     identity: Hashable
     """Equal for two organs if, and only if, their bytes, dtype and shape are equal."""
 
@@ -201,7 +308,17 @@ def changes(pairs: Sequence[tuple[bytes, bytes]]) -> list[float | None]:
     values: list[float] = []
     for start in range(0, len(pairs), CHANGED_PAIRS):
         first, second = zip(*pairs[start : start + CHANGED_PAIRS], strict=True)
-        values += _changes(first, second).tolist()
+        own, others = value_rows(first), value_rows(second)
+        steps = np.stack((rounding_steps(first), rounding_steps(second)))
+        is_left_out = _outliers(coarse_rows(first), coarse_rows(second)) | np.isnan(own) | np.isnan(others)
+        peaks = np.fmax(np.abs(own), np.abs(others)).max(axis=1, initial=0.0, where=~is_left_out)
+        with np.errstate(all="ignore"):  # a peak of 0, and a hostile head; squares of large values would be infinite
+            own, others = (np.where(is_left_out, 0.0, rows / peaks[:, np.newaxis]) for rows in (own, others))
+            energy = (np.einsum("ij,ij->i", own, own) + np.einsum("ij,ij->i", others, others)) / 2
+            difference = own - others
+            squares = np.einsum("ij,ij->i", difference, difference)
+            expected = np.count_nonzero(~is_left_out, axis=1) * np.square(steps / peaks).sum(axis=0) / 12
+            values += (np.fmax(squares - expected, 0.0 * squares) / energy).tolist()
     return [None if math.isnan(value) else value for value in values]
 
 
@@ -224,6 +341,13 @@ def similarity(first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, Comp
     by_organ = {slot: values[slot] for slot in shared if slot in values}
     changed = changes([(own, other) for slot, own, other in unequal])
     known = dict.fromkeys(by_organ, 0.0) | {slot: change for (slot, _, _), change in zip(unequal, changed, strict=True)}
+
+    def mean_changes(key: Callable[[Slot], Key]) -> dict[Key, float]:
+        """Return the means of the changes; a mean is left out if one of its changes is not known."""
+        unknown = {key(slot) for slot in by_organ if known[slot] is None}
+        found = ((key(slot), known[slot]) for slot in by_organ)
+        return _means((group, change) for group, change in found if change is not None and group not in unknown)
+
     return Similarity(
         mean=math.fsum(by_organ.values()) / len(by_organ) if by_organ else None,
         organ_count=len(by_organ),
@@ -233,23 +357,12 @@ def similarity(first: Mapping[Slot, ComparableOrgan], second: Mapping[Slot, Comp
         by_organ=by_organ,
         by_type=_means((first[slot].type, value) for slot, value in by_organ.items()),
         by_block=_means((slot[:2], value) for slot, value in by_organ.items()),
-        change=_changes_of({slot: known[slot] for slot in by_organ}, first),
-    )
-
-
-def _changes_of(changes: Mapping[Slot, float | None], organs: Mapping[Slot, ComparableOrgan]) -> Changes:
-    """Return the means of the changes; a mean is left out if one of its changes is not known."""
-
-    def means(key: Callable[[Slot], Key]) -> dict[Key, float]:
-        unknown = {key(slot) for slot, change in changes.items() if change is None}
-        found = _means((key(slot), change) for slot, change in changes.items() if change is not None)
-        return {group: value for group, value in found.items() if group not in unknown}
-
-    return Changes(
-        mean=means(lambda _: None).get(None),
-        by_organ=means(lambda slot: slot),
-        by_type=means(lambda slot: organs[slot].type),
-        by_block=means(lambda slot: slot[:2]),
+        change=Changes(
+            mean=mean_changes(lambda _: None).get(None),
+            by_organ=mean_changes(lambda slot: slot),
+            by_type=mean_changes(lambda slot: first[slot].type),
+            by_block=mean_changes(lambda slot: slot[:2]),
+        ),
     )
 
 
@@ -379,43 +492,20 @@ def _batch(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float6
         without_outliers = _pearson(np.where(regular, own, 0), np.where(regular, others[affected], 0), lengths)
         # Without the outliers a row may be constant: then the correlation with them is used.
         values[affected] = np.where(np.isnan(without_outliers), values[affected], without_outliers)
-    _refine(values, first, second, is_outlier)
-    return values
-
-
-def _refine(
-    values: NDArray[np.float64], first: Sequence[bytes], second: Sequence[bytes], is_outlier: NDArray[np.bool_]
-) -> None:
-    """Replace the correlations of near pairs by those of their 16-bit steps, if both fingerprints have them."""
+    # The correlations of near pairs follow from their 16-bit steps, if both fingerprints have them.
     is_single = len(first) == 1
     near = [
         index
         for index in np.flatnonzero(values >= FINE_FROM).tolist()
         if is_fine(second[index]) and is_fine(first[0 if is_single else index])
     ]
-    if not near:
-        return
-    own = step_rows(first if is_single else [first[index] for index in near])
-    others = step_rows([second[index] for index in near])
-    if is_outlier[near].any():
-        own, others = (np.where(is_outlier[near], 0, rows) for rows in (own, others))
-    fine = _pearson(own, others, others.shape[1] - np.count_nonzero(is_outlier[near], axis=1))
-    values[near] = np.where(np.isnan(fine), values[near], fine)
-
-
-def _changes(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
-    """Return the change of each pair; NaN where it is not known."""
-    own, others = value_rows(first), value_rows(second)
-    steps = np.stack((rounding_steps(first), rounding_steps(second)))
-    is_left_out = _outliers(coarse_rows(first), coarse_rows(second)) | np.isnan(own) | np.isnan(others)
-    peaks = np.fmax(np.abs(own), np.abs(others)).max(axis=1, initial=0.0, where=~is_left_out)
-    with np.errstate(all="ignore"):  # a peak of 0, and a hostile head; squares of very large values would be infinite
-        own, others = (np.where(is_left_out, 0.0, rows / peaks[:, np.newaxis]) for rows in (own, others))
-        energy = (np.einsum("ij,ij->i", own, own) + np.einsum("ij,ij->i", others, others)) / 2
-        difference = own - others
-        squares = np.einsum("ij,ij->i", difference, difference)
-        expected = np.count_nonzero(~is_left_out, axis=1) * np.square(steps / peaks).sum(axis=0) / 12
-        values: NDArray[np.float64] = np.fmax(squares - expected, 0.0 * squares) / energy
+    if near:
+        own_steps = step_rows(first if is_single else [first[index] for index in near])
+        other_steps = step_rows([second[index] for index in near])
+        if is_outlier[near].any():
+            own_steps, other_steps = (np.where(is_outlier[near], 0, rows) for rows in (own_steps, other_steps))
+        fine = _pearson(own_steps, other_steps, other_steps.shape[1] - np.count_nonzero(is_outlier[near], axis=1))
+        values[near] = np.where(np.isnan(fine), values[near], fine)
     return values
 
 

@@ -1,4 +1,4 @@
-"""The kind `extract`: a registered model as an organ directory, packed as one uncompressed `.tar` for a day."""
+"""Packs: registered models as organ directories, each packed as one uncompressed `.tar` for a day."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ import secrets
 import shutil
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar, cast
 
 from organs.ingest.directory.extract import extract, registered_contents
-from organs.ingest.jobs.kind import WORK, JobKind, ReportProgress
-from organs.ingest.jobs.measure import current_version
+from organs.ingest.files import Progress, ReportProgress
 from organs.registry.catalog.queries.jobs import JobFile
 from organs.registry.digest import Digest
-from organs.registry.entities.job import ExtractionJobResult, ModelRequest
 from organs.registry.errors import MissingBlob
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
+from organs.registry.names import ModelName
 from organs.registry.store.backend import OpenBlob
-from organs.registry.store.files import PRIVATE_FOLDER, placed, placing_error
+from organs.registry.store.files import PRIVATE_FOLDER, DirectWriter, placed, placing_error
 from organs.registry.store.folder import open_stored
 
 FOLDER = "jobs"
@@ -159,20 +158,16 @@ def _size_bytes(folder: Path) -> int:
 
 READ_BYTES = 1024 * 1024
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
+MEMBER_BYTES = 4 * tarfile.BLOCKSIZE
+"""The most bytes of the head and the padding of a file in a tar."""
 
-Advance = Callable[[int], None]
-"""Called with the number of bytes since the last call."""
 
-
-def _run(
-    registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
-) -> ExtractionJobResult:
-    """Extract the model and pack it.
+def make_pack(registry: LocalRegistry, name: ModelName, report_progress: ReportProgress) -> JobFile:
+    """Extract a model and pack it; return the pack. Raises as `registered_contents` and `extract` do.
 
     In the progress each byte counts twice: read from the store, and written to the pack.
     """
     report_progress(0.0, "reading the headers")
-    name = parse_model_name(arguments.model)
     contents = registered_contents(registry, name)
     total, done = 2 * sum(content.header.file_size_bytes for content in contents), 0
 
@@ -195,57 +190,45 @@ def _run(
         raise
     remove_old_packs(registry.settings.home)
     remove_old_objects(registry)
-    return ExtractionJobResult(
-        model=arguments.model,
-        pack=pack.name,
-        file=path.name,
-        size_bytes=size_bytes,
-        sha256=sha256,
-    )
+    return JobFile(pack.name, path.name, size_bytes, sha256)
 
 
-def write_tar(directory: Path, path: Path, advance: Advance) -> tuple[Digest, int]:
-    """Write `directory` as the uncompressed tar `path`, with a fixed owner and time, and delete its files. Return the
-    SHA-256 of the tar and its size in bytes.
+@dataclass(slots=True)
+class _HashedTarget:
+    """A new file that is written in order, hashed, and reported to `advance`."""
 
-    Raises DiskFull, StoreUnwritable.
+    target: DirectWriter
+    advance: Progress
+    size_bytes: int = 0
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def write(self, data: bytes) -> None:
+        self.target.append([data])
+        self.digest.update(data)
+        self.size_bytes += len(data)
+        self.advance(len(data))
+
+
+def write_tar(directory: Path, path: Path, advance: Progress) -> tuple[Digest, int]:
+    """Write `directory` as the uncompressed tar `path`, with a fixed owner and time. Return its SHA-256 and its size.
+
+    Each file is deleted when it was written, so that the disk does not hold it twice. Raises DiskFull, StoreUnwritable.
     """
-    members = []
-    content = 0
-    for file in sorted(directory.rglob("*")):
-        info = tarfile.TarInfo(f"{directory.name}/{file.relative_to(directory)}")
-        if file.is_dir():
-            info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
-        else:
-            info.size, info.mode = file.stat().st_size, FILE_MODE
-        head = info.tobuf(tarfile.PAX_FORMAT, "utf-8")
-        members.append((file, head))
-        content += len(head) + info.size + -info.size % tarfile.BLOCKSIZE
-    size = -(-(content + 2 * tarfile.BLOCKSIZE) // tarfile.RECORDSIZE) * tarfile.RECORDSIZE
-    digest, offset = hashlib.sha256(), 0
-    with placed(path, size) as target:
-        for piece in _pieces(members, size - content, advance):
-            digest.update(piece)
-            target.write_at(piece, offset)
-            offset += len(piece)
-    return Digest(digest.hexdigest()), size
-
-
-def _pieces(members: list[tuple[Path, bytes]], end_bytes: int, advance: Advance) -> Iterator[bytes]:
-    """Yield the pieces of a tar; delete each file after its last one, so that the disk does not hold it twice."""
-    for file, head in members:
-        yield head
-        if file.is_file():
-            size = 0
-            with file.open("rb") as source:
-                while piece := source.read(READ_BYTES):
-                    size += len(piece)
-                    yield piece
-                    advance(len(piece))
-            yield bytes(-size % tarfile.BLOCKSIZE)
-            file.unlink()
-    yield bytes(end_bytes)
-
-
-EXTRACT = JobKind("extract", WORK, ModelRequest, _run, current_version)
-"""Takes `model`; returns `file` in `pack`, which can be downloaded for a day, its `size_bytes` and `sha256`."""
+    files = sorted(directory.rglob("*"))
+    needed_bytes = tarfile.RECORDSIZE + sum(MEMBER_BYTES + file.stat().st_size for file in files)
+    with placed(path, needed_bytes) as target:
+        written = _HashedTarget(target, advance)
+        with tarfile.open(
+            fileobj=cast(IO[bytes], written), mode="w|", bufsize=READ_BYTES, format=tarfile.PAX_FORMAT
+        ) as tar:
+            for file in files:
+                info = tarfile.TarInfo(f"{directory.name}/{file.relative_to(directory)}")
+                if file.is_dir():
+                    info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
+                    tar.addfile(info)
+                else:
+                    info.size, info.mode = file.stat().st_size, FILE_MODE
+                    with file.open("rb") as content:
+                        tar.addfile(info, content)
+                    file.unlink()
+    return Digest(written.digest.hexdigest()), written.size_bytes

@@ -1,10 +1,10 @@
-"""Tests of `gguf.file_types`: the quantisation of a file by its header and its tensors."""
+"""Tests of `gguf.types`: the quantisation of a file by its header and its tensors."""
 
 from __future__ import annotations
 
 import pytest
 
-from organs.registry.gguf.file_types import quantisation
+from organs.registry.gguf.types import quantisation
 
 
 @pytest.mark.parametrize(

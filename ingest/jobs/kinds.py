@@ -1,0 +1,466 @@
+"""Kinds of jobs: what each takes, and the function that does it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar, cast
+
+from msgspec import to_builtins
+from msgspec.structs import asdict, replace
+from sqlalchemy.orm import Session
+from threadpoolctl import threadpool_limits
+
+from organs.ingest.contributions.submissions import INSPECT as INSPECT_NAME
+from organs.ingest.contributions.submissions import PUBLISH as PUBLISH_NAME
+from organs.ingest.contributions.submissions import process_submission, settle_abandoned
+from organs.ingest.files import ReportProgress
+from organs.ingest.jobs.packs import make_pack
+from organs.registry.assembly import naming
+from organs.registry.catalog.engine import database_now
+from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
+from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look
+from organs.registry.catalog.queries.jobs import active_jobs, is_anything_due, last_end
+from organs.registry.catalog.queries.model_contents import placements_of
+from organs.registry.catalog.queries.model_names import check_model_name, model_by_name, model_by_text
+from organs.registry.catalog.queries.organs import blobs_by_digest, oldest_living_ingest
+from organs.registry.catalog.queries.relatives import models_to_repack
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.jobs import enqueue_job
+from organs.registry.compose.build import check_own, make
+from organs.registry.compose.cost import Budget, check_recipe
+from organs.registry.compose.parents import RegisteredLibrary
+from organs.registry.compose.plan import Plan, chimera_name
+from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.recipe import read_recipe, recipe_file
+from organs.registry.digest import Digest
+from organs.registry.documents import BadDocument, convert
+from organs.registry.entities.base import Entity, RequestBody, encode
+from organs.registry.entities.job import (
+    ChimeraJobResult,
+    ExtractionJobResult,
+    GraftRequest,
+    MeasuredDifference,
+    MeasureJobResult,
+    ModelRequest,
+    PurificationRequest,
+    RecipeArguments,
+    RemeasuredTensor,
+    RepackJobResult,
+    ReportJobResult,
+    ReportRequest,
+    SubmissionArguments,
+    SubmissionJobResult,
+    ValidationJobResult,
+    ValidationRequest,
+)
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.entities.validation import QuickLook, QuickLookRequest
+from organs.registry.errors import BadInput, MissingBlob, NotComposedHere, QueueFull, TooMany
+from organs.registry.gguf import dtype_by_name
+from organs.registry.local import LocalRegistry
+from organs.registry.measure import measure
+from organs.registry.measures import MEASURE_NAMES
+from organs.registry.names import parse_model_name
+from organs.registry.references import RepackReport, repack
+from organs.registry.relatives import settle_sources
+from organs.registry.reports.dissection import model_report
+from organs.registry.reports.overview import registry_report
+from organs.registry.store import RangeReader
+from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, ValidationBudget
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.quick import LookBudget
+from organs.registry.validation.run import look_at_chimera, run_chimera
+from organs.registry.validation.texts import KINDS as TEXT_KINDS
+from organs.registry.validation.texts import built_in_texts
+
+WORK, VALIDATION, INTAKE, UPKEEP = "work", "validate", "intake", "upkeep"
+LANES = (WORK, VALIDATION, INTAKE, UPKEEP)
+"""A runner runs one job of each lane at a time."""
+ALONE = (VALIDATION, UPKEEP)
+"""Lanes in which all runners of a registry together run one job at a time: a validation can fill a machine's memory,
+and two repacks would do the same work."""
+
+A = TypeVar("A", bound=Entity)
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind(Generic[A]):
+    """A kind of job with arguments of the class `A`."""
+
+    name: str
+    """At most 32 characters."""
+    lane: str
+    arguments: type[A]
+    """The class of the arguments, which wait in the queue as JSON."""
+    run: Callable[[LocalRegistry, A, ReportProgress, str], Entity]
+    """Do the job for the contributor whose name comes last, and return its result. The name of a model under `model`,
+    or names under `models`, and the digest of an organ under `organ`, or digests under `organs`, become links. Raises
+    OrganError if it fails. It must call its third argument about every second: only these calls can cancel the job."""
+    settle: Callable[[LocalRegistry, Any, str], A] | None = None
+    """Check a request against the registry before the job is queued, for the contributor of that name, and return the
+    arguments. Raises OrganError for models that do not exist, and for requests that the contributor is not allowed to
+    make. It must be quick, and must read only the catalog and headers. None if the request is the arguments."""
+    request: type[Entity] | type[dict[str, object]] | None = None
+    """The class of requests, by default that of the arguments; a dictionary is read by `settle`."""
+
+    def settled(self, registry: LocalRegistry, inputs: Mapping[str, object], contributor: str) -> A:
+        """Return the arguments of a job for `inputs`, JSON from outside. Raises BadInput, and as `settle`."""
+        request: Any = inputs
+        if self.request is not dict:
+            try:
+                request = convert(dict(inputs), self.request or self.arguments)
+            except BadDocument as error:
+                raise BadInput(str(error)) from error
+        return cast(A, request) if self.settle is None else self.settle(registry, request, contributor)
+
+
+PLAN_SECONDS = 10.0
+"""The database time limit of a recipe's plan before its job is queued."""
+PLAN_COST_MAX = 10_000_000
+"""The cost limit of a plan before its job is queued, in microseconds: see `registry.compose.cost`."""
+PREPARED = 0.02
+"""The approximate share of a job's progress that its plan takes."""
+COMPOSE_NOTES = {"compute": "computing organs", "hash": "hashing the file", "write": "writing the file"}
+
+
+def _settle_recipe(registry: LocalRegistry, inputs: Mapping[str, object], contributor: str) -> RecipeArguments:
+    match dict(inputs):
+        case {"recipe_text": str(text), **rest} if not rest:
+            pass
+        case {"recipe": dict(recipe), **rest} if not rest:
+            text = json.dumps(recipe, ensure_ascii=False)
+        case _:
+            raise BadInput("give either recipe, an object, or recipe_text, YAML")
+    return _planned_first(registry, text, contributor)
+
+
+def _settle_graft(registry: LocalRegistry, request: GraftRequest, contributor: str) -> RecipeArguments:
+    values = to_builtins(request)  # without those that were left out
+    graft = {key: values.pop(key) for key in ("donor", "type", "slot", "blocks") if key in values}
+    graft["from"] = graft.pop("donor")
+    return _planned_first(registry, json.dumps(values | {"grafts": [graft]}), contributor)
+
+
+def _settle_purification(registry: LocalRegistry, request: PurificationRequest, contributor: str) -> RecipeArguments:
+    values = to_builtins(request)  # without those that were left out
+    step = {key: values.pop(key) for key in ("method", "keep", "where", "type", "slot", "blocks") if key in values}
+    values["base"] = values.pop("model")
+    return _planned_first(registry, json.dumps(values | {"purify": step}), contributor)
+
+
+def _planned_first(registry: LocalRegistry, text: str, contributor: str) -> RecipeArguments:
+    """Return the recipe in `text` with the digest of its plan.
+
+    Raises BadRecipe, NotAllowed for a name in another contributor's namespace, BadName, NotComposable, OverQuota,
+    TooCostly, and the errors of the base.
+    """
+    recipe = read_recipe(text)
+    name = chimera_name(recipe, "chimera", contributor)
+    check_own(name, contributor)
+    with registry.catalog.reading() as session:
+        check_model_name(session, name)
+    with registry.catalog.reading(PLAN_SECONDS) as session:
+        budget = Budget(PLAN_COST_MAX)
+        check_recipe(session, recipe, budget)  # before its models are read
+        plan = plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
+    plan.check()
+    _check_quota(registry, plan, contributor)
+    return RecipeArguments(recipe=recipe_file(recipe), plan=plan.digest)
+
+
+def _compose(
+    registry: LocalRegistry, arguments: RecipeArguments, report_progress: ReportProgress, contributor: str
+) -> ChimeraJobResult:
+    """Make the recipe in `arguments`; return the chimera and the address of its page."""
+    report_progress(0.0, "planning")
+    plan = registry.compose(read_recipe(encode(arguments.recipe))).plan()
+    if arguments.plan not in (None, plan.plan.digest):
+        raise BadInput("the registry has changed, and the result would differ from the plan; plan the recipe again")
+    _check_quota(registry, plan.plan, contributor)  # the contributor may have added other models since
+    computed = sum(part.spec.size_bytes for part in plan.plan.parts if part.computation is not None)
+    # Computing a byte takes about ten times as long as hashing one.
+    total, done = plan.size_bytes + 10 * computed, 0
+
+    def advance(step: str, size_bytes: int) -> None:
+        nonlocal done
+        done += 10 * size_bytes if step == "compute" else size_bytes
+        report_progress(PREPARED + (1 - PREPARED) * done / max(total, 1), COMPOSE_NOTES[step])
+
+    chimera = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
+    return ChimeraJobResult(
+        **asdict(chimera),
+        address=f"/chimeras/{chimera.lock_id}",
+        quick_look=_queued_look(registry, chimera.model, contributor),
+    )
+
+
+def _queued_look(registry: LocalRegistry, model: str | None, contributor: str) -> int | None:
+    """Queue a quick look at a chimera that has none, and return its job, which may be one that waits already.
+
+    Return None without llama.cpp, and if too many jobs wait.
+    """
+    if model is None or not LlamaCpp.is_installed():
+        return None
+    with suppress(QueueFull, TooMany), registry.catalog.writing() as session:
+        if stored_quick_look(session, model_by_text(session, model).id) is not None:
+            return None
+        for job in active_jobs(session, QUICK_LOOK.name, contributor):
+            if job.arguments.get("chimera") == model:
+                return job.id
+        return enqueue_job(session, QUICK_LOOK.name, QuickLookRequest(chimera=model), contributor)
+    return None
+
+
+def _check_quota(registry: LocalRegistry, plan: Plan, contributor: str) -> None:
+    """Raise OverQuota if the file exceeds the quota; `local` has no quota."""
+    if contributor == LOCAL:
+        return
+    with registry.catalog.reading() as session:
+        owner = contributor_by_name(session, contributor)
+        check_model_fits(session, owner, registry.settings.quota_bytes, plan.size_bytes)
+
+
+COMPOSE = JobKind("compose", WORK, RecipeArguments, _compose, _settle_recipe, dict)
+"""Takes `recipe`, an object, or `recipe_text`, YAML; returns the members of a MadeChimera, and `address`."""
+
+GRAFT = JobKind("graft", WORK, RecipeArguments, _compose, _settle_graft, GraftRequest)
+"""Takes `base` and `donor`, `type`, `slot` and `blocks` as a recipe does, `name` and `accept`; returns the
+same as `compose`."""
+
+PURIFY = JobKind("purify", WORK, RecipeArguments, _compose, _settle_purification, PurificationRequest)
+"""Takes `model`, `method`, `keep`, `where`, `type`, `slot` and `blocks` as a recipe does, `name`, `encode` and
+`accept`; returns the same as `compose`."""
+
+
+def _chimera(registry: LocalRegistry, text: str) -> str:
+    """Return the full name of a chimera, under which its jobs are listed. `text` is a name or the digest of a lock."""
+    with registry.catalog.reading() as session:
+        model = model_by_text(session, f"sha256:{text}" if re.fullmatch("[0-9a-f]{64}", text) else text)
+        if chimera_of(session, model.id) is None:
+            raise NotComposedHere(
+                f"{model.full_name} was not composed in this registry, so it has no base for a comparison"
+            )
+        return model.full_name
+
+
+def _settle_validation(registry: LocalRegistry, request: ValidationRequest, _contributor: str) -> ValidationRequest:
+    texts = tuple(TEXT_KINDS) if request.texts is None else request.texts
+    if not set(texts) <= set(TEXT_KINDS):
+        raise BadInput(f"texts must be a list of one or more of {', '.join(TEXT_KINDS)}")
+    return ValidationRequest(
+        chimera=_chimera(registry, request.chimera),
+        tokens=request.tokens or TOKENS_MAX,
+        minutes=request.minutes or BUDGET_SECONDS / 60.0,
+        texts=tuple(name for name in TEXT_KINDS if name in texts),
+    )
+
+
+def _validate(
+    registry: LocalRegistry, arguments: ValidationRequest, report_progress: ReportProgress, _contributor: str
+) -> ValidationJobResult:
+    report = run_chimera(
+        registry.catalog,
+        registry.blobs,
+        arguments.chimera,
+        built_in_texts(arguments.texts or TEXT_KINDS),
+        LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
+        ValidationBudget(60.0 * (arguments.minutes or BUDGET_SECONDS / 60.0), arguments.tokens or TOKENS_MAX),
+        lambda event: report_progress(event.share, str(event)),
+    )
+    models = (report.model, report.base.name, *(donor.name for donor in report.donors))
+    return ValidationJobResult(**asdict(report), models=models)
+
+
+def _settle_look(registry: LocalRegistry, request: QuickLookRequest, _contributor: str) -> QuickLookRequest:
+    return replace(request, chimera=_chimera(registry, request.chimera))
+
+
+def _look(
+    registry: LocalRegistry, arguments: QuickLookRequest, report_progress: ReportProgress, _contributor: str
+) -> QuickLook:
+    return look_at_chimera(
+        registry.catalog,
+        registry.blobs,
+        arguments.chimera,
+        LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
+        LookBudget() if arguments.seconds is None else LookBudget(arguments.seconds),
+        progress=report_progress,
+    )
+
+
+QUICK_LOOK = JobKind("quick-look", VALIDATION, QuickLookRequest, _look, _settle_look)
+"""Takes `chimera`, a name or the digest of a lock, and `seconds`. Returns the quick look."""
+
+VALIDATE = JobKind("validate", VALIDATION, ValidationRequest, _validate, _settle_validation)
+"""Takes `chimera`, a name or the digest of a lock; `tokens`, the most of each text; `minutes`, the time for all models;
+and `texts`, names of built-in texts. Returns the verdict with its evidence."""
+
+
+TENSORS_MAX = 2000
+"""Limit of tensors that the result lists; all are measured."""
+
+
+def _current_version(registry: LocalRegistry, request: ModelRequest, _contributor: str) -> ModelRequest:
+    """Return the request with the current version of the name; raises BadName, NotFound."""
+    with registry.catalog.reading() as session:
+        return ModelRequest(model=model_by_name(session, parse_model_name(request.model)).full_name)
+
+
+def _measure(
+    registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
+) -> MeasureJobResult:
+    report_progress(0.0, "reading the list of tensors")
+    with registry.catalog.reading() as session:
+        placements = placements_of(session, model_by_name(session, parse_model_name(arguments.model)).id)
+        blobs = blobs_by_digest(session, {digest for _, _, digest, _ in placements})
+    tensors = []
+    largest: dict[str, MeasuredDifference | None] = dict.fromkeys(MEASURE_NAMES)
+    with threadpool_limits(1, "blas"):  # leaves the other processor for requests
+        for number, (placement, shape, digest, _) in enumerate(placements):
+            report_progress(number / len(placements), f"measuring {placement.name}")
+            blob = blobs.get(Digest(digest))
+            if blob is None:
+                raise MissingBlob(f"{placement.name} has no stored bytes")
+            with naming(placement.name, blob.digest), registry.blobs.open(blob) as reader:
+                lengths = tuple(map(int, shape.split("x")))
+                measured = measure(RangeReader(reader).read, lengths, dtype_by_name(placement.dtype))
+            values = {name: getattr(measured, name) for name in MEASURE_NAMES}
+            tensors.append(RemeasuredTensor(name=placement.name, **values))
+            for name, value in values.items():
+                recorded, known = getattr(placement, name), largest[name]
+                if value is not None and recorded is not None:
+                    difference = abs(value - recorded)
+                    if known is None or difference > known.difference:
+                        largest[name] = MeasuredDifference(difference=difference, tensor=placement.name)
+    return MeasureJobResult(
+        model=arguments.model,
+        measured=len(tensors),
+        differences=largest,
+        tensors=tuple(tensors[:TENSORS_MAX]),
+        tensors_left_out=max(0, len(tensors) - TENSORS_MAX),
+    )
+
+
+MEASURE = JobKind("measure", WORK, ModelRequest, _measure, _current_version)
+"""Takes `model`; returns `tensors` with their measures, and `differences`, the largest difference of each measure from
+its recorded value."""
+
+
+def _extract(
+    registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
+) -> ExtractionJobResult:
+    file = make_pack(registry, parse_model_name(arguments.model), report_progress)
+    return ExtractionJobResult(
+        model=arguments.model, pack=file.pack, file=file.name, size_bytes=file.size_bytes, sha256=file.sha256
+    )
+
+
+EXTRACT = JobKind("extract", WORK, ModelRequest, _extract, _current_version)
+"""Takes `model`; returns `file` in `pack`, which can be downloaded for a day, its `size_bytes` and `sha256`."""
+
+
+def _settle_report(_registry: LocalRegistry, request: ReportRequest, _contributor: str) -> ReportRequest:
+    if request.model is None:
+        return ReportRequest(limit=request.limit or ROWS_DEFAULT)
+    return ReportRequest(model=str(parse_model_name(request.model)), limit=request.limit or ORGANS_DEFAULT)
+
+
+def _report(
+    registry: LocalRegistry, arguments: ReportRequest, report_progress: ReportProgress, contributor: str
+) -> ReportJobResult:
+    report_progress(0.0, "reading the measures")
+    complete = contributor == LOCAL
+    with registry.catalog.reading() as session:
+        if arguments.model is None:
+            return ReportJobResult(report=registry_report(session, arguments.limit or ROWS_DEFAULT, complete=complete))
+        model = model_by_name(session, parse_model_name(arguments.model))
+        report = model_report(session, model, arguments.limit or ORGANS_DEFAULT, complete=complete)
+        return ReportJobResult(model=model.full_name, report=report)
+
+
+REPORT = JobKind("report", WORK, ReportRequest, _report, _settle_report)
+"""Takes `model` (by default the registry) and `limit`, rows of a list. The result has `report`, and `model`.
+
+Only a report for the users of this machine is complete, with stored sizes: others may see the jobs of an account later.
+"""
+
+
+def _submission_kind(name: str) -> JobKind[SubmissionArguments]:
+    def process(
+        registry: LocalRegistry, arguments: SubmissionArguments, report_progress: ReportProgress, _contributor: str
+    ) -> SubmissionJobResult:
+        settle_abandoned(registry)
+        return process_submission(registry, arguments.submission, report_progress, publish=name == PUBLISH_NAME)
+
+    return JobKind(name, INTAKE, SubmissionArguments, process)
+
+
+INSPECT = _submission_kind(INSPECT_NAME)
+"""Takes `submission`, an id; returns it with its `state`."""
+PUBLISH = _submission_kind(PUBLISH_NAME)
+"""Takes and returns the same as `inspect`, and registers a model unless the submission is refused."""
+
+
+RETRY_AFTER = timedelta(hours=1)
+"""The time after a failed or cancelled repack in which runners add none."""
+
+
+class RepackRequest(RequestBody, frozen=True, kw_only=True):
+    """The arguments of a repack: none."""
+
+
+def is_repack_due(session: Session, other_kinds: Sequence[str]) -> bool:
+    """Return whether models wait for a repack, no job of `other_kinds` waits, and no ingest runs, anywhere."""
+    if is_anything_due(session, [*other_kinds, REPACK.name]) or not models_to_repack(session, 1):
+        return False
+    if oldest_living_ingest(session, database_now(session)) is not None:
+        return False
+    end = last_end(session, REPACK.name)
+    return end is None or end[0] == "finished" or end[1] < database_now(session) - RETRY_AFTER
+
+
+def _repack(
+    registry: LocalRegistry, _arguments: RepackRequest, report_progress: ReportProgress, _contributor: str
+) -> RepackJobResult:
+    with registry.catalog.reading() as session:
+        models = models_to_repack(session)
+    total = RepackReport(dry_run=False)
+    examined = 0
+
+    def report_step(_organs: int = 0) -> None:
+        report_progress(examined / len(models), f"{examined:,} of {len(models):,} models examined")
+
+    for model_id in models:
+        report_step()
+        with registry.catalog.reading() as session:
+            if examined and is_anything_due(session):
+                break
+        settle_sources(registry.catalog, registry.blobs, [model_id])
+        report = repack(registry.catalog, registry.blobs, [model_id], progress=report_step)
+        total.merge(report)
+        examined += 1
+    return RepackJobResult(
+        examined_models=examined,
+        remaining_models=len(models) - examined,
+        organs=total.organs,
+        repacked=total.repacked,
+        before_bytes=total.before_bytes,
+        after_bytes=total.after_bytes,
+        unneeded_bytes=total.unneeded_bytes,
+        skipped=total.skipped,
+    )
+
+
+REPACK = JobKind("repack", UPKEEP, RepackRequest, _repack)
+"""Takes nothing; returns how many organs it examined and stored again, with their sizes before and after."""
+
+
+KINDS: Mapping[str, JobKind[Any]] = {
+    kind.name: kind
+    for kind in (COMPOSE, GRAFT, PURIFY, QUICK_LOOK, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
+}
