@@ -53,7 +53,7 @@ from organs.registry.validation.comparison import validate
 from organs.registry.validation.decoder import opened
 from organs.registry.validation.llama import LlamaCpp, usable_cores
 from organs.registry.validation.quick import quick_look
-from organs.registry.validation.run import CatalogScores, registered_candidate, verdict_report
+from organs.registry.validation.run import CatalogScores, registered_candidate
 from organs.registry.validation.runtime import WINDOW_TOKENS
 from organs.registry.validation.texts import ScoredText, built_in_texts, read_text, spread_order
 
@@ -232,10 +232,7 @@ def verdict_of(registry: LocalRegistry, model: str) -> Row:
         report = registry.validate(model)
     except NotComposedHere:
         chimera, base = (registered_candidate(registry.catalog, registry.blobs, name) for name in (model, BASE))
-        validation = validate(
-            chimera, base, [], (), built_in_texts(), LlamaCpp(), cache=CatalogScores(registry.catalog)
-        )
-        report = verdict_report(validation)
+        report = validate(chimera, base, [], (), built_in_texts(), LlamaCpp(), cache=CatalogScores(registry.catalog))
     chimera = msgspec.structs.replace(report.chimera, log="")
     return encoded(msgspec.structs.replace(report, chimera=chimera, zeroed=()))
 

@@ -51,7 +51,7 @@ from organs.registry.validation.comparison import CHANGED, ValidationBudget, fil
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import CatalogScores, registered_candidate, run_chimera
 from organs.registry.validation.texts import ScoredText, built_in_texts
-from organs.registry.validation.verdict import TextScores, VerdictKind
+from organs.registry.validation.verdict import VerdictKind
 from organs.registry.validation.weights import grafted_organs
 
 ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
@@ -152,7 +152,7 @@ def print_times() -> None:
             changed_organs = grafted_organs(chimera, base)
             result = validate(*models, [], changed_organs, built_in_texts(), LlamaCpp(), act=CHANGED)
             minutes = (time.monotonic() - begun) / 60.0
-        tokens = sum(text.tokens for text in result.verdict.texts)
+        tokens = sum(text.tokens or 0 for text in result.texts)
         print(f"{name} parameters: {minutes:.1f} minutes, {tokens:,} tokens of {len(result.texts)} kinds", flush=True)
 
 
@@ -279,21 +279,29 @@ def measured(
     models = (registered_candidate(registry.catalog, registry.blobs, model) for model in names)
     long = validate(*models, (), (), texts, runtime, budget, cache=CatalogScores(registry.catalog))
     by_name = {text.name: text for text in short.texts}
-    results = tuple(_compared(by_name[score.text], score) for score in long.verdict.texts)
+    results = tuple(_compared(by_name[text.name], text) for text in long.texts)
     return GraftResult(family, name, short.verdict, seconds, results)
 
 
-def _compared(short: TextVerdict, long: TextScores) -> TextResult:
+def _compared(short: TextVerdict, long: TextVerdict) -> TextResult:
+    (change, margin), (long_change, long_margin) = map(_change_of, (short, long))
     return TextResult(
         short.name,
         short.verdict,
         short.settled,
-        None if short.ratio is None else math.log(short.ratio),
-        None if short.ratio is None or short.ratio_margin is None else short.ratio_margin / short.ratio,
-        None if long.change is None else long.change.mean,
-        None if long.change is None else long.change.margin,
-        long.tokens,
+        change,
+        margin,
+        long_change,
+        long_margin,
+        long.tokens or 0,
     )
+
+
+def _change_of(text: TextVerdict) -> tuple[float | None, float | None]:
+    """Return the mean change of a text in nats for each token, and its margin."""
+    if text.ratio is None or text.ratio_margin is None:
+        return None, None
+    return math.log(text.ratio), text.ratio_margin / text.ratio
 
 
 def print_result(result: GraftResult) -> None:

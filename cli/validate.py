@@ -175,28 +175,25 @@ def _validated(
     """Return the verdict on a registered chimera, or on a FILE.gguf beside its base."""
     from organs.registry.validation.comparison import CHANGED, file_candidate
     from organs.registry.validation.comparison import validate as compare
-    from organs.registry.validation.run import verdict_report
     from organs.registry.validation.weights import grafted_organs
 
     if chimera.endswith(SUFFIX):
         path = Path(chimera)
-        with status_line("validate") as progress:
-            with _beside_file(base, donors) as others:
-                own = file_candidate(path)
-                with others[0].placed() as base_path:
-                    grafted = grafted_organs(path, base_path)
-                validation = compare(
-                    own,
-                    others[0],
-                    others[1:],
-                    grafted,
-                    texts or list(built_in_texts()),
-                    runtime or _llama_cpp(),
-                    budget,
-                    lambda event: progress(f"{event.share:.0%} {event}"),
-                    act=CHANGED,
-                )
-            return verdict_report(validation)
+        with status_line("validate") as progress, _beside_file(base, donors) as others:
+            own = file_candidate(path)
+            with others[0].placed() as base_path:
+                grafted = grafted_organs(path, base_path)
+            return compare(
+                own,
+                others[0],
+                others[1:],
+                grafted,
+                texts or list(built_in_texts()),
+                runtime or _llama_cpp(),
+                budget,
+                lambda event: progress(f"{event.share:.0%} {event}"),
+                act=CHANGED,
+            )
     if base or donors:
         raise click.UsageError(
             "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"

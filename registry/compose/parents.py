@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 from sqlalchemy.orm import Session
@@ -80,7 +81,7 @@ class Part:
         return ComparableOrgan(self.place.type.value, self.shape, self.dtype.name, self.fingerprint, self.digest)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, because of the cached properties
 class Parent:
     """A base, a donor or an adapter."""
 
@@ -103,13 +104,14 @@ class Parent:
     """The warnings that the model was yanked, or was made from models that were yanked or removed."""
     stated_license: str | None = None
     """The license that the contributor stated, if it differs from the header."""
-    by_name: Mapping[str, Part] = field(init=False, repr=False, compare=False)
-    by_slot: Mapping[Slot, Part] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        # The class is frozen; these indexes are built once.
-        object.__setattr__(self, "by_name", {part.name: part for part in self.parts})
-        object.__setattr__(self, "by_slot", {part.slot: part for part in self.parts})
+    @cached_property
+    def by_name(self) -> Mapping[str, Part]:
+        return {part.name: part for part in self.parts}
+
+    @cached_property
+    def by_slot(self) -> Mapping[Slot, Part]:
+        return {part.slot: part for part in self.parts}
 
     @property
     def kind(self) -> str:

@@ -40,21 +40,17 @@ class Plain:
     def size_bytes(self) -> int:
         return self.dtype.size_bytes(self.elements)
 
-    def bytes_at(self, start: int, count: int) -> bytes | bytearray | memoryview:
-        """Return the bytes of `count` values from number `start`; both are whole blocks."""
-        size_bytes = self.dtype.size_bytes(count)
-        data = self.read(self.dtype.size_bytes(start), size_bytes)
-        assert memoryview(data).nbytes == size_bytes
-        return data
-
     def values(self, start: int, count: int) -> Window:
         """Return `count` values from number `start`; both are whole blocks.
 
         Raises BadOrgan for a value that is NaN, infinite or out of range for float32, and UnsupportedDType if no kernel
         decodes the dtype.
         """
+        size_bytes = self.dtype.size_bytes(count)
+        data = self.read(self.dtype.size_bytes(start), size_bytes)
+        assert memoryview(data).nbytes == size_bytes
         with np.errstate(invalid="ignore"):  # signalling NaNs
-            values = decode(self.bytes_at(start, count), self.dtype).astype(np.float64)
+            values = decode(data, self.dtype).astype(np.float64)
         # F32 is the widest type that is written, so a larger value could not be stored.
         with np.errstate(invalid="ignore"):  # a NaN, which fails the comparison
             if values.size and not (values.max() <= FLOAT32_MAX and values.min() >= -FLOAT32_MAX):

@@ -140,7 +140,7 @@ class CommandRuntime:
             for rank in ranks[: max(0, len(cuts[number]) - ranks.start)]
         )
         windows: list[list[Window]] = [[] for _ in request.texts]
-        failure, log, begun, seconds = None, "", monotonic(), 0.0
+        failure, log, begun = None, "", monotonic()
         with tempfile.TemporaryDirectory(prefix="organ-validation-") as folder:
             path = Path(folder, "text.txt")
             for done, (rank, number) in enumerate(order):
@@ -149,7 +149,7 @@ class CommandRuntime:
                 say(f"window {done + 1} of {len(order)}", done)
                 path.write_bytes(cuts[number][rank].encode())
                 result = self._run(request, path, Path(folder))
-                log, seconds = result.log, seconds + result.seconds
+                log = result.log
                 answer = _answer(result, request.window_tokens, cuts[number][rank])
                 if isinstance(answer, Failure):
                     failure = answer
@@ -160,7 +160,7 @@ class CommandRuntime:
             Score(text.name, tuple(own), len(cut), request.window_tokens * len(cut))
             for text, own, cut in zip(request.texts, windows, cuts, strict=True)
         )
-        return RuntimeReading(self._explained(failure), scores, log=log, seconds=seconds)
+        return RuntimeReading(self._explained(failure), scores, log=log)
 
     def missing_options(self) -> list[str]:
         """Return the options of `organ validate` that a script needs and does not have; none for other programs."""
@@ -205,7 +205,7 @@ class CommandRuntime:
             Score(text.name, (), 0, 0 if text.is_chat else len(text.text) // CHARACTERS_A_TOKEN)
             for text in request.texts
         )
-        return RuntimeReading(self._explained(failure), scores, written, log=result.log, seconds=result.seconds)
+        return RuntimeReading(self._explained(failure), scores, written, log=result.log)
 
     def _run(self, request: ScoringRequest, text: Path, home: Path) -> Result:
         values = {

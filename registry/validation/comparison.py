@@ -19,10 +19,11 @@ from typing import Protocol
 
 from organs.registry.anatomy import is_expert_stack, place_of
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.validation import RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.gguf.header import Header
 from organs.registry.kinds import FileKind
-from organs.registry.validation.intervals import looks
+from organs.registry.validation.intervals import LOOK_MIN, interval_of, looks
 from organs.registry.validation.runtime import (
     TEXTS_MAX,
     WINDOW_TOKENS,
@@ -34,9 +35,11 @@ from organs.registry.validation.runtime import (
     RuntimeReading,
     Score,
     ScoringRequest,
+    finite,
+    perplexity_of,
 )
 from organs.registry.validation.texts import ScoredText, fitted_texts
-from organs.registry.validation.verdict import Judgement, TextScores, judge, judge_writing
+from organs.registry.validation.verdict import TextScores, judge, judge_writing
 from organs.registry.validation.weights import (
     CHAT_TEMPLATE_KEY,
     Weights,
@@ -195,29 +198,6 @@ class ValidationStep:
 Progress = Callable[[ValidationStep], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """The result of a validation. `control` is None without a control; `control_remark` has the reason."""
-
-    models: tuple[str, ...]
-    """The names of the chimera, of its base, and of the donors."""
-    verdict: Judgement
-    base: RuntimeReading
-    chimera: RuntimeReading
-    control: RuntimeReading | None
-    donors: tuple[RuntimeReading, ...]
-    grafted: tuple[str, ...]
-    """The feed-forward organs that were zeroed in the control: tensors, and experts with their numbers."""
-    control_remark: str | None
-    texts: tuple[ScoredText, ...]
-    window_tokens: int
-    runtime: str
-    seconds: float
-    act: str = GRAFTED
-    rate: float | None = None
-    """Tokens that were evaluated in a second, by all models together; None if none was."""
-
-
 def validate(
     chimera: RunnableModel,
     base: RunnableModel,
@@ -229,7 +209,7 @@ def validate(
     progress: Progress = lambda _: None,
     cache: ScoreCache | None = None,
     act: str = GRAFTED,
-) -> Validation:
+) -> VerdictReport:
     """Score base, chimera, control and donors on the same windows in `runtime`, and return the verdict.
 
     `grafted` names the grafted tensors and experts; the feed-forward among them is zeroed in the control. Scores of
@@ -259,27 +239,48 @@ def validate(
         control = trial.control = trial.subject("control", trial.zeroed(names)) if names else None
         trial.measure()
         trial.measure_donors(others)
-    remark, scores, written = _remark(control, own, act, touched), trial.text_scores(), own.reading.written
+    remark, scores, written = _remark(control, own, act, touched), trial.text_scores(), own.written
     after = remark if origin.failure is None else f"The base does not run: {origin.failure.reason}."
     if origin.failure or own.failure or written is None or any(score.window_count for score in own.scores):
         verdict = judge(scores, None if own.failure is None else own.failure.reason, after, act)
     else:
-        verdict = replace(judge_writing(written, origin.reading.written), texts=tuple(scores))
-    return Validation(
-        tuple(model.name for model in (chimera, base, *donors)),
-        verdict,
-        origin.reading,
-        own.reading,
-        None if control is None or (not control.runs and not control.is_compared) else control.reading,
-        tuple(other.reading for other in others),
-        names,
-        remark,
-        trial.texts,
-        window_tokens,
-        runtime.identity,
-        trial.seconds,
-        act,
-        evaluation_rate(run for subject in trial.subjects for run in subject.runs),
+        verdict = judge_writing(written, origin.written)
+    rate = evaluation_rate(run for subject in trial.subjects for run in subject.runs)
+    compared = [len(text.chimera) for text in scores]
+    return VerdictReport(
+        model=chimera.name,
+        verdict=verdict.kind.value,
+        reason=verdict.reason,
+        runtime=runtime.identity,
+        tokens=max((text.tokens for text in scores), default=0),
+        window_tokens=window_tokens,
+        seconds=round(trial.seconds, 1),
+        tokens_per_second=None if rate is None else round(rate, 1),
+        base=origin.report(compared),
+        chimera=own.report(compared),
+        control=control.report(compared) if control is not None and (control.runs or control.is_compared) else None,
+        control_remark=remark,
+        donors=tuple(donor.report(compared) for donor in others),
+        zeroed=names,
+        zeroed_because=act,
+        texts=tuple(
+            TextVerdict(
+                name=text.name,
+                digest=text.digest,
+                verdict=score.kind.value,
+                settled=score.is_settled,
+                counts=score.is_known,
+                ratio=finite(score.ratio),
+                ratio_error=score.ratio_error,
+                ratio_margin=finite(score.ratio_margin),
+                recovered=finite(score.recovered),
+                windows=len(score.chimera),
+                tokens=score.tokens,
+                tokens_needed=score.tokens_needed,
+                bits=finite(score.bits),
+            )
+            for text, score in zip(trial.texts, scores, strict=True)
+        ),
     )
 
 
@@ -309,15 +310,28 @@ class _Subject:
         return self.failure is None and any(score.windows for score in self.scores)
 
     @property
-    def reading(self) -> RuntimeReading:
-        """The result of all runs together."""
-        written = next((run for run in self.runs if run.written is not None), None)
-        return RuntimeReading(
-            self.failure,
-            tuple(self.scores),
-            None if written is None else written.written,
-            self.runs[-1].log if self.runs else "",
-            sum(run.seconds for run in self.runs),
+    def written(self) -> str | None:
+        """A prompt and its continuation; None if it wrote nothing."""
+        return next((run.written for run in self.runs if run.written is not None), None)
+
+    def report(self, compared: Sequence[int]) -> RunReport:
+        """Return the scores over the windows of each text that were compared; stored scores may have more."""
+        scores = []
+        for score, count in zip(self.scores, compared, strict=True):
+            windows = score.windows[: count or None]
+            perplexity, error = finite(perplexity_of(windows)), None
+            if perplexity is not None and len(windows) >= LOOK_MIN:
+                interval = interval_of([window.nats / window.tokens for window in windows], 1)
+                error = None if interval is None else finite(perplexity * interval.error)  # by the delta method
+            tokens = sum(window.tokens for window in windows)
+            scores.append(TextScore(text=score.text, perplexity=perplexity, standard_error=error, tokens=tokens))
+        failure = self.failure
+        return RunReport(
+            name=self.candidate.name,
+            failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
+            scores=tuple(scores),
+            written=self.written,
+            log=self.runs[-1].log if self.runs else "",
         )
 
     def add(self, reading: RuntimeReading) -> None:

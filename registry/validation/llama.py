@@ -97,7 +97,6 @@ class LlamaCpp:
             answers.scores(answers.windows, request.ranks),
             answers.written,
             result.log,
-            result.seconds,
             reference=answers.scores(answers.reference, request.reference_ranks),
             evaluated_tokens=tokens,
             evaluation_seconds=seconds,

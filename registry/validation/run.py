@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
@@ -37,7 +37,7 @@ from organs.registry.compose.chimeras import origins_of
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import GRAFTED
-from organs.registry.entities.validation import QuickLook, RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
+from organs.registry.entities.validation import QuickLook, VerdictReport
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobStore
@@ -48,17 +48,14 @@ from organs.registry.validation.comparison import (
     Progress,
     RunnableModel,
     ScoreKey,
-    Validation,
     ValidationBudget,
     texts_for,
     validate,
 )
-from organs.registry.validation.intervals import LOOK_MIN, interval_of
 from organs.registry.validation.quick import KINDS as QUICK_KINDS
 from organs.registry.validation.quick import LookBudget, LookProgress, quick_look
 from organs.registry.validation.runtime import (
     Runtime,
-    RuntimeReading,
     Score,
     Window,
     finite,
@@ -89,7 +86,7 @@ def run_chimera(
         if len(donors) < DONORS_MAX:
             with suppress(NotAssemblable, StoreError):  # donors that cannot be run do not affect the verdict
                 donors[donor.full_name] = _candidate(catalog, store, donor)
-    result = validate(
+    report = validate(
         _candidate(catalog, store, trial.model),
         _candidate(catalog, store, trial.base),
         list(donors.values()),
@@ -101,11 +98,11 @@ def run_chimera(
         CatalogScores(catalog),
     )
     left_out = tuple(donor.full_name for donor in trial.donors if donor.full_name not in donors)
-    report = msgspec.structs.replace(verdict_report(result), left_out=left_out)
+    report = msgspec.structs.replace(report, left_out=left_out)
     with catalog.writing() as session:
-        verdict, stored = result.verdict, encode(report).decode()
-        strength = sum(min(text.tokens, TOKENS_ENOUGH) for text in verdict.texts)
-        add_verdict(session, trial.model.id, result.runtime, verdict.kind.value, verdict.reason, stored, strength)
+        strength = sum(min(text.tokens or 0, TOKENS_ENOUGH) for text in report.texts)
+        stored = encode(report).decode()
+        add_verdict(session, trial.model.id, report.runtime, report.verdict, report.reason, stored, strength)
         chimera = chimera_of(session, trial.model.id)
         if chimera is not None:  # it may have been removed during the run
             record_gains(session, chimera, report.texts)
@@ -159,49 +156,6 @@ def registered_candidate(catalog: Catalog, store: BlobStore, name: str) -> Runna
     with catalog.reading() as session:
         model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
     return _candidate(catalog, store, model)
-
-
-def verdict_report(result: Validation) -> VerdictReport:
-    """Return the report: the perplexities of all models by text, generated texts, the end of the logs."""
-    compared = [len(text.chimera) for text in result.verdict.texts]
-    chimera, base, *donors = result.models
-    return VerdictReport(
-        model=chimera,
-        verdict=result.verdict.kind.value,
-        reason=result.verdict.reason,
-        runtime=result.runtime,
-        tokens=max((text.tokens for text in result.verdict.texts), default=0),
-        window_tokens=result.window_tokens,
-        seconds=round(result.seconds, 1),
-        tokens_per_second=None if result.rate is None else round(result.rate, 1),
-        base=_run_report(base, result.base, compared),
-        chimera=_run_report(chimera, result.chimera, compared),
-        control=None if result.control is None else _run_report("control", result.control, compared),
-        control_remark=result.control_remark,
-        donors=tuple(_run_report(name, reading, compared) for name, reading in zip(donors, result.donors, strict=True)),
-        zeroed=tuple(result.grafted),
-        zeroed_because=result.act,
-        texts=tuple(
-            TextVerdict(
-                name=text.name,
-                digest=text.digest,
-                verdict=scores.kind.value,
-                settled=scores.is_settled,
-                counts=scores.is_known,
-                ratio=finite(scores.ratio),
-                ratio_error=None
-                if scores.change is None or scores.ratio is None
-                else scores.ratio * scores.change.error,
-                ratio_margin=finite(scores.ratio_margin),
-                recovered=finite(scores.recovered),
-                windows=len(scores.chimera),
-                tokens=scores.tokens,
-                tokens_needed=scores.tokens_needed,
-                bits=finite(scores.bits),
-            )
-            for text, scores in zip(result.texts, result.verdict.texts, strict=True)
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,38 +240,3 @@ def _candidate(catalog: Catalog, store: BlobStore, model: ModelRow) -> RunnableM
             yield paths[0]
 
     return RunnableModel(model.full_name, Digest(model.digest), placed, ModelFacts.of(headers))
-
-
-def _run_report(name: str, reading: RuntimeReading, compared: Sequence[int]) -> RunReport:
-    """Return the scores of a model over the windows of each text that were compared; stored scores may have more."""
-    failure = reading.failure
-    scores = reading.scores
-    if len(compared) == len(scores):
-        scores = tuple(
-            replace(score, windows=score.windows[: count or None])
-            for score, count in zip(scores, compared, strict=True)
-        )
-    return RunReport(
-        name=name,
-        failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
-        scores=tuple(
-            TextScore(
-                text=score.text,
-                perplexity=finite(score.perplexity),
-                standard_error=_perplexity_error(score),
-                tokens=score.tokens,
-            )
-            for score in scores
-        ),
-        written=reading.written,
-        log=reading.log,
-    )
-
-
-def _perplexity_error(score: Score) -> float | None:
-    """Return the standard error of a perplexity over the windows, by the delta method; None if unknown."""
-    perplexity = finite(score.perplexity)
-    if perplexity is None or len(score.windows) < LOOK_MIN:
-        return None
-    interval = interval_of([window.nats / window.tokens for window in score.windows], 1)
-    return None if interval is None else finite(perplexity * interval.error)

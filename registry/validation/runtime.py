@@ -161,7 +161,6 @@ class RuntimeReading:
     """A prompt and the model's continuation; text from outside."""
     log: str = ""
     """The last lines of the runtime's log; text from outside."""
-    seconds: float = 0.0
     reference: tuple[Score, ...] = ()
     """The scores by the reference, like `scores`: of each text the first of `reference_ranks`, until one is missing."""
     evaluated_tokens: int = 0

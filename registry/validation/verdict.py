@@ -217,11 +217,10 @@ def _needed_for_sign(change: MeanInterval) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict, its reason in a few sentences with figures, and the scores by text."""
+    """The verdict, and its reason in a few sentences with figures."""
 
     kind: VerdictKind
     reason: str
-    texts: tuple[TextScores, ...]
 
 
 def judge(
@@ -234,17 +233,13 @@ def judge(
     `act` describes the organs that are zeroed in the control: "grafted", or "changed" if it is only known that they
     differ from the base's.
     """
-    scores = tuple(texts)
     if failure is not None:
-        return Judgement(
-            VerdictKind.BROKEN, _joined(f"The chimera does not run: {failure.rstrip('.')}.", remark), scores
-        )
-    if not any(score.chimera for score in scores):
-        return Judgement(VerdictKind.UNDECIDED, _joined("Nothing was scored.", remark), scores)
-    counting = tuple(score for score in scores if score.is_known) or scores
+        return Judgement(VerdictKind.BROKEN, _joined(f"The chimera does not run: {failure.rstrip('.')}.", remark))
+    if not any(score.chimera for score in texts):
+        return Judgement(VerdictKind.UNDECIDED, _joined("Nothing was scored.", remark))
+    counting = [score for score in texts if score.is_known] or texts
     kind = _overall(counting)
-    sentences = (_headline(kind, counting, act), _beside_headline(kind, scores, counting), remark)
-    return Judgement(kind, _joined(*sentences), scores)
+    return Judgement(kind, _joined(_headline(kind, counting, act), _beside_headline(kind, texts, counting), remark))
 
 
 def judge_writing(written: str, base: str | None) -> Judgement:
@@ -255,7 +250,7 @@ def judge_writing(written: str, base: str | None) -> Judgement:
         f"The chimera loads and writes text that can be read{compared}. This runtime measures no perplexity, "
         "so nothing says how good the chimera is."
     )
-    return Judgement(VerdictKind.WRITES, reason, ())
+    return Judgement(VerdictKind.WRITES, reason)
 
 
 def _overall(scores: Sequence[TextScores]) -> VerdictKind:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from organs.registry.anatomy import place_of
+from organs.registry.entities.validation import VerdictReport
 from organs.registry.gguf import (
     KeyValue,
     MemorySource,
@@ -20,7 +21,7 @@ from organs.registry.gguf import (
     read_header,
 )
 from organs.registry.gguf.quants import decode, quantize
-from organs.registry.validation.comparison import CHANGED, GRAFTED, Validation, file_candidate, validate
+from organs.registry.validation.comparison import CHANGED, GRAFTED, file_candidate, validate
 from organs.registry.validation.weights import CHAT_TEMPLATE_KEY, Weights, grafted_organs, is_feed_forward
 from tests.gguf_files import file_bytes, text
 
@@ -108,7 +109,7 @@ def script(folder: Path, body: str, arguments: str = "{model} {text} {tokens}") 
 
 def validate_files(
     chimera: Path, base: Path, donors: Sequence[Path], grafted: Iterable[str] | None, *more: Any, **options: Any
-) -> Validation:
+) -> VerdictReport:
     """Validate models in files; with None for `grafted`, by the changed organs."""
     names = grafted_organs(chimera, base) if grafted is None else grafted
     act = CHANGED if grafted is None else GRAFTED

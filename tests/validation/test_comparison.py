@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from organs.registry.entities.validation import VerdictReport
 from organs.registry.errors import BadGguf, BadInput
 from organs.registry.validation import comparison
 from organs.registry.validation.comparison import (
     ModelFacts,
     RunnableModel,
-    Validation,
     ValidationBudget,
     ValidationStep,
     file_candidate,
     window_that_fits,
 )
-from organs.registry.validation.intervals import interval_of
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import (
     WINDOW_TOKENS,
@@ -32,7 +31,6 @@ from organs.registry.validation.runtime import (
     RuntimeReading,
     Say,
     ScoringRequest,
-    perplexity_of,
 )
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind, judge_writing
@@ -51,7 +49,7 @@ def chimera(tmp_path: Path) -> Path:
     return graft(A, B, feed_forward(A, [0, 3]), tmp_path / "chimera.gguf")
 
 
-def compared(chimera: Path, runtime: FixedRuntime, **more: object) -> Validation:
+def compared(chimera: Path, runtime: FixedRuntime, **more: object) -> VerdictReport:
     names = more.pop("grafted", None)
     return validate_files(chimera, A, [B], names, TEXTS, runtime, **more)  # type: ignore[arg-type]
 
@@ -66,13 +64,14 @@ def numbers(
 def test_a_strangers_blocks_are_broken_in_llama_cpp(tmp_path: Path) -> None:
     chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
     comparison = validate_files(chimera, A, [B], None, TEXTS, LlamaCpp(), QUICK)
-    assert comparison.verdict.kind is VerdictKind.BROKEN
-    python = comparison.verdict.texts[0]
-    assert [len(python.base), len(python.control or ()), len(comparison.donors[0].scores[0].windows)] == [5, 5, 5]
-    assert perplexity_of(python.base) == pytest.approx(35.0, rel=0.3)
-    assert comparison.donors[0].scores[0].perplexity == pytest.approx(37.0, rel=0.3)
-    assert (perplexity_of(python.control or ()) or 0) > 1000
-    assert comparison.grafted == feed_forward(A)
+    assert comparison.verdict == VerdictKind.BROKEN
+    assert comparison.control is not None
+    base, donor, control = (run.scores[0] for run in (comparison.base, comparison.donors[0], comparison.control))
+    assert [base.tokens, donor.tokens, control.tokens] == [5 * 255] * 3
+    assert base.perplexity == pytest.approx(35.0, rel=0.3)
+    assert donor.perplexity == pytest.approx(37.0, rel=0.3)
+    assert (control.perplexity or 0) > 1000
+    assert comparison.zeroed == feed_forward(A)
 
 
 @pytest.mark.long
@@ -82,11 +81,10 @@ def test_llama_cpp_distinguishes_blocks_of_a_fine_tune_from_a_weak_block_of_an_u
     stranger = graft(A, B, feed_forward(A, [3]), tmp_path / "stranger.gguf")
     good = validate_files(kin, A, [], None, texts, runtime, cache=cache)
     weak = validate_files(stranger, A, [], None, texts, runtime, cache=cache)
-    assert good.verdict.kind is VerdictKind.GAINS
-    assert [text.kind for text in good.verdict.texts] == ["coherent", "gains"]
-    assert all(text.is_settled for text in good.verdict.texts)
-    assert weak.verdict.kind is VerdictKind.INERT
-    assert weak.base.seconds == 0.0, "its scores come from the cache"
+    assert good.verdict == VerdictKind.GAINS
+    assert [text.verdict for text in good.texts] == ["coherent", "gains"]
+    assert all(text.settled for text in good.texts)
+    assert weak.verdict == VerdictKind.INERT
     assert weak.base.scores == good.base.scores
 
 
@@ -94,8 +92,8 @@ def test_llama_cpp_distinguishes_blocks_of_a_fine_tune_from_a_weak_block_of_an_u
 def test_a_model_that_crashes_llama_cpp_is_broken(tmp_path: Path) -> None:
     chimera = with_f64(A, feed_forward(A)[0], tmp_path / "f64.gguf")
     comparison = validate_files(chimera, A, [], None, TEXTS[:1], LlamaCpp(), QUICK)
-    assert comparison.verdict.kind is VerdictKind.BROKEN
-    assert comparison.verdict.reason.startswith("The chimera does not run: the runtime crashed (SIGSEGV)")
+    assert comparison.verdict == VerdictKind.BROKEN
+    assert comparison.reason.startswith("The chimera does not run: the runtime crashed (SIGSEGV)")
     assert comparison.control is None
 
 
@@ -105,10 +103,10 @@ def test_the_control_has_the_grafted_feed_forward_organs_zeroed(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     runtime = numbers()
     comparison = compared(chimera, runtime)
-    assert comparison.grafted == runtime.zeroed == feed_forward(A, [0, 3])
-    assert comparison.verdict.kind is VerdictKind.COHERENT
+    assert comparison.zeroed == runtime.zeroed == feed_forward(A, [0, 3])
+    assert comparison.verdict == VerdictKind.COHERENT
     assert comparison.control is not None
-    assert [len(score.windows) for score in comparison.control.scores] == [16, 16]
+    assert [score.tokens for score in comparison.control.scores] == [16 * 255] * 2
     assert comparison.control_remark is None
     assert [path.name for path in tmp_path.iterdir()] == ["chimera.gguf"], "the control is gone"
 
@@ -117,26 +115,26 @@ def test_given_names_are_used_and_only_feed_forward_is_zeroed(chimera: Path) -> 
     attention = "blk.0.attn_q.weight"
     runtime = numbers()
     comparison = compared(chimera, runtime, grafted=[attention, *feed_forward(A, [0])])
-    assert comparison.grafted == runtime.zeroed == feed_forward(A, [0])
+    assert comparison.zeroed == runtime.zeroed == feed_forward(A, [0])
 
 
 def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> None:
     chimera = graft(A, B, ["blk.0.attn_q.weight"], tmp_path / "chimera.gguf")
     comparison = compared(chimera, numbers(chimera=9.0))
     assert comparison.control is None
-    assert comparison.verdict.kind is VerdictKind.GAINS
-    assert comparison.verdict.reason.endswith(
+    assert comparison.verdict == VerdictKind.GAINS
+    assert comparison.reason.endswith(
         "No feed-forward organ was changed, so there is no control, and it is unknown whether the changed organs work."
     )
-    assert "organ was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).verdict.reason
+    assert "organ was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).reason
 
 
 def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
     purified = graft(A, B, feed_forward(A, [0]), tmp_path / "chimera.gguf")
     for perplexity, kind in ((9.0, "gains"), (10.1, "coherent"), (15.0, "degraded"), (99.0, "broken")):
         comparison = compared(purified, numbers(chimera=perplexity), grafted=[])
-        assert (comparison.control, comparison.grafted, comparison.verdict.kind) == (None, (), kind)
-        assert comparison.verdict.reason.endswith(
+        assert (comparison.control, comparison.zeroed, comparison.verdict) == (None, (), kind)
+        assert comparison.reason.endswith(
             "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
         )
 
@@ -146,42 +144,42 @@ def test_a_graft_is_judged_separately_from_other_changes(tmp_path: Path) -> None
     runtime = numbers(chimera=12.0, control=12.1)
     comparison = compared(chimera, runtime, grafted=feed_forward(A, [3]))
     assert runtime.zeroed == feed_forward(A, [3])
-    assert comparison.verdict.kind is VerdictKind.INERT
-    assert comparison.verdict.reason.startswith("The grafted organs do not work.")
+    assert comparison.verdict == VerdictKind.INERT
+    assert comparison.reason.startswith("The grafted organs do not work.")
 
 
 def test_a_comparison_of_files_reports_changed_organs(chimera: Path) -> None:
     comparison = compared(chimera, numbers(chimera=12.0, control=12.1))
-    assert comparison.act == "changed"
-    assert comparison.verdict.reason.startswith("The changed organs do not work.")
+    assert comparison.zeroed_because == "changed"
+    assert comparison.reason.startswith("The changed organs do not work.")
 
 
 def test_a_control_that_does_not_run_is_reported_and_left_out(chimera: Path) -> None:
     comparison = compared(chimera, numbers(control=Failure(FailureKind.STOPPED, "it was slow")))
-    assert comparison.verdict.kind is VerdictKind.COHERENT
-    assert "The control did not run" in comparison.verdict.reason
-    assert "it was slow" in comparison.verdict.reason
+    assert comparison.verdict == VerdictKind.COHERENT
+    assert "The control did not run" in comparison.reason
+    assert "it was slow" in comparison.reason
 
 
 def test_a_control_that_cannot_be_written_is_reported_and_left_out(tmp_path: Path) -> None:
     comparison = compared(graft(A, A, [], tmp_path / "chimera.gguf"), numbers(), grafted=["blk.9.ffn_up.weight"])
     assert comparison.control is None
-    assert "no tensor 'blk.9.ffn_up.weight'" in comparison.verdict.reason
+    assert "no tensor 'blk.9.ffn_up.weight'" in comparison.reason
 
 
 def test_a_chimera_that_fails_needs_no_control(chimera: Path) -> None:
     runtime = numbers(chimera=Failure(FailureKind.REFUSED, "missing tensor"))
     comparison = compared(chimera, runtime)
-    assert comparison.verdict.kind is VerdictKind.BROKEN
-    assert comparison.verdict.reason == "The chimera does not run: missing tensor."
+    assert comparison.verdict == VerdictKind.BROKEN
+    assert comparison.reason == "The chimera does not run: missing tensor."
     assert runtime.models == [A.name, "chimera.gguf"]
 
 
 def test_a_chimera_that_is_slow_where_its_base_is_not_is_broken(chimera: Path) -> None:
     slow = Failure(FailureKind.STOPPED, "it took longer than 1 s")
-    assert compared(chimera, numbers(chimera=slow)).verdict.kind is VerdictKind.BROKEN
-    both = compared(chimera, numbers(chimera=slow, base=slow)).verdict
-    assert both.kind is VerdictKind.UNDECIDED
+    assert compared(chimera, numbers(chimera=slow)).verdict == VerdictKind.BROKEN
+    both = compared(chimera, numbers(chimera=slow, base=slow))
+    assert both.verdict == VerdictKind.UNDECIDED
     assert both.reason == "Nothing was scored. The base does not run: it took longer than 1 s."
 
 
@@ -194,12 +192,12 @@ def test_a_base_that_does_not_run_is_an_error_and_not_a_verdict(chimera: Path, k
 
 
 def test_a_base_that_is_too_slow_leaves_it_undecided(chimera: Path) -> None:
-    comparison = compared(chimera, numbers(base=Failure(FailureKind.STOPPED, "it was slow"))).verdict
-    assert comparison.kind is VerdictKind.UNDECIDED
+    comparison = compared(chimera, numbers(base=Failure(FailureKind.STOPPED, "it was slow")))
+    assert comparison.verdict == VerdictKind.UNDECIDED
     assert comparison.reason.endswith("The base does not run: it was slow.")
     writer = numbers(base=Failure(FailureKind.STOPPED, "it was slow"))
     writer.time_for = dict.fromkeys((text.name for text in TEXTS), 0)
-    assert compared(chimera, writer).verdict.reason == "Nothing was scored. The base does not run: it was slow."
+    assert compared(chimera, writer).reason == "Nothing was scored. The base does not run: it was slow."
 
 
 def test_a_runtime_that_only_writes_compares_the_text_with_that_of_the_base_if_there_is_one() -> None:
@@ -212,19 +210,17 @@ def test_windows_are_added_only_to_texts_that_are_not_settled(chimera: Path) -> 
     runtime = numbers(chimera=10.3, control=1000.0)
     runtime.noise, runtime.window_count = 0.3, 64
     busy = compared(chimera, runtime, budget=ValidationBudget(seconds=1.0, tokens=1 << 20))
-    assert [len(text.chimera) for text in busy.verdict.texts] == [64, 64], "the sign is not settled"
+    assert [text.windows for text in busy.texts] == [64, 64], "the sign is not settled"
     runtime = numbers(chimera=20.0, control=1000.0)
     runtime.window_count = 64
-    assert [len(text.chimera) for text in compared(chimera, runtime).verdict.texts] == [32, 32], (
-        "4,096 tokens are cheap"
-    )
+    assert [text.windows for text in compared(chimera, runtime).texts] == [32, 32], "4,096 tokens are cheap"
 
 
 def test_a_budget_of_tokens_limits_the_windows_of_each_text(chimera: Path) -> None:
     runtime = numbers(chimera=10.3)
     runtime.noise = 0.3
     comparison = compared(chimera, runtime, budget=ValidationBudget(tokens=2048))
-    assert [text.tokens for text in comparison.verdict.texts] == [9 * 255, 9 * 255]
+    assert [text.tokens for text in comparison.texts] == [9 * 255, 9 * 255]
     assert all(request.seconds is not None and request.seconds <= 600 for request in runtime.requests)
 
 
@@ -232,7 +228,7 @@ def test_donors_are_not_run_when_the_time_is_over(chimera: Path, monkeypatch: py
     monkeypatch.setattr("organs.registry.validation.comparison.monotonic", iter(range(0, 10**9, 50)).__next__)
     runtime = numbers()
     comparison = compared(chimera, runtime, budget=ValidationBudget(seconds=60.0))
-    assert comparison.donors[0].scores[0].windows == ()
+    assert comparison.donors[0].scores[0].tokens == 0
     assert comparison.seconds > 60
 
 
@@ -254,13 +250,12 @@ def test_models_that_tokenize_differently_cannot_be_compared(chimera: Path) -> N
 def test_the_difference_is_paired_by_window(tmp_path: Path) -> None:
     kin = graft(A, A_PROSE, feed_forward(A, [3]), tmp_path / "kin.gguf")
     comparison = validate_files(kin, A, [], None, TEXTS[:1], LlamaCpp(), ValidationBudget(tokens=2048))
-    change, alone = (
-        comparison.verdict.texts[0].change,
-        interval_of([w.nats / 255 for w in comparison.base.scores[0].windows], 1),
-    )
-    assert change is not None
-    assert alone is not None
-    assert 0.0 < change.error < alone.error / 5, "what is hard for both cancels"
+    text, alone = comparison.texts[0], comparison.base.scores[0]
+    assert text.ratio is not None
+    assert text.ratio_error is not None
+    assert alone.standard_error is not None
+    assert alone.perplexity is not None
+    assert 0.0 < text.ratio_error / text.ratio < alone.standard_error / alone.perplexity / 5, "what is hard cancels"
 
 
 def test_a_text_of_fewer_than_32_tokens_is_refused(chimera: Path) -> None:
@@ -276,7 +271,7 @@ def test_all_scores_except_the_chimeras_come_from_the_cache(chimera: Path) -> No
     runtime.requests.clear()
     second = compared(chimera, runtime, cache=cache)
     assert runtime.models == ["chimera.gguf"]
-    assert second.verdict == first.verdict
+    assert (second.verdict, second.reason, second.texts) == (first.verdict, first.reason, first.texts)
     assert second.control is not None
 
 
@@ -296,6 +291,16 @@ def test_another_text_length_or_runtime_is_not_in_the_cache(
         texts = (TEXTS[0], replace(TEXTS[1], digest=TEXTS[0].digest[::-1]))  # type: ignore[arg-type]
     validate_files(chimera, A, [B], None, texts, runtime, cache=cache)
     assert len(runtime.models) == 4
+
+
+def test_a_row_of_the_report_is_about_the_windows_that_were_compared(chimera: Path) -> None:
+    cache, runtime = {}, numbers(chimera=10.3)
+    runtime.noise = 0.3
+    compared(chimera, runtime, cache=cache)
+    report = compared(chimera, runtime, cache=cache, budget=ValidationBudget(tokens=2048))
+    perplexities = [run.scores[0].perplexity or 0.0 for run in (report.chimera, report.base)]
+    assert report.texts[0].ratio == pytest.approx(perplexities[0] / perplexities[1])
+    assert [run.scores[0].tokens for run in (report.chimera, report.base)] == [9 * 255] * 2, "16 are stored"
 
 
 def test_failures_are_not_cached(chimera: Path) -> None:
@@ -350,7 +355,7 @@ def test_a_missing_runtime_is_an_error_and_not_a_verdict(chimera: Path) -> None:
 
 
 def test_an_infinite_perplexity_is_broken(chimera: Path) -> None:
-    assert compared(chimera, numbers(chimera=math.inf)).verdict.kind is VerdictKind.BROKEN
+    assert compared(chimera, numbers(chimera=math.inf)).verdict == VerdictKind.BROKEN
 
 
 @pytest.mark.parametrize(("texts", "donors"), [(0, 1), (17, 1), (1, 17)])

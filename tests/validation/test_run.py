@@ -21,12 +21,11 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.sandbox.process import ProcessLimits
 from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.comparison import ScoreKey, Validation, ValidationBudget
+from organs.registry.validation.comparison import ScoreKey, ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     CatalogScores,
     run_chimera,
-    verdict_report,
 )
 from organs.registry.validation.runtime import (
     Failure,
@@ -40,12 +39,10 @@ from organs.registry.validation.runtime import (
     Window,
 )
 from organs.registry.validation.texts import built_in_texts
-from organs.registry.validation.verdict import TextScores, judge
 from tests.gguf_files import unsigned
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.small_models import block_tensors, ingest_file, small_model
 from tests.validation.changed_models import script
-from tests.validation.scores import windows
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 A, CODE, B, LORA = (
@@ -154,26 +151,6 @@ def test_a_whole_base_that_says_that_it_is_a_shard_runs_without_these_keys(
     with pytest.raises(NoVerdict, match="the base does not run"):
         tried(registry, model, runtime)
     assert runtime.shards == [None]
-
-
-def test_a_row_of_the_report_is_about_the_windows_that_were_compared() -> None:
-    long, short = (windows(20.0, count) for count in (16, 8))
-    base = RuntimeReading(None, (Score("python", long, 16, 4080),))
-    made_ = RuntimeReading(
-        None, (Score("python", tuple(replace(one, nats=0.9 * one.nats) for one in short), 16, 4080),)
-    )
-    texts = (TextScores("python", long[:8], made_.scores[0].windows),)
-    result = Validation(
-        models=("me/a@1", "local/b@1"), verdict=judge(texts),
-        base=base, chimera=made_, control=None, control_remark=None, donors=(), grafted=(),
-        texts=tuple(built_in_texts(("python",))), window_tokens=256, runtime="fixed, 1", seconds=1.0,
-    )  # fmt: skip
-    report = verdict_report(result)
-    (row,) = report.texts
-    perplexities = [reading.scores[0].perplexity for reading in (report.base, report.chimera)]
-    assert None not in perplexities
-    assert row.ratio == pytest.approx((perplexities[1] or 0.0) / (perplexities[0] or 1.0))
-    assert [reading.scores[0].tokens for reading in (report.base, report.chimera)] == [8 * 255] * 2
 
 
 @pytest.mark.parametrize("nats", [1348.8284, math.inf])
