@@ -256,7 +256,7 @@ def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
 def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
     """Return the runtime of the options; None for the default one."""
     from organs.registry.sandbox.process import ProcessLimits, Sandbox
-    from organs.registry.validation.command import CommandRuntime  # loads HTTP, which composing does not need
+    from organs.registry.validation.command import CommandRuntime
 
     if template is not None:
         required = Settings.from_environment(os.environ).requires_sandbox

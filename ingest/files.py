@@ -294,8 +294,9 @@ class Section:
 
 
 class ComposedFile(OpenFile):
-    """A file of `sections` in rising order without overlap, with zeros elsewhere. The sources
-    of the sections are closed by their owner.
+    """A file of `sections` in rising order without overlap, with zeros elsewhere.
+
+    The sources of the sections are closed by their owner.
     """
 
     def __init__(self, path: Path, size_bytes: int, sections: Sequence[Section], sha256: Digest | None = None) -> None:

@@ -177,7 +177,7 @@ class Intake:
     """Number of buffers of 4 MiB that the ingest can use."""
     progress: Progress = no_progress
     stored: OnStored | None = None
-    """Called for each file when it is stored; then shards are stored one at a time."""
+    """Called for each file when it is stored. With it, `ingest_model` stores shards one at a time."""
 
 
 @dataclass(frozen=True, slots=True)

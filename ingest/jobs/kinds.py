@@ -298,7 +298,8 @@ QUICK_LOOK = JobKind("quick-look", VALIDATION, QuickLookRequest, _look, _settle_
 
 VALIDATE = JobKind("validate", VALIDATION, ValidationRequest, _validate, _settle_validation)
 """Takes `chimera`, a name or the digest of a lock; `tokens`, the most of each text; `minutes`, the time for all models;
-and `texts`, names of built-in texts. Returns the verdict with its evidence."""
+and `texts`, names of built-in texts. Returns the verdict with its evidence. It and `QUICK_LOOK` use only the built-in
+runtime and the built-in texts: a request must not choose the program that a server runs."""
 
 
 TENSORS_MAX = 2000

@@ -176,10 +176,11 @@ def fetch_head(connection: Connection, file: FileToFetch) -> tuple[Header, Heade
                 if reply.status != 200:
                     raise BadReply(f"{connection.url} answers with the status {reply.status} instead of a file")
                 beginning = _Beginning("the downloaded file", file.size_bytes, reply.stream(HEADER_CHUNK_BYTES))
-                header = read_header(beginning)
-                return header, HeaderSource(beginning.read_at(0, header.end), file.size_bytes, beginning.name)
-        except BadInput as error:
-            raise BadReply(f"the downloaded file is damaged: {error}") from error
+                try:
+                    header = read_header(beginning)
+                    return header, HeaderSource(beginning.read_at(0, header.end), file.size_bytes, beginning.name)
+                except BadInput as error:  # not a refusal of the registry: `download` raises those
+                    raise BadReply(f"the downloaded file is damaged: {error}") from error
         except BadReply:
             raise
         except Unreachable as error:

@@ -366,7 +366,7 @@ class RemoteRegistry:
             for chunk in reply.stream():
                 data += chunk
                 if len(data) > most_bytes:
-                    raise BadReply(f"{self.url} sent more than {most_bytes:,} bytes instead of {path}")
+                    raise BadReply(f"{self.url} sent more than {most_bytes:,} bytes for {path}")
         return bytes(data)
 
     def lock_files(self, lock: Lock) -> OutputFiles:

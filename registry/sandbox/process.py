@@ -215,7 +215,7 @@ def _orders(
     def texts(paths: Iterable[Path]) -> list[str]:
         return [str(path.absolute()) for path in paths]
 
-    devices = [path for path in sandbox.write if path.is_char_device()]
+    devices = [path for path in sandbox.write if _is_device(path)]
     return {
         "parent": os.getpid(),
         "supervise": supervised,
@@ -239,6 +239,14 @@ def _orders(
         if current_kernel.is_linux
         else None,
     }
+
+
+def _is_device(path: Path) -> bool:
+    """Return whether `path` is a device; False if its folder cannot be searched, which `is_char_device` raises."""
+    try:
+        return path.is_char_device()
+    except OSError:
+        return False
 
 
 class _Pipes:

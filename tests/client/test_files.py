@@ -18,11 +18,11 @@ from organs.registry.client.remote import RemoteRegistry
 from organs.registry.compose.api import Composition
 from organs.registry.compose.lock import Lock
 from organs.registry.digest import digest_of
-from organs.registry.errors import BadReply, NotAssemblable, Unreachable
+from organs.registry.errors import BadName, BadReply, NotAssemblable, Unreachable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import CommandResult, OrganCommand
-from tests.client.scripted_server import Answer, ReceivedRequest, connection_to_script
+from tests.client.scripted_server import Answer, ReceivedRequest, as_problem, connection_to_script
 from tests.related_models import model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, file_bytes, ingest_file
 
@@ -114,6 +114,15 @@ def test_an_invalid_header_is_refused(beginning: bytes) -> None:
     with (
         connection_to_script(lambda _asked: Answer(200, beginning)) as (_, connection),
         pytest.raises(Unreachable),
+    ):
+        file_in_shards(connection, FILE, "cut", 40_000)
+
+
+def test_a_refusal_instead_of_a_header_is_reported_as_it_is() -> None:
+    refusal = BadName("x@0: versions begin at 1")
+    with (
+        connection_to_script(lambda _asked: as_problem(refusal)) as (_, connection),
+        pytest.raises(BadName, match="versions begin at 1"),
     ):
         file_in_shards(connection, FILE, "cut", 40_000)
 

@@ -69,8 +69,8 @@ def token_account(session: Session, token: SentToken, now: datetime) -> KnownTok
     """Return the contributor of a token, or why it is no longer valid; None for an unknown token.
 
     The reason completes a sentence that begins with "this token". It is only returned for the complete token with its
-    secret. A page token ends with its session at the
-    latest. Its scopes are those that the token of the session has, too.
+    secret. A page token ends with its session at the latest. Its scopes are those that the token of the session has,
+    too.
     """
     if not token.is_of_page:
         row = session.execute(_ACCOUNTS.where(Token.public_id == token.public_id)).one_or_none()

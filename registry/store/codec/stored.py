@@ -136,7 +136,7 @@ def pack_head(
         len(name),
     )
     line = _table_line(codec)
-    table = b""
+    table = bytearray()
     for entry in entries:
         sizes = zip(entry.plane_sizes_bytes, entry.plane_is_raw, strict=True)
         table += line.pack(entry.checksum, *(size | (_RAW_BIT if is_raw else 0) for size, is_raw in sizes))
