@@ -39,6 +39,7 @@ from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest, parse_model_na
 from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, SYNONYMS, Query, parse_query
 from organs.registry.transform import PurifyMethod as PurifyMethod
 
+RECIPE_LIMITS = Limits(size_bytes=256 * 1024, depth=16, values=20_000)
 STEPS_MAX = 1000
 """Grafts, adapters or purifications of one recipe; codes that it accepts."""
 CHOICES_MAX = 1000
@@ -479,8 +480,6 @@ def recipe_from_json(text: str) -> Recipe:
         values["metadata"] = {change["key"]: change["value"] for change in values["metadata"]}
     return msgspec.convert(values, prepared(Recipe))
 
-
-RECIPE_LIMITS = Limits(size_bytes=256 * 1024, depth=16, values=20_000)
 
 _SYNONYMS = {
     "title": "name",

@@ -275,12 +275,11 @@ def save_model(namespace: str, name: str) -> str | WebPage:
     if "tags" in typed:
         values["tags"] = [tag for tag in map(str.strip, typed["tags"].split(TAGS_SEPARATOR)) if tag]
     edits, wrong = read_edits(values)
-    requested = parse_model_name(f"{namespace}/{name}")
     with searching() as session:
-        before = published_model(session, model_to_edit(session, requested))
+        before = published_model(session, model_to_edit(session, parse_model_name(f"{namespace}/{name}")))
     if not wrong:
         try:
-            api.change_model(requested, edits)
+            api.change_model(parse_model_name(before.name), edits)  # this version, also if a newer one appears
         except Conflict as error:  # the model would be its own base, which only the registry can check
             wrong.append(("base", sentence_of(error, capital=True)))
     if wrong:
