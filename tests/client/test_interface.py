@@ -47,6 +47,10 @@ class EvenRuntime:
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
+    @staticmethod
+    def is_installed() -> bool:
+        return True
+
     def read(self, request: ScoringRequest, _say: Say) -> RuntimeReading:
         """Score every text with the same perplexity."""
         window = Window(255 * 3.0, 255, "")
