@@ -93,7 +93,7 @@ def pytest_runtest_logfinish() -> None:
 
 def is_used() -> bool:
     """Return whether the registries of this process are on PostgreSQL."""
-    return Settings.in_folder != _in_folder
+    return RUN_VARIABLE in os.environ and Settings.in_folder != _in_folder  # tests in buckets change it too
 
 
 def use_in_process() -> None:
