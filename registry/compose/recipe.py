@@ -554,6 +554,12 @@ def recipe_values(recipe: Recipe) -> dict[str, object]:
     """Return the values of a recipe file, in a fixed order, without default values."""
     # JSON has lists for tuples, and refuses NaN.
     values: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(recipe), allow_nan=False))
+    # msgspec omits the default object, and not an equal text or number that was read.
+    if recipe.encode == ENCODINGS[0]:
+        values.pop("encode", None)
+    for adapter, step in zip(recipe.adapters, values.get("adapters", ()), strict=True):
+        if adapter.scale == 1.0:
+            step.pop("scale", None)
     for step in (*values.get("grafts", ()), *values.get("purify", ())):
         for key in ("blocks", "experts"):
             if key in step:

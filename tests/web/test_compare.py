@@ -9,8 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import update
 
 from organs.registry.amounts import weight_change_text
+from organs.registry.catalog.tables import Lineage
 from organs.registry.entities.base import decode
 from organs.registry.entities.comparison import Comparison
 from organs.registry.local import LocalRegistry
@@ -68,6 +70,14 @@ def test_the_page_without_two_names_offers_related_models(family_client: FlaskCl
     links = shown(family_client, "/compare").links()
     queries = [parse_qs(urlsplit(link).query) for link in links if link.startswith("/compare?first=")]
     assert {"local/base@1", "local/tuned@1"} in [{*query["first"], *query["second"]} for query in queries]
+
+
+def test_a_relation_without_a_measured_change_shows_what_its_likeness_means(
+    family_client: FlaskClient, registry: LocalRegistry
+) -> None:
+    with registry.catalog.writing() as session:
+        session.execute(update(Lineage).values(change=None, score=0.9))
+    assert weight_change_text(None, 0.9) in shown(family_client, "/compare").text
 
 
 def test_the_comparison_has_a_sentence_and_the_change_by_type_and_block(
