@@ -342,7 +342,10 @@ def _measure_missing() -> int:
     if prints_json():
         print_json(report)
     elif not is_quiet():
-        click.echo(f"{report.measured:,} organs measured" if examined else "every organ has all measures")
+        if report.measured:
+            click.echo(f"{report.measured:,} organs measured")
+        elif not report.unreadable:
+            click.echo("every organ has all measures that it can have")
     if report.unreadable:
         print_failure(f"the bytes of {report.unreadable:,} organs cannot be read; run organ verify")
     return CorruptBlob.exit_code if report.unreadable else 0

@@ -22,6 +22,7 @@ from tests.cli.in_process import OrganCommand
 from tests.related_models import ingest_bytes, model_file, related_tensors
 
 DOCS = Path(__file__).resolve().parents[1] / "docs" / "numbers.md"
+ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
 
 
 @pytest.mark.parametrize("one", MEASURES.values(), ids=lambda one: one.name)
@@ -43,6 +44,7 @@ def test_a_measure_is_computed_stored_searchable_described_and_documented(one: M
 def test_organs_of_an_earlier_version_get_the_missing_measure(filled: LocalRegistry) -> None:
     registry = filled
     organ = OrganCommand(registry.settings.home)
+    organ.done("ingest", ZOO / "Zoo-A-2M-v1.0-F16.gguf")  # its norms are too short for a magnitude
     before = {organ.digest: organ for organ in registry.search("type:organ sort:-erank")}
     assert all(organ.effective_rank is not None for organ in before.values())
     with registry.catalog.writing() as session:
@@ -52,7 +54,7 @@ def test_organs_of_an_earlier_version_get_the_missing_measure(filled: LocalRegis
     assert organ.done("measure", "--missing").out.endswith(" organs measured\n")
     after = {organ.digest: organ for organ in registry.search("type:organ sort:-erank")}
     assert after == before
-    assert organ.done("measure", "--missing").out == "every organ has all measures\n"
+    assert organ.done("measure", "--missing").out == "every organ has all measures that it can have\n"
     assert organ("measure", "--missing", "x.gguf").status == 2
 
 

@@ -478,18 +478,22 @@ def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
             session.execute(unknown.values(nonfinite=count))
 
 
-def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
+def record_measures(session: Session, measured: Mapping[int, Measured]) -> set[int]:
     """Write the measures of organs, by id, where they are missing, and copy them to the placements of these organs.
+
+    Return the ids of the organs that got a value.
 
     Measures that have a value stay unchanged. An organ and its placements always have the same measures, because both
     are written in one transaction. Executes one UPDATE per table for each missing measure.
     """
     missing: dict[str, list[dict[str, object]]] = {}
+    changed = set()
     for row in scalars_among(session, select(MeasurementRow), MeasurementRow.organ_id, measured):
         for measure in MEASURES.values():
             value = getattr(measured[row.organ_id], measure.name)
             if measure.method == row.method and value is not None and getattr(row, measure.name) is None:
                 missing.setdefault(measure.name, []).append({"of_organ": row.organ_id, "value": value})
+                changed.add(row.organ_id)
     connection = session.connection()  # a session accepts a list of parameters only for an update by primary key
     for name, values in missing.items():
         for table in (MeasurementRow, Placement, Expert):
@@ -497,14 +501,18 @@ def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
             if table is MeasurementRow:
                 statement = statement.where(MeasurementRow.method == MEASURES[name].method)
             connection.execute(statement.values({name: bindparam("value")}), values)
+    return changed
 
 
-def replace_fingerprints(session: Session, measured: Mapping[int, Measured]) -> None:
-    """Write the fingerprints of organs, by id, whose present one is coarse."""
+def replace_fingerprints(session: Session, measured: Mapping[int, Measured]) -> set[int]:
+    """Write the fingerprints of organs, by id, whose present one is coarse. Return the ids of these organs."""
     coarse = select(Fingerprint.organ_id).where(is_coarse())
+    changed = set()
     for organ_id in list(scalars_among(session, coarse, Fingerprint.organ_id, measured)):
         if (fingerprint := measured[organ_id].fingerprint) is not None:
             session.execute(update(Fingerprint).where(Fingerprint.organ_id == organ_id).values(values=fingerprint))
+            changed.add(organ_id)
+    return changed
 
 
 def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> None:
