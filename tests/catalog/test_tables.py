@@ -33,6 +33,7 @@ from organs.registry.catalog.tables import (
     OrganRow,
     Placement,
     SubmissionRow,
+    Texts,
     UploadRow,
     VerdictRow,
 )
@@ -391,7 +392,9 @@ REFUSED = r"cannot store|datatype mismatch|invalid (input|byte)|out of range|but
 @pytest.mark.parametrize(
     "column",
     [
-        pytest.param(column, id=str(column), marks=pytest.mark.sqlite if isinstance(column.type, String) else ())
+        pytest.param(
+            column, id=str(column), marks=pytest.mark.sqlite if isinstance(column.type, String | Texts) else ()
+        )
         for column in COLUMNS
     ],
 )
