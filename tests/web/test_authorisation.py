@@ -38,6 +38,7 @@ from tests.web.authorisation import (
     OTHERWISE_LOCALLY,
     Group,
     Outcome,
+    Uncounted,
     rows,
 )
 from tests.web.good_requests import BODIES, OTHERWISE, READING, arguments, sent
@@ -52,16 +53,6 @@ READING_BY_POST = {
 
 FEW = ("nobody", "reader", "owner", "other", "admin")
 """Who is asked where all get the same."""
-
-
-class Uncounted:
-    """Counts that stay 0: rates are tested elsewhere."""
-
-    def add(self, key: str, seconds: int, amount: int) -> int:
-        return 0
-
-    def count(self, key: str) -> tuple[int, float]:
-        return 0, 0.0
 
 
 """What the applications have counted for the rates of requests."""

@@ -43,6 +43,7 @@ from tests.search.test_query_plans import spoken
 from tests.submissions import process_and_read, submit_model, whole_file
 from tests.web import owned_catalog as ada
 from tests.web.accounts import new_token
+from tests.web.authorisation import Uncounted
 from tests.web.good_requests import BODIES as GOOD_BODIES
 from tests.web.good_requests import header_digest
 from tests.web.owned_catalog import fill_owned_catalog
@@ -122,7 +123,7 @@ class Twins:
 
 
 def _application(registry: LocalRegistry) -> Flask:
-    app = create_app(registry)
+    app = create_app(registry, counts=Uncounted())
     del app.extensions[COUNTING_KEY]
     return app
 
