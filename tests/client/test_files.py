@@ -213,14 +213,14 @@ def test_each_organ_of_a_lock_is_resumed_where_it_was_cut_and_is_checked(
 
     come: list[int] = []
     with connection_to_script(script) as (_, connection):
-        asked = file_at(connection, lock, data)
-        (digest,) = asked.place([out / "x.gguf"], come.append)
+        fetched = file_at(connection, lock, data)
+        (digest,) = fetched.place([out / "x.gguf"], come.append)
         assert (out / "x.gguf").read_bytes() == data
         assert (digest, sum(come)) == (digest_of(data), len(data))
         assert sent == sum(one.spec.size_bytes for one in lock.tensors)
         broken = True
         with pytest.raises(BadReply, match="other bytes than were promised"):
-            asked.place([out / "y.gguf"])
+            fetched.place([out / "y.gguf"])
     assert left(out) == ["x.gguf"]
 
 
@@ -237,19 +237,19 @@ def test_files_of_an_earlier_attempt_at_a_lock_are_continued_or_discarded(
         return Answer(200, organ) if answered <= 5 or answered > 5 + TRIES else Answer(200, b"", promised=len(organ))
 
     with connection_to_script(script) as (_, connection):
-        asked = file_at(connection, lock, data)
+        fetched = file_at(connection, lock, data)
         with pytest.raises(Unreachable):
-            asked.place([out / "x.gguf"])
+            fetched.place([out / "x.gguf"])
         (begun,) = out.iterdir()
         assert data.startswith(begun.read_bytes())
         before = answered
-        asked.place([out / "x.gguf"])
+        fetched.place([out / "x.gguf"])
         assert answered - before == len(lock.tensors) - 5
         assert (out / "x.gguf").read_bytes() == data
         (out / "x.gguf").rename(begun)
         begun.write_bytes(b"\1" * 1000)
         answered = 99
-        asked.place([out / "x.gguf"])
+        fetched.place([out / "x.gguf"])
     assert (out / "x.gguf").read_bytes() == data
     assert left(out) == ["x.gguf"]
 

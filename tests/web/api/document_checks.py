@@ -22,18 +22,18 @@ def faults(document: dict[str, Any], schema: str, value: Any) -> list[str]:
     return [f"{'/'.join(map(str, one.path))}: {one.message[:300]}" for one in validator.iter_errors(value)]
 
 
-def assert_as_described(document: dict[str, Any], told: Operation, answer: TestResponse) -> Any:
+def assert_as_described(document: dict[str, Any], operation: Operation, answer: TestResponse) -> Any:
     """Status, type, headers and shape of an answer are those of its operation; gives what it holds."""
-    described = document["paths"][told.path][told.method]["responses"]
-    assert str(answer.status_code) in described, (told.name, answer.status_code, answer.text[:300])
-    is_answer = answer.status_code == told.status
+    responses = document["paths"][operation.path][operation.method]["responses"]
+    assert str(answer.status_code) in responses, (operation.name, answer.status_code, answer.text[:300])
+    is_answer = answer.status_code == operation.status
     assert answer.mimetype == ("application/json" if is_answer else MEDIA_TYPE)
     value = json.loads(answer.text, parse_constant=lambda name: math.nan)
-    schema = told.answer if is_answer else "Problem"
-    assert faults(document, schema, value) == [], told.name
-    if answer.status_code == told.status:
-        for header in described[str(told.status)].get("headers", {}):
-            assert header in answer.headers or header == "Link", (told.name, header)
+    schema = operation.answer if is_answer else "Problem"
+    assert faults(document, schema, value) == [], operation.name
+    if answer.status_code == operation.status:
+        for header in responses[str(operation.status)].get("headers", {}):
+            assert header in answer.headers or header == "Link", (operation.name, header)
     return value
 
 

@@ -95,28 +95,30 @@ def _records(schema: Any) -> Iterable[dict[str, Any]]:
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize("told", operations().values(), ids=lambda told: told.name)
+@pytest.mark.parametrize("operation", operations().values(), ids=lambda operation: operation.name)
 def test_the_answer_to_every_example_is_as_described(
-    request: pytest.FixtureRequest, document: dict[str, Any], told: Operation
+    request: pytest.FixtureRequest, document: dict[str, Any], operation: Operation
 ) -> None:
-    is_of_jobs = told.group == "Jobs"  # which a server that only reads does not show
-    name = "writing_zoo" if told.scope or is_of_jobs else "zoo"
-    answer = send_example(request.getfixturevalue("administered_zoo" if told.scope == "admin" else name), told)
-    assert answer.status_code == told.status, answer.text[:300]
-    value = assert_as_described(document, told, answer)
-    if told.is_list:
-        if told.name == "model_families":
+    is_of_jobs = operation.group == "Jobs"  # which a server that only reads does not show
+    name = "writing_zoo" if operation.scope or is_of_jobs else "zoo"
+    answer = send_example(
+        request.getfixturevalue("administered_zoo" if operation.scope == "admin" else name), operation
+    )
+    assert answer.status_code == operation.status, answer.text[:300]
+    value = assert_as_described(document, operation, answer)
+    if operation.is_list:
+        if operation.name == "model_families":
             return  # the zoo is one family
         assert value["next"] is not None, "the example shows a next page"
         assert 'rel="next"' in answer.headers["Link"]
 
 
-@pytest.mark.parametrize("told", operations().values(), ids=lambda told: told.name)
-def test_the_example_answer_in_the_document_is_as_described(told: Operation) -> None:
-    if told.answer == "Document":
-        assert told.name not in example_answers()
+@pytest.mark.parametrize("operation", operations().values(), ids=lambda operation: operation.name)
+def test_the_example_answer_in_the_document_is_as_described(operation: Operation) -> None:
+    if operation.answer == "Document":
+        assert operation.name not in example_answers()
     else:
-        assert faults(make_document("1"), told.answer, example_answers()[told.name]) == []
+        assert faults(make_document("1"), operation.answer, example_answers()[operation.name]) == []
 
 
 def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient, document: dict[str, Any]) -> None:
@@ -162,15 +164,15 @@ def test_an_empty_registry_is_as_described(registry: LocalRegistry, document: di
 
 def _assert_all_as_described(client: FlaskClient, document: dict[str, Any]) -> None:
     """Ask for everything that lists lead to."""
-    told = operations()
+    by_name = operations()
 
     def ask(operation: str, /, **more: str) -> Any:
-        path = told[operation].path
+        path = by_name[operation].path
         parts = {key: value for key, value in more.items() if f"{{{key}}}" in path}
         query = {key: value for key, value in more.items() if key not in parts}
         answer = client.get(path.format(**parts), query_string=query)
         assert answer.status_code == 200, (operation, more, answer.text[:300])
-        return assert_as_described(document, told[operation], answer)
+        return assert_as_described(document, by_name[operation], answer)
 
     for name in ("root", "facets", "report"):
         ask(name)
@@ -204,17 +206,19 @@ def test_every_command_in_the_documentation_succeeds(zoo: FlaskClient) -> None:
             assert answer.status_code == 200, match[0]
 
 
-WRITES = [told for told in operations().values() if told.writes]
+WRITES = [operation for operation in operations().values() if operation.writes]
 
 
-@pytest.mark.parametrize("told", WRITES, ids=lambda told: told.name)
-def test_every_write_is_refused_without_a_token(zoo: FlaskClient, document: dict[str, Any], told: Operation) -> None:
-    answer = send_example(zoo, told, is_allowed=False)
+@pytest.mark.parametrize("operation", WRITES, ids=lambda operation: operation.name)
+def test_every_write_is_refused_without_a_token(
+    zoo: FlaskClient, document: dict[str, Any], operation: Operation
+) -> None:
+    answer = send_example(zoo, operation, is_allowed=False)
     assert answer.status_code == 401
-    assert "account" in assert_as_described(document, told, answer)["detail"]
-    described = document["paths"][told.path][told.method]
+    assert "account" in assert_as_described(document, operation, answer)["detail"]
+    described = document["paths"][operation.path][operation.method]
     assert {"401", "403"} <= described["responses"].keys()
-    assert described["security"] == [{"token": [told.scope]}]
+    assert described["security"] == [{"token": [operation.scope]}]
 
 
 def test_the_reference_shows_every_operation(zoo: FlaskClient, document: dict[str, Any]) -> None:
