@@ -29,7 +29,10 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
         errors.Incomplete,
         "organ ingest adds the missing shards; organ admin remove MODEL --reason TEXT -y removes the model",
     ),
-    (errors.NothingRegistered, "nothing is registered yet; try: organ ingest FILE.gguf"),
+    (
+        errors.NothingRegistered,
+        "nothing is registered yet; try: organ ingest FILE.gguf, or organ push FILE.gguf to a remote registry",
+    ),
     (errors.NoSuchJob, "try: organ jobs"),
     (errors.NoSuchRun, "try: organ fleet run PLAN"),
     (errors.NoSuchContributor, "try: organ contributor list"),

@@ -32,7 +32,7 @@ Named = Callable[[str], None]
 """Called with the name of each model before its header is read."""
 
 
-class LocalFile(Entity, frozen=True, kw_only=True):
+class LocalFile(Entity):
     """A copy of a model in the folder of a tool, or in a folder that a person named."""
 
     tool: str
@@ -44,7 +44,7 @@ class LocalFile(Entity, frozen=True, kw_only=True):
     """Whether it takes no room, because another copy has the same bytes on the disk."""
 
 
-class LocalModel(Entity, frozen=True, kw_only=True):
+class LocalModel(Entity):
     """A model file, or the shards of one, with all of its copies."""
 
     name: str
@@ -62,14 +62,14 @@ class LocalModel(Entity, frozen=True, kw_only=True):
     """Bytes of tensors that no model before it has; None unless all bytes were read."""
 
 
-class ScannedModel(Entity, frozen=True, kw_only=True):
+class ScannedModel(Entity):
     """A model with all its quantisations."""
 
     name: str
     variants: tuple[LocalModel, ...]
 
 
-class LocalFamily(Entity, frozen=True, kw_only=True):
+class LocalFamily(Entity):
     """Models that name each other, or the same base, in their headers."""
 
     name: str
@@ -78,7 +78,7 @@ class LocalFamily(Entity, frozen=True, kw_only=True):
     size_bytes: int
 
 
-class Inventory(Entity, frozen=True, kw_only=True):
+class Inventory(Entity):
     """All models that were found, and how many bytes they have."""
 
     families: tuple[LocalFamily, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from organs.registry import notebook
 from organs.registry.amounts import count_text, size_text, theta_text, weight_change_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.chimeras import chimera_of
+from organs.registry.catalog.queries.chimeras import chimera_of, stored_origins
 from organs.registry.catalog.queries.model_contents import (
     count_experts,
     dtype_counts,
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.recipe import Recipe
 
 
-class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
+class RegisteredModel(Model, dict=True):
     """A model with its organs, in its state at the time of the request."""
 
     organs: Annotated[tuple[PlacedOrgan, ...], Meta(max_length=ITEMS_MAX)]
@@ -121,7 +120,7 @@ class RegisteredModel(Model, frozen=True, kw_only=True, dict=True):
         )
 
 
-class ModelDetails(RegisteredModel, frozen=True, kw_only=True, dict=True):
+class ModelDetails(RegisteredModel, dict=True):
     """A model with its organs and its other versions; with its chimera if it was composed."""
 
     versions: Annotated[tuple[ModelVersion, ...], Meta(max_length=ITEMS_MAX)]
@@ -144,7 +143,7 @@ def model_page(session: Session, row: tables.ModelRow, *, shows_storage: bool = 
     if chimera is not None:
         composed = Composed(
             lock_id=Digest(chimera.lock_id),
-            parents=tuple(json.loads(chimera.origins)["parents"]),
+            parents=stored_origins(chimera).parents,
             recipe=recipe_file(recipe_from_json(chimera.recipe)),
         )
     return entity_of(

@@ -174,7 +174,7 @@ def _read_file_name(name: str) -> str:
     return name
 
 
-class _SubmittedFile(SubmissionFile, frozen=True, kw_only=True):
+class _SubmittedFile(SubmissionFile):
     """A file of a submission with the checks of its values."""
 
     name: Annotated[str, Parse(_read_file_name)]
@@ -195,7 +195,7 @@ class _SubmittedFile(SubmissionFile, frozen=True, kw_only=True):
                 position = piece.offset + piece.size_bytes
 
 
-class _SubmittedModel(SubmissionRequest, frozen=True, kw_only=True):
+class _SubmittedModel(SubmissionRequest):
     """A submission with the checks of its values."""
 
     files: Annotated[tuple[_SubmittedFile, ...], Meta(min_length=1, max_length=SUBMISSION_FILES_MAX)]

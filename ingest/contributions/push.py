@@ -288,11 +288,11 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     return name
 
 
-class _RegisteredFile(Entity, frozen=True, kw_only=True):
+class _RegisteredFile(Entity):
     sha256: Digest
 
 
-class _RegisteredFiles(Entity, frozen=True, kw_only=True):
+class _RegisteredFiles(Entity):
     """The fields of a registered model that identify its files."""
 
     name: ModelText

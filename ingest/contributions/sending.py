@@ -66,7 +66,7 @@ class CutFile:
         return self.file.header.file_size_bytes
 
 
-class HashedFile(Entity, frozen=True, kw_only=True):
+class HashedFile(Entity):
     """A file whose digests are remembered."""
 
     identity: FileIdentity
@@ -74,7 +74,7 @@ class HashedFile(Entity, frozen=True, kw_only=True):
     pieces: tuple[FilePiece, ...]
 
 
-class SentSubmission(Entity, frozen=True, kw_only=True):
+class SentSubmission(Entity):
     """A submission that may be open."""
 
     submission: Count

@@ -99,7 +99,7 @@ from organs.registry.relatives.resolve import declared_parents, stated_relation
 from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
 
 
-class Statements(Entity, frozen=True, kw_only=True):
+class Statements(Entity):
     """The column `metadata_given` of a submission."""
 
     stated: SubmissionMetadata = field(default=SubmissionMetadata(), name="given")

@@ -411,7 +411,7 @@ RETRY_AFTER = timedelta(hours=1)
 """The time after a failed or cancelled repack in which runners add none."""
 
 
-class RepackRequest(RequestBody, frozen=True, kw_only=True):
+class RepackRequest(RequestBody):
     """The arguments of a repack: none."""
 
 

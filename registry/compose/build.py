@@ -56,10 +56,10 @@ from organs.registry.catalog.vocabulary import Action
 from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
 from organs.registry.compose.parents import Part, parts_of
 from organs.registry.compose.plan import (
-    Origins,
     Plan,
     PlannedComputation,
     chimera_name,
+    origins_of,
 )
 from organs.registry.compose.recipe import recipe_to_json
 from organs.registry.compose.screen import screened
@@ -515,7 +515,7 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
         recipe=recipe_to_json(plan.recipe),
         findings=encode([finding for finding in plan.findings if finding.code not in PLAN_CODES]).decode(),
         screen=encode(screen).decode(),
-        origins=encode(Origins.of_plan(plan)).decode(),
+        origins=encode(origins_of(plan)).decode(),
         parents=tuple(parents),
         computations=tuple(
             ComputationRecord(

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
-from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents
+from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents, stored_origins
 from organs.registry.catalog.queries.model_contents import files_of, metadata_of, metadata_of_models, placements_of
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.rows import entity_of
@@ -26,7 +26,7 @@ from organs.registry.compose.licenses import (
     is_license_in_file,
 )
 from organs.registry.compose.metadata import LICENSE_KEY
-from organs.registry.compose.plan import Origins, summarize_changes
+from organs.registry.compose.plan import summarize_changes
 from organs.registry.compose.recipe import recipe_file, recipe_from_json, recipe_python, recipe_yaml, with_versions
 from organs.registry.entities import model as model_entities
 from organs.registry.entities.base import ITEMS_MAX, Digest, prepared
@@ -37,11 +37,11 @@ from organs.registry.entities.chimera import (
     ComputedOrgan,
     DerivedModel,
     GraftedPart,
+    Origins,
 )
 from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
 from organs.registry.entities.gain import Gain, Leaderboard
 from organs.registry.entities.plan import (
-    ADAPTER,
     GIVERS_SEPARATOR,
     GRAFTED,
     GraftedExperts,
@@ -69,7 +69,7 @@ def chimera_page(
     gains, blocks = chimera_rows.gains_of_chimeras(session, ids), chimera_rows.blocks_of_models(session, ids)
     items = []
     for model, row in rows:
-        origins, verdict = origins_of(row), verdicts.get(model.id)
+        origins, verdict = stored_origins(row), verdicts.get(model.id)
         look = chimera_rows.parsed_quick_look(row.quick_look)
         ancestors = withdrawn.get(model.id, ())
         items.append(
@@ -110,7 +110,7 @@ def leaderboard(
 
 def _recipe_of(row: ChimeraRow) -> RecipeFile:
     """Return the recipe of a chimera with the versions of its parents."""
-    return recipe_file(with_versions(recipe_from_json(row.recipe), origins_of(row).parents))
+    return recipe_file(with_versions(recipe_from_json(row.recipe), stored_origins(row).parents))
 
 
 def chimera_by_lock(session: Session, prefix: str) -> Chimera:
@@ -135,7 +135,7 @@ def chimera_of_model(session: Session, model: ModelRow) -> Chimera | None:
     licenses = {parent.full_name: parent.license for parent, _ in recorded_parents(session, model.id)}
     parents = tuple(
         ParentModel(model=label, license=licenses.get(label), acts=acts)
-        for label, acts in origins_of(row).acts().items()
+        for label, acts in stored_origins(row).acts().items()
     )
     parts = _parts(session, model, row)
     # The findings about yanked and removed models are those of now.
@@ -178,30 +178,14 @@ def chimera_of_model(session: Session, model: ModelRow) -> Chimera | None:
     return msgspec.structs.replace(chimera, card=_card(session, model, [(file.name, file)], chimera))
 
 
-def origins_of(row: ChimeraRow) -> Origins:
-    """Return the stored origins.
-
-    Chimeras of earlier versions of this program do not record which adapters were merged into a tensor. For them it is
-    all parents that gave no organs.
-    """
-    origins = msgspec.json.decode(row.origins, type=prepared(Origins))
-    merged = [name for name, (_, *acts) in origins.parts.items() if ADAPTER in acts]
-    if origins.adapters or not merged:
-        return origins
-    gave = {0, *(int(number) for number, *_ in origins.parts.values())}
-    gave.update(number for grafts in origins.experts.values() for number, _ in grafts)
-    adapters = tuple(number for number in range(len(origins.parents)) if number not in gave)
-    return msgspec.structs.replace(origins, adapters=dict.fromkeys(merged, adapters))
-
-
 def _grafted_parts(origins: Origins) -> tuple[GraftedPart, ...]:
     """Return the parts that differ from the base, by model and type."""
     blocks: dict[tuple[int, str], set[int | None]] = {}
-    for name, (number, *acts) in origins.parts.items():
+    for name, (number, acts) in origins.by_tensor().items():
         place, adapters = place_of(name), origins.adapters.get(name, ())
         givers = {*adapters, *(parent for parent, _ in origins.experts.get(name, ()))}
         if not adapters or GRAFTED in acts:
-            givers.add(int(number))
+            givers.add(number)
         for parent in givers:
             blocks.setdefault((parent, place.type.value), set()).add(place.block)
     return tuple(
@@ -236,15 +220,16 @@ def stored_license(session: Session, model: ModelRow) -> str | None:
 
 def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart, ...]:
     """Return the organs that are not the base's own. The base's organs are left out if the base is not visible."""
-    origins = origins_of(row)
+    origins = stored_origins(row)
     rows = placements_of(session, row.base_model_id) if models_by_id(session, [row.base_model_id]) else ()
     of_base = {placement.name: placement for placement, *_ in rows}
+    changed = origins.by_tensor()
     parts = []
     for placement, _, digest, _ in placements_of(session, model.id):
         name = placement.name
-        if name not in origins.parts:
+        if name not in changed:
             continue
-        number, *acts = origins.parts[name]
+        number, acts = changed[name]
         before = of_base.get(name)
         parts.append(
             PlanPart(
@@ -253,8 +238,8 @@ def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart
                 tower=placement.tower,
                 block=placement.block,
                 slot=placement.slot,
-                model=origins.parents[int(number)],
-                acts=tuple(map(str, acts)),
+                model=origins.parents[number],
+                acts=acts,
                 dtype_before=(before or placement).dtype,
                 dtype=placement.dtype,
                 theta_before=None if before is None else before.theta,

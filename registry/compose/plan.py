@@ -9,8 +9,6 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
-import msgspec
-
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.compose.lock import Lock, LockedTensor, locked_header
 from organs.registry.compose.parents import (
@@ -20,12 +18,9 @@ from organs.registry.compose.parents import (
 )
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.base import Entity, Text
+from organs.registry.entities.chimera import Origins
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import (
-    ACTS,
-    ADAPTER,
-    GRAFTED,
     GraftedExperts,
     ParentModel,
     PlanChange,
@@ -230,59 +225,32 @@ class Plan:
         return locked_header(self.base.header, self.base.source, lock)
 
 
-class Origins(Entity, frozen=True, kw_only=True, omit_defaults=True):
-    """The stored origins of a chimera's tensors."""
+def origins_of(plan: Plan) -> Origins:
+    """Return the origins of all tensors that are not the base's own.
 
-    parents: tuple[Text, ...]
-    """The labels of the parents, the base first."""
-    parts: dict[Text, tuple[int | Text, ...]]
-    """For each tensor: the number of the parent, then the acts."""
-    adapters: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
-    """For tensors with merged adapters: the numbers of the adapters."""
-    experts: dict[Text, tuple[tuple[int, tuple[int, ...]], ...]] = msgspec.field(default_factory=dict)
-    """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
-    purified_experts: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
-
-    @classmethod
-    def of_plan(cls, plan: Plan) -> Origins:
-        """Return the origins of all tensors that are not the base's own.
-
-        The parent of a part is that of its organ, or of the source of its computation.
-        """
-        numbers = {parent.label: number for number, parent in enumerate(plan.parents)}
-        changed = {part.before.name: part for part in plan.parts if part.acts}
-        return cls(
-            parents=tuple(parent.label for parent in plan.parents),
-            parts={
-                name: (numbers[part.origin.label] if part.origin else 0, *part.acts) for name, part in changed.items()
-            },
-            adapters={
-                name: tuple(numbers[adapter.label] for adapter in part.adapters)
-                for name, part in changed.items()
-                if part.adapters
-            },
-            experts={
-                name: tuple((numbers[graft.donor.label], graft.experts) for graft in part.expert_grafts)
-                for name, part in changed.items()
-                if part.expert_grafts
-            },
-            purified_experts={
-                name: computation.purified_experts
-                for name, computation in plan.computations.items()
-                if computation.purified_experts
-            },
-        )
-
-    def acts(self) -> dict[str, tuple[str, ...]]:
-        """Return by which acts the chimera uses each parent. An adapter is a parent of its own."""
-        acts: dict[str, set[str]] = {label: set() for label in self.parents}
-        for number, *done in self.parts.values():
-            acts[self.parents[int(number)]].update(set(map(str, done)) - {ADAPTER})
-        for number, _ in (graft for grafts in self.experts.values() for graft in grafts):
-            acts[self.parents[number]].add(GRAFTED)
-        for number in (number for numbers in self.adapters.values() for number in numbers):
-            acts[self.parents[number]].add(ADAPTER)
-        return {label: tuple(act for act in ACTS if act in done) for label, done in acts.items()}
+    The parent of a part is that of its organ, or of the source of its computation.
+    """
+    numbers = {parent.label: number for number, parent in enumerate(plan.parents)}
+    changed = {part.before.name: part for part in plan.parts if part.acts}
+    return Origins(
+        parents=tuple(parent.label for parent in plan.parents),
+        parts={name: (numbers[part.origin.label] if part.origin else 0, *part.acts) for name, part in changed.items()},
+        adapters={
+            name: tuple(numbers[adapter.label] for adapter in part.adapters)
+            for name, part in changed.items()
+            if part.adapters
+        },
+        experts={
+            name: tuple((numbers[graft.donor.label], graft.experts) for graft in part.expert_grafts)
+            for name, part in changed.items()
+            if part.expert_grafts
+        },
+        purified_experts={
+            name: computation.purified_experts
+            for name, computation in plan.computations.items()
+            if computation.purified_experts
+        },
+    )
 
 
 def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = LOCAL) -> PlannedRecipe:
@@ -292,7 +260,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
     """
     every = [plan_part(part, plan.base) for part in plan.parts]
     changed = [part for part in every if part.acts]
-    header, acts = plan.base.header, Origins.of_plan(plan).acts()
+    header, acts = plan.base.header, origins_of(plan).acts()
     base_size_bytes = header.data_offset + sum(padded(part.size_bytes, header.alignment) for part in plan.base.parts)
     return PlannedRecipe(
         can_be_made=plan.can_be_made,

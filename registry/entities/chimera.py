@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from organs.registry.entities.base import (
@@ -26,8 +27,48 @@ from organs.registry.entities.finding import Findings
 from organs.registry.entities.gain import Gain
 from organs.registry.entities.model import ModelFile
 from organs.registry.entities.organ import MadeOrgan
-from organs.registry.entities.plan import Block, ParentModel, PlanChange, PlannedRecipe, PlanPart, RecipeFile, Screen
+from organs.registry.entities.plan import (
+    ACTS,
+    ADAPTER,
+    GRAFTED,
+    Block,
+    ParentModel,
+    PlanChange,
+    PlannedRecipe,
+    PlanPart,
+    RecipeFile,
+    Screen,
+)
 from organs.registry.entities.validation import QuickLook, Verdict
+
+
+class Origins(Entity, omit_defaults=True):
+    """Where the tensors of a chimera come from, as the catalog stores it. Numbers are places in `parents`."""
+
+    parents: Texts
+    """The labels of the parents, the base first."""
+    parts: dict[Text, tuple[int | Text, ...]]
+    """For each tensor that is not the base's own: the number of the parent, then the acts."""
+    adapters: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    """For tensors with merged adapters: the numbers of the adapters."""
+    experts: dict[Text, tuple[tuple[int, tuple[int, ...]], ...]] = msgspec.field(default_factory=dict)
+    """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
+    purified_experts: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
+
+    def by_tensor(self) -> dict[str, tuple[int, tuple[str, ...]]]:
+        """Return the number of the parent and the acts of each tensor that is not the base's own."""
+        return {name: (int(number), tuple(map(str, acts))) for name, (number, *acts) in self.parts.items()}
+
+    def acts(self) -> dict[str, tuple[str, ...]]:
+        """Return by which acts the chimera uses each parent. An adapter is a parent of its own."""
+        acts: dict[str, set[str]] = {label: set() for label in self.parents}
+        for number, done in self.by_tensor().values():
+            acts[self.parents[number]].update(set(done) - {ADAPTER})
+        for number, _ in (graft for grafts in self.experts.values() for graft in grafts):
+            acts[self.parents[number]].add(GRAFTED)
+        for number in (number for numbers in self.adapters.values() for number in numbers):
+            acts[self.parents[number]].add(ADAPTER)
+        return {label: tuple(act for act in ACTS if act in done) for label, done in acts.items()}
 
 
 class GraftedPart(Entity):

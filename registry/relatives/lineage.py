@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text, percent_text, weight_change
-from organs.registry.catalog.queries.chimeras import chimera_of, withdrawn_ancestors
+from organs.registry.catalog.queries.chimeras import chimera_of, stored_origins, withdrawn_ancestors
 from organs.registry.catalog.queries.model_names import withdrawn_models
 from organs.registry.catalog.queries.relatives import (
     Edge,
@@ -228,7 +227,7 @@ def _withdrawn_origins(
     A chimera's record still names a parent that was removed.
     """
     chimera = chimera_of(session, model.id)
-    composed = [] if chimera is None else json.loads(chimera.origins)["parents"]
+    composed = () if chimera is None else stored_origins(chimera).parents
     parents = [edge.parent_model_id or 0 for edge in edges if _direction(edge, model) == "parent"]
     names = dict.fromkeys([*composed, *(others[parent].full_name for parent in parents if parent in others)])
     return withdrawn_findings(session, names, dict.fromkeys([model.id, *parents]))

@@ -6,7 +6,6 @@ other donor and nothing was purified: otherwise the effects of the parts were no
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,12 @@ from sqlalchemy import ColumnElement, Select, func, select, true, tuple_, union_
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
-from organs.registry.catalog.queries.chimeras import gains_of_chimeras, strongest_verdicts, withdrawn_ancestors
+from organs.registry.catalog.queries.chimeras import (
+    gains_of_chimeras,
+    stored_origins,
+    strongest_verdicts,
+    withdrawn_ancestors,
+)
 from organs.registry.catalog.queries.relatives import changes_from, likenesses
 from organs.registry.catalog.rows import batches, entity_of, first
 from organs.registry.catalog.tables import ChimeraRow, GainOrgan, GainRow, Lineage, ModelRow
@@ -216,7 +220,7 @@ def _measured_grafts(
                 chimera=models[model_id].full_name,
                 lock_id=Digest(chimera.lock_id),
                 base=models[largest.base_model_id].full_name,
-                donors=tuple(json.loads(chimera.origins)["parents"][1:]),
+                donors=stored_origins(chimera).parents[1:],
                 grafted=largest.grafted,
                 likeness=alike[largest.base_model_id].get(donor),
                 change=changes[largest.base_model_id].get(donor),

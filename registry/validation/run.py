@@ -22,7 +22,7 @@ from organs.registry.assembly import (
     stored_header,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look, stored_score
+from organs.registry.catalog.queries.chimeras import chimera_of, stored_origins, stored_quick_look, stored_score
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_names import is_digest, model_by_digest, model_by_name
 from organs.registry.catalog.register.chimeras import (
@@ -33,7 +33,6 @@ from organs.registry.catalog.register.chimeras import (
 )
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.compose.chimeras import origins_of
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import GRAFTED
@@ -205,15 +204,15 @@ def _trial(session: Session, name: str) -> _RegisteredTrial:
     base = session.get(ModelRow, chimera.base_model_id)
     if base is None or base.state not in REACHABLE_STATES:
         raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
-    origins = origins_of(chimera)
+    origins = stored_origins(chimera)
     grafted: list[str] = []
-    for tensor, (_, *acts) in origins.parts.items():
+    for tensor, (_, acts) in origins.by_tensor().items():
         if tensor in origins.experts:
             numbers = (number for _, numbers in origins.experts[tensor] for number in numbers)
             grafted += [expert_name(tensor, number) for number in numbers]
         elif GRAFTED in acts:
             grafted.append(tensor)
-    counts = Counter(int(number) for number, *_ in origins.parts.values() if number)
+    counts = Counter(number for number, _ in origins.by_tensor().values() if number)
     counts.update(number for grafts in origins.experts.values() for number, _ in grafts[1:])
     donors = []
     for number, _ in counts.most_common():

@@ -40,7 +40,7 @@ PROMPT = "The file is opened for reading, and "
 QUESTION = "What is a file?"
 
 
-class OrderedText(Entity, frozen=True, kw_only=True):
+class OrderedText(Entity):
     """A text, and its windows to score, by their ranks."""
 
     text: str
@@ -53,7 +53,7 @@ class OrderedText(Entity, frozen=True, kw_only=True):
     """The ranks of the windows that the reference scores."""
 
 
-class Order(Entity, frozen=True, kw_only=True):
+class Order(Entity):
     """What the program is to do."""
 
     model: str
@@ -77,7 +77,7 @@ Ranked = tuple[Count, Count, float | None, Annotated[int, Meta(ge=1, le=1 << 31)
 tokens, their digest, the divergence from the reference and the tokens with the same top, if it scored the window."""
 
 
-class Line(Entity, frozen=True, kw_only=True, omit_defaults=True):
+class Line(Entity, omit_defaults=True):
     """What the program has done. The parent ignores lines that are none of these."""
 
     say: str = ""

@@ -146,7 +146,9 @@ def test_all_missing_models_are_named_together_with_a_hint_for_an_empty_registry
     assert hint.strip() == "try: organ models"
     empty = OrganCommand(tmp_path / "empty")
     for arguments in (("compose", parents.recipe(text)), ("show", "zz1")):
-        assert empty(*arguments).err.splitlines()[1].strip() == "nothing is registered yet; try: organ ingest FILE.gguf"
+        assert empty(*arguments).err.splitlines()[1].strip() == (
+            "nothing is registered yet; try: organ ingest FILE.gguf, or organ push FILE.gguf to a remote registry"
+        )
 
 
 @pytest.mark.long

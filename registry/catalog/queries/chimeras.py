@@ -31,7 +31,9 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.base import Digest as DigestText
 from organs.registry.entities.base import Entity, Shape, Text, prepared
+from organs.registry.entities.chimera import Origins
 from organs.registry.entities.organ import AddedAdapter, DerivedOrgan, MadeOrgan, OrganSource
+from organs.registry.entities.plan import ADAPTER
 from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import Ambiguous, NotFound
 from organs.registry.measures import THETA_METHOD
@@ -374,6 +376,22 @@ def computed_organs(session: Session, keys: Collection[str]) -> dict[str, Digest
 def chimera_of(session: Session, model_id: int) -> ChimeraRow | None:
     """Return the chimera row of a model that was composed in this registry; None for any other model."""
     return session.get(ChimeraRow, model_id)
+
+
+def stored_origins(chimera: ChimeraRow) -> Origins:
+    """Return the stored origins.
+
+    Chimeras of earlier versions of this program do not record which adapters were merged into a tensor. For them it is
+    all parents that gave no organs.
+    """
+    origins = msgspec.json.decode(chimera.origins, type=prepared(Origins))
+    merged = [name for name, (_, acts) in origins.by_tensor().items() if ADAPTER in acts]
+    if origins.adapters or not merged:
+        return origins
+    gave = {0, *(number for number, _ in origins.by_tensor().values())}
+    gave.update(number for grafts in origins.experts.values() for number, _ in grafts)
+    adapters = tuple(number for number in range(len(origins.parents)) if number not in gave)
+    return msgspec.structs.replace(origins, adapters=dict.fromkeys(merged, adapters))
 
 
 def count_chimeras(session: Session) -> int:

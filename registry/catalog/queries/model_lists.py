@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -12,6 +11,7 @@ from sqlalchemy import ColumnElement, Select, func, or_, select, true, tuple_, u
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cursor import check_limit, next_cursor, parse_cursor
+from organs.registry.catalog.queries.chimeras import stored_origins
 from organs.registry.catalog.queries.model_contents import TypeFigures, caution_of_types, organs_by_name, type_figures
 from organs.registry.catalog.queries.model_names import is_newest
 from organs.registry.catalog.queries.relatives import parents_of
@@ -26,7 +26,7 @@ from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.digest import Digest
 from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.model import ModelSummary
-from organs.registry.entities.plan import ACTS
+from organs.registry.entities.plan import ACTS, ADAPTER
 from organs.registry.entities.published import (
     Descendant,
     DescendantPage,
@@ -205,15 +205,16 @@ def _share(model: ModelRow, child: ModelRow, chimera: ChimeraRow, relations: Seq
 
     For an adapter, it is the number of organs that the adapter changed.
     """
-    origins = json.loads(chimera.origins)
-    numbers = {label: number for number, label in enumerate(origins["parents"])}
+    origins = stored_origins(chimera)
+    numbers = {label: number for number, label in enumerate(origins.parents)}
+    parts = origins.by_tensor().values()
     model_number = numbers.get(model.full_name)
-    own_acts = [acts for number, *acts in origins["parts"].values() if number == model_number]
+    own_acts = [acts for number, acts in parts if number == model_number]
     if chimera.base_model_id == model.id:
-        from_others = len(origins["parts"]) - len(own_acts)
+        from_others = len(parts) - len(own_acts)
         return {act for acts in own_acts for act in acts}, child.tensors - from_others
-    if not own_acts and "adapter" in relations:
-        return {"adapter"}, sum("adapter" in acts for _, *acts in origins["parts"].values())
+    if not own_acts and ADAPTER in relations:
+        return {ADAPTER}, sum(ADAPTER in acts for _, acts in parts)
     return {act for acts in own_acts for act in acts} | set(relations), len(own_acts)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -11,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import ranges_text
 from organs.registry.anatomy import type_name
+from organs.registry.catalog.queries.chimeras import stored_origins
 from organs.registry.catalog.queries.model_contents import organs_by_name
 from organs.registry.catalog.queries.model_lists import donors_of
 from organs.registry.catalog.queries.model_names import model_by_name
@@ -151,10 +151,8 @@ def _attribution(session: Session, chimera: ChimeraRow) -> tuple[int | None, set
     With several donors, or with a donor and purified organs, there is no donor and there are no organs. Grafted organs
     that equal those of the base do not count, nor donors that gave nothing else.
     """
-    origins = json.loads(chimera.origins)
-    parts: dict[str, tuple[int, Sequence[str]]] = {
-        name: (model, acts) for name, (model, *acts) in origins["parts"].items()
-    }
+    origins = stored_origins(chimera)
+    parts = origins.by_tensor()
     own = organs_by_name(session, chimera.base_model_id)
     statement = select(Placement).where(Placement.model_id == chimera.model_id).order_by(Placement.position)
     changed = [
@@ -163,7 +161,7 @@ def _attribution(session: Session, chimera: ChimeraRow) -> tuple[int | None, set
     acts = {place.name: parts[place.name][1] for place in changed}
     grafted = shown_text("; ".join(_groups(changed, acts)))
     without_effect = {model for model, _ in parts.values()} - {parts[name][0] for name in acts}
-    donors = [name for number, name in enumerate(origins["parents"]) if number and number not in without_effect]
+    donors = [name for number, name in enumerate(origins.parents) if number and number not in without_effect]
     if len(donors) > 1 or (donors and any(PURIFIED in done for done in acts.values())):
         return None, set(), grafted
     organs = {place.organ_id for place in changed}

@@ -5,13 +5,14 @@ The bytes of a registered model never change.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
+import msgspec
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.queries.chimeras import stored_origins
 from organs.registry.catalog.queries.events import was_done
 from organs.registry.catalog.queries.model_contents import runtime_texts
 from organs.registry.catalog.queries.model_lists import declared_base
@@ -67,6 +68,7 @@ from organs.registry.catalog.vocabulary import (
     shown_text,
 )
 from organs.registry.entities import model as entities
+from organs.registry.entities.base import encode
 from organs.registry.entities.published import (
     BASE_MAX,
     DESCRIPTION_MAX,
@@ -281,9 +283,9 @@ def _rename_origins(session: Session, model: ModelRow, old: str) -> None:
     children = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id)
     used = ChimeraRow.model_id.in_(children.where(Lineage.child_model_id.is_not(None)))
     for chimera in session.scalars(select(ChimeraRow).where(or_(used, ChimeraRow.base_model_id == model.id))):
-        origins = json.loads(chimera.origins)
-        origins["parents"] = [model.full_name if label == old else label for label in origins["parents"]]
-        chimera.origins = json.dumps(origins, ensure_ascii=False, separators=(",", ":"))
+        origins = stored_origins(chimera)
+        parents = tuple(model.full_name if label == old else label for label in origins.parents)
+        chimera.origins = encode(msgspec.structs.replace(origins, parents=parents)).decode()
 
 
 SHOWN_MAX = 80
