@@ -164,10 +164,16 @@ def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
     undeclared = _undeclared(session, model, measured, others)
     near = [model.id, *list(measured)[:COMPARED_MAX]]
     kin = descents_among(session, edges_from(session, near), near)
+    stated = {other_end(edge, model.id): _direction(edge, model) for edge in rows if edge.evidence != "measured"}
+
+    def direction(edge: Lineage) -> str:
+        """Return the direction of an edge. What was stated of a parent or child is right against what was measured."""
+        found = _direction(edge, model, kin)
+        return found if found == RELATIVE else stated.get(other_end(edge, model.id), found)
 
     def place(edge: Lineage) -> tuple[int, bool, float, int]:
         """Return the place of an edge: parents, children, relatives; in each, what was stated, then the nearest."""
-        role = ("parent", "child", RELATIVE).index(_direction(edge, model, kin))
+        role = ("parent", "child", RELATIVE).index(direction(edge))
         is_measured = edge.evidence == "measured"
         return role, is_measured, weight_change(edge.change, edge.score) if is_measured else 0.0, edge.id
 
@@ -176,7 +182,7 @@ def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
         other = others.get(other_end(edge, model.id))
         compared = declared.get(edge.id)
         shown = LineageEdge(
-            direction=_direction(edge, model, kin),
+            direction=direction(edge),
             model=None if other is None else other.full_name,
             text=edge.parent_text,
             relation=edge.relation if edge.evidence != "measured" else _descent(edge, kin).relation,

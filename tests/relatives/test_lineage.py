@@ -143,6 +143,17 @@ def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tm
     assert (above.direction, above.relation, above.evidence) == ("parent", "grafted", "recorded")
 
 
+def test_a_recorded_parent_is_not_also_a_child_by_measurement(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "coarse", model_file("Base", related_tensors(dtype="Q4_0")))
+    ingest_bytes(registry, tmp_path, "fine", BASE)
+    assert [edge.direction for edge in lineage(registry, "fine").edges] == ["child"], "the weights alone say so"
+    edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
+    with registry.catalog.writing() as session:
+        session.execute(insert(Lineage), [edge | {"created_at": now()}])
+    directions = {name: [edge.direction for edge in lineage(registry, name).edges] for name in ("fine", "coarse")}
+    assert directions == {"fine": ["parent"] * 2, "coarse": ["child"] * 2}
+
+
 def test_more_edges_than_are_shown_are_counted(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
