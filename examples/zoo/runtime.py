@@ -49,6 +49,7 @@ def _server(model: str, adapters: list[str]) -> Any:
     parameters.fit_params = False
     parameters.check_tensors = True
     parameters.verbosity = 1
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1  # on a busy machine, several mostly wait
     loaded = []
     for path in adapters:
         adapter = xllamacpp.CommonAdapterLoraInfo()
