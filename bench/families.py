@@ -58,7 +58,6 @@ import zstandard
 from numpy.typing import NDArray
 
 from bench.ingest import folder_bytes
-from organs.ingest.files import FileSource
 from organs.registry.gguf import (
     DType,
     KeyValue,
@@ -71,6 +70,7 @@ from organs.registry.gguf import (
     write_file,
 )
 from organs.registry.gguf.quants import dequantize, quantize
+from organs.registry.input_files import FileSource
 from organs.registry.store.codec import (
     BlobChunk,
     Codec,

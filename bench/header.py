@@ -173,8 +173,8 @@ def merges(tokens: list[str], count: int) -> list[str]:
 
 def open_ours(path: Path) -> Opening:
     """Open the file with our reader."""
-    from organs.ingest.files import FileSource
     from organs.registry.gguf import read_header
+    from organs.registry.input_files import FileSource
 
     def counts() -> tuple[int, int]:
         with FileSource(path) as source:

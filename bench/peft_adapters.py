@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from bench.load import served
-from organs.ingest.files import FileSource
 from organs.ingest.peft import open_adapter
 from organs.registry.gguf import read_header
+from organs.registry.input_files import FileSource
 from organs.registry.validation.decoder import Decoder, LoadedModel
 
 TOKENS = 200

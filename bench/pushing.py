@@ -29,12 +29,12 @@ from organs.ingest.contributions.push import (
 )
 from organs.ingest.contributions.sending import Memory
 from organs.ingest.dissect import DissectedFile, dissect
-from organs.ingest.files import FileSource
 from organs.ingest.sources import find_sources
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import OrganType, Place, place_of
 from organs.registry.client.connection import Connection
 from organs.registry.gguf import TensorSpec, carry_over, write_file
+from organs.registry.input_files import FileSource
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 A, CODE = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16"

@@ -43,9 +43,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.families import BLOCK, FILE_TYPES, QUANTIZATION_VERSION, tensor_type
-from organs.ingest.files import FileSource
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, carry_over, dtype_by_name, read_header, write_file
 from organs.registry.gguf.quants import dequantize, quantize
+from organs.registry.input_files import FileSource
 from organs.registry.validation.decoder import Decoder, opened
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import ScoringRequest

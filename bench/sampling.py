@@ -31,10 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from organs.ingest.files import FileSource
 from organs.registry.gguf import DType, MemorySource, dtype_by_name, read_header
 from organs.registry.gguf.quants import can_quantize, decode, quantize
 from organs.registry.gguf.types import DTYPES
+from organs.registry.input_files import FileSource
 from organs.registry.measure import measure
 from organs.registry.measure.sample import SAMPLE_MAX_ELEMENTS
 from organs.registry.measure.zmeasure import summarise, zmeasure

@@ -41,13 +41,13 @@ from organs.cli.outputs import (
 )
 from organs.cli.plans import print_plan, print_quick_look, print_thetas, refuse, refuse_recipe, result_of
 from organs.cli.registries import registry_address, selected_registry
-from organs.ingest.files import FileSource
 from organs.registry.amounts import size_text
 from organs.registry.entities.base import prepared
 from organs.registry.entities.chimera import ComposeResult, WrittenFile
 from organs.registry.entities.plan import PlannedChimera
 from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import BadLock, BadRecipe, NotFound, OrganError
+from organs.registry.input_files import FileSource
 
 if TYPE_CHECKING:
     from organs.registry.compose.api import RecipeBuilder, RecipePlan

@@ -193,12 +193,10 @@ def folder_of(targets: Sequence[Path]) -> AbstractContextManager[object]:
 
 def check_fits(target: Path, size_bytes: int) -> None:
     """Raise DiskFull if `size_bytes` do not fit on the disk of `target`."""
-    from organs.registry.store.files import Files, check_room, placing_error
+    from organs.registry.store.files import Files, check_room, placing_error, translating
 
-    try:
+    with translating(target, placing_error):
         check_room(target.parent, size_bytes, Files())
-    except OSError as error:
-        raise placing_error(error, target) from error
 
 
 def write_text(target: Path, text: str) -> None:
@@ -207,4 +205,4 @@ def write_text(target: Path, text: str) -> None:
 
     data = text.encode("utf-8")
     with placed(target, len(data)) as file:
-        file.append([data])
+        file.write(data)

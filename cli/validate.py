@@ -173,6 +173,7 @@ def _validated(
     budget: ValidationBudget | None,
 ) -> VerdictReport:
     """Return the verdict on a registered chimera, or on a FILE.gguf beside its base."""
+    from organs.registry.interface import job_steps
     from organs.registry.validation.comparison import CHANGED, file_candidate
     from organs.registry.validation.comparison import validate as compare
     from organs.registry.validation.weights import grafted_organs
@@ -191,7 +192,7 @@ def _validated(
                 texts or list(built_in_texts()),
                 runtime or _llama_cpp(),
                 budget,
-                lambda event: progress(f"{event.share:.0%} {event}"),
+                job_steps(progress),
                 act=CHANGED,
             )
     if base or donors:
@@ -208,6 +209,7 @@ def _validated(
 
 def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | None, time: str | None) -> QuickLook:
     """Return a quick look at a registered chimera, or at a FILE.gguf beside its base."""
+    from organs.registry.interface import job_steps
     from organs.registry.validation.comparison import file_candidate
     from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
 
@@ -222,7 +224,7 @@ def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | No
                     _llama_cpp(),
                     {},
                     budget,
-                    lambda share, step: progress(f"{share:.0%} {step}"),
+                    job_steps(progress),
                 )
             return structs.replace(look, model=Path(chimera).name, base=base or "")
         if base is not None:

@@ -6,7 +6,6 @@ peft           PEFT folders, read as adapters in GGUF with facts about their bas
 urls           find models at https:// and hf:// addresses
 tools          models that other tools keep on this machine
 inventory      what these models are, before an ingest
-files          files from outside, checked for changes while they are read
 directory      organ directories: a model as a folder with one small file for each tensor
 dissect        plan how a file is split: the spans that become blobs
 hashing        read a file once and compute its SHA-256, its header's, and those of its pieces

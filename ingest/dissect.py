@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from organs.ingest.files import OpenFile, ReadableFile, read_pieces
 from organs.registry.amounts import names_text
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
@@ -21,6 +20,7 @@ from organs.registry.gguf.read import tags_of
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, has_left_over_keys, is_shard
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import LOADED_NAME_MAX_BYTES, UNQUANTISED
+from organs.registry.input_files import OpenFile, ReadableFile, read_pieces
 from organs.registry.kinds import FileKind
 
 TENSORS_MAX = 65_536

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import xxhash
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import BUFFER_BYTES
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import ByteSource, MemorySource, TensorInfo
 from organs.registry.gguf.header import Span
+from organs.registry.input_files import BUFFER_BYTES
 from organs.registry.measure import count_nonfinite
 from organs.registry.store.codec import BYTES_CODEC, Codec
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from organs.ingest.files import Progress
 from organs.ingest.spool import spooled
 from organs.ingest.urls import Hub, RemoteFile, check_endpoint, parse_hub_address
 from organs.registry.assembly import FilePlan, FileStream, clipped
@@ -32,8 +31,9 @@ from organs.registry.errors import (
     Unreachable,
 )
 from organs.registry.gguf import read_header
+from organs.registry.progress import Progress
 from organs.registry.store.blobs import BlobStore
-from organs.registry.store.files import PUBLIC_FILE, placing_error
+from organs.registry.store.files import PUBLIC_FILE, placing_error, translating
 
 if TYPE_CHECKING:
     from organs.registry.client.ranges import RangedFile
@@ -280,14 +280,12 @@ def pull_from_hub(remote: RemoteFile, file: RangedFile, target: Path, progress: 
     with spooled(folder, remote, file, sha256, progress) as copy:
         read_header(copy)
         named = folder / f"{copy.location.name}.done"
-        try:
+        with translating(target, placing_error):
             with suppress(FileNotFoundError):
                 named.unlink()
             os.link(copy.location, named)
             named.chmod(PUBLIC_FILE)
             named.replace(target)
-        except OSError as error:
-            raise placing_error(error, target) from error
     with suppress(OSError):  # the pull of another file is in it
         folder.rmdir()
     return sha256

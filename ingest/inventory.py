@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from organs.ingest.files import BUFFER_BYTES, Progress, sample_spans
 from organs.ingest.sources import ModelSource, open_headers
 from organs.ingest.tools.facts import license_of, stamp_of
 from organs.registry.catalog.queries.model_contents import digests_by_stamp
@@ -23,13 +22,12 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import Entity
 from organs.registry.errors import OrganError
 from organs.registry.gguf.types import FILE_TYPE_KEY, quantisation
+from organs.registry.input_files import BUFFER_BYTES, sample_spans
 from organs.registry.local import LocalRegistry
 from organs.registry.names import family_name, split_quantisation
+from organs.registry.progress import Progress
 from organs.registry.relatives.resolve import PARENT_KEYS, Identity, folded, match, numbered_parents
 from organs.registry.similarity import Groups
-
-Named = Callable[[str], None]
-"""Called with the name of each model before its header is read."""
 
 
 class LocalFile(Entity):
@@ -118,7 +116,7 @@ class _Read:
 def take_inventory(
     sources: Sequence[ModelSource],
     registry: LocalRegistry | None = None,
-    named: Named = lambda _name: None,
+    named: Callable[[str], None] = lambda _name: None,
     progress: Progress | None = None,
 ) -> Inventory:
     """Read the headers of `sources`, and return what they are; files that are refused become problems.

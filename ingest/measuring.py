@@ -27,7 +27,6 @@ from msgspec import Meta, Struct, field
 from threadpoolctl import threadpool_limits
 
 from organs.ingest.dissect import OpenGguf, check_tensor_sizes
-from organs.ingest.files import FileIdentity, FileSource, Progress, no_progress
 from organs.ingest.sources import ModelSource, in_order, open_headers
 from organs.registry.anatomy import Place, place_of
 from organs.registry.digest import digest_of
@@ -46,9 +45,11 @@ from organs.registry.gguf.split import (
     parse_shard_name,
 )
 from organs.registry.gguf.types import SIZE_MAX
+from organs.registry.input_files import FileIdentity, FileSource
 from organs.registry.measure import Measurement, measure, required_reads
 from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.names import ModelName, name_from_text
+from organs.registry.progress import Progress, no_progress
 from organs.registry.store.files import Files, lock_file
 
 WAITING_THREADS = 2

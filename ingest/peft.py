@@ -28,7 +28,6 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from organs.ingest.files import BytesInMemory, ComposedFile, FileSource, Section
 from organs.ingest.safetensors import FLOATS, MODEL_CONFIG_FILE, SafetensorsFile, WeightEntry, read_json
 from organs.registry.amounts import names_text
 from organs.registry.anatomy import LORA_SUFFIXES, OUTPUT_MATRIX, place_of
@@ -37,6 +36,7 @@ from organs.registry.entities.base import prepared
 from organs.registry.errors import BadAdapter, BadSource, NotFound, UnknownBase
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded, read_header
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT
+from organs.registry.input_files import BytesInMemory, ComposedFile, FileSource, Section
 from organs.registry.names import name_from_text
 
 if TYPE_CHECKING:
@@ -403,7 +403,7 @@ def _metadata(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConvertedTensor:
-    """A factor as it is in a GGUF file, converted while it is read (`ingest.files.Bytes`)."""
+    """A factor as it is in a GGUF file, converted while it is read (`registry.input_files.Bytes`)."""
 
     weights: SafetensorsFile
     entry: WeightEntry

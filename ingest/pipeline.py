@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from threadpoolctl import threadpool_limits
 
 from organs.ingest.dissect import DissectedFile, TensorCount
-from organs.ingest.files import Progress
 from organs.ingest.hashing import (
     HELD_CHUNKS_MAX,
     WAIT_SECONDS,
@@ -47,6 +46,7 @@ from organs.registry.experts import expert_shape
 from organs.registry.gguf import TensorInfo
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure, read_fingerprint
+from organs.registry.progress import Progress
 from organs.registry.references import ParentSearch, probe_places, search_parents
 from organs.registry.relatives.resolve import Identity, declared_parents, models_meant
 from organs.registry.similarity import ComparableOrgan

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import islice
 
 from organs.ingest.dissect import DissectedFile, Front
-from organs.ingest.files import Origin
 from organs.ingest.pipeline import FileDigests, Gathered, organ_key
 from organs.registry.amounts import names_text
 from organs.registry.anatomy import OrganType, Place, place_of
@@ -19,6 +18,7 @@ from organs.registry.gguf.header import field_type_text, field_value_text
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, is_shard
 from organs.registry.gguf.tokenizer import embedding_faults
 from organs.registry.gguf.types import UNQUANTISED
+from organs.registry.input_files import Origin
 from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName
 from organs.registry.relatives.resolve import DeclaredParent, declared_parents, folded

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import FileIdentity, FileSource
 from organs.ingest.sources import ModelSource
 from organs.registry.assembly import plan_file, prove_file
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, MissingBlob, StoreError
 from organs.registry.gguf.split import is_shard, parse_shard_name
+from organs.registry.input_files import FileIdentity, FileSource
 from organs.registry.local import LocalRegistry
 
 

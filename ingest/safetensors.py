@@ -17,10 +17,10 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from organs.ingest.files import FileSource
 from organs.registry.documents import Limits, parse_json
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSource
+from organs.registry.input_files import FileSource
 
 SAFETENSORS_SUFFIX = ".safetensors"
 MODEL_CONFIG_FILE = "config.json"

@@ -23,7 +23,6 @@ from organs.ingest.dissect import (
     front_flags,
     read_front,
 )
-from organs.ingest.files import FileSource, Progress, no_progress, sample_spans
 from organs.ingest.hashing import Stages
 from organs.ingest.peft import base_by_name, local_base, read_config
 from organs.ingest.pipeline import BUFFERS, Gathered, Pipeline, Threads
@@ -86,9 +85,11 @@ from organs.registry.gguf.split import (
     is_shard,
     parse_shard_name,
 )
+from organs.registry.input_files import FileSource, sample_spans
 from organs.registry.interface import Registry
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.progress import Progress, no_progress
 from organs.registry.relatives import record_relatives, resolve_declared, settle_sources
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ from typing import NamedTuple, TypeVar
 from organs.ingest.directory.layout import MANIFEST_FILE
 from organs.ingest.directory.opening import Folder, directory_size_bytes, is_organ_directory, open_directory
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
-from organs.ingest.files import FileSource, OpenFile, ReadableFile
 from organs.ingest.peft import AdaptedBase, adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
 from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder, quantised_by
 from organs.ingest.spool import temporary_folder
@@ -31,6 +30,7 @@ from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadGguf, BadSource, BadSplit, ConversionFailed
 from organs.registry.gguf import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
+from organs.registry.input_files import FileSource, OpenFile, ReadableFile
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
 
 GGUF_SUFFIX = ".gguf"

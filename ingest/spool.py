@@ -19,11 +19,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from organs.ingest.files import FileSource, Progress, sha256_of
 from organs.ingest.urls import RemoteFile
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, BadSource, Busy
-from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Files, check_room, lock_file, translated
+from organs.registry.gguf.header import range_digest
+from organs.registry.input_files import FileSource
+from organs.registry.progress import Progress
+from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Files, check_room, lock_file, translating
 
 if TYPE_CHECKING:
     from organs.registry.client.ranges import RangedFile
@@ -45,14 +47,12 @@ def temporary_folder(spool: Path) -> Iterator[Path]:
     Folders that killed processes left long ago are removed too. Raises StoreUnwritable.
     """
     oldest = time.time() - KEPT_SECONDS
-    try:
+    with translating(spool):
         Files().make_folder(spool, PRIVATE_FOLDER)
         for other in spool.glob(f"{_PREFIX}*"):
             if other.is_dir() and other.stat().st_mtime < oldest:
                 shutil.rmtree(other, ignore_errors=True)
         folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=spool)
-    except OSError as error:
-        raise translated(error, spool) from error
     with folder as path:
         yield Path(path)
 
@@ -71,11 +71,9 @@ def spooled(
     is_continued = bool(file.version) or sha256 is not None
     address, version = digest_of(remote.url.encode()), f"{file.size_bytes}\n{file.version}\n{sha256}"
     path = folder / f"{address[:32]}.{digest_of(version.encode())[:16]}"
-    try:
+    with translating(path):
         Files().make_folder(folder, PRIVATE_FOLDER)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
-    except OSError as error:
-        raise translated(error, path) from error
     try:
         lock_file(descriptor, path, Busy(f"{remote}: another process fetches this file: wait until it is done"))
         oldest = time.time() - KEPT_SECONDS
@@ -85,7 +83,7 @@ def spooled(
                     other.unlink()
         _fetch(descriptor, path, file, progress, is_continued=is_continued)
         with FileSource(path, (Path(remote.name), str(remote))) as copy:
-            if sha256 is not None and (found := sha256_of(copy, 0, copy.size_bytes)) != sha256:
+            if sha256 is not None and (found := range_digest(copy, 0, copy.size_bytes)) != sha256:
                 raise BadSource(f"{remote}: the fetched bytes have the SHA-256 {found}, but the server states {sha256}")
             yield copy
         _remove(path)
@@ -104,19 +102,15 @@ def _fetch(descriptor: int, path: Path, file: RangedFile, progress: Progress, *,
     begin = max(0, (copied_bytes - 1) // WINDOW_BYTES * WINDOW_BYTES)
 
     def write(offset: int, *pieces: bytes) -> None:
-        try:
+        with translating(path):
             Files().write_at(descriptor, pieces, offset)
             if is_continued:
                 os.fsync(descriptor)
-        except OSError as error:
-            raise translated(error, path) from error
         progress(0)
 
-    try:
+    with translating(path):
         os.ftruncate(descriptor, begin)
         check_room(path.parent, file.size_bytes - begin, Files())
-    except OSError as error:
-        raise translated(error, path) from error
     if not is_continued:
         file.read_all(write)
         return

@@ -13,16 +13,6 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import (
-    BytesInMemory,
-    ComposedFile,
-    OpenFile,
-    Progress,
-    Section,
-    no_progress,
-    read_pieces,
-    sha256_of,
-)
 from organs.ingest.sources import ModelSource, open_files
 from organs.registry.anatomy import Slot, expert_name, place_of
 from organs.registry.compose.lock import Lock
@@ -39,7 +29,10 @@ from organs.registry.entities.plan import GRAFTED
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import HeaderSource, TensorInfo, read_header
+from organs.registry.gguf.header import range_digest
+from organs.registry.input_files import BytesInMemory, ComposedFile, OpenFile, Section, read_pieces
 from organs.registry.measure import count_nonfinite_in, measure
+from organs.registry.progress import Progress, no_progress
 from organs.registry.search.gains import DonorGain
 from organs.registry.store.files import (
     Files,
@@ -52,14 +45,11 @@ def place_virtual(file: OpenFile, path: Path, progress: Progress = no_progress, 
 
     Raises BadSource if a source changes meanwhile, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
-    with placed(path, file.size_bytes, files) as target:
-        digest = hashlib.sha256()
+    with placed(path, file.size_bytes, files, progress) as target:
         for piece in read_pieces(file, 0, file.size_bytes):
-            digest.update(piece)
-            target.append([piece])
-            progress(len(piece))
+            target.write(piece)
         file.check_unchanged()
-        return Digest(digest.hexdigest())
+    return target.sha256
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +129,7 @@ def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
             stack = list(_expert_sections(part, plan.base, 0, library))
             size_bytes = part.source.size_bytes
             file_of_stack = ComposedFile(Path(part.before.name), size_bytes, stack)
-            digests[part.before.name] = sha256_of(file_of_stack, 0, size_bytes)
+            digests[part.before.name] = range_digest(file_of_stack, 0, size_bytes)
     lock = plan.lock(digests)
     data = plan.header(lock)
     header = read_header(HeaderSource(data, plan.size_bytes, str(path)))

@@ -21,7 +21,10 @@
     measures    the table of measures
     names       model names: `namespace/name`, with `@version` where it matters
     notebook    values as small pieces of HTML, for notebooks
+    input_files   files from outside, checked for changes while they are read
     output_files  the files of a model or a chimera that are handed out
+    progress    functions that are called with the progress of long work
+    recent      the values that were needed last, for which memory or open files are limited
     sandbox     programs that read untrusted data run in confined processes
     settings    settings: where the registry lives
     tokens      tokens: texts that are easy to find by scanners, refused offline when mistyped

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -33,12 +33,11 @@ from organs.registry.gguf import DType, Header, HeaderSource, TensorSpec, encode
 from organs.registry.gguf.quants import can_dequantize, dequantize, whole_blocks
 from organs.registry.gguf.split import cut, has_left_over_keys, whole_metadata
 from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
+from organs.registry.progress import Progress, no_progress
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.blobs import blaming_parent
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
 from organs.registry.store.files import Files, placed
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +226,8 @@ def stored_header(session: Session, store: BlobStore, file: ModelFileRow) -> Rea
     return ReadHeader(file, source, header)
 
 
-def prove_file(store: BlobStore, plan: FilePlan) -> None:
-    """Read all stored bytes of a file, and compare their SHA-256 with that of the file; nothing is written.
+def stored_digest(store: BlobStore, plan: FilePlan, progress: Progress = no_progress) -> Digest:
+    """Return the SHA-256 of a file by reading all its stored bytes; nothing is written.
 
     Raises CorruptBlob, MissingBlob.
     """
@@ -236,8 +235,15 @@ def prove_file(store: BlobStore, plan: FilePlan) -> None:
     with FileStream(store, plan) as stream:
         for view in stream:
             digest.update(view)
-    if digest.hexdigest() != plan.sha256:
-        raise CorruptBlob(plan.name, f"its stored bytes have the SHA-256 {digest.hexdigest()}, not {plan.sha256}")
+            progress(len(view))
+    return Digest(digest.hexdigest())
+
+
+def prove_file(store: BlobStore, plan: FilePlan) -> None:
+    """Compare the SHA-256 of the stored bytes of a file with that of the file. Raises CorruptBlob, MissingBlob."""
+    actual = stored_digest(store, plan)
+    if actual != plan.sha256:
+        raise CorruptBlob(plan.name, f"its stored bytes have the SHA-256 {actual}, not {plan.sha256}")
 
 
 def plan_new_file(
@@ -308,59 +314,6 @@ def npy_head(shape: tuple[int, ...]) -> bytes:
     padding = -(front + len(text) + 1) % _ALIGNMENT
     line = (text + " " * padding + "\n").encode("ascii")
     return _MAGIC + struct.pack("<H", len(line)) + line
-
-
-class NpyStream:
-    """An iterator over the bytes of `plan` from `begin_bytes` to `end_bytes`. A context manager.
-
-    Only the blocks with these bytes are decoded. A view is valid until the next view is read. Raises the errors of
-    FileStream.
-    """
-
-    def __init__(
-        self, store: BlobStore, plan: NpyPlan, begin_bytes: int, end_bytes: int, pool: ThreadPoolExecutor | None
-    ) -> None:
-        assert 0 <= begin_bytes <= end_bytes <= plan.size_bytes
-        self._dtype = plan.dtype
-        self._head = plan.head[begin_bytes:end_bytes]
-        begin = max(0, begin_bytes - len(plan.head))
-        end = max(0, end_bytes - len(plan.head))
-        block_values_bytes = VALUE_BYTES * plan.dtype.block_elements
-        first_block = begin // block_values_bytes
-        end_block = max(first_block, -(-end // block_values_bytes))
-        self._skipped_bytes = begin - first_block * block_values_bytes
-        self._values_bytes = end - begin
-        size = (end_block - first_block) * plan.dtype.block_bytes
-        begin_bytes = first_block * plan.dtype.block_bytes
-        slices = tuple(slices_of(plan.blob, 0, plan.name, begin_bytes, size)) if size else ()
-        self._stream = FileStream(store, FilePlan(plan.name, size, None, b"", slices), workers=1, pool=pool)
-
-    @property
-    def faults(self) -> list[KnownBlob]:
-        return self._stream.faults
-
-    def wasted_seconds(self, sent_bytes: int) -> float:
-        """Return `FileStream.wasted_seconds` for values of `sent_bytes`."""
-        values = sent_bytes // VALUE_BYTES
-        return self._stream.wasted_seconds(values * self._dtype.block_bytes // self._dtype.block_elements)
-
-    def __enter__(self) -> NpyStream:
-        self._stream.__enter__()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.__exit__()
-
-    def __iter__(self) -> Iterator[memoryview]:
-        if self._head:
-            yield memoryview(self._head)
-        skipped, remaining = self._skipped_bytes, self._values_bytes
-        for blocks in whole_blocks(self._stream, self._dtype):
-            values: NDArray[np.float32] = dequantize(blocks, self._dtype).astype("<f4", copy=False)
-            view = values.data.cast("B")[skipped:][:remaining]
-            yield view
-            remaining -= len(view)
-            skipped = 0
 
 
 FIRST_BYTES = 1 << 20
@@ -562,27 +515,57 @@ def _zeros(size: int) -> Iterator[memoryview]:
         size -= len(_ZEROS)
 
 
+class NpyStream(FileStream):
+    """The bytes of `plan` from `begin_bytes` to `end_bytes`. Only the blocks with these bytes are decoded."""
+
+    def __init__(
+        self, store: BlobStore, plan: NpyPlan, begin_bytes: int, end_bytes: int, pool: ThreadPoolExecutor | None
+    ) -> None:
+        assert 0 <= begin_bytes <= end_bytes <= plan.size_bytes
+        self._dtype = plan.dtype
+        self._head = plan.head[begin_bytes:end_bytes]
+        begin = max(0, begin_bytes - len(plan.head))
+        end = max(0, end_bytes - len(plan.head))
+        block_values_bytes = VALUE_BYTES * plan.dtype.block_elements
+        first_block = begin // block_values_bytes
+        end_block = max(first_block, -(-end // block_values_bytes))
+        self._skipped_bytes = begin - first_block * block_values_bytes
+        self._values_bytes = end - begin
+        size = (end_block - first_block) * plan.dtype.block_bytes
+        begin_bytes = first_block * plan.dtype.block_bytes
+        slices = tuple(slices_of(plan.blob, 0, plan.name, begin_bytes, size)) if size else ()
+        super().__init__(store, FilePlan(plan.name, size, None, b"", slices), workers=1, pool=pool)
+
+    def wasted_seconds(self, sent_bytes: int) -> float:
+        values = sent_bytes // VALUE_BYTES
+        return super().wasted_seconds(values * self._dtype.block_bytes // self._dtype.block_elements)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        if self._head:
+            yield memoryview(self._head)
+        skipped, remaining = self._skipped_bytes, self._values_bytes
+        for blocks in whole_blocks(super().__iter__(), self._dtype):
+            values: NDArray[np.float32] = dequantize(blocks, self._dtype).astype("<f4", copy=False)
+            view = values.data.cast("B")[skipped:][:remaining]
+            yield view
+            remaining -= len(view)
+            skipped = 0
+
+
 def place_file(
-    store: BlobStore, plan: FilePlan, path: Path, progress: Progress | None = None, files: Files | None = None
+    store: BlobStore, plan: FilePlan, path: Path, progress: Progress = no_progress, files: Files | None = None
 ) -> Digest:
     """Write the file of `plan` to `path`, replacing an existing file, and return its SHA-256.
 
     Raises CorruptBlob or MissingBlob for a bad blob, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
-    digest = hashlib.sha256()
-    with placed(path, plan.size_bytes, files) as file:
-        # Another thread writes the bytes that this one hashes.
-        with FileStream(store, plan) as stream, ThreadPoolExecutor(1, thread_name_prefix="write") as writing:
+    with placed(path, plan.size_bytes, files, progress) as file:
+        with FileStream(store, plan) as stream:
             for view in stream:
-                written = writing.submit(file.append, [view])
-                digest.update(view)
-                written.result()  # the stream reuses the memory
-                if progress is not None:
-                    progress(len(view))
-        sha256 = Digest(digest.hexdigest())
-        if plan.sha256 is not None and sha256 != plan.sha256:
-            raise CorruptBlob(plan.name, f"its SHA-256 would be {sha256}, not {plan.sha256}; nothing was written")
-    return sha256
+                file.write(view)
+        if plan.sha256 not in (None, file.sha256):
+            raise CorruptBlob(plan.name, f"its SHA-256 would be {file.sha256}, not {plan.sha256}; nothing was written")
+    return file.sha256
 
 
 class AssembledFiles(OutputFiles):
@@ -592,9 +575,7 @@ class AssembledFiles(OutputFiles):
         super().__init__((NamedFile(plan.name, plan.size_bytes, plan.sha256) for plan in plans), model)
         self._store, self._plans = store, plans
 
-    def place(
-        self, targets: Sequence[Path | None], progress: Callable[[int], None] | None = None
-    ) -> tuple[Digest | None, ...]:
+    def place(self, targets: Sequence[Path | None], progress: Progress = no_progress) -> tuple[Digest | None, ...]:
         return tuple(
             plan.sha256 if target is None else place_file(self._store, plan, target, progress)
             for plan, target in zip(self._plans, targets, strict=True)

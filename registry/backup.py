@@ -10,7 +10,6 @@ the newer.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,9 +19,10 @@ from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest, k
 from organs.registry.catalog.register.submissions import remove_sessions, remove_uploads
 from organs.registry.catalog.tables import now
 from organs.registry.errors import BadInput, CorruptBlob, FaultyParent, MissingBlob, NotAllowed, StoreError
+from organs.registry.progress import Progress, no_progress
 from organs.registry.settings import Settings
 from organs.registry.store import BlobStore
-from organs.registry.store.files import Files, check_room, make_durable_folder, placed, translated
+from organs.registry.store.files import Files, check_room, make_durable_folder, placed, translating
 from organs.registry.upkeep import Fault, Share, all_blobs, verify
 
 MARK = "backup.json"
@@ -33,7 +33,6 @@ MARGIN_BYTES = 16 * 1024 * 1024
 """Bytes that must stay free in the file system of the copy."""
 ATTEMPTS = 3
 """Attempts to copy the registry. An attempt fails if an ingest replaces a corrupt blob during it."""
-Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ def back_up(
     read_back: bool = False,
     blobs_only: bool = False,
     files: Files | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> BackupReport:
     """Update the copy in `folder`, or create it. `progress` gets the stored bytes of each blob.
 
@@ -77,7 +76,7 @@ def back_up(
     _check_folder(folder, settings)
     report, target = BackupReport(str(folder)), BlobStore(folder / BLOBS, files)
     _write_mark(folder, target.backend.files)
-    run = _Run(catalog, blobs, target, report, progress or (lambda _size: None))
+    run = _Run(catalog, blobs, target, report, progress)
     with blobs.backend.sweeping(), target.backend.sweeping():
         if blobs_only:
             faulty = run.copy_all(catalog)
@@ -115,7 +114,7 @@ def _copy_with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
     else:
         raise StoreError("ingests replace corrupt blobs during the copy: wait until the ingests end, then try again")
     files, database = run.target.backend.files, folder / DATABASE
-    try:  # replace the older database, atomically
+    with translating(database):  # replace the older database, atomically
         descriptor = files.open_to_read(fresh)
         try:
             run.report.database_bytes = files.size(descriptor)
@@ -125,8 +124,6 @@ def _copy_with_database(run: _Run, folder: Path, *, read_back: bool) -> None:
         checkpoint(database)
         files.rename(fresh, database)
         files.sync_folder(folder)
-    except OSError as error:
-        raise translated(error, database) from error
     for stray in run.target.backend.walk():
         if stray.file not in needed:
             run.target.backend.remove(stray.name)
@@ -217,10 +214,8 @@ class _Run:
         copied = {stray.file for stray in backend.walk() if stray.file is not None}
         missing = (row for row in all_blobs(named_in) if row.file is not None and row.file not in copied)
         missing_bytes = sum(row.stored_bytes for row in missing)
-        try:
+        with translating(root):
             check_room(root, missing_bytes + MARGIN_BYTES, backend.files)
-        except OSError as error:
-            raise translated(error, root) from error
 
 
 def _check_folder(folder: Path, settings: Settings) -> None:
@@ -229,27 +224,24 @@ def _check_folder(folder: Path, settings: Settings) -> None:
     resolved = folder.resolve()
     if any(resolved == path or resolved in path.parents or path in resolved.parents for path in own):
         raise NotAllowed(f"{folder} is the folder of the registry, is inside it or contains it: choose another folder")
-    try:
-        if not folder.exists() or not any(folder.iterdir()):
-            return
-        mark = json.loads((folder / MARK).read_text("utf-8"))
-    except NotADirectoryError as error:
-        raise BadInput(f"{folder} is not a folder") from error
-    except (FileNotFoundError, ValueError):
-        mark = None
-    except OSError as error:
-        raise translated(error, folder) from error
+    with translating(folder):
+        try:
+            if not folder.exists() or not any(folder.iterdir()):
+                return
+            mark = json.loads((folder / MARK).read_text("utf-8"))
+        except NotADirectoryError as error:
+            raise BadInput(f"{folder} is not a folder") from error
+        except (FileNotFoundError, ValueError):
+            mark = None
     if not isinstance(mark, dict) or mark.get("form") != FORMAT:
         raise NotAllowed(f"{folder} has files in it and is not a backup: choose an empty folder")
 
 
 def _write_mark(folder: Path, files: Files) -> None:
     """Create the folder, and mark it as a backup before anything else is written to it."""
-    try:
+    with translating(folder):
         make_durable_folder(files, folder)
-    except OSError as error:
-        raise translated(error, folder) from error
     if not (folder / MARK).exists():
         text = json.dumps({"form": FORMAT, "begun_at": now().isoformat()}) + "\n"
         with placed(folder / MARK, len(text), files) as file:
-            file.append([text.encode("ascii")])
+            file.write(text.encode("ascii"))

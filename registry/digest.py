@@ -53,3 +53,8 @@ def parse_prefix(text: str) -> str:
 def looks_like_prefix(text: str) -> bool:
     """Return whether `text` can be a digest or a prefix of 8 or more characters."""
     return _PREFIX.fullmatch(text.removeprefix("sha256:").lower()) is not None
+
+
+def is_digest(text: str) -> bool:
+    """Return whether `text` is a digest: only with `sha256:`, because a name may look like a digest."""
+    return text.startswith("sha256:") and looks_like_prefix(text)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
+from organs.registry.progress import Progress, StepProgress, no_progress
+
 if TYPE_CHECKING:
     from organs.registry.compose.api import RecipeBuilder
     from organs.registry.compose.lock import Lock
@@ -36,17 +38,15 @@ if TYPE_CHECKING:
     from organs.registry.validation.runtime import Runtime
     from organs.registry.validation.texts import ScoredText
 
-ByteProgress = Callable[[int], None]
-"""Called with the number of bytes that were read or written since the last call."""
 TextProgress = Callable[[str], None]
 """Called with a short text about the current step."""
 VERSIONS_DEFAULT = 10
 
 
-def job_steps(progress: TextProgress | None) -> Callable[[float, object], None]:
+def job_steps(progress: TextProgress | None) -> StepProgress:
     """Return a callback that gets the finished share of a work, from 0 to 1, and its current step."""
 
-    def report_step(share: float, step: object) -> None:
+    def report_step(share: float, step: str) -> None:
         if progress is not None:
             progress(f"{share:.0%} {step}")
 
@@ -192,7 +192,7 @@ class Registry(Protocol):
 
     # Files
 
-    def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
+    def assemble(self, name: str, path: str | Path, progress: Progress = no_progress) -> Digest:
         """Write the file of a model to `path`, replacing an existing file; return its SHA-256.
 
         The file is the original file, byte for byte; the shards of a split model become one file. Raises

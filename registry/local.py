@@ -23,7 +23,8 @@ from organs.registry.catalog.queries.organs import (
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.entities.model import ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
-from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress, job_steps
+from organs.registry.interface import VERSIONS_DEFAULT, TextProgress, job_steps
+from organs.registry.progress import Progress, no_progress
 from organs.registry.search.counts import count_organs, search_and_count
 from organs.registry.search.language import MODELS, Query, parse_query
 from organs.registry.search.models import search_models
@@ -213,7 +214,7 @@ class LocalRegistry:
             own, other = models_by_text(session, (first, second))
             return compare_registered(session, own, other)[0]
 
-    def prove(self, first: str, second: str, progress: ByteProgress = lambda _size: None) -> Proof | None:
+    def prove(self, first: str, second: str, progress: Progress = no_progress) -> Proof | None:
         """Encode one of two models again, and compare all blocks with the other, its possible quantisation.
 
         Return None if neither can be a quantisation of the other, or if there is no encoder. `progress` gets sizes in
@@ -323,7 +324,6 @@ class LocalRegistry:
         from organs.registry.validation.run import run_chimera
         from organs.registry.validation.texts import built_in_texts
 
-        report_step = job_steps(progress)
         return run_chimera(
             self.catalog,
             self.blobs,
@@ -331,7 +331,7 @@ class LocalRegistry:
             built_in_texts() if texts is None else texts,
             LlamaCpp(requires_sandbox=self.settings.requires_sandbox) if runtime is None else runtime,
             budget,
-            lambda event: report_step(event.share, event),
+            job_steps(progress),
         )
 
     def quick_look(
@@ -349,7 +349,7 @@ class LocalRegistry:
         runtime = LlamaCpp(requires_sandbox=self.settings.requires_sandbox)
         return look_at_chimera(self.catalog, self.blobs, chimera, runtime, budget, texts, job_steps(progress))
 
-    def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
+    def assemble(self, name: str, path: str | Path, progress: Progress = no_progress) -> Digest:
         """Write the file of a model to `path`, replacing an existing file; return its SHA-256."""
         target = Path(path)
         (digest,) = self.files(name, merge=True, stem=target.name.removesuffix(".gguf")).place([target], progress)

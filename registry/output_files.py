@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import Finding
+from organs.registry.progress import Progress, no_progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,7 @@ class OutputFiles(ABC):
         return sum(file.size_bytes for file in self.files)
 
     @abstractmethod
-    def place(
-        self, targets: Sequence[Path | None], progress: Callable[[int], None] | None = None
-    ) -> tuple[Digest | None, ...]:
+    def place(self, targets: Sequence[Path | None], progress: Progress = no_progress) -> tuple[Digest | None, ...]:
         """Write each file to its target, replace existing files, and return the SHA-256 of each file.
 
         A file with the target None is not written. Every byte is checked, and a file gets its name only when it is

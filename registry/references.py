@@ -10,7 +10,7 @@ organ must not say what else the registry has.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -47,6 +47,7 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.rows import batches
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
+from organs.registry.progress import Progress, no_progress
 from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
 from organs.registry.similarity import ComparableOrgan, changes, correlations, probes
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
@@ -215,16 +216,13 @@ class RepackReport:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-Progress = Callable[[int], None]
-
-
 def repack(
     catalog: Catalog,
     blobs: BlobStore,
     model_ids: Sequence[int],
     *,
     dry_run: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> RepackReport:
     """Store the organs of these models, and those that are like them, by their differences, where this is smaller.
 
@@ -253,8 +251,7 @@ def repack(
                 skipped = report.skipped
                 _repack_family(rewriter, family, parents)
                 report.unneeded_bytes += unneeded_bytes if report.skipped == skipped else 0
-                if progress is not None:
-                    progress(len(family.members))
+                progress(len(family.members))
     if not dry_run:
         with catalog.writing() as session:
             if last_change_of_parents(session) == last_event:

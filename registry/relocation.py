@@ -7,7 +7,7 @@ later run copies only the files that are missing. The old database and the old f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
@@ -18,13 +18,12 @@ from organs.registry.catalog.queries.organs import files_after
 from organs.registry.catalog.register.submissions import remove_uploads
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, StoreError
+from organs.registry.progress import Progress, no_progress
 from organs.registry.store import BlobStore
 from organs.registry.upkeep import Fault
 
 COPIES_AT_ONCE = 8
 """Files that are copied at the same time: a request to an object store is mostly waiting."""
-
-Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
@@ -48,7 +47,7 @@ def relocate(
     *,
     new_catalog: Catalog | None = None,
     new_blobs: BlobStore | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> RelocationReport:
     """Copy the files of the registry to `new_blobs`, and its rows to the empty database `new_catalog`.
 
@@ -90,7 +89,7 @@ class _Copy:
         self._sizes = {stray.file: stray.size_bytes for stray in target.backend.walk() if stray.file is not None}
         """The sizes of the files in the new place, in bytes."""
 
-    def run(self, report: RelocationReport, progress: Progress | None = None) -> None:
+    def run(self, report: RelocationReport, progress: Progress = no_progress) -> None:
         """Copy the files that the new place lacks, and describe the result in `report`."""
         report.files, report.faults = 0, []
         named = self._named()
@@ -105,8 +104,7 @@ class _Copy:
                             self._sizes[file] = size_bytes
                     else:
                         report.faults.append(Fault(Digest(file[3:67]), str(error), ()))
-                    if progress is not None:
-                        progress(size_bytes)
+                    progress(size_bytes)
 
     def _named(self) -> Iterator[tuple[str, int]]:
         """Yield the names of all files that rows name, and their sizes. Each page has its own session."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -50,6 +50,7 @@ from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, OrganError, StoreError
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
+from organs.registry.progress import Progress, no_progress
 from organs.registry.settings import GRACE
 from organs.registry.store import BlobAddress, BlobStore, RangeReader
 
@@ -60,8 +61,6 @@ TAKE_BACK_ATTEMPTS = 5
 TAKE_BACK_PAUSE_SECONDS = 0.2
 
 logger = logging.getLogger(__name__)
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,7 @@ def verify(
     *,
     read_data: Share | None = None,
     repair: bool = False,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> VerifyReport:
     """Compare rows with stored bytes; with `read_data`, read that share of the plain bytes and hash it again.
 
@@ -134,7 +133,7 @@ def verify(
     """
     report = VerifyReport()
     blobs = blobs.uncached()
-    checks = _Checks(blobs, read_data, report, progress or (lambda _size_bytes: None))
+    checks = _Checks(blobs, read_data, report, progress)
     suspects, recovered = [], []
     for row in all_blobs(catalog):
         report.blobs += not row.parts  # the bytes of a stack are those of its parts
@@ -309,7 +308,7 @@ class MissingReport:
     """Organs whose stored bytes could not be read; `organ verify` lists them."""
 
 
-def measure_missing(catalog: Catalog, blobs: BlobStore, progress: Progress = lambda _count: None) -> MissingReport:
+def measure_missing(catalog: Catalog, blobs: BlobStore, progress: Progress = no_progress) -> MissingReport:
     """Measure organs without some measures, which an older version did not compute, from their stored bytes.
 
     Existing measures stay unchanged. A run that is interrupted loses at most one page of work. `progress` gets the

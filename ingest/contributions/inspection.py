@@ -35,9 +35,9 @@ from organs.ingest.contributions.messages import (
     read_measurement,
 )
 from organs.ingest.dissect import Front
-from organs.ingest.files import OpenFile
 from organs.registry.errors import BadInput, OrganError, Text
 from organs.registry.gguf import DType
+from organs.registry.input_files import OpenFile
 from organs.registry.measure import Measurement, Read, required_reads
 from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, run_python
 

@@ -11,17 +11,16 @@ only the last decoded chunk is kept. Bytes of blobs are compared with their chec
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
-from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.uploads import BytesLost, ChunkedUpload, spool_of
-from organs.ingest.files import ComposedFile, FileSource, Section
 from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.organs import blob_sizes, blobs_by_digest
 from organs.registry.catalog.queries.submissions import StoredPiece, finished_upload, known_digests, pieces_of
@@ -29,7 +28,9 @@ from organs.registry.digest import Digest
 from organs.registry.documents import Reason
 from organs.registry.entities.submission import SubmissionFile
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
+from organs.registry.input_files import ComposedFile, FileSource, Section
 from organs.registry.local import LocalRegistry
+from organs.registry.recent import RecentValues
 from organs.registry.store import PlainReader, RangeReader
 
 MISSING_SHOWN_MAX = 19
@@ -105,8 +106,8 @@ class Sources:
         self._registry = registry
         self._lock = threading.Lock()
         self._spool = spool_of(registry)
-        self._uploads: OrderedDict[str, FileSource | ChunkedUpload] = OrderedDict()
-        self._blobs: OrderedDict[str, PlainReader] = OrderedDict()
+        self._uploads = RecentValues[str, FileSource | ChunkedUpload](OPEN_FILES_MAX, methodcaller("close"))
+        self._blobs = RecentValues[Digest, PlainReader](OPEN_FILES_MAX, methodcaller("close"))
         self._decoding: tuple[Digest, RangeReader] | None = None
         """The blob that was read last; its reader holds the last decoded chunk."""
 
@@ -115,8 +116,6 @@ class Sources:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            for reader in (*self._uploads.values(), *self._blobs.values()):
-                reader.close()
             self._uploads.clear()
             self._blobs.clear()
 
@@ -130,45 +129,29 @@ class Sources:
         with self._lock:
             if not isinstance(place, StoredPiece):
                 if self._decoding is None or self._decoding[0] != place:
-                    self._decoding = place, RangeReader(self._open_blob(place))
+                    self._decoding = place, RangeReader(self._blobs.get(place, partial(self._open_blob, place)))
                 buffer[:] = self._decoding[1].read(offset, len(buffer))
                 return
             try:
-                upload = self._uploads.get(place.upload) or self._spool.open(place.upload)
-                _keep_latest(self._uploads, place.upload, upload)
+                upload = self._uploads.get(place.upload, partial(self._spool.open, place.upload))
                 upload.read_into(buffer, place.offset_bytes + offset)
             except (BadSource, BytesLost) as error:
                 raise BadSource("an upload of this submission was removed; send it again") from error
 
     def _open_blob(self, digest: Digest) -> PlainReader:
-        reader = self._blobs.get(digest)
-        if reader is None:
-            with self._registry.catalog.reading() as session:
-                row = blobs_by_digest(session, (digest,)).get(digest)
-            if row is None:
-                raise MissingBlob(f"{digest[:12]} is no longer in the store; send it again")
-            try:
-                reader = self._registry.blobs.open(row)
-            except CorruptBlob as error:
-                raise MissingBlob(f"{digest[:12]} is damaged in the store; send it again") from error
-        _keep_latest(self._blobs, digest, reader)
-        return reader
-
-
-R = TypeVar("R", FileSource | ChunkedUpload, PlainReader)
-
-
-def _keep_latest(opened: OrderedDict[str, R], key: str, reader: R) -> None:
-    """Keep `reader` as the last used one, and close the least recently used one if there are too many."""
-    opened[key] = reader
-    opened.move_to_end(key)
-    if len(opened) > OPEN_FILES_MAX:
-        opened.popitem(last=False)[1].close()
+        with self._registry.catalog.reading() as session:
+            row = blobs_by_digest(session, (digest,)).get(digest)
+        if row is None:
+            raise MissingBlob(f"{digest[:12]} is no longer in the store; send it again")
+        try:
+            return self._registry.blobs.open(row)
+        except CorruptBlob as error:
+            raise MissingBlob(f"{digest[:12]} is damaged in the store; send it again") from error
 
 
 @dataclass(frozen=True, slots=True)
 class _PlacedBytes:
-    """The bytes at one place (`ingest.files.Bytes`)."""
+    """The bytes at one place (`registry.input_files.Bytes`)."""
 
     sources: Sources
     place: Place

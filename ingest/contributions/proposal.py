@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.findings import NONFINITE, NOTE, REFUSE, WARN
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import Progress
 from organs.ingest.records import is_complete, nonfinite_flags, set_flags
 from organs.registry.amounts import names_text
 from organs.registry.catalog.queries.model_names import (
@@ -32,6 +31,7 @@ from organs.registry.errors import BadName, NotFound
 from organs.registry.gguf import Header, TensorInfo, TensorSpec
 from organs.registry.measure import count_nonfinite_in
 from organs.registry.names import ModelName, parse_model_name
+from organs.registry.progress import Progress
 from organs.registry.relatives.resolve import (
     IDENTITY_KEYS,
     DeclaredParent,

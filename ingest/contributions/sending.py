@@ -9,7 +9,6 @@ import base64
 import hashlib
 import os
 import queue
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +21,6 @@ import platformdirs
 from msgspec import structs
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.files import FileIdentity, FileSource, Progress
 from organs.ingest.hashing import BufferPool, FilePass, HashedPiece, Piece, Stages
 from organs.registry.client.address import API
 from organs.registry.client.connection import Connection
@@ -37,12 +35,16 @@ from organs.registry.errors import (
     Conflict,
     NotFound,
     OrganError,
+    StoreError,
     TooMany,
     Unreachable,
 )
 from organs.registry.gguf import ByteSource, MemorySource
 from organs.registry.gguf.header import Span
+from organs.registry.input_files import FileIdentity, FileSource
+from organs.registry.progress import Progress
 from organs.registry.store.codec import BYTES_CODEC
+from organs.registry.store.files import PRIVATE_FILE, placed
 from organs.registry.upload_limits import PACK_PIECE_MAX_BYTES, chunk_min_bytes
 
 BUFFERS = 12
@@ -98,12 +100,11 @@ class Memory:
         """Store an entry under `key`."""
         if self._folder is None:
             return
-        with suppress(OSError):
+        data = encode(entry)
+        with suppress(OSError, StoreError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".new-")
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(encode(entry))
-            os.replace(temporary, self._folder / key)
+            with placed(self._folder / key, len(data), mode=PRIVATE_FILE) as file:
+                file.write(data)
             entries = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
             for path in entries[ENTRIES_MAX:]:
                 path.unlink()

@@ -46,7 +46,6 @@ from organs.ingest.contributions.proposal import (
 )
 from organs.ingest.contributions.uploads import forget_uploads
 from organs.ingest.dissect import DissectedFile, dissect
-from organs.ingest.files import ComposedFile, Progress, ReportProgress
 from organs.ingest.service import Intake, always, ingest_files, publish_model
 from organs.ingest.sources import in_order
 from organs.registry.catalog.queries.accounts import check_model_fits
@@ -93,8 +92,10 @@ from organs.registry.entities.submission import (
     SubmissionRequest,
 )
 from organs.registry.errors import OUTAGES, BadInput, Conflict, OrganError, OverQuota, UnsupportedDType
+from organs.registry.input_files import ComposedFile
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.progress import Progress, StepProgress
 from organs.registry.relatives.resolve import declared_parents, stated_relation
 from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
 
@@ -350,7 +351,7 @@ _log = logging.getLogger(__name__)
 def process_submission(
     registry: LocalRegistry,
     submission_id: int,
-    report_progress: ReportProgress,
+    report_progress: StepProgress,
     *,
     publish: bool,
     start_inspector: StartInspector = confined_inspector,
@@ -415,7 +416,7 @@ class _InspectionJob:
     """One run of the job on a submission, with its results so far."""
 
     def __init__(
-        self, registry: LocalRegistry, submission: SubmissionWithJob, report_progress: ReportProgress, publish: bool
+        self, registry: LocalRegistry, submission: SubmissionWithJob, report_progress: StepProgress, publish: bool
     ) -> None:
         row = submission.row
         self._registry, self._report_progress, self._publish = registry, report_progress, publish
@@ -608,7 +609,7 @@ def _announced_digest(file: DissectedFile) -> Digest | None:
     return file.source.sha256 if isinstance(file.source, ComposedFile) else None
 
 
-def _byte_progress(report_progress: ReportProgress, total_bytes: int, note: str) -> Progress:
+def _byte_progress(report_progress: StepProgress, total_bytes: int, note: str) -> Progress:
     """Return a function that reports the share of processed bytes, with `note`.
 
     It can be called by any thread, and raises the errors of `report_progress`.

@@ -17,16 +17,16 @@ import re
 import secrets
 import time
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.files import FileSource
 from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.queries.submissions import (
     chunks_of_upload,
@@ -51,9 +51,11 @@ from organs.registry.catalog.tables import UploadChunk, UploadRow
 from organs.registry.digest import Digest
 from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadInput, Conflict, Count, DiskFull, MissingBlob, NotFound
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
+from organs.registry.recent import RecentValues
 from organs.registry.store.backend import OpenBlob, PendingBlob, StrayFile
-from organs.registry.store.files import Files, lock_file, make_durable_folder, translated
+from organs.registry.store.files import Files, lock_file, make_durable_folder, translating
 from organs.registry.upload_limits import PACK_MAX_BYTES, chunk_min_bytes
 
 if TYPE_CHECKING:
@@ -419,18 +421,19 @@ class FolderSpool:
         """
         name = _new_name()
         path = self.path(name)
-        try:
-            if not self.root.is_dir():
-                make_durable_folder(self.files, self.root)
-            free = self.files.free_bytes(self.root)
-            if free < expected_bytes + FREE_MARGIN_BYTES:
-                raise DiskFull(f"the disk of {self.root} has {free / 1e6:.1f} MB free")
-            self.files.close(self.files.create(path))
-            self.files.sync_folder(self.root)
-        except OSError as error:
-            with suppress(OSError):
-                os.unlink(path)
-            raise translated(error, path) from error
+        with translating(path):
+            try:
+                if not self.root.is_dir():
+                    make_durable_folder(self.files, self.root)
+                free = self.files.free_bytes(self.root)
+                if free < expected_bytes + FREE_MARGIN_BYTES:
+                    raise DiskFull(f"the disk of {self.root} has {free / 1e6:.1f} MB free")
+                self.files.close(self.files.create(path))
+                self.files.sync_folder(self.root)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(path)
+                raise
         return name
 
     @contextmanager
@@ -441,7 +444,7 @@ class FolderSpool:
         StoreError.
         """
         path = self.path(name)
-        with _translating(path):
+        with translating(path):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             except FileNotFoundError as error:
@@ -466,7 +469,7 @@ class FolderSpool:
     def remove(self, name: str, chunks: Sequence[UploadChunk] = ()) -> None:
         """Remove the file if it exists. It has no `chunks`."""
         path = self.path(name)
-        with _translating(path), suppress(FileNotFoundError):
+        with translating(path), suppress(FileNotFoundError):
             self.files.unlink(path)
 
     def path(self, name: str) -> Path:
@@ -508,12 +511,12 @@ class SpoolFile:
 
     def write(self, data: bytes, offset_bytes: int) -> None:
         """Write `data` at an offset; raises DiskFull, StoreError. It is durable only after `sync`."""
-        with _translating(self.path):
+        with translating(self.path):
             self.files.write_at(self.descriptor, [data], offset_bytes)
 
     def sync(self) -> None:
         """Write all data to the disk; raises DiskFull, StoreError. There is no new object whose name is needed."""
-        with _translating(self.path):
+        with translating(self.path):
             self.files.sync(self.descriptor)
 
     def discard(self) -> None:
@@ -526,7 +529,7 @@ class SpoolFile:
         """
         end = offset_bytes + size_bytes
         while offset_bytes < end:
-            with _translating(self.path):
+            with translating(self.path):
                 data = self.files.read_at(self.descriptor, offset_bytes, min(READ_BYTES, end - offset_bytes))
             if not data:
                 return
@@ -597,7 +600,9 @@ class ChunkedUpload:
 
     bucket: BlobBucket
     chunks: Sequence[UploadChunk]
-    opened: OrderedDict[int, OpenBlob] = field(default_factory=OrderedDict)
+    opened: RecentValues[int, OpenBlob] = field(
+        default_factory=lambda: RecentValues(OPEN_CHUNKS_MAX, methodcaller("close"))
+    )
     pending: PendingBlob | None = None
     end_bytes: int = 0
     """The end of the bytes that were written."""
@@ -630,7 +635,8 @@ class ChunkedUpload:
             chunk = self.chunks[index]
             size = min(READ_BYTES, end - offset_bytes, chunk.end_bytes - offset_bytes)
             try:
-                data = self._opened(index).read_at(offset_bytes - chunk.offset_bytes, size)
+                opened = self.opened.get(index, partial(self.bucket.open, chunk.file))
+                data = opened.read_at(offset_bytes - chunk.offset_bytes, size)
             except MissingBlob as error:
                 raise BytesLost from error
             yield data
@@ -645,25 +651,7 @@ class ChunkedUpload:
 
     def close(self) -> None:
         """Close the chunks that were read."""
-        while self.opened:
-            self.opened.popitem()[1].close()
-
-    def _opened(self, index: int) -> OpenBlob:
-        if index not in self.opened:
-            self.opened[index] = self.bucket.open(self.chunks[index].file)
-            if len(self.opened) > OPEN_CHUNKS_MAX:
-                self.opened.popitem(last=False)[1].close()
-        self.opened.move_to_end(index)
-        return self.opened[index]
-
-
-@contextmanager
-def _translating(path: Path) -> Iterator[None]:
-    """Raise errors of the disk as DiskFull or StoreError."""
-    try:
-        yield
-    except OSError as error:
-        raise translated(error, path) from error
+        self.opened.clear()
 
 
 def _new_name() -> str:

@@ -39,7 +39,6 @@ from organs.ingest.directory.manifest import (
 )
 from organs.ingest.directory.opening import HEADERS_MAX_BYTES, says_its_format
 from organs.ingest.dissect import DissectedFile, dissect
-from organs.ingest.files import FileSource, Progress, no_progress
 from organs.registry.anatomy import OrganType
 from organs.registry.assembly import FilePlan, FileStream, plan_model
 from organs.registry.catalog.queries.model_contents import files_of, placements_of
@@ -50,11 +49,13 @@ from organs.registry.errors import BadSource, CorruptBlob
 from organs.registry.gguf import ByteSource, Header, HeaderSource, TensorInfo, padded, read_header
 from organs.registry.gguf.header import Span
 from organs.registry.gguf.split import check_split
+from organs.registry.input_files import FileSource
 from organs.registry.interface import Registry
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
 from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import ModelName
+from organs.registry.progress import Progress, no_progress
 from organs.registry.store import BlobStore
 from organs.registry.store.files import (
     PUBLIC_FILE,
@@ -64,6 +65,7 @@ from organs.registry.store.files import (
     check_room,
     placing_error,
     temporary_beside,
+    translating,
 )
 
 
@@ -401,23 +403,21 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files) -> Ite
     """
     check_target(target, replace=replace)
     temporary = temporary_beside(target)
-    try:
-        check_room(target.parent, size_bytes, files)
-        files.make_folder(temporary, PUBLIC_FOLDER)
-        staging = Staging(temporary, files)
+    with translating(target, placing_error):
         try:
-            yield staging
-            staging.finish()
-        finally:
-            staging.close()
-        check_target(target, replace=replace)  # it may exist by now
-        _place(temporary, target, files)
-    except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise placing_error(error, target) from error
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+            check_room(target.parent, size_bytes, files)
+            files.make_folder(temporary, PUBLIC_FOLDER)
+            staging = Staging(temporary, files)
+            try:
+                yield staging
+                staging.finish()
+            finally:
+                staging.close()
+            check_target(target, replace=replace)  # it may exist by now
+            _place(temporary, target, files)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
 
 
 def check_target(target: Path, *, replace: bool) -> None:

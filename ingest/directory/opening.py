@@ -37,15 +37,6 @@ from organs.ingest.directory.manifest import (
     readable_metadata,
     same_metadata,
 )
-from organs.ingest.files import (
-    BytesInMemory,
-    ComposedFile,
-    FileIdentity,
-    Origin,
-    Section,
-    fill,
-    sha256_of,
-)
 from organs.registry.amounts import names_text, plural_text
 from organs.registry.digest import Digest
 from organs.registry.documents import parse_json
@@ -61,8 +52,10 @@ from organs.registry.gguf import (
     padded,
     read_header,
 )
+from organs.registry.gguf.header import range_digest
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX
 from organs.registry.gguf.write import Metadata
+from organs.registry.input_files import BytesInMemory, ComposedFile, FileIdentity, Origin, Section, fill
 
 OPEN_FILES_MAX = 64
 """Limit of open files: a model can have thousands of tensors, a process often only 1,024 descriptors."""
@@ -295,7 +288,7 @@ class VirtualFile(ComposedFile):
 
     def organ_digests(self) -> dict[int, Digest]:
         """Return the digest of each organ by its offset; reads all organs."""
-        return {offset: sha256_of(self, offset, organ.spec.size_bytes) for offset, organ in self._organs.items()}
+        return {offset: range_digest(self, offset, organ.spec.size_bytes) for offset, organ in self._organs.items()}
 
     def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
         """Return the original file of the folder, if the manifest names it; `organs` are digests by offset."""

@@ -18,7 +18,6 @@ from threadpoolctl import threadpool_limits
 from organs.ingest.contributions.submissions import INSPECT as INSPECT_NAME
 from organs.ingest.contributions.submissions import PUBLISH as PUBLISH_NAME
 from organs.ingest.contributions.submissions import process_submission, settle_abandoned
-from organs.ingest.files import ReportProgress
 from organs.ingest.jobs.packs import make_pack
 from organs.registry.assembly import naming
 from organs.registry.catalog.engine import database_now
@@ -66,6 +65,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
 from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import parse_model_name
+from organs.registry.progress import StepProgress
 from organs.registry.references import RepackReport, repack
 from organs.registry.relatives import settle_sources
 from organs.registry.reports.dissection import model_report
@@ -97,7 +97,7 @@ class JobKind(Generic[A]):
     lane: str
     arguments: type[A]
     """The class of the arguments, which wait in the queue as JSON."""
-    run: Callable[[LocalRegistry, A, ReportProgress, str], Entity]
+    run: Callable[[LocalRegistry, A, StepProgress, str], Entity]
     """Do the job for the contributor whose name comes last, and return its result. The name of a model under `model`,
     or names under `models`, and the digest of an organ under `organ`, or digests under `organs`, become links. Raises
     OrganError if it fails. It must call its third argument about every second: only these calls can cancel the job."""
@@ -174,7 +174,7 @@ def _planned_first(registry: LocalRegistry, text: str, contributor: str) -> Reci
 
 
 def _compose(
-    registry: LocalRegistry, arguments: RecipeArguments, report_progress: ReportProgress, contributor: str
+    registry: LocalRegistry, arguments: RecipeArguments, report_progress: StepProgress, contributor: str
 ) -> ChimeraJobResult:
     """Make the recipe in `arguments`; return the chimera and the address of its page."""
     report_progress(0.0, "planning")
@@ -261,7 +261,7 @@ def _settle_validation(registry: LocalRegistry, request: ValidationRequest, _con
 
 
 def _validate(
-    registry: LocalRegistry, arguments: ValidationRequest, report_progress: ReportProgress, _contributor: str
+    registry: LocalRegistry, arguments: ValidationRequest, report_progress: StepProgress, _contributor: str
 ) -> ValidationJobResult:
     report = run_chimera(
         registry.catalog,
@@ -270,7 +270,7 @@ def _validate(
         built_in_texts(arguments.texts or TEXT_KINDS),
         LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
         ValidationBudget(60.0 * (arguments.minutes or BUDGET_SECONDS / 60.0), arguments.tokens or TOKENS_MAX),
-        lambda event: report_progress(event.share, str(event)),
+        report_progress,
     )
     models = (report.model, report.base.name, *(donor.name for donor in report.donors))
     return ValidationJobResult(**asdict(report), models=models)
@@ -281,7 +281,7 @@ def _settle_look(registry: LocalRegistry, request: QuickLookRequest, _contributo
 
 
 def _look(
-    registry: LocalRegistry, arguments: QuickLookRequest, report_progress: ReportProgress, _contributor: str
+    registry: LocalRegistry, arguments: QuickLookRequest, report_progress: StepProgress, _contributor: str
 ) -> QuickLook:
     return look_at_chimera(
         registry.catalog,
@@ -313,7 +313,7 @@ def _current_version(registry: LocalRegistry, request: ModelRequest, _contributo
 
 
 def _measure(
-    registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
+    registry: LocalRegistry, arguments: ModelRequest, report_progress: StepProgress, _contributor: str
 ) -> MeasureJobResult:
     report_progress(0.0, "reading the list of tensors")
     with registry.catalog.reading() as session:
@@ -353,7 +353,7 @@ its recorded value."""
 
 
 def _extract(
-    registry: LocalRegistry, arguments: ModelRequest, report_progress: ReportProgress, _contributor: str
+    registry: LocalRegistry, arguments: ModelRequest, report_progress: StepProgress, _contributor: str
 ) -> ExtractionJobResult:
     file = make_pack(registry, parse_model_name(arguments.model), report_progress)
     return ExtractionJobResult(
@@ -372,7 +372,7 @@ def _settle_report(_registry: LocalRegistry, request: ReportRequest, _contributo
 
 
 def _report(
-    registry: LocalRegistry, arguments: ReportRequest, report_progress: ReportProgress, contributor: str
+    registry: LocalRegistry, arguments: ReportRequest, report_progress: StepProgress, contributor: str
 ) -> ReportJobResult:
     report_progress(0.0, "reading the measures")
     complete = contributor == LOCAL
@@ -393,7 +393,7 @@ Only a report for the users of this machine is complete, with stored sizes: othe
 
 def _submission_kind(name: str) -> JobKind[SubmissionArguments]:
     def process(
-        registry: LocalRegistry, arguments: SubmissionArguments, report_progress: ReportProgress, _contributor: str
+        registry: LocalRegistry, arguments: SubmissionArguments, report_progress: StepProgress, _contributor: str
     ) -> SubmissionJobResult:
         settle_abandoned(registry)
         return process_submission(registry, arguments.submission, report_progress, publish=name == PUBLISH_NAME)
@@ -426,7 +426,7 @@ def is_repack_due(session: Session, other_kinds: Sequence[str]) -> bool:
 
 
 def _repack(
-    registry: LocalRegistry, _arguments: RepackRequest, report_progress: ReportProgress, _contributor: str
+    registry: LocalRegistry, _arguments: RepackRequest, report_progress: StepProgress, _contributor: str
 ) -> RepackJobResult:
     with registry.catalog.reading() as session:
         models = models_to_repack(session)

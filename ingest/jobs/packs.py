@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import secrets
@@ -11,19 +10,18 @@ import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, TypeVar, cast
 
 from organs.ingest.directory.extract import extract, registered_contents
-from organs.ingest.files import Progress, ReportProgress
 from organs.registry.catalog.queries.jobs import JobFile
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.progress import Progress, StepProgress
 from organs.registry.store.backend import OpenBlob
-from organs.registry.store.files import PRIVATE_FOLDER, DirectWriter, placed, placing_error
+from organs.registry.store.files import PRIVATE_FOLDER, placed, placing_error, translating
 from organs.registry.store.folder import open_stored
 
 FOLDER = "jobs"
@@ -43,10 +41,8 @@ def packs_folder(home: Path) -> Path:
 def new_pack(home: Path) -> Path:
     """Create an empty folder with a secret name for one pack. Raises DiskFull, StoreUnwritable, StoreError."""
     folder = packs_folder(home) / secrets.token_hex(16)
-    try:
+    with translating(folder, placing_error):
         folder.mkdir(PRIVATE_FOLDER, parents=True)
-    except OSError as error:
-        raise placing_error(error, folder) from error
     return folder
 
 
@@ -162,7 +158,7 @@ MEMBER_BYTES = 4 * tarfile.BLOCKSIZE
 """The most bytes of the head and the padding of a file in a tar."""
 
 
-def make_pack(registry: LocalRegistry, name: ModelName, report_progress: ReportProgress) -> JobFile:
+def make_pack(registry: LocalRegistry, name: ModelName, report_progress: StepProgress) -> JobFile:
     """Extract a model and pack it; return the pack. Raises as `registered_contents` and `extract` do.
 
     In the progress each byte counts twice: read from the store, and written to the pack.
@@ -193,22 +189,6 @@ def make_pack(registry: LocalRegistry, name: ModelName, report_progress: ReportP
     return JobFile(pack.name, path.name, size_bytes, sha256)
 
 
-@dataclass(slots=True)
-class _HashedTarget:
-    """A new file that is written in order, hashed, and reported to `advance`."""
-
-    target: DirectWriter
-    advance: Progress
-    size_bytes: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
-
-    def write(self, data: bytes) -> None:
-        self.target.append([data])
-        self.digest.update(data)
-        self.size_bytes += len(data)
-        self.advance(len(data))
-
-
 def write_tar(directory: Path, path: Path, advance: Progress) -> tuple[Digest, int]:
     """Write `directory` as the uncompressed tar `path`, with a fixed owner and time. Return its SHA-256 and its size.
 
@@ -216,19 +196,18 @@ def write_tar(directory: Path, path: Path, advance: Progress) -> tuple[Digest, i
     """
     files = sorted(directory.rglob("*"))
     needed_bytes = tarfile.RECORDSIZE + sum(MEMBER_BYTES + file.stat().st_size for file in files)
-    with placed(path, needed_bytes) as target:
-        written = _HashedTarget(target, advance)
-        with tarfile.open(
-            fileobj=cast(IO[bytes], written), mode="w|", bufsize=READ_BYTES, format=tarfile.PAX_FORMAT
-        ) as tar:
-            for file in files:
-                info = tarfile.TarInfo(f"{directory.name}/{file.relative_to(directory)}")
-                if file.is_dir():
-                    info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
-                    tar.addfile(info)
-                else:
-                    info.size, info.mode = file.stat().st_size, FILE_MODE
-                    with file.open("rb") as content:
-                        tar.addfile(info, content)
-                    file.unlink()
-    return Digest(written.digest.hexdigest()), written.size_bytes
+    with (
+        placed(path, needed_bytes, progress=advance) as target,
+        tarfile.open(fileobj=cast(IO[bytes], target), mode="w|", bufsize=READ_BYTES, format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for file in files:
+            info = tarfile.TarInfo(f"{directory.name}/{file.relative_to(directory)}")
+            if file.is_dir():
+                info.type, info.mode = tarfile.DIRTYPE, FOLDER_MODE
+                tar.addfile(info)
+            else:
+                info.size, info.mode = file.stat().st_size, FILE_MODE
+                with file.open("rb") as content:
+                    tar.addfile(info, content)
+                file.unlink()
+    return target.sha256, target.size_bytes

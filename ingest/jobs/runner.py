@@ -18,7 +18,6 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.uploads import tidy_uploads
-from organs.ingest.files import ReportProgress
 from organs.ingest.jobs.kinds import ALONE, KINDS, LANES, REPACK, UPKEEP, JobKind, is_repack_due
 from organs.ingest.jobs.packs import remove_old_objects, remove_old_packs
 from organs.registry.catalog.engine import Catalog
@@ -48,6 +47,7 @@ from organs.registry.entities.base import prepared
 from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import OUTAGES, BadInput, OrganError
 from organs.registry.local import LocalRegistry
+from organs.registry.progress import StepProgress
 
 UPKEEP_NICENESS = 10
 """The niceness of the thread for upkeep, so that pages and jobs of contributors have priority."""
@@ -88,9 +88,7 @@ def add_job(
         return enqueue_job(session, kind, arguments, contributor)
 
 
-def progress_reporter(
-    catalog: Catalog, claim: JobClaim, stop: threading.Event, lost: threading.Event
-) -> ReportProgress:
+def progress_reporter(catalog: Catalog, claim: JobClaim, stop: threading.Event, lost: threading.Event) -> StepProgress:
     """Return a function, for any thread, that writes the progress of a job, from 0 to 1, and its current step.
 
     At most one report in NOTIFY_SECONDS is written. It raises WorkCancelled when `stop` is set, because the runner
@@ -244,7 +242,7 @@ class Runner:
         self.claims.pop(lane)
         self.on_event(JobEvent(claim.id, claim.kind, state, sentence, time.monotonic() - begun))
 
-    def _finish(self, claim: JobClaim, report: ReportProgress, begun: float) -> tuple[str, str]:
+    def _finish(self, claim: JobClaim, report: StepProgress, begun: float) -> tuple[str, str]:
         """Run the job and record how it ended; return its state and, for a failed job, the reason."""
         write: Callable[[Session], bool]
         tries = WRITE_TRIES

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.files import stamp_text
 from organs.ingest.sources import GGUF_SUFFIX, ModelSource
 from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.model_contents import digests_by_stamp, has_damaged_blobs, runtime_texts
@@ -23,6 +22,7 @@ from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_M
 from organs.registry.digest import model_digest
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource
+from organs.registry.input_files import stamp_text
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, is_digest_name, parse_model_name
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Any, TypeVar
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
+
+from organs.registry.recent import RecentValues
 
 CACHE_KEY = "cache"
 """The key of the `Cache` in `Session.info`."""
@@ -95,7 +96,7 @@ class Cache:
         self._entries_max = entries_max
         self._lock = Lock()
         self._version = -1
-        self._entries: OrderedDict[Hashable, _CachedValue] = OrderedDict()
+        self._values = RecentValues[Hashable, Any](entries_max)
 
     def get(self, version: int, key: Hashable, compute: Callable[[], T], keep: Callable[[T], bool] | None = None) -> T:
         """Return the value of `key` at `version`; compute it if it is missing, and store it if `keep` accepts it.
@@ -103,52 +104,19 @@ class Cache:
         Without `keep`, the first thread computes the value while the others wait for it. A reader of an older version
         than the newest known computes the value for itself. If `compute` raises, nothing is stored.
         """
-        entry = self._entry(version, key)
-        if entry is None:
-            return compute()
-        value: T
-        if keep is not None:
-            value = entry.value if entry.is_computed else compute()
-            if not entry.is_computed and keep(value):
-                entry.value, entry.is_computed = value, True
-            return value
-        with entry.lock:
-            if not entry.is_computed:
-                entry.value, entry.is_computed = compute(), True
-            value = entry.value
-            return value
+        with self._lock:
+            if version > self._version:  # other threads may still add values to the old ones
+                self._version, self._values = version, RecentValues(self._entries_max)
+            is_old, values = version < self._version, self._values
+        value: T = compute() if is_old else values.get(key, compute, keep)
+        return value
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._values)
 
     def clear(self) -> None:
         """Drop all values."""
-        with self._lock:
-            self._entries.clear()
-
-    def _entry(self, version: int, key: Hashable) -> _CachedValue | None:
-        with self._lock:
-            if version < self._version:
-                return None
-            if version > self._version:
-                self._entries.clear()
-                self._version = version
-            entry = self._entries.setdefault(key, _CachedValue())
-            self._entries.move_to_end(key)
-            if len(self._entries) > self._entries_max:
-                self._entries.popitem(last=False)
-            return entry
-
-
-class _CachedValue:
-    """A value that another thread may be computing."""
-
-    __slots__ = ("is_computed", "lock", "value")
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-        self.is_computed = False
-        self.value: Any = None
+        self._values.clear()
 
 
 def cached(session: Session, key: Hashable, compute: Callable[[], T], keep: Callable[[T], bool] | None = None) -> T:

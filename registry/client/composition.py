@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,8 @@ from organs.registry.entities.plan import MadeChimera, PlannedRecipe
 from organs.registry.entities.problem import INTERNAL, error_of_document
 from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound, Unreachable
 from organs.registry.output_files import OutputFiles
-from organs.registry.store.files import Files, check_room, placing_error
+from organs.registry.progress import StepProgress
+from organs.registry.store.files import Files, check_room, placing_error, translating
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
@@ -31,16 +31,13 @@ if TYPE_CHECKING:
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
 """The first and the longest wait between two requests for a job, and the factor by which the wait grows."""
 
-JobProgress = Callable[[float, str], None]
-"""Called with the progress of a job, from 0 to 1, and its note."""
-
 
 def job_result(
     connection: Connection,
     kind: type[E],
     path: str,
     body: object,
-    progress: JobProgress,
+    progress: StepProgress,
 ) -> E:
     """Start a job by POST to `path` below the API, wait until it has finished, and return its result.
 
@@ -141,10 +138,8 @@ class RemotePlan(RecipePlan):
         """
         target = Path(path)
         self.check()
-        try:  # before the chimera is made
+        with translating(target, placing_error):  # before the chimera is made
             check_room(target.parent, self.size_bytes, Files())
-        except OSError as error:
-            raise placing_error(error, target) from error
         made = self.register(progress)
         file = FileToFetch(gguf_path(made.model), made.size_bytes, made.sha256)
         fetch(self._connection, file, target, lambda size: progress("fetch", size) if progress is not None else None)

@@ -15,17 +15,11 @@ from organs.registry.client.connection import Connection, Reply, backoff_seconds
 from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf, BadInput, BadReply, Busy, StoreUnwritable, TooMany, Unreachable
 from organs.registry.gguf import Header, HeaderSource, read_header
-from organs.registry.store.files import Files, check_room, placing_error
+from organs.registry.progress import Progress, no_progress
+from organs.registry.store.files import Files, check_room, placing_error, translating
 
 READ_BYTES = 1024 * 1024
 HEADER_CHUNK_BYTES, FILE_CHUNK_BYTES = 64 * 1024, 256 * 1024
-
-Progress = Callable[[int], None]
-"""Called with the number of new bytes, also of an earlier attempt; negative for bytes that are downloaded again."""
-
-
-def no_progress(_size_bytes: int) -> None:
-    """Ignore progress."""
 
 
 class PartialFile:
@@ -97,7 +91,7 @@ def partial_file(target: Path, key: str, size_bytes: int) -> Iterator[PartialFil
     path = partial_path(target, key)
     if target.is_dir():
         raise StoreUnwritable(f"{target}: this is a folder")
-    try:
+    with translating(target, placing_error):
         descriptor = _opened(path)
         partial = PartialFile(path, descriptor)
         try:
@@ -110,8 +104,6 @@ def partial_file(target: Path, key: str, size_bytes: int) -> Iterator[PartialFil
             raise
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise placing_error(error, target) from error
 
 
 def _opened(path: Path) -> int:
@@ -243,12 +235,10 @@ def check_all_fits(url: str, files: Sequence[FileToFetch], place: Path, room_byt
 
     The `files` are those of the registry at `url` that are downloaded beside `place`.
     """
-    try:
+    with translating(place, placing_error):
         begun = (partial_path(place, file.key(url)) for file in files)
         kept_bytes = sum(path.lstat().st_size for path in begun if path.exists())
         check_room(place.parent, room_bytes - kept_bytes, Files())
-    except OSError as error:
-        raise placing_error(error, place) from error
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +16,10 @@ from organs.registry.client.fetching import (
     FileToFetch,
     Interruptions,
     PartialFile,
-    Progress,
     check_all_fits,
     fetch,
     fetch_head,
     fetched,
-    no_progress,
     partial_file,
 )
 from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
@@ -31,8 +28,10 @@ from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.organ import Digests, KnownOrgans
 from organs.registry.errors import BadGguf, BadInput, BadReply, NotAssemblable, NotFound, Unreachable
 from organs.registry.gguf import ByteSource, Header, padded, read_header
+from organs.registry.gguf.header import range_digest
 from organs.registry.gguf.split import Shard, cut
 from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
+from organs.registry.progress import Progress, no_progress
 from organs.registry.store.files import placed
 
 if TYPE_CHECKING:
@@ -98,11 +97,7 @@ def _check_digests(header: Header, source: ByteSource, expected: Mapping[str, Di
     if {info.name for info in header.tensors} != expected.keys():
         raise BadReply("the downloaded file has other organs than the registry promised; nothing was written")
     for info in header.tensors:
-        digest = hashlib.sha256()
-        begin = header.data_offset + info.offset
-        for offset in range(begin, begin + info.size_bytes, READ_BYTES):
-            digest.update(source.read_at(offset, min(READ_BYTES, begin + info.size_bytes - offset)))
-        if digest.hexdigest() != expected[info.name]:
+        if range_digest(source, header.data_offset + info.offset, info.size_bytes) != expected[info.name]:
             raise BadReply(f"the organ {info.name!r} has other bytes than were promised; nothing was written")
 
 
@@ -118,9 +113,9 @@ class FetchedFiles(OutputFiles):
         self._connection = connection
         self._sources = tuple(file for _, file in files)
 
-    def place(self, targets: Sequence[Path | None], progress: Progress | None = None) -> tuple[Digest | None, ...]:
+    def place(self, targets: Sequence[Path | None], progress: Progress = no_progress) -> tuple[Digest | None, ...]:
         return tuple(
-            file.sha256 if target is None else fetch(self._connection, file, target, progress or no_progress)
+            file.sha256 if target is None else fetch(self._connection, file, target, progress)
             for file, target in zip(self._sources, targets, strict=True)
         )
 
@@ -140,17 +135,16 @@ class FetchedShards(OutputFiles):
         """The size of the file and of its shards: the file exists beside them until the last one is written."""
         return self._file.size_bytes + sum(shard.size_bytes for shard in self._shards)
 
-    def place(self, targets: Sequence[Path | None], progress: Progress | None = None) -> tuple[Digest | None, ...]:
+    def place(self, targets: Sequence[Path | None], progress: Progress = no_progress) -> tuple[Digest | None, ...]:
         paths = [target for target in targets if target is not None]
         assert len(paths) == len(targets), "shards without a digest are never left out"
-        report = progress or no_progress
         check_all_fits(self._connection.url, [self._file], paths[0], self.work_bytes)
-        with fetched(self._connection, self._file, paths[0], report) as path, downloaded_file(path) as source:
+        with fetched(self._connection, self._file, paths[0], progress) as path, downloaded_file(path) as source:
             if source.read_at(0, min(len(self._head), source.size_bytes)) != self._head:
                 raise BadReply("the downloaded file has another header than the registry promised; nothing was written")
             header = read_header(source)
             return tuple(
-                _write_shard(source, header, shard, target, report)
+                _write_shard(source, header, shard, target, progress)
                 for shard, target in zip(self._shards, paths, strict=True)
             )
 
@@ -170,20 +164,13 @@ def file_in_shards(
 def _write_shard(source: ByteSource, header: Header, shard: Shard, target: Path, progress: Progress) -> Digest:
     """Write one shard with tensors of `source`, whose header is `header`, and return its SHA-256."""
     offsets = {info.name: header.data_offset + info.offset for info in header.tensors}
-    digest = hashlib.sha256(shard.header)
-    with placed(target, shard.size_bytes) as file:
-        file.append([shard.header])
+    with placed(target, shard.size_bytes, progress=progress) as file:
+        file.write(shard.header)
         for tensor in shard.tensors:
             for begin in range(0, tensor.size_bytes, READ_BYTES):
-                data = source.read_at(offsets[tensor.name] + begin, min(READ_BYTES, tensor.size_bytes - begin))
-                digest.update(data)
-                file.append([data])
-            padded_bytes = padded(tensor.size_bytes, header.alignment)
-            padding = b"\0" * (padded_bytes - tensor.size_bytes)
-            digest.update(padding)
-            file.append([padding])
-            progress(padded_bytes)
-    return Digest(digest.hexdigest())
+                file.write(source.read_at(offsets[tensor.name] + begin, min(READ_BYTES, tensor.size_bytes - begin)))
+            file.write(b"\0" * (padded(tensor.size_bytes, header.alignment) - tensor.size_bytes))
+    return file.sha256
 
 
 LOOKUP_MAX = 1000
@@ -242,23 +229,23 @@ class FetchedLock(OutputFiles):
         super().__init__([NamedFile(f"{lock.id}.gguf", size_bytes, None)])
         self._connection, self._lock, self._header, self._alignment = connection, lock, header, alignment
 
-    def place(self, targets: Sequence[Path | None], progress: Progress | None = None) -> tuple[Digest | None, ...]:
+    def place(self, targets: Sequence[Path | None], progress: Progress = no_progress) -> tuple[Digest | None, ...]:
         (target,) = targets
         assert target is not None, "a file without a digest is never left out"
-        (file,), report = self.files, progress or no_progress
+        (file,) = self.files
         with partial_file(target, f"{self._connection.url} lock {self._lock.id}", file.size_bytes) as partial:
-            partial.take_up(file.size_bytes, report)
+            partial.take_up(file.size_bytes, progress)
             is_resumed = partial.size_bytes > 0
             interruptions = Interruptions(self._connection)  # of the requests for all organs
-            self._fill(partial, report, interruptions)
+            self._fill(partial, progress, interruptions)
             try:
                 self._check(partial.path)
             except BadReply:
                 if not is_resumed:
                     raise
-                report(-partial.size_bytes)
+                progress(-partial.size_bytes)
                 partial.begin_again()  # the earlier bytes may belong to another file
-                self._fill(partial, report, interruptions)
+                self._fill(partial, progress, interruptions)
                 self._check(partial.path)
             partial.place(target)
             return (partial.sha256,)

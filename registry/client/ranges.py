@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +39,7 @@ from organs.registry.client.connection import (
 )
 from organs.registry.digest import Digest
 from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
+from organs.registry.input_files import ReadableFile
 from organs.registry.store.bucket import open_bucket, short_reason
 
 if TYPE_CHECKING:
@@ -321,21 +322,31 @@ class HubListing(_Resource):
         return data
 
 
-class RangedFile(ABC):
-    """A file that is read with requests for ranges. A subclass sends them: `_read`."""
+class RangedFile(ReadableFile):
+    """A file that is read with requests for ranges. A subclass sends them: `_read`.
 
-    path: PurePosixPath
-    """The path in the address; its last part is the name of the file."""
-    name: str
-    """The name in messages."""
-    size_bytes: int
-    version: str
-    """What `version_of` returns; if it is empty, two answers can be of two versions."""
-    stated_sha256: Digest | None = None
-    """The SHA-256 that the Hugging Face hub states for the file; None for other servers. It is not checked."""
+    Its version is that of `version_of`; if it is empty, two answers can be of two versions.
+    """
+
     _client: RangeClient
     _first: bytes
     """The first bytes of the file, which are not requested again."""
+    _tag: str
+    """The ETag, also a weak one."""
+
+    def _begin(self) -> None:
+        """Request the first bytes, and with them the size and the version."""
+        self.size_bytes, self.version, self._tag = -1, "", ""
+        self._first = self._read(0, FIRST_BYTES)
+
+    def _check_version(self, size_bytes: int, tag: str, changed: str) -> None:
+        """Compare what an answer says of the file with the first answer; raise BadSource if they differ."""
+        tag = tag[:TAG_MAX_LENGTH]
+        found = (size_bytes, version_of(tag, changed), tag)
+        if self.size_bytes < 0:
+            self.size_bytes, self.version, self._tag = found
+        elif found != (self.size_bytes, self.version, self._tag):
+            raise self._changed()
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`.
@@ -375,8 +386,11 @@ class RangedFile(ABC):
     def _read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes, or those up to the end of the file; raises as `read_at` does."""
 
+    def _changed(self) -> BadSource:
+        return _object_changed(self.name)
 
-class HttpFile(RangedFile, _Resource):
+
+class HttpFile(_Resource, RangedFile):
     """A file at an http(s) address; several threads may read it. Nothing is written to disk."""
 
     def __init__(
@@ -390,14 +404,9 @@ class HttpFile(RangedFile, _Resource):
         """
         _Resource.__init__(self, client, url, label, headers)
         self.path = PurePosixPath(unquote(urlsplit(url).path)[-255:])
-        """The path in the address; its last part is the name of the file."""
         self._location = url
         """The address to which the last request was redirected."""
-        self.size_bytes = -1
-        self.version = ""
-        self._tag = ""
-        """The ETag, also a weak one."""
-        self._first = self._read(0, FIRST_BYTES)
+        self._begin()
 
     def read_all(self, write: Callable[[int, bytes], None]) -> None:
         """Call `write(offset, data)` with all bytes, from one answer; after a cut, it begins again at offset 0."""
@@ -458,12 +467,7 @@ class HttpFile(RangedFile, _Resource):
         if match is None or headers.get("Content-Encoding", "identity") != "identity":
             raise BadSource(f"{self.name}: the server does not answer with one range of bytes")
         begin, last, total = map(int, match.groups())
-        tag = headers.get("ETag", "")[:TAG_MAX_LENGTH]
-        version = version_of(tag, headers.get("Last-Modified", ""))
-        if self.size_bytes < 0:
-            self.size_bytes, self.version, self._tag = total, version, tag
-        elif (total, version, tag) != (self.size_bytes, self.version, self._tag):
-            raise self._changed()
+        self._check_version(total, headers.get("ETag", ""), headers.get("Last-Modified", ""))
         expected = min(size, total - offset)
         if (begin, last) != (offset, offset + expected - 1):
             raise BadSource(f"{self.name}: the server sends other bytes than those that were requested")
@@ -497,9 +501,7 @@ class ObjectFile(RangedFile):
         self.path = PurePosixPath(parsed[1][-255:])
         self._client, self._key = client, parsed[1]
         self._store = _open_bucket(client, parsed[0], allows_http=allows_http)
-        self.size_bytes = -1
-        self.version = self._tag = ""
-        self._first = self._read(0, FIRST_BYTES)
+        self._begin()
 
     def _read(self, offset: int, size: int) -> bytes:
         return _object_request(self.name, lambda: self._request(offset, size))
@@ -516,12 +518,7 @@ class ObjectFile(RangedFile):
             options={"range": (offset, offset + size), **({"if_match": self._tag} if is_strong else {})},
         )
         meta = result.meta
-        tag = (meta["e_tag"] or "")[:TAG_MAX_LENGTH]
-        version = version_of(tag, meta["last_modified"].isoformat())
-        if self.size_bytes < 0:
-            self.size_bytes, self.version, self._tag = meta["size"], version, tag
-        elif (meta["size"], version, tag) != (self.size_bytes, self.version, self._tag):
-            raise _object_changed(self.name)
+        self._check_version(meta["size"], meta["e_tag"] or "", meta["last_modified"].isoformat())
         expected = min(size, self.size_bytes - offset)
         if tuple(result.range) != (offset, offset + expected):
             raise BadSource(f"{self.name}: the server sends other bytes than those that were requested")

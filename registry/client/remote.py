@@ -28,9 +28,9 @@ from organs.registry.client.address import (
     whole_file_name,
 )
 from organs.registry.client.connection import Connection
-from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched, no_progress
+from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
 from organs.registry.client.tokens import kept_token
-from organs.registry.digest import Digest, digest_of, looks_like_prefix, parse_prefix
+from organs.registry.digest import Digest, digest_of, is_digest, parse_prefix
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera
 from organs.registry.entities.finding import BESIDE_FILE_CODES
 from organs.registry.entities.job import Job, JobPage, ValidationRequest
@@ -40,9 +40,10 @@ from organs.registry.entities.published import LICENSE_MAX, ModelVersions
 from organs.registry.entities.server import Figures, Root
 from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
-from organs.registry.interface import VERSIONS_DEFAULT, ByteProgress, TextProgress, job_steps
+from organs.registry.interface import VERSIONS_DEFAULT, TextProgress, job_steps
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.output_files import SourceModel
+from organs.registry.progress import Progress, no_progress
 from organs.registry.search.language import MODELS, parse_query
 from organs.registry.settings import TOKEN_VARIABLE
 
@@ -68,7 +69,6 @@ ORGANS_MAX = 200_000
 """Organs of one model that are read."""
 VERSIONS_MAX = 100
 """Versions of one name that a registry lists."""
-DIGEST = "sha256:"
 DIGEST_LENGTH = 64
 
 
@@ -301,13 +301,13 @@ class RemoteRegistry:
         path = f"{API}/reports" + ("" if model is None else model_path(self.resolved(model)))
         return self.connection.read(Report, path, limit=limit)
 
-    def assemble(self, name: str, path: str | Path, progress: ByteProgress | None = None) -> Digest:
+    def assemble(self, name: str, path: str | Path, progress: Progress = no_progress) -> Digest:
         """Download the file of a model to `path`, replacing an existing file; return its SHA-256.
 
         The file is checked, and an interrupted download continues at the next call. The digest of a file that is merged
         from shards is not known in advance: then each organ is checked by its digest. Raises BadReply for wrong bytes.
         """
-        return fetch(self.connection, self.whole_file(name), Path(path), progress or no_progress)
+        return fetch(self.connection, self.whole_file(name), Path(path), progress)
 
     def compose(self, base: str | Recipe | RecipeFile) -> RemoteComposition:
         """Begin a chimera, which the server plans and makes: `registry.compose("acme/base").graft("acme/coder")`."""
@@ -333,7 +333,7 @@ class RemoteRegistry:
         own = self.own_files(name)
         stem = own.model.name if stem is None else stem
         files = own.files
-        if name.startswith(DIGEST) and looks_like_prefix(name):
+        if is_digest(name):
             prefix, digests = parse_prefix(name), [own.digest, *(str(file.sha256) for _, file in files)]
             if own.lock_id is not None and own.lock_id.startswith(prefix):
                 files = [(file_name, replace(file, check=check_lock(own.lock_id))) for file_name, file in files]
@@ -389,7 +389,7 @@ class RemoteRegistry:
 
     @contextmanager
     def downloaded(
-        self, name: str, beside: Path, show: Callable[[int], AbstractContextManager[ByteProgress]] | None = None
+        self, name: str, beside: Path, show: Callable[[int], AbstractContextManager[Progress]] | None = None
     ) -> Iterator[list[DownloadedFile]]:
         """Download the original files of a model, beside the path `beside`, and delete them after the block.
 
@@ -420,7 +420,7 @@ class RemoteRegistry:
 
     def resolved(self, name: str) -> ModelName:
         """Return the model's name for `name`, a name or `sha256:` and a digest; raises BadName, NotFound, Ambiguous."""
-        if not (name.startswith(DIGEST) and looks_like_prefix(name)):
+        if not is_digest(name):
             return parse_model_name(name)
         return parse_full_name(
             self.connection.read(ModelSummary, f"{API}/models/lookup", digest=parse_prefix(name)).name

@@ -7,10 +7,8 @@ sent only to its address; `plain_http` is whether its owner allowed sending it w
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -21,7 +19,6 @@ from organs.registry.entities.base import prepared
 from organs.registry.errors import BadSetting
 
 FILE_MAX_BYTES = 1024 * 1024
-_PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -87,18 +84,10 @@ def forget_token(url: str) -> bool:
 
 def _write(tokens: Mapping[str, KeptToken]) -> None:
     """Replace the file atomically; other users can never read it, nor the temporary file."""
+    from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, placed  # loads the store, for a login only
+
     path = tokens_path()
     data = msgspec.json.format(msgspec.json.encode(dict(sorted(tokens.items())))) + b"\n"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
-    temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _PRIVATE_FILE)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        temporary.rename(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    with placed(path, len(data), mode=PRIVATE_FILE) as file:
+        file.write(data)

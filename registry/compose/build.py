@@ -17,12 +17,12 @@ from threadpoolctl import threadpool_limits
 from organs.registry.anatomy import place_of
 from organs.registry.assembly import (
     FilePlan,
-    FileStream,
     check_readable,
     first_header,
     naming,
     place_file,
     plan_new_file,
+    stored_digest,
 )
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
@@ -88,6 +88,7 @@ from organs.registry.store.files import (
     Files,
     check_room,
     placing_error,
+    translating,
 )
 from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed
 from organs.registry.transform.values import Read
@@ -374,14 +375,12 @@ def check_own(name: ModelName, contributor: str) -> None:
 
 def _check_place(path: Path, size_bytes: int) -> None:
     """Raise the errors of writing the file that can be found before organs are computed."""
-    try:
+    with translating(path, placing_error):
         if path.is_dir():
             raise StoreUnwritable(f"{path} is a folder: give the path of a file")
         if not path.parent.is_dir():
             raise StoreUnwritable(f"{path.parent}: the folder does not exist")
         check_room(path.parent, size_bytes, Files())
-    except OSError as error:
-        raise placing_error(error, path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,12 +442,7 @@ class _Build:
         """Write the file to `path`, or without a path only hash it; return its SHA-256."""
         if path is not None:
             return place_file(self.store, file, path, lambda size_bytes: self.progress("write", size_bytes))
-        digest = hashlib.sha256()
-        with FileStream(self.store, file) as stream:
-            for view in stream:
-                digest.update(view)
-                self.progress("hash", len(view))
-        return Digest(digest.hexdigest())
+        return stored_digest(self.store, file, lambda size_bytes: self.progress("hash", size_bytes))
 
     def _record(self, blobs: Sequence[StoredBlob], stacks: Mapping[Digest, Sequence[Digest]]) -> None:
         with self.catalog.writing() as session:

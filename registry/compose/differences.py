@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
@@ -14,11 +11,12 @@ from organs.registry.compose.parents import Parent, Replacement
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
 from organs.registry.gguf import ByteSource, Field, ValueType, read_array
+from organs.registry.gguf.header import range_digest
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
+from organs.registry.recent import RecentValues
 
 CACHED_MAX = 256
 """Vocabulary digests in the cache; each takes some hundred bytes."""
-WINDOW_BYTES = 1 << 20
 PER_BLOCK_MAX = 4096
 """Elements of an array with one number for each block; the deepest models have some hundred blocks."""
 TEXT_MAX = 200
@@ -317,8 +315,7 @@ def _either(first: _T | None, second: _T | None) -> _T | None:
     return second if first is None else first
 
 
-_cached: OrderedDict[tuple[Digest, int, int], Digest] = OrderedDict()
-_lock = threading.Lock()
+_vocabularies = RecentValues[tuple[Digest, int, int], Digest](CACHED_MAX)
 
 
 def vocabulary_digest(source: ByteSource, header_digest: Digest, tokens: Field | None) -> Digest | None:
@@ -328,17 +325,6 @@ def vocabulary_digest(source: ByteSource, header_digest: Digest, tokens: Field |
     """
     if tokens is None or tokens.element_type is not ValueType.STRING or tokens.size_bytes > VOCABULARY_MAX_BYTES:
         return None
-    key = (header_digest, tokens.offset, tokens.size_bytes)
-    with _lock:
-        known = _cached.get(key)
-    if known is not None:
-        return known
-    hashed, end = hashlib.sha256(), tokens.offset + tokens.size_bytes
-    for offset in range(tokens.offset, end, WINDOW_BYTES):
-        hashed.update(source.read_at(offset, min(WINDOW_BYTES, end - offset)))
-    digest = Digest(hashed.hexdigest())
-    with _lock:
-        _cached[key] = digest
-        while len(_cached) > CACHED_MAX:
-            _cached.popitem(last=False)
-    return digest
+    offset, size_bytes = tokens.offset, tokens.size_bytes
+    key = (header_digest, offset, size_bytes)
+    return _vocabularies.get(key, lambda: range_digest(source, offset, size_bytes))

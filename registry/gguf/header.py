@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
+from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf
 from organs.registry.gguf.types import DType, ValueType
 from organs.registry.kinds import kind_of
 
 STRING_BLOB_MIN_BYTES = 64 * 1024
+WINDOW_BYTES = 1 << 20
 ARRAY_BLOB_MIN_BYTES = 4096
 """Larger metadata arrays (vocabularies, merges) become separate blobs, which related models share."""
 
@@ -32,6 +35,14 @@ class ByteSource(Protocol):
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises BadInput if the file does not have them."""
         ...
+
+
+def range_digest(source: ByteSource, offset: int, size_bytes: int) -> Digest:
+    """Return the SHA-256 of a range of bytes, of which 1 MiB is in memory at a time."""
+    hashed, end = hashlib.sha256(), offset + size_bytes
+    for begin in range(offset, end, WINDOW_BYTES):
+        hashed.update(source.read_at(begin, min(WINDOW_BYTES, end - begin)))
+    return Digest(hashed.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)

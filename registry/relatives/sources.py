@@ -6,7 +6,7 @@ source are equal to the last byte. With an importance matrix they are not: then 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -29,6 +29,7 @@ from organs.registry.entities.comparison import Proof
 from organs.registry.errors import StoreError
 from organs.registry.gguf.quants import can_encode, decode, encode
 from organs.registry.gguf.types import DType, dtype_by_name
+from organs.registry.progress import Progress, no_progress
 from organs.registry.relatives.descent import FAR_QUANTISED, FLOATS, MATCHED_MIN
 from organs.registry.similarity import ComparableOrgan, probes
 from organs.registry.store import BlobStore, RangeReader
@@ -46,8 +47,6 @@ ENCODED_BYTES = 1 << 20
 
 LARGEST = np.float32(65504)
 """The largest weight that is encoded: encoders of hostile values may stop the program."""
-
-Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ def settle_sources(catalog: Catalog, blobs: BlobStore, model_ids: Sequence[int])
 
 
 def prove_source(
-    catalog: Catalog, blobs: BlobStore, first: ModelRow, second: ModelRow, progress: Progress = lambda _size: None
+    catalog: Catalog, blobs: BlobStore, first: ModelRow, second: ModelRow, progress: Progress = no_progress
 ) -> Proof | None:
     """Encode all matrices of the source of a quantisation, and compare all blocks; compare other organs by identity.
 

@@ -30,6 +30,7 @@ from typing import Any, Protocol, Self, TypeAlias
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, EncodingFault, FaultyParent, MissingBlob, StoreError
 from organs.registry.gguf.types import DType
+from organs.registry.recent import RecentValues
 from organs.registry.store.backend import BlobBackend, OpenBlob
 from organs.registry.store.codec import (
     BYTES_CODEC,
@@ -56,7 +57,6 @@ from organs.registry.store.codec import (
 from organs.registry.store.codec.fast import warm_in_background
 from organs.registry.store.files import Files
 from organs.registry.store.folder import BlobFolder
-from organs.registry.store.recent import RecentValues
 
 INLINE_MAX_BYTES = 64 * 1024
 """The largest plain size of a blob in the database. A separate file takes a rename and two syncs, about 1 ms."""
@@ -439,7 +439,7 @@ class RangeReader:
 
     def __init__(self, reader: PlainReader, kept_chunks: int = 1) -> None:
         self.reader = reader
-        self._decoded = RecentValues(self._decode, kept_chunks)
+        self._decoded = RecentValues[int, memoryview](kept_chunks)
 
     @cached_property
     def _begins(self) -> list[int]:
@@ -453,10 +453,10 @@ class RangeReader:
         first, last = self._at(offset), self._at(offset + size - 1)
         if first == last:
             begin = offset - self._begins[first]
-            return self._decoded.get(first)[begin : begin + size]
+            return self._chunk(first)[begin : begin + size]
         pieces = bytearray(size)
         for index in range(first, last + 1):
-            data, begin = self._decoded.get(index), self._begins[index]
+            data, begin = self._chunk(index), self._begins[index]
             piece = data[max(0, offset - begin) : offset + size - begin]
             start = max(0, begin - offset)
             pieces[start : start + len(piece)] = piece
@@ -477,11 +477,14 @@ class RangeReader:
         """Return the number of the chunk with the byte at `offset`."""
         return bisect_right(self._begins, offset) - 1
 
-    def _decode(self, index: int) -> memoryview:
-        chunk = self.reader.chunks[index]
-        data = lend(chunk.plain_size_bytes)
-        self.reader.read_chunk(chunk, data)
-        return data.toreadonly()  # other reads get views of it
+    def _chunk(self, index: int) -> memoryview:
+        def decode() -> memoryview:
+            chunk = self.reader.chunks[index]
+            data = lend(chunk.plain_size_bytes)
+            self.reader.read_chunk(chunk, data)
+            return data.toreadonly()  # other reads get views of it
+
+        return self._decoded.get(index, decode)
 
 
 def _open_parent(store: BlobStore, address: BlobAddress) -> RangeReader:

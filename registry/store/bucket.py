@@ -36,9 +36,9 @@ from organs.registry.errors import (
     StoreUnreachable,
     StoreUnwritable,
 )
+from organs.registry.recent import RecentValues
 from organs.registry.store.backend import StrayFile, checked_name, is_physical, new_file_name
-from organs.registry.store.files import PRIVATE_FOLDER, Buffer, Files, make_durable_folder, translated
-from organs.registry.store.recent import RecentValues
+from organs.registry.store.files import PRIVATE_FOLDER, Buffer, Files, make_durable_folder, translating
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -121,10 +121,8 @@ class BlobBucket:
         if self._is_prepared:
             return
         if self.spool is not None:
-            try:
+            with translating(self.spool):
                 make_durable_folder(self.files, self.spool)  # also its parents are private
-            except OSError as error:
-                raise translated(error, self.spool) from error
         if not self.is_prepared():
             self._put(MARK, MARK_BYTES)
         self._is_prepared = True
@@ -343,19 +341,15 @@ class PendingObject:
 
     def append(self, pieces: Sequence[Buffer]) -> None:
         """Append `pieces`; raises DiskFull."""
-        try:
+        with translating((self._bucket.spool or Path(tempfile.gettempdir())) / "new"):
             for piece in pieces:
                 self.size_bytes += self._spool.write(piece)
-        except OSError as error:
-            raise translated(error, (self._bucket.spool or Path(tempfile.gettempdir())) / "new") from error
 
     def place(self, front: bytes = b"") -> str:
         """Write the front and upload the file; return its physical name. The service has stored it durably then."""
-        try:
+        with translating((self._bucket.spool or Path(tempfile.gettempdir())) / "new"):
             self._spool.seek(0)
             self._spool.write(front)
-        except OSError as error:
-            raise translated(error, (self._bucket.spool or Path(tempfile.gettempdir())) / "new") from error
         self._is_uploaded = True
         self._bucket.put_file(self.file, self._spool, self.size_bytes)
         self.close()
@@ -389,8 +383,8 @@ class StoredObject:
     def __init__(self, bucket: BlobBucket, file: str) -> None:
         self._bucket = bucket
         self._file = file
-        self._pieces = RecentValues(lambda index: bucket.read_piece(file, index), PIECES_KEPT)
-        first = self._pieces.get(0)
+        self._pieces = RecentValues[int, ObjectPiece](PIECES_KEPT)
+        first = self._piece(0)
         self.size_bytes = first.object_bytes
         self._version = first.version
 
@@ -407,11 +401,14 @@ class StoredObject:
         parts = []
         for index in range(offset // PIECE_BYTES, -(-end // PIECE_BYTES)):
             begin = index * PIECE_BYTES
-            piece = self._pieces.get(index)
+            piece = self._piece(index)
             if piece.object_bytes != self.size_bytes:
                 raise CorruptBlob(self._file, "the object changed while it was read")
             parts.append(piece.data[max(0, offset - begin) : end - begin])
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _piece(self, index: int) -> ObjectPiece:
+        return self._pieces.get(index, lambda: self._bucket.read_piece(self._file, index))
 
     def drop_cached(self, offset: int, size: int) -> bool:
         """Drop the copies of these bytes in memory and in the cache, because they were found to be wrong."""

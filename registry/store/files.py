@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import mmap
 import os
 import secrets
 import shutil
 import stat
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
+from organs.registry.progress import Progress, no_progress
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 Buffer = bytes | bytearray | memoryview
@@ -213,6 +217,36 @@ class DirectWriter:
         self._filled = 0
 
 
+STEP_BYTES = 64 * 1024 * 1024
+PLAIN_STEP_BYTES = 1024 * 1024
+_NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+"""Errors of systems that do not support `copy_file_range`, or not for these files."""
+
+
+def copy_bytes(source: int, target: int, begin: int, end: int) -> int:
+    """Copy bytes to the same place in another file; return `end`, or where the source ended.
+
+    The system copies them if it can, and may share them. Raises OSError.
+    """
+    position = begin
+    has_system_copy = hasattr(os, "copy_file_range")
+    while position < end:
+        if has_system_copy:
+            try:
+                copied = os.copy_file_range(source, target, min(STEP_BYTES, end - position), position, position)
+            except OSError as error:
+                if error.errno not in _NO_RANGE_COPY:
+                    raise
+                has_system_copy = False
+                continue
+        else:
+            copied = os.pwrite(target, os.pread(source, min(PLAIN_STEP_BYTES, end - position), position), position)
+        if copied == 0:
+            break
+        position += copied
+    return position
+
+
 def make_durable_folder(files: Files, path: Path) -> None:
     """Create `path` and its parents, each on disk before the next one; raises OSError.
 
@@ -232,7 +266,7 @@ def make_durable_folder(files: Files, path: Path) -> None:
 def translated(error: OSError, path: Path) -> OrganError:
     """Return the error of this project for an error of the operating system about `path`."""
     reason = error.strerror or str(error)
-    if error.errno in _FULL:
+    if error.errno in FULL:
         return DiskFull(f"the disk of {path.parent} is full: {reason}")
     if error.errno in _UNWRITABLE:
         return StoreUnwritable(f"no access to {path}: {reason}")
@@ -243,24 +277,65 @@ def translated(error: OSError, path: Path) -> OrganError:
     return StoreError(f"{path}: {reason}")
 
 
+@contextmanager
+def translating(path: Path, error_of: Callable[[OSError, Path], OrganError] = translated) -> Iterator[None]:
+    """Raise errors of the operating system about `path` as errors of this project."""
+    try:
+        yield
+    except OSError as error:
+        raise error_of(error, path) from error
+
+
 def lock_file(descriptor: int, path: Path, busy: OrganError) -> None:
     """Lock an open file until it is closed. Each opening has its own lock, so it also excludes other threads.
 
     Raises `busy` if it is locked, and the error for an error of the operating system.
     """
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise busy from error
-    except OSError as error:
-        raise translated(error, path) from error
+    with translating(path):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise busy from error
 
 
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
 
+class NewFile:
+    """A file of `placed` that is written in order and hashed; `progress` gets the size of what was written."""
+
+    def __init__(self, writer: DirectWriter, progress: Progress) -> None:
+        self._writer, self._progress = writer, progress
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self._hashed = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, data: Buffer) -> None:
+        """Write the next bytes; another thread writes them while this one hashes them."""
+        written = self._writing.submit(self._writer.append, [data])
+        self._hashed.update(data)
+        written.result()
+        self.size_bytes += len(data)
+        self._progress(len(data))
+
+    @property
+    def sha256(self) -> Digest:
+        """SHA-256 of all bytes so far."""
+        return Digest(self._hashed.hexdigest())
+
+    def close(self) -> None:
+        """End the thread; `sha256` stays."""
+        self._writing.shutdown()
+
+
 @contextmanager
-def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[DirectWriter]:
+def placed(
+    path: Path,
+    size_bytes: int,
+    files: Files | None = None,
+    progress: Progress = no_progress,
+    mode: int = PUBLIC_FILE,
+) -> Iterator[NewFile]:
     """Return a context manager for a new file at `path`, which the block writes in order, past the page cache.
 
     At the end of the block it is synced and renamed to `path`. If the block raises, `path` is unchanged and no other
@@ -269,25 +344,25 @@ def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[
     """
     files = files or Files()
     temporary = temporary_beside(path)
-    try:
-        check_room(path.parent, size_bytes, files)
-        descriptor = files.create_direct(temporary, PUBLIC_FILE)
-        writer = DirectWriter(files, descriptor, AlignedBuffers(), 0)
+    with translating(path, placing_error):
         try:
-            yield writer
-            writer.finish(b"")
-            files.sync(descriptor)
-        finally:
-            writer.close()
-            files.close(descriptor)
-        files.rename(temporary, path)
-        files.sync_folder(path.parent)
-    except BaseException as error:
-        with suppress(OSError):  # never created, placed already, or lost with the disk; the first error is reported
-            files.unlink(temporary)
-        if isinstance(error, OSError):
-            raise placing_error(error, path) from error
-        raise
+            check_room(path.parent, size_bytes, files)
+            descriptor = files.create_direct(temporary, mode)
+            writer = DirectWriter(files, descriptor, AlignedBuffers(), 0)
+            try:
+                with closing(NewFile(writer, progress)) as file:
+                    yield file
+                writer.finish(b"")
+                files.sync(descriptor)
+            finally:
+                writer.close()
+                files.close(descriptor)
+            files.rename(temporary, path)
+            files.sync_folder(path.parent)
+        except BaseException:
+            with suppress(OSError):  # never created, placed already, or lost with the disk; the first error is reported
+                files.unlink(temporary)
+            raise
 
 
 @contextmanager
@@ -300,15 +375,14 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[list[
     made: list[Path] = []
     files = files or Files()
     try:
-        try:
-            for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
-                made.append(folder)  # before it is created
-                files.make_folder(folder, PUBLIC_FOLDER)
-                files.sync_folder(folder.parent)
-        except FileExistsError as error:
-            raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
-        except OSError as error:
-            raise placing_error(error, path) from error
+        with translating(path, placing_error):
+            try:
+                for folder in reversed([folder for folder in (path, *path.parents) if not folder.is_dir()]):
+                    made.append(folder)  # before it is created
+                    files.make_folder(folder, PUBLIC_FOLDER)
+                    files.sync_folder(folder.parent)
+            except FileExistsError as error:
+                raise StoreUnwritable(f"{made[-1]}: exists, and is not a folder") from error
         yield made
     finally:
         for folder in reversed(made):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import stat
@@ -20,9 +19,10 @@ from organs.registry.store.files import (
     Buffer,
     DirectWriter,
     Files,
+    copy_bytes,
     lock_file,
     make_durable_folder,
-    translated,
+    translating,
 )
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
@@ -45,14 +45,11 @@ class BlobFolder:
 
     def prepare(self) -> None:
         """Create the folders, durably; raises StoreUnwritable."""
-        try:
-            with self._making_folder:
-                if not self._temporary.is_dir():
-                    make_durable_folder(self.files, self.root)
-                    # It is created last: if it exists, the root is durable, even if a process was killed in between.
-                    self.files.make_folder(self._temporary)
-        except OSError as error:
-            raise translated(error, self.root) from error
+        with translating(self.root), self._making_folder:
+            if not self._temporary.is_dir():
+                make_durable_folder(self.files, self.root)
+                # It is created last: if it exists, the root is durable, even if a process was killed in between.
+                self.files.make_folder(self._temporary)
 
     def is_prepared(self) -> bool:
         """Return whether the folder was prepared for blobs. The folder of an unmounted disk is not prepared."""
@@ -64,10 +61,8 @@ class BlobFolder:
         The first `front_bytes` of the file are written last.
         """
         self.prepare()
-        try:
+        with translating(self.root):
             free = self.files.free_bytes(self.root)
-        except OSError as error:
-            raise translated(error, self.root) from error
         if free < expected_bytes + FREE_MARGIN_BYTES:
             needed = f"{expected_bytes / 1e6:.1f} MB and a reserve of {FREE_MARGIN_BYTES / 1e6:.0f} MB are needed"
             raise DiskFull(f"the disk of {self.root} has {free / 1e6:.1f} MB free: {needed}")
@@ -76,10 +71,8 @@ class BlobFolder:
     def open(self, file: str) -> StoredFile:
         """Open the file with the physical name `file`; raises MissingBlob, CorruptBlob."""
         path = self.path(file)
-        try:
+        with translating(path):
             return StoredFile(self.files, path, self.files.open_to_read(path))
-        except OSError as error:
-            raise translated(error, path) from error
 
     def remove(self, name: str) -> None:
         """Remove the file of no row, if it still exists. A folder with this name stays: the store did not create it.
@@ -89,14 +82,14 @@ class BlobFolder:
         folder, _, rest = name.partition("/")
         is_temporary = folder == self._temporary.name and "/" not in rest and rest not in ("", ".", "..")
         path = self.root / name if is_temporary else self.path(name)
-        try:
-            self.files.unlink(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if path.is_dir() and not path.is_symlink():
+        with translating(path):
+            try:
+                self.files.unlink(path)
+            except FileNotFoundError:
                 return
-            raise translated(error, path) from error
+            except OSError:
+                if path.is_symlink() or not path.is_dir():
+                    raise
 
     def path(self, file: str) -> Path:
         """Return the path of the physical name `file`; raises CorruptBlob for another text."""
@@ -129,16 +122,19 @@ class BlobFolder:
     def copy_from(self, source: BlobFolder, file: str, size_bytes: int) -> None:
         """Copy the file `file` of another folder; the system may share the bytes. Raises the errors of `copy_file`."""
         path = source.path(file)
-        try:
+        with translating(path):
             descriptor = source.files.open_to_read(path)
-        except OSError as error:
-            raise translated(error, path) from error
         try:
             actual_bytes = source.files.size(descriptor)
             if actual_bytes != size_bytes:
                 raise CorruptBlob(path.name, f"{actual_bytes} bytes are stored, the catalog says {size_bytes}")
-            target = self.path(file)
-            self._write_and_place(target, lambda copy: _copy_bytes(descriptor, copy, size_bytes, target))
+
+            def fill(copy: int) -> None:
+                done = copy_bytes(descriptor, copy, 0, size_bytes)
+                if done < size_bytes:
+                    raise CorruptBlob(path.name, f"it ends at byte {done}, {size_bytes} bytes are expected")
+
+            self._write_and_place(self.path(file), fill)
         finally:
             source.files.close(descriptor)
 
@@ -150,27 +146,26 @@ class BlobFolder:
         """Create a temporary file, let `fill` write to its descriptor, sync it and rename it to `path`."""
         files = self.files
         temporary = self._temporary / f"{path.name}.{secrets.token_hex(4)}"
-        try:
-            descriptor = files.create(temporary)
+        with translating(path):
             try:
-                fill(descriptor)
-                files.make_read_only(descriptor)
-                files.sync(descriptor)
-            finally:
-                files.close(descriptor)
-            self.make_folder_of(path)
-            files.rename(temporary, path)
-            files.sync_folder(path.parent)
-        except BaseException as error:
-            with suppress(OSError):  # it was renamed already, or never created
-                files.unlink(temporary)
-            if isinstance(error, OSError):
-                raise translated(error, path) from error
-            raise
+                descriptor = files.create(temporary)
+                try:
+                    fill(descriptor)
+                    files.make_read_only(descriptor)
+                    files.sync(descriptor)
+                finally:
+                    files.close(descriptor)
+                self.make_folder_of(path)
+                files.rename(temporary, path)
+                files.sync_folder(path.parent)
+            except BaseException:
+                with suppress(OSError):  # it was renamed already, or never created
+                    files.unlink(temporary)
+                raise
 
     def walk(self) -> Iterator[StrayFile]:
         """Yield every file of the store, including temporary files. Files may be created and removed meanwhile."""
-        try:
+        with translating(self.root):
             for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
                 if not folder.is_dir() or folder.is_symlink():
                     continue
@@ -185,18 +180,14 @@ class BlobFolder:
                         continue  # a writer has placed or discarded it since the folder was listed
                     if not stat.S_ISDIR(status.st_mode):
                         yield StrayFile(name, file, status.st_mtime, status.st_size)
-        except OSError as error:
-            raise translated(error, self.root) from error
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:
         """Lock the store for one sweep; the lock ends with the process. Raises Busy, StoreUnwritable."""
         self.prepare()
         path = self.root / "sweep.lock"
-        try:
+        with translating(path):
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
-        except OSError as error:
-            raise translated(error, path) from error
         try:
             lock_file(lock, path, Busy("another sweep of this store is running"))
             yield
@@ -222,23 +213,19 @@ class PendingFile:
         self._files = store.files
         self.file = new_file_name(digest)
         self._path = store.root / "tmp" / self.file.partition("/")[2]
-        try:
+        with translating(self._path):
             self._descriptor = self._files.create_direct(self._path)
-        except OSError as error:
-            raise translated(error, self._path) from error
         self._writer = DirectWriter(self._files, self._descriptor, store.buffers, front_bytes)
 
     def append(self, pieces: Sequence[Buffer]) -> None:
         """Append `pieces`."""
-        try:
+        with translating(self._path):
             self._writer.append(pieces)
-        except OSError as error:
-            raise translated(error, self._path) from error
 
     def place(self, front: bytes = b"") -> str:
         """Write the front, sync, rename, sync the folder; return the physical name. A power cut then loses nothing."""
         target = self._store.root / self.file
-        try:
+        with translating(target):
             self._writer.finish(front)
             self._files.make_read_only(self._descriptor)
             self._files.sync(self._descriptor)
@@ -247,8 +234,6 @@ class PendingFile:
             self._path = target
             self._files.sync_folder(target.parent)
             self._close()
-        except OSError as error:
-            raise translated(error, target) from error
         return self.file
 
     def discard(self) -> None:
@@ -286,10 +271,8 @@ class StoredFile:
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises CorruptBlob if the file is shorter."""
-        try:
+        with translating(self._path):
             data = self._files.read_at(self._descriptor, offset, size)
-        except OSError as error:
-            raise translated(error, self._path) from error
         if len(data) != size:
             raise CorruptBlob(
                 self._path.name, f"it ends at byte {offset + len(data)}, {offset + size} bytes are expected"
@@ -299,10 +282,8 @@ class StoredFile:
     @property
     def version(self) -> tuple[str, int, int]:
         """The name of the file and the times of its last change: it changes with every write."""
-        try:
+        with translating(self._path):
             return self._path.name, *self._files.changed_at(self._descriptor)
-        except OSError as error:
-            raise translated(error, self._path) from error
 
     def drop_cached(self, offset: int, size: int) -> bool:
         """Return False: nothing is cached."""
@@ -313,28 +294,3 @@ class StoredFile:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
-
-
-STEP_BYTES = 64 * 1024 * 1024
-PLAIN_STEP_BYTES = 1024 * 1024
-_UNSUPPORTED = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
-"""Errors of systems that do not support `copy_file_range`."""
-
-
-def _copy_bytes(source: int, target: int, size_bytes: int, path: Path) -> None:
-    done = 0
-    has_system_copy = hasattr(os, "copy_file_range")
-    while done < size_bytes:
-        if has_system_copy:
-            try:
-                copied = os.copy_file_range(source, target, min(STEP_BYTES, size_bytes - done), done, done)
-            except OSError as error:
-                if error.errno not in _UNSUPPORTED:
-                    raise
-                has_system_copy = False
-                continue
-        else:
-            copied = os.pwrite(target, os.pread(source, min(PLAIN_STEP_BYTES, size_bytes - done), done), done)
-        if copied == 0:
-            raise CorruptBlob(path.name, f"it ends at byte {done}, {size_bytes} bytes are expected")
-        done += copied

@@ -23,6 +23,7 @@ from organs.registry.entities.validation import RunFailure, RunReport, TextScore
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.gguf.header import Header
 from organs.registry.kinds import FileKind
+from organs.registry.progress import StepProgress
 from organs.registry.validation.intervals import LOOK_MIN, interval_of, looks
 from organs.registry.validation.runtime import (
     TEXTS_MAX,
@@ -177,27 +178,6 @@ GRAFTED, CHANGED = "grafted", "changed"
 """What was done to the organs that are zeroed in the control; for files, only `changed` is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationStep:
-    """The current step of a validation."""
-
-    role: str
-    """The model: "base", "chimera", "control", "donor 1"."""
-    action: str
-    """What it does, in a few words."""
-    share: float = 0.0
-    """The part of the validation that is done, 0 to 1, by the windows that are still expected."""
-    open: tuple[str, ...] = ()
-    """The texts that are not settled."""
-
-    def __str__(self) -> str:
-        """Return the step in one line."""
-        return f"{self.role}, {self.action}" + (f"; open: {', '.join(self.open)}" if self.open else "")
-
-
-Progress = Callable[[ValidationStep], None]
-
-
 def validate(
     chimera: RunnableModel,
     base: RunnableModel,
@@ -206,7 +186,7 @@ def validate(
     texts: Sequence[ScoredText],
     runtime: Runtime,
     budget: ValidationBudget | None = None,
-    progress: Progress = lambda _: None,
+    progress: StepProgress = lambda _share, _step: None,
     cache: ScoreCache | None = None,
     act: str = GRAFTED,
 ) -> VerdictReport:
@@ -373,7 +353,7 @@ class _Trial:
     runtime: Runtime
     budget: ValidationBudget
     window_tokens: int
-    progress: Progress
+    progress: StepProgress
     cache: ScoreCache
     files: ExitStack
     """The files of the models, until the end."""
@@ -551,7 +531,8 @@ class _Trial:
     def say(self, role: str, action: str, windows: int = 0) -> None:
         """Report a step; `windows` are scored, but not in a reading yet."""
         share = self.share.at(self._scored + windows, self.seconds, self.budget.seconds)
-        self.progress(ValidationStep(role, action, share, self.open_texts))
+        still_open = f"; open: {', '.join(self.open_texts)}" if self.open_texts else ""
+        self.progress(share, f"{role}, {action}{still_open}")
 
     @property
     def _scored(self) -> int:

@@ -8,7 +8,7 @@ scores are stored: only there, the distributions of the next token are compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -18,6 +18,7 @@ import numpy as np
 from organs.registry.amounts import duration_text, names_text
 from organs.registry.entities.validation import QuickLook, RunFailure, TextLook
 from organs.registry.errors import BadInput
+from organs.registry.progress import StepProgress
 from organs.registry.validation.comparison import (
     RunnableModel,
     ScoreCache,
@@ -62,10 +63,6 @@ PROBE_SIZE = 1024
 """The size of the square matrices of that product."""
 
 
-LookProgress = Callable[[float, str], None]
-"""Called with the share that is done, 0 to 1, and the current step."""
-
-
 @dataclass(frozen=True, slots=True)
 class LookBudget:
     """The limits of a quick look."""
@@ -87,7 +84,7 @@ def quick_look(
     runtime: Runtime,
     cache: ScoreCache,
     budget: LookBudget | None = None,
-    progress: LookProgress = lambda _share, _step: None,
+    progress: StepProgress = lambda _share, _step: None,
 ) -> QuickLook:
     """Score windows of `texts` with base and chimera in `runtime` until the budget is spent.
 

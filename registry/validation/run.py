@@ -24,7 +24,7 @@ from organs.registry.assembly import (
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import chimera_of, stored_origins, stored_quick_look, stored_score
 from organs.registry.catalog.queries.model_contents import files_of
-from organs.registry.catalog.queries.model_names import is_digest, model_by_digest, model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.register.chimeras import (
     add_verdict,
     record_gains,
@@ -39,12 +39,12 @@ from organs.registry.entities.plan import GRAFTED
 from organs.registry.entities.validation import QuickLook, VerdictReport
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
+from organs.registry.progress import StepProgress
 from organs.registry.store import BlobStore
 from organs.registry.validation.comparison import (
     DONORS_MAX,
     TOKENS_ENOUGH,
     ModelFacts,
-    Progress,
     RunnableModel,
     ScoreKey,
     ValidationBudget,
@@ -52,7 +52,7 @@ from organs.registry.validation.comparison import (
     validate,
 )
 from organs.registry.validation.quick import KINDS as QUICK_KINDS
-from organs.registry.validation.quick import LookBudget, LookProgress, quick_look
+from organs.registry.validation.quick import LookBudget, quick_look
 from organs.registry.validation.runtime import (
     Runtime,
     Score,
@@ -69,7 +69,7 @@ def run_chimera(
     texts: Sequence[ScoredText],
     runtime: Runtime,
     budget: ValidationBudget | None = None,
-    progress: Progress = lambda _: None,
+    progress: StepProgress = lambda _share, _step: None,
 ) -> VerdictReport:
     """Run the chimera `name` (a name or a digest), store the verdict and return it.
 
@@ -115,7 +115,7 @@ def look_at_chimera(
     runtime: Runtime,
     budget: LookBudget | None = None,
     texts: Sequence[ScoredText] | None = None,
-    progress: LookProgress = lambda _share, _step: None,
+    progress: StepProgress = lambda _share, _step: None,
 ) -> QuickLook:
     """Take a quick look at the chimera `name` (a name or a digest); store it, if it is on the built-in texts.
 
@@ -153,7 +153,7 @@ def look_at_chimera(
 def registered_candidate(catalog: Catalog, store: BlobStore, name: str) -> RunnableModel:
     """Return the model `name` (a name or a digest); its files are written while it is run."""
     with catalog.reading() as session:
-        model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
+        model = model_by_text(session, name)
     return _candidate(catalog, store, model)
 
 
@@ -197,7 +197,7 @@ class _RegisteredTrial:
 
 
 def _trial(session: Session, name: str) -> _RegisteredTrial:
-    model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
+    model = model_by_text(session, name)
     chimera = chimera_of(session, model.id)
     if chimera is None:
         raise NotComposedHere(f"{model.full_name} was not composed here: name its base to validate it as a file")

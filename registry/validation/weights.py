@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -21,48 +19,10 @@ from organs.registry.gguf.header import Header, TensorInfo
 from organs.registry.gguf.read import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
 from organs.registry.gguf.types import DType
+from organs.registry.input_files import FileSource, read_pieces
 
-CHUNK_BYTES = 1024 * 1024
 SHARDS_MAX = 1024
 CHAT_TEMPLATE_KEY = "tokenizer.chat_template"
-
-
-class WeightsFile:
-    """A regular file, open for reads at an offset: a `ByteSource`. A context manager."""
-
-    def __init__(self, path: Path) -> None:
-        """Open `path`; raises BadSource for anything but a regular file."""
-        self.path = path
-        self.name = str(path)
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise BadSource(f"{path}: {error.strerror}") from error
-        status = os.fstat(self.descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(self.descriptor)
-            raise BadSource(f"{path}: not a regular file")
-        self.size_bytes = status.st_size
-
-    def __enter__(self) -> WeightsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.descriptor)
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
-        parts = []
-        while size:
-            try:
-                part = os.pread(self.descriptor, size, offset)
-            except OSError as error:
-                raise BadSource(f"{self.path}: {error.strerror} at byte {offset}") from error
-            if not part:
-                raise BadSource(f"{self.path}: the file ends at byte {offset}, inside of a tensor or the header")
-            parts.append(part)
-            offset, size = offset + len(part), size - len(part)
-        return b"".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +31,7 @@ class Spot:
 
     info: TensorInfo
     """The tensor."""
-    file: WeightsFile
+    file: FileSource
     offset: int
     size_bytes: int
 
@@ -88,12 +48,11 @@ class Spot:
 
     def differs_from(self, other: Spot) -> bool:
         """Return whether the bytes differ from those of `other`, which has the same size."""
-        return any(left != right for left, right in zip(self.chunks(), other.chunks(), strict=True))
+        return any(bytes(left) != bytes(right) for left, right in zip(self.chunks(), other.chunks(), strict=True))
 
-    def chunks(self) -> Iterator[bytes]:
-        """Return its bytes in pieces of 1 MiB."""
-        for start in range(0, self.size_bytes, CHUNK_BYTES):
-            yield self.file.read_at(self.offset + start, min(CHUNK_BYTES, self.size_bytes - start))
+    def chunks(self) -> Iterator[memoryview]:
+        """Yield its bytes in pieces of 4 MiB; each is valid until the next one is read."""
+        return read_pieces(self.file, self.offset, self.size_bytes)
 
 
 class Weights:
@@ -102,7 +61,7 @@ class Weights:
     def __init__(self, path: Path) -> None:
         """Open `path` and read the headers; raises BadSource, BadGguf and BadSplit."""
         with ExitStack() as stack:
-            files = [stack.enter_context(WeightsFile(shard)) for shard in shard_paths(path)]
+            files = [stack.enter_context(FileSource(shard)) for shard in shard_paths(path)]
             headers = [read_header(file) for file in files]
             if len(files) > 1 or is_shard(headers[0]):
                 order = check_split(
@@ -166,9 +125,9 @@ def files_digest(path: Path) -> Digest:
     """Return the SHA-256 of all files of the model, one after another. Raises BadSource."""
     hasher = hashlib.sha256()
     for shard in shard_paths(path):
-        with WeightsFile(shard) as file:
-            for start in range(0, file.size_bytes, CHUNK_BYTES):
-                hasher.update(file.read_at(start, min(CHUNK_BYTES, file.size_bytes - start)))
+        with FileSource(shard) as file:
+            for piece in read_pieces(file, 0, file.size_bytes):
+                hasher.update(piece)
     return Digest(hasher.hexdigest())
 
 
@@ -185,10 +144,6 @@ def shard_paths(path: Path) -> list[Path]:
     return [path.with_name(str(ShardName(shard.stem, number, shard.count))) for number in range(1, shard.count + 1)]
 
 
-_NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
 def write_control(model: Path, names: Iterable[str], target: Path) -> None:
     """Write to `target`, which must not exist, a copy of the file `model` in which the tensors `names` are zero bytes.
 
@@ -198,6 +153,8 @@ def write_control(model: Path, names: Iterable[str], target: Path) -> None:
     copied. A failure leaves no file. Raises BadInput for an unknown name and for a split set, UnsupportedDType if zero
     bytes may not mean zeros, DiskFull, StoreUnwritable, BadSource, BadGguf.
     """
+    from organs.registry.store.files import FULL, copy_bytes  # the scorer, which loads this module, needs no store
+
     with Weights(model) as weights:
         if len(weights.files) > 1:
             raise BadInput(f"{model.name}: a control is made from a single file, not from a split set")
@@ -209,11 +166,26 @@ def write_control(model: Path, names: Iterable[str], target: Path) -> None:
             if not zero_bytes_mean_zero(spot.info.dtype):
                 raise UnsupportedDType(f"{name}: zero bytes of {spot.info.dtype.name} may not mean zeros")
             spans.append((spot.offset, spot.offset + spot.size_bytes))
-        spans.sort()
+        source = weights.files[0]
+        spans += [(source.size_bytes, source.size_bytes)]
         try:
-            _write(weights.files[0], spans, target)
+            descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.ftruncate(descriptor, source.size_bytes)
+                position = 0
+                for begin, end in sorted(spans):
+                    copied = copy_bytes(source.descriptor, descriptor, position, begin)
+                    if copied < begin:
+                        raise BadSource(f"{source.name}: ends at byte {copied}, shorter than when it was opened")
+                    position = end
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(target)
+                raise
+            finally:
+                os.close(descriptor)
         except OSError as error:
-            kind = DiskFull if error.errno in _FULL else StoreUnwritable
+            kind = DiskFull if error.errno in FULL else StoreUnwritable
             raise kind(f"{target}: the control cannot be written: {error.strerror}") from error
 
 
@@ -226,36 +198,3 @@ def zero_bytes_mean_zero(dtype: DType) -> bool:
     if not quants.can_dequantize(dtype):
         return False
     return not np.any(quants.decode(bytes(dtype.block_bytes), dtype))
-
-
-def _write(source: WeightsFile, zeroed: list[tuple[int, int]], target: Path) -> None:
-    descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        os.ftruncate(descriptor, source.size_bytes)
-        position = 0
-        for begin, end in (*zeroed, (source.size_bytes, source.size_bytes)):
-            while position < begin:  # the same place in both files, inside the kernel if possible
-                copied = _copy_range(source.descriptor, descriptor, position, begin - position)
-                if not copied:
-                    data = source.read_at(position, min(CHUNK_BYTES, begin - position))
-                    copied = os.pwrite(descriptor, data, position)
-                position += copied
-            position = end
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(target)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _copy_range(source: int, target: int, offset: int, size: int) -> int:
-    """Return the number of bytes that the kernel copied; 0 if it cannot."""
-    if not hasattr(os, "copy_file_range"):  # macOS
-        return 0
-    try:
-        return os.copy_file_range(source, target, size, offset, offset)
-    except OSError as error:
-        if error.errno in _NO_RANGE_COPY:
-            return 0
-        raise

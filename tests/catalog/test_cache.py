@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text
 
-from organs.registry.catalog.cache import Cache, cached
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import ContributorRow
@@ -182,48 +181,6 @@ def test_a_value_read_before_a_commit_is_not_cached_after_it(registry: LocalRegi
 
         assert cached(session, "names", read_late) == []
     assert names(registry) == ["ada"]
-
-
-def test_concurrent_requests_compute_a_value_once() -> None:
-    cache, made, start = Cache(), [], threading.Barrier(8)
-
-    def make() -> int:
-        made.append(threading.get_ident())
-        return len(made)
-
-    def ask(_: int) -> int:
-        start.wait()
-        return cache.get(1, "key", make)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, range(8))) == [1] * 8
-    assert len(made) == 1
-
-
-def test_a_value_whose_computation_raised_is_computed_again() -> None:
-    cache = Cache()
-
-    def fail() -> int:
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        cache.get(1, "key", fail)
-    assert cache.get(1, "key", lambda: 5) == 5
-
-
-def test_a_value_that_is_not_to_be_kept_is_computed_again() -> None:
-    cache = Cache()
-    assert cache.get(1, "key", lambda: 1, keep=lambda made: made > 1) == 1
-    assert cache.get(1, "key", lambda: 2, keep=lambda made: made > 1) == 2
-    assert cache.get(1, "key", lambda: 3, keep=lambda made: made > 1) == 2
-
-
-def test_the_least_recently_used_value_is_dropped() -> None:
-    cache = Cache(entries_max=2)
-    for key in ("a", "b", "a", "c"):
-        cache.get(1, key, lambda key=key: f"first {key}")
-    values = {key: cache.get(1, key, lambda: "again") for key in ("a", "c", "b")}
-    assert values == {"a": "first a", "c": "first c", "b": "again"}
 
 
 # Searches from the cache.

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from organs.cli.hints import hint_for
-from organs.ingest.files import FileSource
 from organs.registry.errors import (
     BadName,
     BadQuery,
@@ -22,6 +21,7 @@ from organs.registry.errors import (
     StoreUnwritable,
     Unreachable,
 )
+from organs.registry.input_files import FileSource
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, select
 
-from organs.ingest.files import FileSource
 from organs.registry.catalog.tables import Blob, ChimeraRow, Expert, ModelRow, OrganRow
 from organs.registry.compose.recipe import read_recipe, recipe_from_json, recipe_python, recipe_to_json, recipe_yaml
 from organs.registry.compose.screen import FRACTAL_ENERGY, KNOWN, ChangeKind
 from organs.registry.compose.steps import read_steps, step_texts
 from organs.registry.errors import BadRecipe
 from organs.registry.gguf import read_header
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
 from tests.registry_templates import RegistryTemplates

@@ -17,7 +17,6 @@ import numpy as np
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from organs.ingest.files import Progress, no_progress
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.engine import Catalog
@@ -35,6 +34,7 @@ from organs.registry.catalog.tables import Blob, Ingest, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.progress import Progress, no_progress
 from organs.registry.settings import GRACE
 from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.files import Files

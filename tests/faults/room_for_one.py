@@ -30,7 +30,6 @@ import numpy as np
 from sqlalchemy import select
 
 from bench.generated import weights
-from organs.ingest.files import FileSource
 from organs.registry.assembly import FilePlan, place_file, plan_file, prove_file
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.digest import Digest
@@ -45,6 +44,7 @@ from organs.registry.gguf import (
     read_header,
 )
 from organs.registry.gguf.split import Shard, cut, whole_metadata
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
 from organs.registry.validation.llama import LlamaCpp

@@ -23,7 +23,6 @@ import zstandard
 from sqlalchemy import delete, select, update
 
 from organs.ingest.dissect import dissect
-from organs.ingest.files import FileSource
 from organs.registry.catalog.queries.organs import (
     KnownBlob,
     reachable_digests,
@@ -35,6 +34,7 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.catalog.tables import Blob, InlineBlob, ModelRow, Placement
 from organs.registry.digest import digest_of, parse_digest
 from organs.registry.errors import BadDigest, DiskFull, StoreError, StoreUnwritable
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.store.codec import codec_for
 from organs.registry.upkeep import verify

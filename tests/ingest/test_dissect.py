@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 
 from organs.ingest.dissect import DissectedFile, dissect
-from organs.ingest.files import FileSource
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, padded
 from organs.registry.gguf.header import ARRAY_BLOB_MIN_BYTES, field_type_text, field_value_text
+from organs.registry.input_files import FileSource
 from tests.gguf_files import (
     array,
     every_value_type,

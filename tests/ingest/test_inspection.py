@@ -52,15 +52,15 @@ from organs.ingest.contributions.messages import (
     read_measurement,
 )
 from organs.ingest.dissect import read_front
-from organs.ingest.files import (
-    BytesInMemory,
-    ComposedFile,
-    Section,
-)
 from organs.registry.catalog.tables import Fingerprint, MeasurementRow
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import MemorySource, ValueType, dtype_by_name
 from organs.registry.gguf.types import SIZE_MAX
+from organs.registry.input_files import (
+    BytesInMemory,
+    ComposedFile,
+    Section,
+)
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure, required_reads
 from organs.registry.sandbox.process import ProcessLimits

@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import update
 
 from organs.ingest.jobs import runner
-from organs.ingest.jobs.kinds import LANES, UPKEEP, VALIDATION, WORK, JobKind, ReportProgress, is_repack_due
+from organs.ingest.jobs.kinds import LANES, UPKEEP, VALIDATION, WORK, JobKind, is_repack_due
 from organs.ingest.jobs.runner import (
     KINDS,
     JobEvent,
@@ -39,6 +39,7 @@ from organs.registry.catalog.work import JOBS, WorkCancelled, keeping, renew
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, DatabaseUnreachable, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
+from organs.registry.progress import StepProgress
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests.clocks import local_clock
 from tests.related_models import family_files, ingest_bytes
@@ -49,13 +50,11 @@ PATIENCE_SECONDS = 60.0
 """Much longer than any wait here needs, on any machine."""
 
 Values = dict[str, Any]
-Run = Callable[[LocalRegistry, Values, ReportProgress], Values]
+Run = Callable[[LocalRegistry, Values, StepProgress], Values]
 
 
 def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]:
-    def run_for(
-        registry: LocalRegistry, arguments: Values, report_progress: ReportProgress, _contributor: str
-    ) -> Values:
+    def run_for(registry: LocalRegistry, arguments: Values, report_progress: StepProgress, _contributor: str) -> Values:
         return run(registry, arguments, report_progress)
 
     return {name: JobKind(name, lane, Values, run_for)}
@@ -97,7 +96,7 @@ def running(registry: LocalRegistry, kinds: dict[str, JobKind]) -> Iterator[thre
 
 
 def test_a_job_is_run_and_its_result_is_stored(registry: LocalRegistry) -> None:
-    def run(_registry: LocalRegistry, arguments: Values, report_progress: ReportProgress) -> Values:
+    def run(_registry: LocalRegistry, arguments: Values, report_progress: StepProgress) -> Values:
         report_progress(0.5, "half of it")
         return {"twice": 2 * arguments["number"]}
 
@@ -161,7 +160,7 @@ def test_every_kind_has_its_own_name_and_a_valid_lane() -> None:
 
 
 def test_a_refused_job_has_the_reason_as_its_note(registry: LocalRegistry) -> None:
-    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: ReportProgress) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: StepProgress) -> Values:
         raise NotFound("there is nothing of the kind")
 
     job = run_once(registry, run)
@@ -172,7 +171,7 @@ def test_a_refused_job_has_the_reason_as_its_note(registry: LocalRegistry) -> No
 def test_a_job_that_crashes_is_an_internal_error_and_the_next_job_runs(
     error: BaseException, registry: LocalRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
+    def run(_registry: LocalRegistry, arguments: Values, _report_progress: StepProgress) -> Values:
         if arguments["bad"]:
             raise error
         return {}
@@ -203,7 +202,7 @@ def test_a_result_that_cannot_be_stored_is_reported(result: Values, registry: Lo
 def test_a_running_job_stops_when_it_is_cancelled(registry: LocalRegistry) -> None:
     begun = threading.Event()
 
-    def run(_registry: LocalRegistry, _arguments: Values, report_progress: ReportProgress) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, report_progress: StepProgress) -> Values:
         while True:
             report_progress(0.25, "round and round")
             begun.set()
@@ -228,7 +227,7 @@ def _lease(registry: LocalRegistry, job_id: int) -> object:
 def test_a_runner_that_stops_puts_its_job_back(registry: LocalRegistry) -> None:
     begun = threading.Event()
 
-    def run(_registry: LocalRegistry, _arguments: Values, report_progress: ReportProgress) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, report_progress: StepProgress) -> Values:
         while True:
             report_progress(0.25, "round and round")
             begun.set()
@@ -248,7 +247,7 @@ def test_a_job_during_an_outage_waits_until_it_can_run(
     monkeypatch.setattr(runner, "RETRY_SECONDS", 0.01)
     failures = iter([StoreUnreachable("no store"), DatabaseUnreachable("no database")] * 3)
 
-    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: ReportProgress) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: StepProgress) -> Values:
         for error in failures:
             raise error
         return {"done": True}
@@ -272,7 +271,7 @@ def test_a_job_that_outlasts_its_runner_is_put_back_and_changes_nothing_afterwar
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: ReportProgress) -> Values:
+    def run(_registry: LocalRegistry, _arguments: Values, _report_progress: StepProgress) -> Values:
         begun.set()
         go_on.wait(PATIENCE_SECONDS)
         return {"late": True}
@@ -301,7 +300,7 @@ def test_lanes_run_in_parallel_and_validations_run_one_after_another(registry: L
     lock, both = threading.Lock(), threading.Barrier(2)
 
     def runs(name: str) -> Run:
-        def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
+        def run(_registry: LocalRegistry, arguments: Values, _report_progress: StepProgress) -> Values:
             with lock:
                 at_work[name] += 1
                 most[name] = max(most[name], at_work[name])
@@ -365,7 +364,7 @@ def test_the_lease_of_a_running_job_is_renewed_and_it_notices_that_it_is_lost(re
 
 @pytest.mark.long
 def test_concurrent_runners_never_run_a_job_twice(registry: LocalRegistry, tmp_path: Path) -> None:
-    def run(_registry: LocalRegistry, arguments: Values, _report_progress: ReportProgress) -> Values:
+    def run(_registry: LocalRegistry, arguments: Values, _report_progress: StepProgress) -> Values:
         with (tmp_path / str(arguments["number"])).open("x"):  # fails if another runner was here before
             return {"thread": threading.get_ident()}
 

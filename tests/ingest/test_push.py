@@ -10,12 +10,12 @@ import pytest
 from organs.ingest.contributions import sending
 from organs.ingest.contributions.sending import Memory, Misfit, SentSubmission, cut, distinct, loads, spans_of
 from organs.ingest.dissect import dissect
-from organs.ingest.files import FileSource
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadName, BadReply, BadSource, NotAllowed, OverQuota
 from organs.registry.gguf.header import Span
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.upload_limits import PACK_PIECE_MAX_BYTES
 from tests.client.scripted_server import ReceivedRequest, as_problem

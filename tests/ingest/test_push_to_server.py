@@ -17,7 +17,6 @@ from organs.ingest.contributions.push import (
 )
 from organs.ingest.contributions.sending import Memory, cut, distinct, loads
 from organs.ingest.dissect import dissect
-from organs.ingest.files import FileSource
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.queries.model_names import model_by_name
@@ -27,6 +26,7 @@ from organs.registry.catalog.register.model_changes import hide_model, remove_mo
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.errors import NotAllowed, OverQuota
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.client.served_registry import ServedRegistry, serve_registry

@@ -17,7 +17,8 @@ NEW = b"new" * 100
 
 def place(path: Path, files: Files | None = None) -> None:
     with placed(path, len(NEW), files) as file:
-        file.append([NEW[:200], NEW[200:]])
+        file.write(NEW[:200])
+        file.write(NEW[200:])
 
 
 def calls_of(path: Path) -> list[str]:
@@ -61,7 +62,7 @@ def test_a_block_that_raises_leaves_only_the_old_file(tmp_path: Path) -> None:
 
     def interrupted() -> None:
         with placed(tmp_path / "a", 1) as file:
-            file.append([NEW])
+            file.write(NEW)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -52,7 +52,7 @@ def graft(base: Path, donor: Path, names: Iterable[str], target: Path) -> Path:
         for name in names:
             here, there = ours.spots[name], theirs.spots[name]
             assert (here.info.dtype, here.info.shape) == (there.info.dtype, there.info.shape)
-            data[here.offset : here.offset + here.info.size_bytes] = b"".join(there.chunks())
+            data[here.offset : here.offset + here.info.size_bytes] = b"".join(map(bytes, there.chunks()))
     target.write_bytes(data)
     return target
 

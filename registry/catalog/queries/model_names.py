@@ -20,7 +20,7 @@ from organs.registry.catalog.tables import (
     OtherName,
 )
 from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, REACHABLE_STATES
-from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
+from organs.registry.digest import Digest, is_digest, parse_prefix
 from organs.registry.errors import (
     Ambiguous,
     BadDigest,
@@ -497,11 +497,6 @@ def model_by_digest(session: Session, prefix: str) -> ModelRow:
         if models:
             return models[0]
     raise NotFound(f"no model or chimera has a digest that begins with {bare}")
-
-
-def is_digest(text: str) -> bool:
-    """Return whether `text` is a digest: only with `sha256:`, because a name may look like a digest."""
-    return text.startswith("sha256:") and looks_like_prefix(text)
 
 
 def model_by_text(session: Session, text: str) -> ModelRow:

@@ -20,7 +20,7 @@ from organs.registry.measure import measure
 from organs.registry.names import ModelName
 
 if TYPE_CHECKING:
-    from organs.ingest.files import FileSource
+    from organs.registry.input_files import FileSource
 
 NAME = "fuzz.gguf"
 DIGEST = digest_of(b"whatever the file holds")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Protocol
@@ -20,17 +19,6 @@ BUFFER_BYTES = 4 * 1024 * 1024
 SETTLED_NS = 50_000_000
 """Systems write times of changes in steps of up to 10 ms, some file systems in steps of more."""
 
-Progress = Callable[[int], None]
-"""Called with the number of newly processed bytes."""
-
-ReportProgress = Callable[[float, str], None]
-"""Called with the progress of a job, from 0 to 1, and the current step. Raises WorkCancelled when it was cancelled."""
-
-
-def no_progress(_size_bytes: int) -> None:
-    """Ignore progress."""
-
-
 SAMPLES, SAMPLE_BYTES = 16, 4096
 
 
@@ -41,43 +29,30 @@ def sample_spans(size_bytes: int) -> list[tuple[int, int]]:
     return [(offset, min(SAMPLE_BYTES, size_bytes - offset)) for offset in offsets]
 
 
-class ReadableFile(Protocol):
+class ReadableFile(ABC):
     """A file that several threads read at offsets: on the disk, composed, or on a server."""
 
-    @property
-    def path(self) -> PurePath:
-        """The path of the file; of a composed file, its future path; of a file on a server, its name."""
-        ...
+    path: PurePath
+    """The path of the file; of a composed file, its future path; of a file on a server, that in its address."""
+    name: str
+    """The name for messages."""
+    size_bytes: int
+    version: str
+    """A text that changes when the file is written; empty if this is unknown."""
+    stated_sha256: Digest | None = None
+    """The SHA-256 that the Hugging Face hub states for the file; None for other files. It is not checked."""
 
-    @property
-    def name(self) -> str:
-        """The name for messages."""
-        ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    @property
-    def version(self) -> str:
-        """A text that changes when the file is written; empty if this is unknown."""
-        ...
-
-    @property
-    def stated_sha256(self) -> Digest | None:
-        """The SHA-256 that a server states for the file, as the Hugging Face hub does; it is not checked."""
-        ...
-
+    @abstractmethod
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
-        ...
 
     def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return the bytes of each of `spans` (offset and size in bytes); raises as `read_at` does."""
-        ...
+        return [self.read_at(offset, size) for offset, size in spans]
 
+    @abstractmethod
     def check_unchanged(self) -> None:
         """Raise BadSource if the file has changed since it was opened."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,31 +88,19 @@ def stamp_text(status: os.stat_result) -> str:
     return digest_of(":".join(map(str, values)).encode())
 
 
-class OpenFile(ABC):
-    """One GGUF file to ingest (`ReadableFile`): a file on the disk, or a composed one."""
+class OpenFile(ReadableFile):
+    """One GGUF file to ingest: a file on the disk, or a composed one."""
 
     path: Path
-    """The path of the file; of a composed file, its future path."""
-    name: str
-    size_bytes: int
-    version: str
-    stated_sha256: Digest | None = None
-
-    @abstractmethod
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
 
     @abstractmethod
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
 
-    @abstractmethod
-    def check_unchanged(self) -> None:
-        """Raise BadSource if the file has changed since it was opened."""
-
-    def read_ranges(self, spans: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each of `spans`; raises as `read_at` does."""
-        return [self.read_at(offset, size) for offset, size in spans]
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = bytearray(size)
+        self.read_into(memoryview(data), offset)
+        return bytes(data)
 
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
         """Return notes for people, from the digest of the file and those of its organs by offset."""
@@ -161,8 +124,8 @@ class FileSource(OpenFile):
         self.path, self.name = copy_of or (path, str(path))
         try:
             _refuse_irregular(path, os.stat(path))  # before opening: opening a FIFO blocks, opening a device may act
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            status = os.fstat(self._descriptor)
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            status = os.fstat(self.descriptor)
             _refuse_irregular(path, status)
         except OSError as error:
             raise BadSource(f"{path}: {error.strerror}") from error
@@ -179,7 +142,7 @@ class FileSource(OpenFile):
         None for a copy of a file on a server, and for a file that was written just before it was opened: a later change
         could have the same time.
         """
-        status = os.fstat(self._descriptor)
+        status = os.fstat(self.descriptor)
         is_settled = max(status.st_mtime_ns, status.st_ctime_ns) < self._opened_ns - SETTLED_NS
         return stamp_text(status) if is_settled and self.path == self.location else None
 
@@ -192,24 +155,24 @@ class FileSource(OpenFile):
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
         try:
-            data = os.pread(self._descriptor, size, offset)
+            data = os.pread(self.descriptor, size, offset)
         except OSError as error:
             raise BadSource(f"{self.name}: {error.strerror} at byte {offset}") from error
         if len(data) == size:
             return data
         # One read returns at most 2 GiB, and less if a signal interrupts it.
         rest = bytearray(size - len(data))
-        fill(memoryview(rest), self._descriptor, offset + len(data), self.name)
+        fill(memoryview(rest), self.descriptor, offset + len(data), self.name)
         return data + rest
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset`; raises BadSource if the file is shorter."""
-        fill(buffer, self._descriptor, offset, self.name)
+        fill(buffer, self.descriptor, offset, self.name)
 
     def check_unchanged(self) -> None:
         """Raise BadSource if the file was written or replaced since it was opened."""
         try:
-            now, on_disk = FileIdentity.of(os.fstat(self._descriptor)), FileIdentity.of(os.stat(self.location))
+            now, on_disk = FileIdentity.of(os.fstat(self.descriptor)), FileIdentity.of(os.stat(self.location))
         except OSError as error:
             raise BadSource(f"{self.name}: it disappeared while it was read: {error.strerror}") from error
         if now != self.identity or on_disk != self.identity:
@@ -217,8 +180,8 @@ class FileSource(OpenFile):
 
     def close(self) -> None:
         """Close the descriptor; safe to call twice."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)
 
 
@@ -260,14 +223,6 @@ def read_pieces(source: Bytes, offset: int, size_bytes: int) -> Iterator[memoryv
         piece = buffer[: min(BUFFER_BYTES, end - begin)]
         source.read_into(piece, begin)
         yield piece
-
-
-def sha256_of(source: Bytes, offset: int, size_bytes: int) -> Digest:
-    """Return the SHA-256 of a range of bytes."""
-    digest = hashlib.sha256()
-    for piece in read_pieces(source, offset, size_bytes):
-        digest.update(piece)
-    return Digest(digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,15 +271,13 @@ class ComposedFile(OpenFile):
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises BadSource if the file is shorter."""
-        self._check(offset, size)
-        data = bytearray(size)
-        self.read_into(memoryview(data), offset)
-        return bytes(data)
+        self._check(offset + size)  # before memory is allocated
+        return super().read_at(offset, size)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill `buffer` from `offset`; raises BadSource, and StoreError for a bad blob."""
         end = offset + len(buffer)
-        self._check(offset, len(buffer))
+        self._check(end)
         position = offset
         for index in range(bisect_right(self._ends, offset), len(self._sections)):
             section = self._sections[index]
@@ -342,9 +295,9 @@ class ComposedFile(OpenFile):
         for source in dict.fromkeys(section.source for section in self._sections):
             source.check_unchanged()
 
-    def _check(self, offset: int, size: int) -> None:
-        if offset + size > self.size_bytes:
-            raise BadSource(f"{self.name}: it ends at byte {self.size_bytes}, but {offset + size} are needed")
+    def _check(self, end: int) -> None:
+        if end > self.size_bytes:
+            raise BadSource(f"{self.name}: it ends at byte {self.size_bytes}, but {end} are needed")
 
 
 def _zero(buffer: memoryview) -> None:

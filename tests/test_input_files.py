@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.files import BUFFER_BYTES, FileSource
 from organs.ingest.hashing import BufferPool
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.errors import BadSource
+from organs.registry.input_files import BUFFER_BYTES, FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.small_models import row_counts, small_model
