@@ -22,6 +22,7 @@ from organs.cli.console import (
     prints_json,
 )
 from organs.cli.main import CommandGroup
+from organs.cli.options import flag
 from organs.cli.registries import local_registry, registry_address, remote_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import parse_size, size_text
@@ -210,11 +211,7 @@ def token() -> None:
     type=click.IntRange(1, TOKEN_DAYS_MAX),
     help=f"Days until the token expires. [default: {TOKEN_DAYS_DEFAULT}]",
 )
-@click.option(
-    "--forever",
-    is_flag=True,
-    help="Create a token that does not expire. With --registry, it expires together with your token.",
-)
+@flag("--forever", "Create a token that does not expire. With --registry, it expires together with your token.")
 def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: int | None, forever: bool) -> None:
     """Create a token for a CONTRIBUTOR and print it. The registry does not store the text of the token.
 
@@ -316,11 +313,9 @@ def revoke(token_id: str) -> None:
 
 @click.command()
 @click.argument("url", required=False, metavar="URL")
-@click.option("--token-stdin", is_flag=True, help="Read the token from stdin, not from the terminal.")
-@click.option(
-    "--insecure", is_flag=True, help="Allow http to another machine. It is not encrypted: others can read the token."
-)
-@click.option("--list", "lists", is_flag=True, help="List the registries with a stored token.")
+@flag("--token-stdin", "Read the token from stdin, not from the terminal.")
+@flag("--insecure", "Allow http to another machine. It is not encrypted: others can read the token.")
+@flag("--list", "lists", "List the registries with a stored token.")
 @click.option("--forget", "forgets", metavar="URL", help="Delete the stored token for that registry.")
 @output_options(json="Print the result as JSON.", quiet="Print only errors; with --list, only addresses.")
 def login(url: str | None, token_stdin: bool, insecure: bool, lists: bool, forgets: str | None) -> None:

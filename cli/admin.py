@@ -28,7 +28,7 @@ from organs.cli.console import (
     status_line,
 )
 from organs.cli.main import CommandGroup
-from organs.cli.options import ID_MAX, after_option, limit_option
+from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text, theta_text
@@ -141,7 +141,7 @@ def restore_model(model: str) -> None:
 @admin.command("remove")
 @click.argument("model")
 @_REASON
-@click.option("-y", "--yes", is_flag=True, help="Remove it. Without -y, only print what would be removed.")
+@flag("-y", "--yes", "Remove it. Without -y, only print what would be removed.")
 @output_options(json="Print the result as JSON.")
 def remove(model: str, reason: str, yes: bool) -> None:
     """Remove MODEL permanently. Only its name, its digest, its sizes and the reason stay, for visitors of old links.

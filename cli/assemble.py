@@ -20,7 +20,7 @@ from organs.cli.console import (
     prints_json,
     progress_bar,
 )
-from organs.cli.options import OriginalSpellings
+from organs.cli.options import OriginalSpellings, flag
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
@@ -57,16 +57,16 @@ Proven = tuple[WrittenPath, str]
 @click.argument("model", metavar="MODEL|DIR|RECIPE")
 @output_option("OUT", "The file or folder to write.", required=True)
 @click.option("--shards", metavar="SIZE", help="Write shards with at most SIZE (2G, 500M) of tensors in each.")
-@click.option("--merge", is_flag=True, help="Write one file for a model that was ingested as shards.")
+@flag("--merge", "Write one file for a model that was ingested as shards.")
 @click.option(
     "--accept",
     multiple=True,
     metavar="CODE",
     help="Accept the warning CODE of a RECIPE or a partial model. Repeatable.",
 )
-@click.option("--partial", is_flag=True, help="Write the original file of a partial model, without its base.")
-@click.option("--force", is_flag=True, help="Replace existing files.")
-@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
+@flag("--partial", "Write the original file of a partial model, without its base.")
+@flag("--force", "Replace existing files.")
+@flag("--dry-run", "Print what would be written, and write nothing.")
 @output_options(json="Print the files as JSON.", quiet="Print the files' paths only.")
 def assemble(
     model: str,

@@ -16,6 +16,7 @@ from organs.cli.console import (
     prints_json,
     progress_bar,
 )
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.cli.verify import print_faults
 from organs.registry.amounts import plural_text, size_text
@@ -25,8 +26,8 @@ from organs.registry.settings import TO_BLOBS_VARIABLE, TO_DATABASE_VARIABLE
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--verify", "read_back", is_flag=True, help="At the end, read all bytes of the copy and check them.")
-@click.option("--blobs-only", is_flag=True, help="Copy blobs but not the database. For PostgreSQL: run pg_dump first.")
+@flag("--verify", "read_back", "At the end, read all bytes of the copy and check them.")
+@flag("--blobs-only", "Copy blobs but not the database. For PostgreSQL: run pg_dump first.")
 @output_options(json="Print the report as JSON.")
 def backup(folder: Path, read_back: bool, blobs_only: bool) -> int:
     """Copy the registry into FOLDER, also while it is in use. Later runs into the same FOLDER copy only new blobs.

@@ -28,7 +28,7 @@ from organs.cli.console import (
     progress_bar,
     status_line,
 )
-from organs.cli.options import FILE, accept_option, lock_option, on_option, parse_seconds, quick_look_option
+from organs.cli.options import FILE, accept_option, flag, lock_option, on_option, parse_seconds, quick_look_option
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
@@ -65,8 +65,8 @@ STDIN = "-"
     "--name", metavar="NAME", help="Register the chimera as NAMESPACE/NAME. [default: the name in the recipe]"
 )
 @accept_option
-@click.option("-y", "--yes", is_flag=True, help="Accept every warning. The stored recipe lists their codes.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
+@flag("-y", "--yes", "Accept every warning. The stored recipe lists their codes.")
+@flag("--dry-run", "Print the plan, and make nothing.")
 @lock_option
 @click.option("--write-recipe", type=FILE, metavar="FILE", help="Write the recipe to FILE, with the accepted warnings.")
 @click.option(
@@ -82,7 +82,7 @@ STDIN = "-"
 )
 @on_option
 @quick_look_option
-@click.option("--force", is_flag=True, help="Replace existing files.")
+@flag("--force", "Replace existing files.")
 @output_options(json="Print the plan and the result as JSON.", quiet="Print the chimera's name only.")
 def compose(
     recipe: str | None,

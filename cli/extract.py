@@ -23,7 +23,7 @@ from organs.cli.console import (
 )
 from organs.cli.hints import exit_status
 from organs.cli.inputs import one_source
-from organs.cli.options import OriginalSpellings
+from organs.cli.options import OriginalSpellings, flag
 from organs.cli.outputs import SUFFIX, output_option
 from organs.cli.registries import selected_registry
 from organs.registry.amounts import size_text
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.command(cls=OriginalSpellings, spellings={"--model": "model", "--dir": "output"})
 @click.argument("model", metavar="FILE|FOLDER|MODEL")
 @output_option("DIR", "The folder to create.", required=True)
-@click.option("--force", is_flag=True, help="Replace an existing organ directory and all files in it.")
+@flag("--force", "Replace an existing organ directory and all files in it.")
 @output_options(json="Print a report as JSON.", quiet="Print the folder's path only.")
 def extract(model: str, output: Path, force: bool) -> int:
     """Split a model into the organ directory DIR: a manifest.json, and one file for each tensor.

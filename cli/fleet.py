@@ -32,6 +32,7 @@ from organs.cli.console import (
 )
 from organs.cli.inputs import hub_of_environment
 from organs.cli.main import CommandGroup
+from organs.cli.options import flag
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
@@ -81,7 +82,7 @@ def _driving(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of commands that do the work of a run."""
     for option in (
         output_options(json="Print as JSON.", quiet="Print errors only."),
-        click.option("--retry", is_flag=True, help="Also do the units again that failed or were set aside."),
+        flag("--retry", "Also do the units again that failed or were set aside."),
         click.option(
             "--scheduler",
             metavar="ADDRESS",
@@ -101,7 +102,7 @@ def _driving(command: Callable[..., int]) -> Callable[..., int]:
 @fleet.command()
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_driving
-@click.option("-n", "--dry-run", is_flag=True, help="Print the units of the plan; change nothing.")
+@flag("-n", "--dry-run", "Print the units of the plan; change nothing.")
 def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry_run: bool) -> int:
     """Do the work of PLAN, a TOML file, with many processes.
 

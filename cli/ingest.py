@@ -43,6 +43,7 @@ from organs.cli.inputs import (
     tool_options,
     with_bases,
 )
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import BadSource, ConversionFailed, NameTaken, OrganError
@@ -64,14 +65,10 @@ CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
 )
 @tool_options("Ingest the models of")
 @click.option("--base", metavar="MODEL", help="The base of a PEFT folder: a model, a GGUF file or a folder.")
-@click.option("--convert", is_flag=True, help="Convert a model in safetensors files first, with convert_hf_to_gguf.py.")
-@click.option("--new-version", is_flag=True, help="If the name is taken, register the file as its next version.")
-@click.option(
-    "--delete-after", is_flag=True, help="Remove each GGUF file when its stored bytes were read back and are the same."
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Print what would be ingested, and whether a name is taken; store nothing."
-)
+@flag("--convert", "Convert a model in safetensors files first, with convert_hf_to_gguf.py.")
+@flag("--new-version", "If the name is taken, register the file as its next version.")
+@flag("--delete-after", "Remove each GGUF file when its stored bytes were read back and are the same.")
+@flag("--dry-run", "Print what would be ingested, and whether a name is taken; store nothing.")
 @output_options(json="Print one line of JSON for each model.", quiet="Print only the names of the models.")
 def ingest(
     paths: tuple[str, ...],

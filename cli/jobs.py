@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.console import is_quiet, output_options, plain, print_json, print_page, print_remark
-from organs.cli.options import ID_MAX, after_option, limit_option
+from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry, selected_registry
 from organs.cli.tables import print_table
@@ -26,7 +26,7 @@ jobs_log = logging.getLogger("organs.jobs")
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Exit when the queue is empty. [default: wait for more jobs]")
+@flag("--once", "Exit when the queue is empty. [default: wait for more jobs]")
 @output_options(quiet="Print errors only.")
 @click.option("--with-parent", type=click.IntRange(1), hidden=True, help="End when the process with this id ends.")
 def work(once: bool, with_parent: int | None) -> None:

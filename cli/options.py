@@ -19,6 +19,12 @@ ID_MAX = 2**63 - 1
 """The largest id of a row."""
 
 
+def flag(*names_and_help: str) -> Callable[[F], F]:
+    """Return an option without a value: `flag("-y", "--yes", "Accept every warning.")`."""
+    *names, help_text = names_and_help
+    return click.option(*names, is_flag=True, help=help_text)
+
+
 def limit_option(rows: str, default: int, most: int = PAGE_MAX) -> Callable[[F], F]:
     """Return the option --limit of a command that lists `rows`, such as `Models on a page.`"""
     return click.option(

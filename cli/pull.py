@@ -21,6 +21,7 @@ from organs.cli.console import (
     progress_bar,
 )
 from organs.cli.inputs import hub_of_environment
+from organs.cli.options import flag
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
@@ -57,10 +58,10 @@ _PAGE_ADDRESS = re.compile(r"(?P<origin>https?://[^/@\s]{1,300})/models/(?P<mode
 @click.option(
     "--shards", metavar="SIZE", help="Write a model as shards with at most SIZE (2G, 500M) of tensors in each."
 )
-@click.option("--partial", is_flag=True, help="Download the original file of a partial model, without its base.")
+@flag("--partial", "Download the original file of a partial model, without its base.")
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept the warning CODE of a partial model. Repeatable.")
-@click.option("--ingest", "ingests", is_flag=True, help="Also register the model in your local registry.")
-@click.option("--force", is_flag=True, help="Replace existing files.")
+@flag("--ingest", "ingests", "Also register the model in your local registry.")
+@flag("--force", "Replace existing files.")
 @output_options(json="Print the files as JSON.", quiet="Print the files' paths only.")
 def pull(
     name: str,

@@ -31,7 +31,7 @@ from organs.cli.console import (
     progress_bar,
 )
 from organs.cli.inputs import is_file, one_source
-from organs.cli.options import OriginalSpellings, accept_option, quick_look_option
+from organs.cli.options import OriginalSpellings, accept_option, flag, quick_look_option
 from organs.cli.outputs import SUFFIX, check_fits, check_folder_free, gguf_targets, output_option
 from organs.cli.plans import print_thetas, refuse_recipe
 from organs.cli.registries import selected_registry
@@ -80,10 +80,10 @@ METHODS = ("spectral", "fractal")
 @click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
 @output_option("OUT", "Also write the result to OUT; needed for FILE and DIR.")
 @accept_option
-@click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
+@flag("-y", "--yes", "Accept every warning.")
+@flag("--dry-run", "Print the plan, and make nothing.")
 @quick_look_option
-@click.option("--force", is_flag=True, help="Replace an existing file or organ directory.")
+@flag("--force", "Replace an existing file or organ directory.")
 @output_options(json="Print the plan and the result as JSON.", quiet="Print the new model's name only.")
 def purify(
     model: str,

@@ -28,6 +28,7 @@ from organs.cli.console import (
 )
 from organs.cli.hints import exit_status
 from organs.cli.inputs import hub_of_environment, is_file, may_be_registered, with_bases
+from organs.cli.options import flag
 from organs.cli.outputs import SUFFIX, check_fits, write_files
 from organs.cli.registries import local_registry, remote_registry
 from organs.ingest.contributions.findings import MUST_ACCEPT
@@ -69,8 +70,8 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.command("push")
 @click.argument("paths", nargs=-1, metavar="FILE|MODEL...", required=True)
 @click.option("--to", "to", metavar="hf://NS/NAME", help="Send the models to this repository of the Hugging Face hub.")
-@click.option("--private", is_flag=True, help="With --to: if the repository is new, make it private.")
-@click.option("-y", "--yes", is_flag=True, help="With --to: send without a question.")
+@flag("--private", "With --to: if the repository is new, make it private.")
+@flag("-y", "--yes", "With --to: send without a question.")
 @click.option(
     "--name",
     help="Publish the model as NAMESPACE/NAME; for one model only. [default: the file's name, in your namespace]",
@@ -93,10 +94,8 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
     type=click.Choice(sorted(MUST_ACCEPT)),
     help="Publish the model although it has this finding. Repeatable.",
 )
-@click.option(
-    "--no-wait", is_flag=True, help="Exit when everything is sent. The registry checks and publishes the model later."
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
+@flag("--no-wait", "Exit when everything is sent. The registry checks and publishes the model later.")
+@flag("--dry-run", "Print what would be sent; send nothing.")
 @output_options(json="Print one line of JSON for each model.", quiet="Print only the address of each published model.")
 def push(
     paths: tuple[str, ...],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, status_line
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.names import parse_model_name
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
-@click.option("--all", "everything", is_flag=True, help="Examine all models, also those that were examined before.")
-@click.option("-n", "--dry-run", is_flag=True, help="Only estimate what would be saved. Nothing is changed.")
-@click.option("--alone", is_flag=True, help="Store the organs of the MODELs, by default of all models, alone again.")
+@flag("--all", "everything", "Examine all models, also those that were examined before.")
+@flag("-n", "--dry-run", "Only estimate what would be saved. Nothing is changed.")
+@flag("--alone", "Store the organs of the MODELs, by default of all models, alone again.")
 @output_options(json="Print the report as JSON.")
 def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool) -> None:
     """Store organs of similar models by their differences. This saves space, and changes no model.

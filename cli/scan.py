@@ -17,6 +17,7 @@ from msgspec import structs
 from organs.cli import fast_imports
 from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, progress_bar, status_line
 from organs.cli.inputs import TOOL_NAMES, print_notes, print_problems, tool_options
+from organs.cli.options import flag
 from organs.cli.registries import local_registry, registry_address
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...")
 @tool_options("Show only the models of")
-@click.option("--read", "reads", is_flag=True, help="Read all bytes, and count those of equal tensors.")
+@flag("--read", "reads", "Read all bytes, and count those of equal tensors.")
 @output_options(json="Print everything as JSON.")
 def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
     """Show the models that Ollama, LM Studio, llama.cpp, the Hugging Face tools and GPT4All keep on this machine.

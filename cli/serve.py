@@ -12,6 +12,7 @@ import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
 from organs.cli.console import print_remark
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.errors import BadSetting
 from organs.web.logs import configure_logs
@@ -26,7 +27,7 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to l
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on.")
-@click.option("-o", "--open", "open_browser", is_flag=True, help="Open the catalog in a browser.")
+@flag("-o", "--open", "open_browser", "Open the catalog in a browser.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -63,12 +64,10 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to l
     help="Let this address or network read /metrics, such as 10.0.0.0/8. Repeatable. "
     "[default: this machine; none behind proxies]",
 )
-@click.option("--accounts", is_flag=True, help="Require an account for every change, even from this machine.")
-@click.option("--read-only", is_flag=True, help="Refuse every change, and run no jobs.")
-@click.option("--no-jobs", is_flag=True, help="Do not run jobs. Run them with `organ work`.")
-@click.option(
-    "--reload", is_flag=True, help="For developers: one process that restarts when the code changes; no jobs."
-)
+@flag("--accounts", "Require an account for every change, even from this machine.")
+@flag("--read-only", "Refuse every change, and run no jobs.")
+@flag("--no-jobs", "Do not run jobs. Run them with `organ work`.")
+@flag("--reload", "For developers: one process that restarts when the code changes; no jobs.")
 def serve(
     host: str,
     port: int,

@@ -9,6 +9,7 @@ from datetime import timedelta
 import click
 
 from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, status_line
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import size_text
 from organs.registry.settings import GRACE
@@ -19,7 +20,7 @@ AGE_DEFAULT = f"{GRACE // timedelta(hours=1)}h"
 
 
 @click.command()
-@click.option("-y", "--yes", is_flag=True, help="Remove them. Without -y, only print what would be removed.")
+@flag("-y", "--yes", "Remove them. Without -y, only print what would be removed.")
 @click.option(
     "--older-than",
     default=AGE_DEFAULT,

@@ -24,7 +24,7 @@ from organs.cli.console import (
     status_line,
 )
 from organs.cli.inputs import is_file, one_source
-from organs.cli.options import OriginalSpellings, accept_option, lock_option
+from organs.cli.options import OriginalSpellings, accept_option, flag, lock_option
 from organs.cli.outputs import check_fits, check_folder_free, check_free, gguf_targets, output_option, write_text
 from organs.cli.plans import print_plan, refuse, refuse_recipe, result_of
 from organs.registry.amounts import size_text
@@ -70,10 +70,10 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "[default: whole stacks]",
         ),
         accept_option,
-        click.option("-y", "--yes", is_flag=True, help="Accept every warning."),
+        flag("-y", "--yes", "Accept every warning."),
         lock_option,
-        click.option("--dry-run", is_flag=True, help="Print the plan; write nothing."),
-        click.option("--force", is_flag=True, help="Replace an existing file or organ directory."),
+        flag("--dry-run", "Print the plan; write nothing."),
+        flag("--force", "Replace an existing file or organ directory."),
         output_options(json="Print the plan and the result as JSON.", quiet="Print the path only."),
     ]  # fmt: skip
     for decorator in reversed(decorators):

@@ -24,7 +24,7 @@ from organs.cli.console import (
     prints_json,
     status_line,
 )
-from organs.cli.options import DURATION, UNIT_SECONDS, parse_seconds
+from organs.cli.options import DURATION, UNIT_SECONDS, flag, parse_seconds
 from organs.cli.outputs import SUFFIX
 from organs.cli.plans import print_quick_look
 from organs.cli.registries import local_registry, registry_address, selected_registry
@@ -92,8 +92,8 @@ CHANGE = "change of perplexity"
     type=click.Path(path_type=Path),
     help="Let COMMAND read and write this file or folder. Repeatable.",
 )
-@click.option("--runtime-processes", is_flag=True, help="Let COMMAND start other processes; a shell script needs this.")
-@click.option("--quick", is_flag=True, help="Take only a quick look: some seconds, no control, no verdict.")
+@flag("--runtime-processes", "Let COMMAND start other processes; a shell script needs this.")
+@flag("--quick", "Take only a quick look: some seconds, no control, no verdict.")
 @output_options(json="Print everything as JSON.", quiet="Print only the verdict, which is one word.")
 def validate(
     chimera: str,

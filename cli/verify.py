@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, progress_bar
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import CorruptBlob
@@ -29,10 +30,9 @@ _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
     metavar="[N/T]",
     help="Also read and check the bytes of all blobs. With N/T, check only one part: 2/7 checks the second of seven.",
 )
-@click.option(
+@flag(
     "--repair",
-    is_flag=True,
-    help="Set faulty blobs aside, and correct wrong totals. To replace a faulty blob, ingest a file that contains it.",
+    "Set faulty blobs aside, and correct wrong totals. To replace a faulty blob, ingest a file that contains it.",
 )
 @output_options(json="Print the report as JSON.")
 def verify(read_data: str | None, repair: bool) -> int:
