@@ -23,7 +23,7 @@ from organs.cli.console import (
 )
 from organs.cli.main import CommandGroup
 from organs.cli.options import flag
-from organs.cli.registries import local_registry, registry_address, remote_registry
+from organs.cli.registries import local_registry, local_session, registry_address, remote_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.catalog.vocabulary import SCOPE_MEANINGS, SCOPES
@@ -172,7 +172,7 @@ def _change(change: Callable[[Session], ContributorRow]) -> None:
     with local_registry() as registry, registry.catalog.writing() as session:
         account = contributor_account(session, change(session), registry.settings.quota_bytes)
     used = f"{size_text(account.quota.used_bytes)} of {size_text(account.quota.limit_bytes)} used"
-    print_remark(f"{plain(account.name)} is {account.state}, {used}")
+    print_remark(f"{account.name} is {account.state}, {used}")
     click.echo(plain(account.name))
 
 
@@ -236,7 +236,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
     else:
         if contributor is None:
             raise click.UsageError("give the name of a contributor: organ token create CONTRIBUTOR")
-        with local_registry() as registry, registry.catalog.writing() as session:
+        with local_session(writes=True) as session:
             owner = contributor_by_name(session, contributor)
             text = create_token(session, owner.id, scopes, label, lifetime_days).text
     click.echo(plain(text))
@@ -257,7 +257,7 @@ def list_tokens(contributor: str | None) -> None:
         with remote_registry() as remote:
             page = remote.connection.read(AccountTokenPage, TOKENS_PATH)
     else:
-        with local_registry() as registry, registry.catalog.reading() as session:
+        with local_session() as session:
             owners = (
                 contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
             )
@@ -306,9 +306,9 @@ def revoke(token_id: str) -> None:
         except NotFound as error:
             raise NoSuchToken(str(error)) from error
     else:
-        with local_registry() as registry, registry.catalog.writing() as session:
+        with local_session(writes=True) as session:
             revoked = revoke_token(session, token_id).public_id
-    print_remark(f"{plain(revoked)} is revoked, and so are all tokens that were created with it")
+    print_remark(f"{revoked} is revoked, and so are all tokens that were created with it")
 
 
 @click.command()
@@ -364,7 +364,7 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool) -> None:
     elif not is_quiet():
         scopes = f"with the scopes {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
         click.echo(f"{address}: you are {plain(account.contributor)}, {scopes}")
-        print_remark(f"the token is stored in {plain(tokens_path())}")
+        print_remark(f"the token is stored in {tokens_path()}")
         if os.environ.get(TOKEN_VARIABLE):
             print_remark(f"{TOKEN_VARIABLE} is set, and is used instead of the stored token", "note: ")
 

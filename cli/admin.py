@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from functools import partial
 
 import click
 from msgspec import structs
@@ -15,21 +15,19 @@ from organs.cli.console import (
     first_of,
     organ_command,
     output_options,
-    plain,
     print_commands,
     print_facts,
     print_hint,
-    print_json,
     print_page,
     print_prose,
     print_remark,
+    print_result,
     print_sentence,
-    prints_json,
     status_line,
 )
 from organs.cli.main import CommandGroup
 from organs.cli.options import ID_MAX, after_option, flag, limit_option
-from organs.cli.registries import local_registry
+from organs.cli.registries import local_registry, local_session
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text, theta_text
 from organs.registry.entities.published import Removal
@@ -62,7 +60,7 @@ def submissions(limit: int, after: str | None) -> None:
     """List the submissions that are held for review, oldest first."""
     from organs.registry.catalog.queries.administration import waiting_submissions
 
-    with local_registry() as registry, registry.catalog.reading() as session:
+    with local_session() as session:
         page = waiting_submissions(session, limit, after)
     print_page(page, lambda submission: submission.id, _print_waiting, empty="No submissions to review.")
 
@@ -74,12 +72,9 @@ def show_submission(submission: int) -> None:
     """Show a SUBMISSION: its model and its findings."""
     from organs.registry.catalog.queries.administration import submission_review
 
-    with _known(submission), local_registry() as registry, registry.catalog.reading() as session:
+    with _known(submission), local_session() as session:
         review = submission_review(session, submission)
-    if prints_json():
-        print_json(review)
-    else:
-        _print_submission(review)
+    print_result(review, _print_submission)
 
 
 @admin.command()
@@ -115,7 +110,7 @@ def yank_model(model: str, reason: str) -> None:
     from organs.registry.catalog.queries.administration import model_in_any_state
     from organs.registry.catalog.register.model_changes import hide_model
 
-    with local_registry() as registry, registry.catalog.writing() as session:
+    with local_session(writes=True) as session:
         row = model_in_any_state(session, parse_model_name(model))
         hide_model(session, row, "yanked", reason, LOCAL)
         name = row.full_name
@@ -129,13 +124,13 @@ def restore_model(model: str) -> None:
     from organs.ingest.service import publish_model
     from organs.registry.catalog.queries.administration import model_in_any_state
 
-    with local_registry() as registry, registry.catalog.writing() as session:
+    with local_session(writes=True) as session:
         row = model_in_any_state(session, parse_model_name(model))
         if row.state == "quarantined":
             raise Conflict(f"{row.full_name} is held for review: organ admin submissions lists it")
         publish_model(session, row, LOCAL)
         name = row.full_name
-    print_remark(f"{plain(name)} is visible")
+    print_remark(f"{name} is visible")
 
 
 @admin.command("remove")
@@ -152,18 +147,13 @@ def remove(model: str, reason: str, yes: bool) -> None:
     from organs.registry.catalog.queries.administration import model_in_any_state, removal_of
     from organs.registry.catalog.register.model_changes import remove_model
 
-    with local_registry() as registry, status_line("remove"):
-        transaction = registry.catalog.writing if yes else registry.catalog.reading
-        with transaction() as session:
-            row = model_in_any_state(session, parse_model_name(model))
-            removal = removal_of(session, row)
-            if yes:
-                remove_model(session, row, reason, LOCAL)
-                removal = structs.replace(removal, state=row.state, reason=row.state_reason)
-    if prints_json():
-        print_json(removal)
-    else:
-        _print_removal(removal, done=yes)
+    with status_line("remove"), local_session(writes=yes) as session:
+        row = model_in_any_state(session, parse_model_name(model))
+        removal = removal_of(session, row)
+        if yes:
+            remove_model(session, row, reason, LOCAL)
+            removal = structs.replace(removal, state=row.state, reason=row.state_reason)
+    print_result(removal, partial(_print_removal, done=yes))
     if not yes:
         print_remark("nothing was changed; repeat the command with -y to remove it")
 
@@ -178,7 +168,7 @@ def events(limit: int, after: str | None, by: str, action: str) -> None:
     """List what accounts and administrators did, newest first."""
     from organs.registry.catalog.queries.events import newest_events
 
-    with local_registry() as registry, registry.catalog.reading() as session:
+    with local_session() as session:
         page = newest_events(session, limit, after, by, action)
 
     def print_events(events: Sequence[Event]) -> None:
@@ -209,16 +199,8 @@ def doctor() -> int:
         checks = check_installation(settings, os.environ, migrations.HEAD)
     finally:
         log.setLevel(level)
-    if prints_json():
-        print_json(
-            {
-                "kernel": asdict(current_kernel),
-                "sandbox": settings.sandbox,
-                "protections": list(map(asdict, confined)),
-                "checks": list(map(asdict, checks)),
-            }
-        )
-    else:
+
+    def print_checks(_result: object) -> None:
         cells = [(check.name, check.state, check.sentence) for check in checks]
         print_table(("check", "state", "result"), cells, prose="result")
         abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
@@ -226,6 +208,9 @@ def doctor() -> int:
         click.echo(f"\n{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
         rows = [(item.name, "yes" if item.is_there else "no", item.sentence) for item in confined]
         print_table(("protection", "present", "meaning"), rows, prose="meaning")
+
+    about = {"kernel": current_kernel, "sandbox": settings.sandbox, "protections": confined, "checks": checks}
+    print_result(about, print_checks)
     is_missing = any(not protection.is_there for protection in confined)
     has_failed = any(check.state == "failed" for check in checks)
     return EXIT_FAILED if (settings.requires_sandbox and is_missing) or has_failed else 0

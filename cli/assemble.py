@@ -181,8 +181,7 @@ def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> 
         results: list[Proven] = []
         if not dry_run:
             opened.enter_context(folder_of(targets))
-        total = sum(file.size_bytes for file in files)
-        with progress_bar("write", total, quiet=True if dry_run else None) as advance:
+        with progress_bar("write", 0 if dry_run else sum(file.size_bytes for file in files)) as advance:
             for file, target in zip(files, targets, strict=True):
                 digest: Digest | None = None
                 notes: Iterable[str] = file.remarks

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.console import (
     output_options,
     plain,
-    print_json,
     print_remark,
+    print_result,
     print_sentence,
-    prints_json,
     progress_bar,
 )
 from organs.cli.options import flag
@@ -22,6 +21,10 @@ from organs.cli.verify import print_faults
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import CorruptBlob
 from organs.registry.settings import TO_BLOBS_VARIABLE, TO_DATABASE_VARIABLE
+
+if TYPE_CHECKING:
+    from organs.registry.backup import BackupReport
+    from organs.registry.relocation import RelocationReport
 
 
 @click.command()
@@ -37,25 +40,22 @@ def backup(folder: Path, read_back: bool, blobs_only: bool) -> int:
     are missing or faulty.
     """
     from organs.registry.backup import back_up
-    from organs.registry.catalog.queries.reports import running_totals
 
-    with local_registry() as registry:
-        with registry.catalog.reading() as session:
-            total = running_totals(session).stored_bytes
-        with progress_bar("backup", total) as advance:
-            report = back_up(
-                registry.catalog,
-                registry.blobs,
-                registry.settings,
-                folder,
-                read_back=read_back,
-                blobs_only=blobs_only,
-                progress=advance,
-            )
-    status = CorruptBlob.exit_code if report.faults else 0
-    if prints_json():
-        print_json(asdict(report))
-        return status
+    with local_registry() as registry, progress_bar("backup", registry.totals().stored_bytes) as advance:
+        report = back_up(
+            registry.catalog,
+            registry.blobs,
+            registry.settings,
+            folder,
+            read_back=read_back,
+            blobs_only=blobs_only,
+            progress=advance,
+        )
+    print_result(report, _print_backup)
+    return CorruptBlob.exit_code if report.faults else 0
+
+
+def _print_backup(report: BackupReport) -> None:
     print_faults(report.faults)
     print_sentence(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
     database = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
@@ -66,7 +66,6 @@ def backup(folder: Path, read_back: bool, blobs_only: bool) -> int:
             f"{len(report.faults)} blobs cannot be read, because they or their parents are faulty "
             "in the registry itself; organ verify lists them"
         )
-    return status
 
 
 @click.command("migrate-store")
@@ -84,7 +83,6 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
     """
     from sqlalchemy import make_url
 
-    from organs.registry.catalog.queries.reports import running_totals
     from organs.registry.local import LocalRegistry
     from organs.registry.relocation import relocate
     from organs.registry.settings import moved
@@ -101,12 +99,8 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
             raise click.UsageError(
                 "the registry is there already: name another database or another place of the blobs."
             )
-        with registry.catalog.reading() as session:
-            total_bytes = running_totals(session).stored_bytes
-        with (
-            LocalRegistry.from_settings(settings) as new,
-            progress_bar("migrate-store", total_bytes, quiet=None if moves_blobs else True) as advance,
-        ):
+        total_bytes = registry.totals().stored_bytes if moves_blobs else 0
+        with LocalRegistry.from_settings(settings) as new, progress_bar("migrate-store", total_bytes) as advance:
             report = relocate(
                 registry.catalog,
                 registry.blobs,
@@ -114,9 +108,8 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
                 new_blobs=new.blobs if moves_blobs else None,
                 progress=advance,
             )
-    if prints_json():
-        print_json(asdict(report))
-    else:
+
+    def print_moved(report: RelocationReport) -> None:
         for fault in report.faults:
             print_sentence(f"{fault.digest[:12]}: {fault.reason}")
         print_sentence(
@@ -126,4 +119,6 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
         print_sentence("From now on, run all commands and servers of this registry with these settings:")
         click.echo(f"  ORGAN_DATABASE_URL={plain(make_url(settings.database_url).render_as_string())}")
         click.echo(f"  ORGAN_BLOBS_URL={plain(settings.blobs_location)}")
+
+    print_result(report, print_moved)
     return CorruptBlob.exit_code if report.faults else 0

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -222,19 +223,23 @@ def print_json_line(values: object) -> None:
 
 
 def _json(values: object, indent: int | None = None) -> str:
+    finite = json.loads(json.dumps(msgspec.to_builtins(values, enc_hook=str)), parse_constant=lambda _name: None)
     # An escape in JSON is the same value, so control characters are printed as escapes.
-    plain_values = _finite(msgspec.to_builtins(values))
-    return _CONTROL_IN_JSON.sub(_escaped, json.dumps(plain_values, ensure_ascii=False, indent=indent))
+    return _CONTROL_IN_JSON.sub(_escaped, json.dumps(finite, ensure_ascii=False, indent=indent))
 
 
-def _finite(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
-    if isinstance(values, float) and (values != values or values in (float("inf"), float("-inf"))):
-        return None
-    return values
+def print_result(result: Item, print_item: Callable[[Item], None], names: Iterable[object] = ()) -> None:
+    """Print an entity or plain values as JSON, with -q only `names` or paths, otherwise with `print_item`."""
+    if prints_json():
+        print_json(result)
+    elif is_quiet():
+        for name in names:
+            if isinstance(name, Path):
+                print_path(name)
+            else:
+                click.echo(plain(name))
+    else:
+        print_item(result)
 
 
 def print_page(
@@ -250,20 +255,28 @@ def print_page(
     Print on stderr the notes on the page, the sentence `empty` if there are no items, and how to get the next page.
     `total` is the length of the list.
     """
+
+    def print_for_people(page: Page[Item]) -> None:
+        if empty and not page.items:
+            print_remark(empty)
+        else:
+            print_items(page.items)
+
     for note in page.notes:
         print_remark(note, "note: ")
-    if prints_json():
-        print_json(page)
-        return
-    if is_quiet():
-        for item in page:
-            click.echo(plain(name(item)))
-    elif empty and not page.items:
-        print_remark(empty)
-    else:
-        print_items(page.items)
-    if page.next is not None:
+    print_result(page, print_for_people, map(name, page))
+    if page.next is not None and not prints_json():
         print_hint("more" if total is None else f"more of {total:,}", again("--after", page.next, replaces=True))
+
+
+def is_attended() -> bool:
+    """Return whether a person at the terminal can answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def is_confirmed(question: str) -> bool:
+    """Ask a question on stderr; no answer is a no."""
+    return click.confirm(plain(question), default=False, err=True)
 
 
 def organ_command(*words: str) -> str:
@@ -352,7 +365,10 @@ class ProgressBar:
 
 @contextmanager
 def progress_bar(label: str, total_bytes: int, *, quiet: bool | None = None) -> Iterator[ProgressBar]:
-    """Show a progress bar on stderr during the block, if stderr is a terminal; by default only for people."""
+    """Show a progress bar on stderr during the block, if stderr is a terminal; by default only for people.
+
+    There is none for 0 bytes.
+    """
     from rich.progress import (  # not for commands that show none
         BarColumn,
         DownloadColumn,
@@ -372,7 +388,7 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool | None = None) -> 
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=is_hidden or not console.is_terminal,
+        disable=is_hidden or not total_bytes or not console.is_terminal,
     )
     with progress:
         yield ProgressBar(progress, progress.add_task(label, total=total_bytes))

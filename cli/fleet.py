@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -21,11 +21,10 @@ from organs.cli.console import (
     is_quiet,
     organ_command,
     output_options,
-    plain,
     print_facts,
     print_hint,
-    print_json,
     print_remark,
+    print_result,
     print_sentence,
     prints_json,
     status_line,
@@ -34,7 +33,7 @@ from organs.cli.inputs import hub_of_environment
 from organs.cli.main import CommandGroup
 from organs.cli.options import flag
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
-from organs.cli.registries import local_registry
+from organs.cli.registries import local_registry, local_session
 from organs.cli.tables import print_table
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import OrganError
@@ -42,7 +41,7 @@ from organs.registry.errors import OrganError
 if TYPE_CHECKING:
     from organs.ingest.fleet.driver import Workers
     from organs.ingest.fleet.worker import UnitWorker
-    from organs.registry.entities.fleet import FleetRun
+    from organs.registry.entities.fleet import FleetRun, FleetRunSummary
     from organs.registry.local import LocalRegistry
 
 FAILURES_PRINTED = 20
@@ -120,17 +119,13 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
             hub = opened.enter_context(hub_of_environment()) if stated.has_addresses else None
             expanded = expand_plan(registry, stated, plan.absolute().parent, hub)
         if dry_run:
-            if prints_json():
-                units = expanded.units
-                print_json(
-                    [{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in units]
-                )
-                return 0
+            units = expanded.units
+            values = [{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in units]
             rows = [
                 (unit.work, unit.source, "" if unit.size_bytes is None else size_text(unit.size_bytes))
-                for unit in expanded.units
+                for unit in units
             ]
-            print_table(("work", "source", "size"), rows, ("size",))
+            print_result(values, lambda _units: print_table(("work", "source", "size"), rows, ("size",)))
             return 0
         make_workers = _worker_factory(registry, workers, scheduler)
         with registry.catalog.writing() as session:
@@ -163,12 +158,9 @@ def status(run: str | None) -> None:
     """Show the progress of RUN, its failures and its workers."""
     from organs.registry.catalog.queries.fleet import fleet_run, run_id_of
 
-    with local_registry() as registry, registry.catalog.reading() as session:
+    with local_session() as session:
         result = fleet_run(session, run_id_of(session, run))
-    if prints_json():
-        print_json(result)
-    else:
-        _print_run(result)
+    print_result(result, _print_run)
 
 
 @fleet.command("list")
@@ -177,18 +169,21 @@ def list_runs() -> None:
     """List the newest runs with their progress."""
     from organs.registry.catalog.queries.fleet import fleet_runs
 
-    with local_registry() as registry, registry.catalog.reading() as session:
+    with local_session() as session:
         runs = fleet_runs(session, LISTED_MAX).items
-    if prints_json():
-        print_json(runs)
-    elif not runs:
-        print_remark("There are no runs. To begin one: organ fleet run PLAN")
-    else:
+
+    def print_runs(runs: Sequence[FleetRunSummary]) -> None:
         rows = [
             (run.id, run.name, f"{run.created_at:%Y-%m-%d %H:%M}", run.units, run.done, run.failed + run.set_aside)
             for run in runs
         ]
-        print_table(("run", "name", "begun (UTC)", "units", "done", "failed"), rows, ("run", "units", "done", "failed"))
+        if rows:
+            columns = ("run", "name", "begun (UTC)", "units", "done", "failed")
+            print_table(columns, rows, ("run", "units", "done", "failed"))
+        else:
+            print_remark("There are no runs. To begin one: organ fleet run PLAN")
+
+    print_result(runs, print_runs)
 
 
 @fleet.command()
@@ -198,7 +193,7 @@ def remove(run: str) -> None:
     from organs.registry.catalog.queries.fleet import run_id_of
     from organs.registry.catalog.register.fleet import remove_run
 
-    with local_registry() as registry, registry.catalog.writing() as session:
+    with local_session(writes=True) as session:
         run_id = run_id_of(session, run)
         remove_run(session, run_id)
     print_remark(f"run {run_id} removed")
@@ -297,7 +292,7 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
         open_units = plural_text(before.queued + before.running, "unit", "units")
         how = "begins" if is_new else "is over" if before.is_over else "continues"
         more = f", {again} of them again" if again else ""
-        print_remark(f"run {run_id} of {plain(before.name)} {how}: {open_units} to do{more}")
+        print_remark(f"run {run_id} of {before.name} {how}: {open_units} to do{more}")
 
     def show_progress(run: FleetRun) -> None:
         ended, failed = run.done + run.failed + run.set_aside, run.failed + run.set_aside
@@ -315,11 +310,8 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
         result = drive(registry, run_id, make_workers(run_id), stop, show_progress, say)
     if stop.is_set() and not result.is_over:
         raise KeyboardInterrupt
-    if prints_json():
-        print_json(result)
-    elif not is_quiet():
-        _print_run(result)
-    elif result.failures:
+    print_result(result, _print_run)
+    if is_quiet() and result.failures and not prints_json():
         _print_failures(result)
     return int(bool(result.failed or result.set_aside))
 
@@ -328,7 +320,7 @@ def _print_run(run: FleetRun) -> None:
     states = [("done", run.done), ("failed", run.failed), ("set aside", run.set_aside)]
     states += [("running", run.running), ("queued", run.queued)]
     counts = ", ".join(f"{count:,} {state}" for state, count in states if count)
-    print_sentence(f"run {run.id} of {plain(run.name)}: {counts or 'no units'}")
+    print_sentence(f"run {run.id} of {run.name}: {counts or 'no units'}")
     facts = [("begun", f"{run.created_at:%Y-%m-%d %H:%M} UTC")]
     if run.done_bytes:
         facts.append(("files", f"{size_text(run.done_bytes)} of {size_text(run.size_bytes)}"))
@@ -339,7 +331,7 @@ def _print_run(run: FleetRun) -> None:
     if run.workers:
         facts.append(("workers", f"{len(run.workers) + run.workers_left_out:,}"))
     if run.dashboard:
-        facts.append(("Dask", plain(run.dashboard)))
+        facts.append(("Dask", run.dashboard))
     print_facts(facts)
     if run.failures:
         click.echo()

@@ -159,7 +159,7 @@ def _ingested(
     local = [source for source in sources if not source.remote]
     decide = always if new_version else never
     with local_registry() as registry:
-        with progress_bar("ingest", sum(map(source_size_bytes, local)), quiet=None if local else True) as advance:
+        with progress_bar("ingest", sum(map(source_size_bytes, local))) as advance:
 
             def ask(taken: NameTaken) -> bool:
                 """Ask at the terminal whether to register the file as the next version of a taken name."""

@@ -155,4 +155,4 @@ def download_line(
         yield advance
     is_shown = is_for_people() if quiet is None else not quiet
     if is_shown and client.received_bytes > received_bytes:
-        print_remark(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s")
+        print_remark(f"{source.label}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s")

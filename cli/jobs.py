@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import is_quiet, output_options, plain, print_json, print_page, print_remark
+from organs.cli.console import is_quiet, output_options, print_json, print_page, print_remark
 from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry, selected_registry
@@ -57,8 +57,8 @@ def work(once: bool, with_parent: int | None) -> None:
                 _log_job(event)
             elif not is_silent:
                 seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
-                because = f": {plain(event.sentence)}" if event.sentence else ""
-                print_remark(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}")
+                because = f": {event.sentence}" if event.sentence else ""
+                print_remark(f"job {event.id} {event.kind}: {event.state}{seconds}{because}")
 
         all_left = Runner(registry, stop, on_event=report).run(once=once)
     if once and not done and not is_silent and not writes_json:
@@ -106,7 +106,7 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None) ->
 
     with selected_registry() as registry:
         if cancel is not None:
-            print_remark(f"job {cancel} is {plain(registry.cancel_job(cancel).state)}")
+            print_remark(f"job {cancel} is {registry.cancel_job(cancel).state}")
             return
         if show is not None:
             print_json(registry.job(show))

@@ -284,7 +284,7 @@ def _print_pushed(source: ModelSource, report: PushReport) -> None:
     for note in report.notes:
         print_remark(note, "  note: ")
     for finding in report.findings:
-        print_remark(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ")
+        print_remark(f"{finding.sentence} ({finding.code})", f"  {finding.severity}: ")
     failed, dry, quiet = report.state in NOT_PUBLISHED, report.state in (DRY_RUN, WOULD_COMPOSE), is_quiet()
     message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN, WOULD_COMPOSE):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, status_line
+from organs.cli.console import (
+    output_options,
+    print_remark,
+    print_result,
+    print_sentence,
+    status_line,
+)
 from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
@@ -58,13 +64,10 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
                 if not dry_run:
                     settle_sources(registry.catalog, registry.blobs, ids)
                 report = run_repack(registry.catalog, registry.blobs, ids, dry_run=dry_run)
-    if prints_json():
-        print_json(asdict(report))
-    else:
-        _print_repack(report, len(ids), alone=alone)
+    print_result(report, partial(_print_repack, models=len(ids), alone=alone))
 
 
-def _print_repack(report: RepackReport, models: int, *, alone: bool) -> None:
+def _print_repack(report: RepackReport, *, models: int, alone: bool) -> None:
     if not alone:
         if not models:
             print_sentence("Nothing to do: no new models. Use --all to examine all models again.")

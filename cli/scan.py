@@ -71,7 +71,7 @@ def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
         if registry_address() is None and has_home:
             registry = opened.enter_context(local_registry())
         say = opened.enter_context(status_line("headers", quiet=True if reads else None))
-        advance = opened.enter_context(progress_bar("read", total, quiet=None if reads else True))
+        advance = opened.enter_context(progress_bar("read", total))
         inventory = take_inventory(sources, registry, say, advance if reads else None)
     if prints_json():
         places = [

@@ -14,14 +14,12 @@ from msgspec import structs
 
 from organs.cli.console import (
     again,
-    is_quiet,
     output_options,
     plain,
     print_failure,
     print_hint,
-    print_json,
+    print_result,
     print_sentence,
-    prints_json,
     status_line,
 )
 from organs.cli.options import DURATION, UNIT_SECONDS, flag, parse_seconds
@@ -138,12 +136,7 @@ def validate(
         if len(budgets) > 1 or donors:
             raise click.UsageError("--quick takes one --budget, a time, and no --donor: only the base is run beside it")
         look = _quick_look(chimera, base, texts, budgets[0] if budgets else None)
-        if prints_json():
-            print_json(look)
-        elif is_quiet():
-            click.echo(look.word)
-        else:
-            print_quick_look(look)
+        print_result(look, print_quick_look, [look.word])
         return 0
     runtime = _runtime(template, Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes))
     try:
@@ -155,12 +148,7 @@ def validate(
         print_failure(str(error))
         print_hint("to allow it", again(*options))
         return error.exit_code
-    if prints_json():
-        print_json(report)
-    elif is_quiet():
-        click.echo(report.verdict)
-    else:
-        _print_verdict(report)
+    print_result(report, _print_verdict, [report.verdict])
     return 0
 
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, progress_bar
+from organs.cli.console import (
+    output_options,
+    print_remark,
+    print_result,
+    print_sentence,
+    progress_bar,
+)
 from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
@@ -42,7 +48,6 @@ def verify(read_data: str | None, repair: bool) -> int:
     faulty blob with the tensors that need it, and prints how many bytes the registry stores. The exit status is 7 for
     faulty blobs, 1 for wrong totals.
     """
-    from organs.registry.catalog.queries.reports import running_totals
     from organs.registry.upkeep import Share
     from organs.registry.upkeep import verify as run_verify
 
@@ -53,16 +58,11 @@ def verify(read_data: str | None, repair: bool) -> int:
             raise click.UsageError(f"{read_data!r} is not a part: write 2/7 for the second of seven parts")
         share = Share(int(match[1]), int(match[2]))
     with local_registry() as registry:
-        with registry.catalog.reading() as session:
-            total = running_totals(session).size_bytes
-        with progress_bar("verify", total) as advance:
+        with progress_bar("verify", registry.totals().size_bytes) as advance:
             report = run_verify(registry.catalog, registry.blobs, read_data=share, repair=repair, progress=advance)
-        with registry.catalog.reading() as session:
-            totals = running_totals(session)  # again: --repair can have corrected them
-    if prints_json():
-        print_json({**asdict(report), "size_bytes": totals.size_bytes, "stored_bytes": totals.stored_bytes})
-    else:
-        _print_verify(report, totals, repair=repair)
+        totals = registry.totals()  # again: --repair can have corrected them
+    about = {**asdict(report), "size_bytes": totals.size_bytes, "stored_bytes": totals.stored_bytes}
+    print_result(about, lambda _about: _print_verify(report, totals, repair=repair))
     return CorruptBlob.exit_code if report.faults else int(bool(report.miscounted))
 
 
