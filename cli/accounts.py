@@ -22,10 +22,10 @@ from organs.cli.console import (
     prints_json,
 )
 from organs.cli.main import CommandGroup
-from organs.cli.options import flag
+from organs.cli.options import flag, size_bytes
 from organs.cli.registries import local_registry, local_session, registry_address, remote_registry
 from organs.cli.tables import print_table
-from organs.registry.amounts import parse_size, size_text
+from organs.registry.amounts import size_text
 from organs.registry.catalog.vocabulary import SCOPE_MEANINGS, SCOPES
 from organs.registry.client.address import API, parse_address
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
@@ -43,7 +43,7 @@ from organs.registry.entities.account import (
     TokenRequest,
 )
 from organs.registry.entities.base import Page
-from organs.registry.errors import BadInput, BadSetting, NoSuchToken, NotFound
+from organs.registry.errors import BadSetting, NoSuchToken, NotFound
 from organs.registry.names import LOCAL
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 from organs.registry.tokens import ID_LENGTH, PREFIX, parse_token
@@ -62,14 +62,9 @@ TYPED_MAX_BYTES = 256
 """The longest line that is read; a token has 63 characters."""
 
 
-def _size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """Return the size in bytes; None for the server's default."""
-    if text is None or text == DEFAULT:
-        return None
-    try:
-        return parse_size(text)
-    except BadInput as error:
-        raise click.BadParameter(str(error)) from error
+def _quota(text: str) -> int:
+    """Return the size in bytes; 0 for the server's default."""
+    return 0 if text == DEFAULT else size_bytes(text)
 
 
 @click.group(cls=CommandGroup)
@@ -91,14 +86,14 @@ def contributor() -> None:
 @click.option(
     "--quota",
     metavar="SIZE",
-    callback=_size,
+    type=_quota,
     help="The most bytes to store for this contributor, such as 50G. [default: ORGAN_QUOTA]",
 )
 def add(name: str, quota: int | None) -> None:
     """Add the account of a contributor. Then create a token for it with `organ token create NAME`."""
     from organs.registry.catalog.register.accounts import add_contributor
 
-    _change(lambda session: add_contributor(session, name, quota_bytes=quota))
+    _change(lambda session: add_contributor(session, name, quota_bytes=quota or None))
     print_hint("create a token next", f"organ token create {name} --scope read --scope upload --scope tokens")
     print_remark("leave out the scopes that the token does not need, or add others; each allows one thing:")
     print_facts(SCOPE_MEANINGS.items(), err=True)
@@ -155,15 +150,15 @@ def resume(name: str) -> None:
 
 @contributor.command()
 @click.argument("name")
-@click.argument("size", callback=_size, metavar="SIZE|default")
-def quota(name: str, size: int | None) -> None:
+@click.argument("size", type=_quota, metavar="SIZE|default")
+def quota(name: str, size: int) -> None:
     """Set the storage limit of the contributor NAME.
 
     SIZE is the most bytes to store for this contributor, such as 50G. `default` stands for the limit in ORGAN_QUOTA.
     """
     from organs.registry.catalog.register.accounts import set_quota
 
-    _change(lambda session: set_quota(session, name, size))
+    _change(lambda session: set_quota(session, name, size or None))
 
 
 def _change(change: Callable[[Session], ContributorRow]) -> None:

@@ -20,7 +20,7 @@ from organs.cli.console import (
     prints_json,
     progress_bar,
 )
-from organs.cli.options import OriginalSpellings, flag
+from organs.cli.options import OriginalSpellings, flag, size_bytes
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
@@ -28,7 +28,6 @@ from organs.cli.outputs import (
     gguf_targets,
     output_option,
     print_beside_file,
-    shard_size,
     stem_of,
     write_files,
 )
@@ -56,7 +55,12 @@ Proven = tuple[WrittenPath, str]
 @click.command(cls=OriginalSpellings, spellings={"--dir": "model"})
 @click.argument("model", metavar="MODEL|DIR|RECIPE")
 @output_option("OUT", "The file or folder to write.", required=True)
-@click.option("--shards", metavar="SIZE", help="Write shards with at most SIZE (2G, 500M) of tensors in each.")
+@click.option(
+    "--shards",
+    metavar="SIZE",
+    type=size_bytes,
+    help="Write shards with at most SIZE (2G, 500M) of tensors in each.",
+)
 @flag("--merge", "Write one file for a model that was ingested as shards.")
 @click.option(
     "--accept",
@@ -71,7 +75,7 @@ Proven = tuple[WrittenPath, str]
 def assemble(
     model: str,
     output: Path,
-    shards: str | None,
+    shards: int | None,
     merge: bool,
     accept: tuple[str, ...],
     partial: bool,
@@ -96,19 +100,19 @@ def assemble(
     If the command fails, it leaves no incomplete file.
     """
     with fast_imports():
-        from organs.cli.compose import ComposeOptions, make_chimera, read_composition
+        from organs.cli.compose import ComposeOptions, make_chimera, read_composition, write_partial
         from organs.ingest.directory.opening import is_organ_directory
 
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")
+    is_directory = is_organ_directory(Path(model))
     is_recipe = model.endswith(RECIPE_SUFFIXES) and Path(model).is_file()
-    if is_organ_directory(Path(model)):
-        if shards or merge:
-            raise click.UsageError("--shards and --merge are for registered models: organ ingest DIR first")
+    if (shards or merge) and (is_directory or is_recipe):
+        first = "organ ingest DIR" if is_directory else "organ compose RECIPE"
+        raise click.UsageError(f"--shards and --merge are for registered models: {first} first")
+    if is_directory:
         files = _from_directory(Path(model), output, force=force, dry_run=dry_run)
     elif is_recipe:
-        if shards or merge:
-            raise click.UsageError("--shards and --merge are for registered models: organ compose RECIPE first")
         with selected_registry() as registry:
             composition = read_composition(registry.compose, model, None, accept)
             options = ComposeOptions(output, force, dry_run, shows_plan=False)
@@ -121,9 +125,22 @@ def assemble(
     elif model.endswith(SUFFIX) and Path(model).is_file():
         raise BadSource(f"{model}: this is a GGUF file already; organ ingest, extract and transplant read it")
     else:
-        files = _from_registry(
-            model, output, shards=shards, merge=merge, partial=partial, accept=accept, force=force, dry_run=dry_run
-        )
+        with selected_registry() as registry:
+            recipe = None if partial or shards or merge else registry.partial_recipe(model)
+            if recipe is not None:
+                files = [(write_partial(registry, recipe, accept, output, force=force, dry_run=dry_run), NEW_FILE)]
+            elif accept:
+                raise click.UsageError("--accept is only for a RECIPE or a partial model")
+            else:
+                # Not registry.assemble(): it always writes one file, while a model that came in shards gives its
+                # shards here, and --dry-run, --force and --json need the names and sizes before anything is written.
+                found = registry.files(model, merge=merge, shard_bytes=shards, stem=stem_of(output))
+                print_beside_file(found.model)
+                proof = AS_MADE if found.model is not None and found.model.is_chimera else IDENTICAL
+                files = [
+                    (file, NEW_FILE if file.is_new else proof)
+                    for file in write_files(found, output, force=force, dry_run=dry_run)
+                ]
     if prints_json():
         print_json({"items": [{**file.values, "proof": proof} for file, proof in files], "next": None})
         return
@@ -134,37 +151,6 @@ def assemble(
         digest = f", sha256:{file.sha256}" if file.sha256 else ""
         is_proven = f"{'would be' if dry_run else 'is'} {PROOFS[proof]}"
         print_sentence(f"{file.path}: {size_text(file.size_bytes)}{digest}; {is_proven}")
-
-
-def _from_registry(
-    model: str,
-    output: Path,
-    *,
-    shards: str | None,
-    merge: bool,
-    partial: bool,
-    accept: tuple[str, ...],
-    force: bool,
-    dry_run: bool,
-) -> list[Proven]:
-    from organs.cli.compose import write_partial
-
-    with selected_registry() as registry:
-        recipe = None if partial or shards or merge else registry.partial_recipe(model)
-        if recipe is not None:
-            written = write_partial(registry, recipe, accept, output, force=force, dry_run=dry_run)
-            return [(written, NEW_FILE)]
-        if accept:
-            raise click.UsageError("--accept is only for a RECIPE or a partial model")
-        # Not registry.assemble(): it always writes one file, while a model that came in shards gives its shards
-        # here, and --dry-run, --force and --json need the names and sizes before anything is written.
-        files = registry.files(model, merge=merge, shard_bytes=shard_size(shards), stem=stem_of(output))
-        print_beside_file(files.model)
-        proof = AS_MADE if files.model is not None and files.model.is_chimera else IDENTICAL
-        return [
-            (file, NEW_FILE if file.is_new else proof)
-            for file in write_files(files, output, force=force, dry_run=dry_run)
-        ]
 
 
 def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> list[Proven]:

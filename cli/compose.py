@@ -28,7 +28,7 @@ from organs.cli.console import (
     progress_bar,
     status_line,
 )
-from organs.cli.options import FILE, accept_option, flag, lock_option, on_option, parse_seconds, quick_look_option
+from organs.cli.options import FILE, accept_option, flag, lock_option, on_option, quick_look_option
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
@@ -96,7 +96,7 @@ def compose(
     from_lock: Path | None,
     propose: str | None,
     on: str | None,
-    quick_look: str | None,
+    quick_look: float | None,
     force: bool,
 ) -> None:
     """Make the chimera that RECIPE describes, and register it.
@@ -138,15 +138,14 @@ def compose(
         print_composed(registry, result, options)
 
 
-def look_seconds(text: str | None) -> float:
+def look_seconds(seconds: float | None) -> float:
     """Return how long a quick look may take; 0 without one: by option, with -q, and where llama.cpp is missing."""
     from organs.registry.validation.llama import LlamaCpp
     from organs.registry.validation.quick import SECONDS, LookBudget
 
-    if text is None:
+    if seconds is None:
         has_runtime = registry_address() is not None or LlamaCpp.is_installed()
         return SECONDS if has_runtime and not is_quiet() else 0.0
-    seconds = parse_seconds(text, "--quick-look")
     return LookBudget(seconds).seconds if seconds else 0.0  # refuses numbers out of range before anything is made
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import click
 
 from organs.cli.console import F, print_remark
+from organs.registry.amounts import parse_size
 from organs.registry.catalog.cursor import PAGE_MAX
+from organs.registry.errors import BadInput
 from organs.registry.search.language import ALIASES, MODELS, ORGANS
 
 ID_MAX = 2**63 - 1
@@ -23,6 +25,26 @@ def flag(*names_and_help: str) -> Callable[[F], F]:
     """Return an option without a value: `flag("-y", "--yes", "Accept every warning.")`."""
     *names, help_text = names_and_help
     return click.option(*names, is_flag=True, help=help_text)
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes of a size such as 2G or 500M, as the type of an option."""
+    try:
+        return parse_size(text)
+    except BadInput as error:
+        raise click.BadParameter(str(error)) from error
+
+
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd]?)", re.ASCII)
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a time such as 90s, 5m, 2h or 3d, or of a number of seconds, as the type of an option."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(f"{text}: give a time such as 90s, 5m or 2h")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def limit_option(rows: str, default: int, most: int = PAGE_MAX) -> Callable[[F], F]:
@@ -48,21 +70,10 @@ on_option = click.option(
 quick_look_option = click.option(
     "--quick-look",
     metavar="TIME",
+    type=seconds,
     help="How long to measure the chimera in llama.cpp after it is made, such as 30s or 2m; 0 for not at all. With -q, "
     "it is not measured. [default: 30s, if llama.cpp is installed]",
 )
-
-DURATION = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[smh]?)", re.ASCII)
-UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def parse_seconds(text: str, option: str) -> float:
-    """Return the seconds of a time such as 90s, 5m or 2h, or of a number of seconds."""
-    match = DURATION.fullmatch(text)
-    if match is None:
-        raise click.UsageError(f"{option} {text}: give a time such as 30s or 2m")
-    return float(match["number"]) * UNIT_SECONDS[match["unit"]]
-
 
 _MINUS_TERM = re.compile(r"-[^\W\d_]\w.*|-[^\W\d_][:<>=].*|-\d.*", re.DOTALL)
 """An excluded term: more than one letter, which would be an option, or a digit, which options do not have: `-7b`."""

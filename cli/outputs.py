@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from organs.cli.console import is_quiet, print_remark, progress_bar
-from organs.registry.amounts import parse_size
 from organs.registry.digest import Digest
-from organs.registry.errors import BadInput, BadSource
+from organs.registry.errors import BadSource
 
 if TYPE_CHECKING:
     from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
@@ -123,16 +122,6 @@ def print_beside_file(model: SourceModel | None) -> None:
         print_remark(f"{model.name} was yanked: {model.yanked}")
     for finding in model.findings:
         print_remark(finding.sentence, f"{finding.severity.value}: ")
-
-
-def shard_size(text: str | None) -> int | None:
-    """Return the size in bytes of the option --shards; None if it is missing or empty."""
-    if not text:
-        return None
-    try:
-        return parse_size(text)
-    except BadInput as error:
-        raise click.UsageError(str(error)) from error
 
 
 def stem_of(output: Path) -> str | None:

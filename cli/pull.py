@@ -21,7 +21,7 @@ from organs.cli.console import (
     progress_bar,
 )
 from organs.cli.inputs import hub_of_environment
-from organs.cli.options import flag
+from organs.cli.options import flag, size_bytes
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
@@ -30,7 +30,6 @@ from organs.cli.outputs import (
     gguf_targets,
     output_option,
     print_beside_file,
-    shard_size,
     stem_of,
     write_files,
     write_text,
@@ -56,7 +55,10 @@ _PAGE_ADDRESS = re.compile(r"(?P<origin>https?://[^/@\s]{1,300})/models/(?P<mode
 @click.argument("name", metavar="MODEL|DIGEST|hf://NS/NAME")
 @output_option("OUT", "The file or folder to write. [default: the current folder]")
 @click.option(
-    "--shards", metavar="SIZE", help="Write a model as shards with at most SIZE (2G, 500M) of tensors in each."
+    "--shards",
+    metavar="SIZE",
+    type=size_bytes,
+    help="Write a model as shards with at most SIZE (2G, 500M) of tensors in each.",
 )
 @flag("--partial", "Download the original file of a partial model, without its base.")
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept the warning CODE of a partial model. Repeatable.")
@@ -66,7 +68,7 @@ _PAGE_ADDRESS = re.compile(r"(?P<origin>https?://[^/@\s]{1,300})/models/(?P<mode
 def pull(
     name: str,
     output: Path | None,
-    shards: str | None,
+    shards: int | None,
     partial: bool,
     accept: tuple[str, ...],
     ingests: bool,
@@ -138,14 +140,14 @@ def pull(
 
 
 def _find(
-    registry: Registry, name: str, output: Path, shards: str | None, *, partial: bool
+    registry: Registry, name: str, output: Path, shards: int | None, *, partial: bool
 ) -> tuple[OutputFiles, Recipe | None]:
     """Return the files of a model or an organ, and for a partial model the recipe that grafts it into its base.
 
     A model comes before an organ, unlike in `organ show`.
     """
     try:
-        files = registry.files(name, shard_bytes=shard_size(shards), stem=stem_of(output))
+        files = registry.files(name, shard_bytes=shards, stem=stem_of(output))
     except (BadName, NotFound):
         if not looks_like_prefix(name):
             raise

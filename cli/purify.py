@@ -99,7 +99,7 @@ def purify(
     accept: tuple[str, ...],
     yes: bool,
     dry_run: bool,
-    quick_look: str | None,
+    quick_look: float | None,
     force: bool,
 ) -> None:
     """Purify organs of a model, and print θ of each organ before and after.

@@ -28,11 +28,11 @@ from organs.cli.console import (
 )
 from organs.cli.hints import exit_status
 from organs.cli.inputs import hub_of_environment, is_file, may_be_registered, with_bases
-from organs.cli.options import flag
+from organs.cli.options import flag, size_bytes
 from organs.cli.outputs import SUFFIX, check_fits, write_files
 from organs.cli.registries import local_registry, remote_registry
 from organs.ingest.contributions.findings import MUST_ACCEPT
-from organs.registry.amounts import parse_size, plural_text, size_text
+from organs.registry.amounts import plural_text, size_text
 from organs.registry.compose.licenses import NO_LICENSE
 from organs.registry.errors import BadInput, BadName, BadSource, Conflict, NotFound, OrganError, OverQuota
 from organs.registry.names import parse_model_name
@@ -53,15 +53,8 @@ VISIBLE = ("published", THERE, COMPOSED)
 NOT_PUBLISHED = ("ready", "refused", "withdrawn")
 
 
-def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) -> int:
-    from organs.ingest.contributions.sending import CHUNK_BYTES
-
-    if text is None:
-        return CHUNK_BYTES
-    try:
-        size = parse_size(text)
-    except BadInput as error:
-        raise click.BadParameter(str(error)) from error
+def _chunk(text: str) -> int:
+    size = size_bytes(text)
     if not CHUNK_LEAST_BYTES <= size <= CHUNK_MOST_BYTES:
         raise click.BadParameter(f"{text}: from {size_text(CHUNK_LEAST_BYTES)} to {size_text(CHUNK_MOST_BYTES)}")
     return size
@@ -86,7 +79,7 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option("--base", metavar="MODEL", help="The model that this model was made from.")
 @click.option("--tag", "tags", multiple=True, help="A word by which searches find the model. Repeatable.")
 @click.option(
-    "--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="The size of each upload request. [default: 8M]"
+    "--chunk", "chunk_bytes", metavar="SIZE", type=_chunk, help="The size of each upload request. [default: 8M]"
 )
 @click.option(
     "--accept",
@@ -108,7 +101,7 @@ def push(
     description: str | None,
     base: str | None,
     tags: tuple[str, ...],
-    chunk_bytes: int,
+    chunk_bytes: int | None,
     accept: tuple[str, ...],
     no_wait: bool,
     dry_run: bool,
@@ -142,6 +135,7 @@ def push(
     if private or yes:
         raise click.UsageError("--private and -y are for a push with --to")
     from organs.ingest.contributions.push import PushOptions
+    from organs.ingest.contributions.sending import CHUNK_BYTES
     from organs.ingest.peft import chosen_base
 
     registry, sources = remote_registry(), _push_sources(paths)
@@ -154,7 +148,9 @@ def push(
         base = None if Path(base).exists() else base
     stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
     metadata = {key: value for key, value in stated.items() if value}
-    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, accepted=accept)
+    options = PushOptions(
+        name, metadata, chunk_bytes or CHUNK_BYTES, wait=not no_wait, dry_run=dry_run, accepted=accept
+    )
     return _push_each(registry, sources, options)
 
 

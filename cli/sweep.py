@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
 from datetime import timedelta
 
 import click
 
 from organs.cli.console import output_options, print_json, print_remark, print_sentence, prints_json, status_line
-from organs.cli.options import flag
+from organs.cli.options import flag, seconds
 from organs.cli.registries import local_registry
 from organs.registry.amounts import size_text
 from organs.registry.settings import GRACE
 
-AGE = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
-UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 AGE_DEFAULT = f"{GRACE // timedelta(hours=1)}h"
 
 
@@ -26,10 +23,11 @@ AGE_DEFAULT = f"{GRACE // timedelta(hours=1)}h"
     default=AGE_DEFAULT,
     show_default=True,
     metavar="AGE",
+    type=seconds,
     help="Mark only bytes that nothing has needed for this time (90m, 24h, 3d).",
 )
 @output_options(json="Print the report as JSON.")
-def sweep(yes: bool, older_than: str) -> None:
+def sweep(yes: bool, older_than: float) -> None:
     """Remove stored bytes that no model needs. Interrupted ingests and removed models leave them.
 
     This takes two runs of `organ sweep -y`. The first run marks the blobs that nothing has needed for AGE. A later run
@@ -39,12 +37,8 @@ def sweep(yes: bool, older_than: str) -> None:
     from organs.ingest.contributions.uploads import tidy_uploads
     from organs.registry.upkeep import sweep as run_sweep
 
-    match = AGE.fullmatch(older_than)
-    if match is None:
-        raise click.UsageError(f"{older_than!r} is not an age: write 90m, 24h or 3d")
-    grace = timedelta(seconds=int(match[1]) * UNIT_SECONDS[match[2]])
     with local_registry() as registry, status_line("sweep"):
-        report = run_sweep(registry.catalog, registry.blobs, grace=grace, dry_run=not yes)
+        report = run_sweep(registry.catalog, registry.blobs, grace=timedelta(seconds=older_than), dry_run=not yes)
         uploads = tidy_uploads(registry, dry_run=not yes)
     if prints_json():
         print_json({**asdict(report), "uploads": asdict(uploads)})

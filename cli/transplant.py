@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +12,9 @@ from msgspec import structs
 
 from organs.cli.console import (
     is_for_people,
-    is_quiet,
     output_options,
-    print_json,
-    print_path,
+    print_result,
     print_sentence,
-    prints_json,
     progress_bar,
     status_line,
 )
@@ -31,12 +26,11 @@ from organs.registry.amounts import size_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.digest import Digest
-from organs.registry.entities.chimera import WrittenFile
+from organs.registry.entities.chimera import ComposeResult, WrittenFile
 from organs.registry.errors import BadRecipe, BadSource
 
 if TYPE_CHECKING:
-    from organs.ingest.transplant import FileLibrary, Transplant
-    from organs.registry.compose.plan import Plan
+    from organs.ingest.transplant import Transplant
     from organs.registry.compose.recipe import Recipe
 
 Write = Callable[["Transplant", Callable[[int], None]], Digest]
@@ -134,9 +128,11 @@ def _transplant(
     **selection: Any,
 ) -> None:
     """Plan, print and write the organs of `donors` in `base`; exit if that is refused."""
+    from organs.ingest.sources import source_size_bytes
     from organs.ingest.transplant import FileLibrary
     from organs.ingest.transplant import transplant as composed_of_files
     from organs.registry.compose.plan import planned_recipe
+    from organs.registry.compose.planner import plan_recipe
 
     if len(selection["layers"]) not in (0, 1, len(donors)):
         raise click.UsageError(f"give --layers once, or once for each of the {len(donors)} donors")
@@ -149,10 +145,15 @@ def _transplant(
             recipe = _recipe(base, donors, **selection)
         except BadRecipe as error:
             refuse_recipe(error)
-        plan = _planned(recipe, library)
-        if yes and plan.unaccepted:
-            codes = dict.fromkeys((*recipe.accept, *(finding.code for finding in plan.unaccepted)))
-            plan = replace(plan, recipe=structs.replace(recipe, accept=tuple(codes)))
+        sizes = {text: source_size_bytes(source) for text, source in library.sources.items()}
+        with progress_bar("measure", sum(sizes.values())) as advance:
+            for text, size_bytes in sizes.items():
+                library.parent(text)
+                advance(size_bytes)
+        with status_line("plan"):
+            plan = plan_recipe(recipe, library)
+        if yes:
+            plan = plan.accepting_all()
         target = target_of(plan.file_name)
         if lock is not None:
             check_free(lock, force=force)
@@ -162,37 +163,23 @@ def _transplant(
         if not plan.refusals:
             check_fits(target, plan.size_bytes)
         if plan.can_be_made and not dry_run:
-            done = composed_of_files(plan.recipe, library, target)
+            done = composed_of_files(plan, library, target)
             with progress_bar("write", done.file.size_bytes) as advance:
                 digest = write(done, advance)
             if lock is not None:
                 write_text(lock, done.lock.canonical())
             made = WrittenFile(file=str(target), size_bytes=done.file.size_bytes, sha256=digest, lock_id=done.lock.id)
             result = structs.replace(result, made=made)
-    if prints_json():
-        print_json(result)
-    elif result.made is not None and is_quiet():
-        print_path(target)
-    elif result.made is not None:
-        click.echo()
-        print_sentence(f"{target}: {size_text(result.made.size_bytes)}, sha256:{result.made.sha256}")
-        click.echo(f"  lock  sha256:{result.made.lock_id}")
+
+    def print_made(result: ComposeResult) -> None:
+        if made := result.made:
+            click.echo()
+            print_sentence(f"{target}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
+            click.echo(f"  lock  sha256:{made.lock_id}")
+
+    print_result(result, print_made, [target] if result.made else [])
     if not plan.can_be_made:
         refuse(result, shown=is_for_people())
-
-
-def _planned(recipe: Recipe, library: FileLibrary) -> Plan:
-    """Measure the models of `library`, and plan the recipe."""
-    from organs.ingest.sources import source_size_bytes
-    from organs.registry.compose.planner import plan_recipe
-
-    sizes = {text: source_size_bytes(source) for text, source in library.sources.items()}
-    with progress_bar("measure", sum(sizes.values())) as advance:
-        for text, size_bytes in sizes.items():
-            library.parent(text)
-            advance(size_bytes)
-    with status_line("plan"):
-        return plan_recipe(recipe, library)
 
 
 def _recipe(
@@ -206,7 +193,7 @@ def _recipe(
     accept: tuple[str, ...],
 ) -> Recipe:
     """Return the recipe of the options. It is read with short names, then gets the paths, which may be any text."""
-    from organs.registry.compose.recipe import parse_blocks, read_recipe
+    from organs.registry.compose.recipe import parse_blocks, recipe_of_values
 
     graft = {
         "from": "donor",
@@ -215,8 +202,8 @@ def _recipe(
         "experts": [word.strip() for text in experts for word in text.split(",")],
     }
     selected = {key: value for key, value in graft.items() if value}
-    text = json.dumps({"base": "base", "grafts": [selected] * len(donors), "accept": list(dict.fromkeys(accept))})
-    recipe = read_recipe(text, "options")
+    values = {"base": "base", "grafts": [selected] * len(donors), "accept": list(dict.fromkeys(accept))}
+    recipe = recipe_of_values(values, "options")
     blocks_of_donors = layers * len(donors) if len(layers) == 1 else layers or ("",) * len(donors)
     named = [
         structs.replace(graft, donor=donor, blocks=parse_blocks(blocks) if blocks else ())

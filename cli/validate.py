@@ -22,7 +22,7 @@ from organs.cli.console import (
     print_sentence,
     status_line,
 )
-from organs.cli.options import DURATION, UNIT_SECONDS, flag, parse_seconds
+from organs.cli.options import flag, seconds
 from organs.cli.outputs import SUFFIX
 from organs.cli.plans import print_quick_look
 from organs.cli.registries import local_registry, registry_address, selected_registry
@@ -199,7 +199,7 @@ def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | No
     from organs.registry.validation.comparison import file_candidate
     from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
 
-    budget = LookBudget(SECONDS if time is None else parse_seconds(time, "--budget"))
+    budget = LookBudget(SECONDS if time is None else seconds(time))
     with status_line("quick look") as progress:
         if chimera.endswith(SUFFIX):
             with _beside_file(base, ()) as (other,):
@@ -231,13 +231,10 @@ def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
 
     values: dict[str, Any] = {}
     for text in budgets:
-        match = DURATION.fullmatch(text)
-        name = "tokens" if match is not None and not match["unit"] else "seconds"
-        if match is None or name in values or (name == "tokens" and "." in text):
-            raise click.UsageError(
-                f"--budget {text}: give a time such as 90s, 5m or 2h, or a number of tokens, or both"
-            )
-        values[name] = int(text) if name == "tokens" else float(match["number"]) * UNIT_SECONDS[match["unit"]]
+        name, value = ("tokens", int(text)) if text.isdecimal() else ("seconds", seconds(text))
+        if name in values:
+            raise click.UsageError("--budget: give a time such as 90s, 5m or 2h, or a number of tokens, or both")
+        values[name] = value
     return ValidationBudget(**values) if values else None
 
 
