@@ -11,20 +11,18 @@ import click
 
 from organs.cli import fast_imports
 from organs.cli.console import (
-    is_quiet,
     output_options,
-    print_json,
-    print_path,
     print_remark,
+    print_result,
     print_sentence,
-    prints_json,
     progress_bar,
 )
-from organs.cli.options import OriginalSpellings, flag, size_bytes
+from organs.cli.options import flag, original_spelling, size_bytes
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
     folder_of,
+    force_option,
     gguf_targets,
     output_option,
     print_beside_file,
@@ -52,7 +50,8 @@ Proven = tuple[WrittenPath, str]
 """A file, and what is known of it: a key of PROOFS."""
 
 
-@click.command(cls=OriginalSpellings, spellings={"--dir": "model"})
+@click.command()
+@original_spelling("model", "--dir")
 @click.argument("model", metavar="MODEL|DIR|RECIPE")
 @output_option("OUT", "The file or folder to write.", required=True)
 @click.option(
@@ -69,7 +68,7 @@ Proven = tuple[WrittenPath, str]
     help="Accept the warning CODE of a RECIPE or a partial model. Repeatable.",
 )
 @flag("--partial", "Write the original file of a partial model, without its base.")
-@flag("--force", "Replace existing files.")
+@force_option("Replace existing files.")
 @flag("--dry-run", "Print what would be written, and write nothing.")
 @output_options(json="Print the files as JSON.", quiet="Print the files' paths only.")
 def assemble(
@@ -79,7 +78,6 @@ def assemble(
     merge: bool,
     accept: tuple[str, ...],
     partial: bool,
-    force: bool,
     dry_run: bool,
 ) -> None:
     """Write the GGUF file of a registered model, an organ directory or a recipe.
@@ -111,11 +109,11 @@ def assemble(
         first = "organ ingest DIR" if is_directory else "organ compose RECIPE"
         raise click.UsageError(f"--shards and --merge are for registered models: {first} first")
     if is_directory:
-        files = _from_directory(Path(model), output, force=force, dry_run=dry_run)
+        files = _from_directory(Path(model), output, dry_run=dry_run)
     elif is_recipe:
         with selected_registry() as registry:
             composition = read_composition(registry.compose, model, None, accept)
-            options = ComposeOptions(output, force, dry_run, shows_plan=False)
+            options = ComposeOptions(output, dry_run, shows_plan=False)
             result = make_chimera(registry, composition, options)
         assert result.out is not None
         assert result.out.file is not None
@@ -128,32 +126,30 @@ def assemble(
         with selected_registry() as registry:
             recipe = None if partial or shards or merge else registry.partial_recipe(model)
             if recipe is not None:
-                files = [(write_partial(registry, recipe, accept, output, force=force, dry_run=dry_run), NEW_FILE)]
+                files = [(write_partial(registry, recipe, accept, output, dry_run=dry_run), NEW_FILE)]
             elif accept:
                 raise click.UsageError("--accept is only for a RECIPE or a partial model")
             else:
                 # Not registry.assemble(): it always writes one file, while a model that came in shards gives its
                 # shards here, and --dry-run, --force and --json need the names and sizes before anything is written.
-                found = registry.files(model, merge=merge, shard_bytes=shards, stem=stem_of(output))
+                found = registry.files(model, merge=merge, shard_bytes=shards or None, stem=stem_of(output))
                 print_beside_file(found.model)
                 proof = AS_MADE if found.model is not None and found.model.is_chimera else IDENTICAL
                 files = [
-                    (file, NEW_FILE if file.is_new else proof)
-                    for file in write_files(found, output, force=force, dry_run=dry_run)
+                    (file, NEW_FILE if file.is_new else proof) for file in write_files(found, output, dry_run=dry_run)
                 ]
-    if prints_json():
-        print_json({"items": [{**file.values, "proof": proof} for file, proof in files], "next": None})
-        return
-    for file, proof in files:
-        if is_quiet():
-            print_path(file.path)
-            continue
-        digest = f", sha256:{file.sha256}" if file.sha256 else ""
-        is_proven = f"{'would be' if dry_run else 'is'} {PROOFS[proof]}"
-        print_sentence(f"{file.path}: {size_text(file.size_bytes)}{digest}; {is_proven}")
+
+    def print_files(_values: object) -> None:
+        for file, proof in files:
+            digest = f", sha256:{file.sha256}" if file.sha256 else ""
+            is_proven = f"{'would be' if dry_run else 'is'} {PROOFS[proof]}"
+            print_sentence(f"{file.path}: {size_text(file.size_bytes)}{digest}; {is_proven}")
+
+    values = {"items": [{**file.values, "proof": proof} for file, proof in files], "next": None}
+    print_result(values, print_files, [file.path for file, _ in files])
 
 
-def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> list[Proven]:
+def _from_directory(path: Path, output: Path, *, dry_run: bool) -> list[Proven]:
     from organs.ingest.directory.opening import VirtualFile
     from organs.ingest.sources import directory_source, open_files
     from organs.ingest.transplant import place_virtual
@@ -163,7 +159,7 @@ def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> 
         if reasons := [reason for file in dissected for reason in file.front.unassemblable]:
             raise NotAssemblable(str(path), reasons)
         files = [file.source for file in dissected if isinstance(file.source, VirtualFile)]
-        targets = gguf_targets(output, [file.path.name for file in files], force)
+        targets = gguf_targets(output, [file.path.name for file in files])
         results: list[Proven] = []
         if not dry_run:
             opened.enter_context(folder_of(targets))

@@ -54,16 +54,22 @@ _CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # json.dumps escapes the othe
 _PERCENTAGE = re.compile(r"([0-9]{1,3})% ", re.ASCII)
 
 
-def output_options(*, json: str = "", quiet: str = "") -> Callable[[F], F]:
-    """Add the options --json and -q with these helps. `prints_json` and `is_quiet` tell whether they were given."""
+def kept_flag(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002  # click's word
+    """Return an option without a value that no parameter carries: `is_chosen` tells whether it was given."""
 
     def keep(context: click.Context, option: click.Parameter, is_chosen: bool) -> None:
         context.meta[f"{__name__}.{option.name}"] = is_chosen
 
+    return click.option(*names, is_flag=True, expose_value=False, callback=keep, help=help)
+
+
+def output_options(*, json: str = "", quiet: str = "") -> Callable[[F], F]:
+    """Add the options --json and -q with these helps. `prints_json` and `is_quiet` tell whether they were given."""
+
     def decorate(command: F) -> F:
         for help_text, names in ((quiet, ("-q", "--quiet")), (json, ("--json",))):
             if help_text:
-                command = click.option(*names, is_flag=True, expose_value=False, callback=keep, help=help_text)(command)
+                command = kept_flag(*names, help=help_text)(command)
         return command
 
     return decorate
@@ -71,12 +77,12 @@ def output_options(*, json: str = "", quiet: str = "") -> Callable[[F], F]:
 
 def prints_json() -> bool:
     """Return whether the running command prints JSON."""
-    return _is_chosen("json")
+    return is_chosen("json")
 
 
 def is_quiet() -> bool:
     """Return whether the running command prints only names, or nothing."""
-    return _is_chosen("quiet")
+    return is_chosen("quiet")
 
 
 def is_for_people() -> bool:
@@ -84,7 +90,8 @@ def is_for_people() -> bool:
     return not (prints_json() or is_quiet())
 
 
-def _is_chosen(option: str) -> bool:
+def is_chosen(option: str) -> bool:
+    """Return whether the running command was given an option that is kept by this module."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(f"{__name__}.{option}"))
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -39,6 +39,8 @@ from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import OrganError
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from organs.ingest.fleet.driver import Workers
     from organs.ingest.fleet.worker import UnitWorker
     from organs.registry.entities.fleet import FleetRun, FleetRunSummary
@@ -49,8 +51,6 @@ LISTED_MAX = 50
 WORKERS_MAX = 256
 SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 _RUN = click.argument("run", required=False, metavar="[RUN]")
-WorkerFactory = Callable[[int], "Workers"]
-"""Returns the workers for a run, whose id it takes."""
 
 
 @click.group(cls=CommandGroup)
@@ -127,10 +127,11 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
             ]
             print_result(values, lambda _units: print_table(("work", "source", "size"), rows, ("size",)))
             return 0
-        make_workers = _worker_factory(registry, workers, scheduler)
-        with registry.catalog.writing() as session:
-            run_id, is_new = start_run(session, expanded.name, expanded.digest, expanded.units)
-        return _do_run(registry, run_id, make_workers, is_new=is_new, retry=retry)
+
+        def begin(session: Session) -> tuple[int, bool]:
+            return start_run(session, expanded.name, expanded.digest, expanded.units)
+
+        return _do_run(registry, begin, workers, scheduler, retry=retry)
 
 
 @fleet.command()
@@ -145,10 +146,7 @@ def resume(run: str | None, workers: int | None, scheduler: str | None, retry: b
     from organs.registry.catalog.queries.fleet import run_id_of
 
     with local_registry(waits=True) as registry:
-        with registry.catalog.reading() as session:
-            run_id = run_id_of(session, run)
-        make_workers = _worker_factory(registry, workers, scheduler)
-        return _do_run(registry, run_id, make_workers, is_new=False, retry=retry)
+        return _do_run(registry, lambda session: (run_id_of(session, run), False), workers, scheduler, retry=retry)
 
 
 @fleet.command()
@@ -248,43 +246,32 @@ def _worker_of_process() -> UnitWorker:
     return UnitWorker(local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment()))
 
 
-def _worker_factory(registry: LocalRegistry, count: int | None, scheduler: str | None) -> WorkerFactory:
-    """Return what makes the workers. Raises errors of the options and of a missing package before a run begins."""
-    from organs.ingest.fleet.driver import DaskCluster, LocalProcesses, check_extra
-    from organs.registry.catalog.queries.fleet import run_digest
+def _do_run(
+    registry: LocalRegistry,
+    begin: Callable[[Session], tuple[int, bool]],
+    count: int | None,
+    scheduler: str | None,
+    *,
+    retry: bool,
+) -> int:
+    """Do the open units of the run that `begin` returns, and whether it is new; print it, and return the exit status.
+
+    Errors of the options and of a missing package come before the run begins.
+    """
+    from organs.ingest.fleet.driver import DaskCluster, LocalProcesses, check_extra, drive
+    from organs.registry.catalog.queries.fleet import fleet_run, run_digest, unfinished_runs
+    from organs.registry.catalog.register.fleet import retry_units
 
     if scheduler is not None:
         if count is not None:
             raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers.")
         check_extra()
-        return lambda run_id: DaskCluster(registry, run_id, scheduler, do_unit)
-
-    def start(run_id: int, digest: str, name: str) -> subprocess.Popen[bytes]:
-        options = ["--digest", digest, "--name", name, "--with-parent", str(os.getpid())]
-        command = [sys.executable, "-P", "-m", "organs.cli", "fleet", "work", str(run_id), *options]
-        # A group of its own: Ctrl-C goes to the driver, which ends its workers.
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # our own words
-
-    processes = count or min(os.cpu_count() or 1, WORKERS_MAX)
-
-    def local(run_id: int) -> Workers:
-        with registry.catalog.reading() as session:
-            digest = run_digest(session, run_id) or ""
-        return LocalProcesses(registry, run_id, processes, partial(start, run_id, digest))
-
-    return local
-
-
-def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *, is_new: bool, retry: bool) -> int:
-    """Do the open units of a run, print it, and return the exit status."""
-    from organs.ingest.fleet.driver import drive
-    from organs.registry.catalog.queries.fleet import fleet_run, unfinished_runs
-    from organs.registry.catalog.register.fleet import retry_units
-
     is_shown = is_for_people()
     with registry.catalog.writing() as session:
+        run_id, is_new = begin(session)
         again = retry_units(session, run_id) if retry else 0
         before = fleet_run(session, run_id)
+        digest = run_digest(session, run_id) or ""
         others = [other for other in unfinished_runs(session, before.name) if other != run_id] if is_new else []
     if is_shown:
         for other in others:
@@ -293,6 +280,18 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
         how = "begins" if is_new else "is over" if before.is_over else "continues"
         more = f", {again} of them again" if again else ""
         print_remark(f"run {run_id} of {before.name} {how}: {open_units} to do{more}")
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        options = ["--digest", digest, "--name", name, "--with-parent", str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "organs.cli", "fleet", "work", str(run_id), *options]
+        # A group of its own: Ctrl-C goes to the driver, which ends its workers.
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # our own words
+
+    workers: Workers
+    if scheduler is not None:
+        workers = DaskCluster(registry, run_id, scheduler, do_unit)
+    else:
+        workers = LocalProcesses(registry, run_id, count or min(os.cpu_count() or 1, WORKERS_MAX), start)
 
     def show_progress(run: FleetRun) -> None:
         ended, failed = run.done + run.failed + run.set_aside, run.failed + run.set_aside
@@ -307,7 +306,7 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
 
     stop = threading.Event()
     with ended_by_signals(stop), status_line("fleet") as show:
-        result = drive(registry, run_id, make_workers(run_id), stop, show_progress, say)
+        result = drive(registry, run_id, workers, stop, show_progress, say)
     if stop.is_set() and not result.is_over:
         raise KeyboardInterrupt
     print_result(result, _print_run)

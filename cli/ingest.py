@@ -18,6 +18,8 @@ from organs.cli import fast_imports
 from organs.cli.console import (
     INDENT,
     SHORTENED_MIN,
+    is_attended,
+    is_confirmed,
     is_for_people,
     is_quiet,
     organ_command,
@@ -165,7 +167,7 @@ def _ingested(
                 """Ask at the terminal whether to register the file as the next version of a taken name."""
                 question = f"The name {taken.name} is taken by another file, {taken.taken_by}. Register this file as"
                 with advance.hidden():
-                    return click.confirm(plain(f"{question} version {taken.version}?"), default=False, err=True)
+                    return is_confirmed(f"{question} version {taken.version}?")
 
             asks = any(_asks_about(source, new_version) for source in local)
             yield from ingest_all(registry, local, name, advance, ask if asks else decide, delete_after=delete_after)
@@ -241,8 +243,7 @@ def _find_sources(
 
 def _asks_about(source: ModelSource, new_version: bool) -> bool:
     """Return whether a person is asked if the name of `source` is taken."""
-    is_silent = new_version or not is_for_people() or bool(source.remote)
-    return not is_silent and sys.stdin.isatty() and sys.stderr.isatty()
+    return is_attended() and is_for_people() and not new_version and not source.remote
 
 
 def _preview(sources: list[ModelSource], name: ModelName | None, new_version: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, fields, replace
@@ -16,6 +15,8 @@ from msgspec import to_builtins
 
 from organs.cli.console import (
     first_of,
+    is_attended,
+    is_confirmed,
     is_quiet,
     output_options,
     plain,
@@ -30,7 +31,7 @@ from organs.cli.console import (
 )
 from organs.cli.hints import exit_status, print_error
 from organs.cli.inputs import download_line, hub_of_environment, may_be_registered
-from organs.cli.options import OriginalSpellings
+from organs.cli.options import original_spelling
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
@@ -79,7 +80,8 @@ SHOWN_SHARDS = 10
 """The most numbers of missing shards in a message."""
 
 
-@click.command(cls=OriginalSpellings, spellings={"--model": "paths", "--dir": "paths"})
+@click.command()
+@original_spelling("paths", "--model", "--dir")
 @click.argument("paths", nargs=-1, metavar="[FILE]...")
 @click.option("--missing", is_flag=True, help="Measure the organs in the registry that lack a measure; give no FILE.")
 @click.option(
@@ -246,9 +248,9 @@ def _accepts_cost(source: ModelSource, options: MeasureOptions, yes: bool) -> bo
     print_remark(_plan_text(source, plan))
     if yes or (plan.read_bytes <= ASK_FROM_BYTES and plan.reads <= ASK_FROM_REQUESTS):
         return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not is_attended():
         raise click.UsageError("add -y to download this")
-    return click.confirm("Download this?", default=False, err=True)
+    return is_confirmed("Download this?")
 
 
 def _print_journal(source: ModelSource, outcome: MeasureOutcome, delete_after: bool) -> None:

@@ -6,21 +6,22 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.console import (
+    is_confirmed,
     is_for_people,
     is_quiet,
     output_options,
     plain,
     print_failure,
-    print_json,
     print_json_line,
     print_remark,
+    print_result,
     print_sentence,
     prints_json,
     progress_bar,
@@ -192,29 +193,27 @@ def _push_each(registry: RemoteRegistry, sources: Sequence[ModelSource], options
 
 
 def _push_sources(paths: Sequence[str]) -> list[ModelSource]:
-    """Return the models in files and folders, and the models of the local registry of which `paths` has the names."""
-    from organs.ingest.sources import find_sources
+    """Return the models in files and folders, and the models of the local registry of which `paths` has the names.
+
+    Models of the registry are sources without files.
+    """
+    from organs.ingest.sources import ModelSource, find_sources
+    from organs.registry.catalog.queries.model_names import model_by_text
+    from organs.registry.local import LocalRegistry
 
     names = [path for path in paths if may_be_registered(path, digests=True)]
     files = [path for path in paths if path not in names]
     sources = find_sources(files, "push") if files else []
-    return [*sources, *map(_registered_source, names)]
-
-
-def _registered_source(name: str) -> ModelSource:
-    """Return the model `name` of the local registry as a source without files."""
-    from organs.ingest.sources import ModelSource
-    from organs.registry.catalog.queries.model_names import model_by_text
-    from organs.registry.local import LocalRegistry
-
-    if not Settings.from_environment(os.environ).home.is_dir():
-        raise BadSource(f"{name}: no such file or folder")
-    with LocalRegistry.open() as registry, registry.catalog.reading() as session:
-        try:
-            model = model_by_text(session, name)
-        except NotFound as error:
-            raise BadSource(f"{name}: no such file or folder, and {error}") from error
-        return ModelSource((), parse_model_name(model.full_name))
+    for name in names:
+        if not Settings.from_environment(os.environ).home.is_dir():
+            raise BadSource(f"{name}: no such file or folder")
+        with LocalRegistry.open() as registry, registry.catalog.reading() as session:
+            try:
+                model = model_by_text(session, name)
+            except NotFound as error:
+                raise BadSource(f"{name}: no such file or folder, and {error}") from error
+            sources.append(ModelSource((), parse_model_name(model.full_name)))
+    return sources
 
 
 def _push_registered(
@@ -274,8 +273,7 @@ class _Stages:
 
 def _print_pushed(source: ModelSource, report: PushReport) -> None:
     if prints_json():
-        members = {member.name: getattr(report, member.name) for member in fields(report)}
-        print_json_line({"file": source.locations[0]} | members | {"error": None})
+        print_json_line({"file": source.locations[0]} | asdict(report) | {"error": None})
         return
     for note in report.notes:
         print_remark(note, "  note: ")
@@ -338,17 +336,15 @@ def _push_to_hub(models: Sequence[str], address: str, *, private: bool, yes: boo
                 click.echo(f"  {plain(upload.path)}  {size_text(upload.size_bytes)}{replaces}", err=True)
         if dry_run:
             return 0
-        if not yes and not (sys.stdin.isatty() and click.confirm("Send this?", default=False, err=True)):
+        if not yes and not (sys.stdin.isatty() and is_confirmed("Send this?")):
             click.echo("nothing was sent; -y sends it without a question", err=True)
             return 1
         planned = sum(upload.size_bytes for upload in uploads if not isinstance(upload.content, Path | bytes))
-        with progress_bar("send", 2 * planned, quiet=True if shows_progress else None) as advance:
+        with progress_bar("send", 0 if shows_progress else 2 * planned) as advance:
             pushed = repository.push(uploads, store, private=private, advance=advance)
-    if prints_json():
-        files = [{"file": upload.path, "size_bytes": upload.size_bytes} for upload in uploads]
-        print_json({"items": files, "next": None, "commit": pushed.commit, "address": pushed.address})
-    else:
-        click.echo(plain(pushed.address))
+    files = [{"file": upload.path, "size_bytes": upload.size_bytes} for upload in uploads]
+    values = {"items": files, "next": None, "commit": pushed.commit, "address": pushed.address}
+    print_result(values, lambda _values: click.echo(plain(pushed.address)), [pushed.address])
     return 0
 
 

@@ -11,6 +11,7 @@ import click
 from msgspec import structs
 
 from organs.cli.console import (
+    is_chosen,
     is_for_people,
     output_options,
     print_result,
@@ -19,8 +20,16 @@ from organs.cli.console import (
     status_line,
 )
 from organs.cli.inputs import is_file, one_source
-from organs.cli.options import OriginalSpellings, accept_option, flag, lock_option
-from organs.cli.outputs import check_fits, check_folder_free, check_free, gguf_targets, output_option, write_text
+from organs.cli.options import accept_option, flag, lock_option, original_spelling
+from organs.cli.outputs import (
+    check_fits,
+    check_folder_free,
+    check_free,
+    force_option,
+    gguf_targets,
+    output_option,
+    write_text,
+)
 from organs.cli.plans import print_plan, refuse, refuse_recipe, result_of
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
@@ -35,14 +44,14 @@ if TYPE_CHECKING:
 
 Write = Callable[["Transplant", Callable[[int], None]], Digest]
 """Writes what was composed, and returns the SHA-256 of its GGUF file."""
-_DONOR_AND_BASE = {"--source": "donors", "--target": "base"}
-"""The source is where organs come from; the target receives them, and stays as it is."""
 
 
 def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments and options of both commands."""
 
     decorators = [
+        original_spelling("donors", "--source"),  # where organs come from
+        original_spelling("base", "--target"),  # receives them, and stays as it is
         click.argument("base", metavar="BASE"),
         click.argument("donors", nargs=-1, required=True, metavar="DONOR..."),
         click.option(
@@ -67,7 +76,7 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
         flag("-y", "--yes", "Accept every warning."),
         lock_option,
         flag("--dry-run", "Print the plan; write nothing."),
-        flag("--force", "Replace an existing file or organ directory."),
+        force_option("Replace an existing file or organ directory."),
         output_options(json="Print the plan and the result as JSON.", quiet="Print the path only."),
     ]  # fmt: skip
     for decorator in reversed(decorators):
@@ -75,7 +84,7 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
+@click.command()
 @output_option("OUT", "The GGUF file to write.", required=True)
 @_transplant_options
 def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
@@ -89,10 +98,10 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) 
     def write(done: Transplant, advance: Callable[[int], None]) -> Digest:
         return place_virtual(done.file, done.file.path, advance)
 
-    _transplant(base, donors, lambda name: gguf_targets(output, [name], params["force"])[0], write, **params)
+    _transplant(base, donors, lambda name: gguf_targets(output, [name])[0], write, **params)
 
 
-@click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
+@click.command()
 @output_option("DIR", "The folder to create.", required=True)
 @_transplant_options
 def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
@@ -105,12 +114,12 @@ def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> No
     from organs.ingest.dissect import dissect
 
     def target(_name: str) -> Path:
-        check_folder_free(output, force=params["force"])
+        check_folder_free(output)
         return output
 
     def write(done: Transplant, advance: Callable[[int], None]) -> Digest:
         contents = file_contents([dissect(done.file.placed_at(output / done.plan.file_name))])
-        return extract(contents, output, force=params["force"], progress=advance).files[0][2]
+        return extract(contents, output, force=is_chosen("force"), progress=advance).files[0][2]
 
     _transplant(base, donors, target, write, **params)
 
@@ -124,7 +133,6 @@ def _transplant(
     yes: bool,
     lock: Path | None,
     dry_run: bool,
-    force: bool,
     **selection: Any,
 ) -> None:
     """Plan, print and write the organs of `donors` in `base`; exit if that is refused."""
@@ -156,7 +164,7 @@ def _transplant(
             plan = plan.accepting_all()
         target = target_of(plan.file_name)
         if lock is not None:
-            check_free(lock, force=force)
+            check_free(lock)
         result = result_of(planned_recipe(plan), target)
         if is_for_people():
             print_plan(result)

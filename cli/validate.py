@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +33,6 @@ from organs.registry.validation.texts import ScoredText, built_in_texts, read_te
 
 if TYPE_CHECKING:
     from organs.registry.entities.validation import QuickLook
-    from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.command import CommandRuntime
     from organs.registry.validation.comparison import RunnableModel, ValidationBudget
     from organs.registry.validation.llama import LlamaCpp
@@ -126,7 +124,8 @@ def validate(
     only to $HOME, which is an empty folder. It has no network. The options --runtime-read, --runtime-write and
     --runtime-processes allow more.
     """
-    from organs.registry.sandbox.process import Sandbox
+    from organs.registry.sandbox.process import ProcessLimits, Sandbox
+    from organs.registry.validation.command import CommandRuntime
     from organs.registry.validation.runtime import NoVerdict
 
     texts = [read_text(path) for path in paths] or None
@@ -138,7 +137,11 @@ def validate(
         look = _quick_look(chimera, base, texts, budgets[0] if budgets else None)
         print_result(look, print_quick_look, [look.word])
         return 0
-    runtime = _runtime(template, Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes))
+    if template is None and (runtime_read or runtime_write or runtime_processes):
+        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
+    required = Settings.from_environment(os.environ).requires_sandbox
+    sandbox = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes, required=required)
+    runtime = None if template is None else CommandRuntime(template, ProcessLimits(), sandbox)
     try:
         report = _validated(chimera, base, donors, texts, runtime, _budget(budgets))
     except NoVerdict as error:
@@ -236,19 +239,6 @@ def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
             raise click.UsageError("--budget: give a time such as 90s, 5m or 2h, or a number of tokens, or both")
         values[name] = value
     return ValidationBudget(**values) if values else None
-
-
-def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
-    """Return the runtime of the options; None for the default one."""
-    from organs.registry.sandbox.process import ProcessLimits, Sandbox
-    from organs.registry.validation.command import CommandRuntime
-
-    if template is not None:
-        required = Settings.from_environment(os.environ).requires_sandbox
-        return CommandRuntime(template, ProcessLimits(), replace(granted, required=required))
-    if granted != Sandbox():
-        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
-    return None
 
 
 @contextmanager
