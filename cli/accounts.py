@@ -16,10 +16,9 @@ from organs.cli.console import (
     plain,
     print_facts,
     print_hint,
-    print_json,
     print_page,
     print_remark,
-    prints_json,
+    printed_for_programs,
 )
 from organs.cli.main import CommandGroup
 from organs.cli.options import flag, size_bytes
@@ -171,7 +170,7 @@ def _change(change: Callable[[Session], ContributorRow]) -> None:
     click.echo(plain(account.name))
 
 
-def _id(_context: click.Context, _argument: click.Parameter, text: str) -> str:
+def _id(text: str) -> str:
     """Return the id of a token, which is a part of the whole token."""
     token_id = text.removeprefix(PREFIX)[:ID_LENGTH] if text.startswith(PREFIX) else text
     if not (token_id.isascii() and token_id.isalnum() and len(token_id) == ID_LENGTH):
@@ -285,7 +284,7 @@ def _print_tokens(tokens: Sequence[AccountToken]) -> None:
 
 
 @token.command()
-@click.argument("token_id", metavar="ID", callback=_id)
+@click.argument("token_id", metavar="ID", type=_id)
 def revoke(token_id: str) -> None:
     """Revoke a token, and all tokens that were created with it.
 
@@ -354,9 +353,8 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool) -> None:
     finally:
         connection.close()
     keep_token(address, KeptToken(token, insecure))
-    if prints_json():
-        print_json({"registry": address, "contributor": account.contributor, "scopes": account.scopes})
-    elif not is_quiet():
+    values = {"registry": address, "contributor": account.contributor, "scopes": account.scopes}
+    if not printed_for_programs(values):
         scopes = f"with the scopes {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
         click.echo(f"{address}: you are {plain(account.contributor)}, {scopes}")
         print_remark(f"the token is stored in {tokens_path()}")
@@ -366,12 +364,10 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool) -> None:
 
 def _print_stored() -> None:
     """Print the addresses with a stored token, never a part of a token."""
-    stored = kept_tokens()
-    if prints_json():
-        items = [{"registry": url, "plain_http": entry.plain_http} for url, entry in sorted(stored.items())]
-        print_json({"items": items, "next": None})
-        return
-    for url, entry in sorted(stored.items()):
-        click.echo(plain(url) + (" (also without encryption)" if entry.plain_http and not is_quiet() else ""))
-    if not stored and not is_quiet():
-        print_remark("No stored tokens. Try: organ login URL")
+    stored = dict(sorted(kept_tokens().items()))
+    items = [{"registry": url, "plain_http": entry.plain_http} for url, entry in stored.items()]
+    if not printed_for_programs({"items": items, "next": None}, stored):
+        for url, entry in stored.items():
+            click.echo(plain(url) + (" (also without encryption)" if entry.plain_http else ""))
+        if not stored:
+            print_remark("No stored tokens. Try: organ login URL")

@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import click
 from msgspec import structs
@@ -21,8 +20,8 @@ from organs.cli.console import (
     print_page,
     print_prose,
     print_remark,
-    print_result,
     print_sentence,
+    printed_for_programs,
     status_line,
 )
 from organs.cli.main import CommandGroup
@@ -74,7 +73,8 @@ def show_submission(submission: int) -> None:
 
     with _known(submission), local_session() as session:
         review = submission_review(session, submission)
-    print_result(review, _print_submission)
+    if not printed_for_programs(review):
+        _print_submission(review)
 
 
 @admin.command()
@@ -153,7 +153,8 @@ def remove(model: str, reason: str, yes: bool) -> None:
         if yes:
             remove_model(session, row, reason, LOCAL)
             removal = structs.replace(removal, state=row.state, reason=row.state_reason)
-    print_result(removal, partial(_print_removal, done=yes))
+    if not printed_for_programs(removal):
+        _print_removal(removal, done=yes)
     if not yes:
         print_remark("nothing was changed; repeat the command with -y to remove it")
 
@@ -199,8 +200,8 @@ def doctor() -> int:
         checks = check_installation(settings, os.environ, migrations.HEAD)
     finally:
         log.setLevel(level)
-
-    def print_checks(_result: object) -> None:
+    about = {"kernel": current_kernel, "sandbox": settings.sandbox, "protections": confined, "checks": checks}
+    if not printed_for_programs(about):
         cells = [(check.name, check.state, check.sentence) for check in checks]
         print_table(("check", "state", "result"), cells, prose="result")
         abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
@@ -208,9 +209,6 @@ def doctor() -> int:
         click.echo(f"\n{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
         rows = [(item.name, "yes" if item.is_there else "no", item.sentence) for item in confined]
         print_table(("protection", "present", "meaning"), rows, prose="meaning")
-
-    about = {"kernel": current_kernel, "sandbox": settings.sandbox, "protections": confined, "checks": checks}
-    print_result(about, print_checks)
     is_missing = any(not protection.is_there for protection in confined)
     has_failed = any(check.state == "failed" for check in checks)
     return EXIT_FAILED if (settings.requires_sandbox and is_missing) or has_failed else 0

@@ -13,8 +13,8 @@ from organs.cli import fast_imports
 from organs.cli.console import (
     output_options,
     print_remark,
-    print_result,
     print_sentence,
+    printed_for_programs,
     progress_bar,
 )
 from organs.cli.options import flag, original_spelling, size_bytes
@@ -138,15 +138,12 @@ def assemble(
                 files = [
                     (file, NEW_FILE if file.is_new else proof) for file in write_files(found, output, dry_run=dry_run)
                 ]
-
-    def print_files(_values: object) -> None:
+    values = {"items": [{**file.values, "proof": proof} for file, proof in files], "next": None}
+    if not printed_for_programs(values, [file.path for file, _ in files]):
         for file, proof in files:
             digest = f", sha256:{file.sha256}" if file.sha256 else ""
             is_proven = f"{'would be' if dry_run else 'is'} {PROOFS[proof]}"
             print_sentence(f"{file.path}: {size_text(file.size_bytes)}{digest}; {is_proven}")
-
-    values = {"items": [{**file.values, "proof": proof} for file, proof in files], "next": None}
-    print_result(values, print_files, [file.path for file, _ in files])
 
 
 def _from_directory(path: Path, output: Path, *, dry_run: bool) -> list[Proven]:

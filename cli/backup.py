@@ -11,20 +11,19 @@ from organs.cli.console import (
     output_options,
     plain,
     print_remark,
-    print_result,
     print_sentence,
+    printed_for_programs,
     progress_bar,
 )
 from organs.cli.options import flag
 from organs.cli.registries import local_registry
-from organs.cli.verify import print_faults
+from organs.cli.upkeep import print_faults
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import CorruptBlob
 from organs.registry.settings import TO_BLOBS_VARIABLE, TO_DATABASE_VARIABLE
 
 if TYPE_CHECKING:
-    from organs.registry.backup import BackupReport
-    from organs.registry.relocation import RelocationReport
+    pass
 
 
 @click.command()
@@ -51,21 +50,18 @@ def backup(folder: Path, read_back: bool, blobs_only: bool) -> int:
             blobs_only=blobs_only,
             progress=advance,
         )
-    print_result(report, _print_backup)
+    if not printed_for_programs(report):
+        print_faults(report.faults)
+        print_sentence(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
+        database = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
+        read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
+        print_sentence(f"{report.folder} has {database}{report.blobs} blobs{read}")
+        if report.faults:
+            print_remark(
+                f"{len(report.faults)} blobs cannot be read, because they or their parents are faulty "
+                "in the registry itself; organ verify lists them"
+            )
     return CorruptBlob.exit_code if report.faults else 0
-
-
-def _print_backup(report: BackupReport) -> None:
-    print_faults(report.faults)
-    print_sentence(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
-    database = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
-    read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
-    print_sentence(f"{report.folder} has {database}{report.blobs} blobs{read}")
-    if report.faults:
-        print_remark(
-            f"{len(report.faults)} blobs cannot be read, because they or their parents are faulty "
-            "in the registry itself; organ verify lists them"
-        )
 
 
 @click.command("migrate-store")
@@ -108,8 +104,7 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
                 new_blobs=new.blobs if moves_blobs else None,
                 progress=advance,
             )
-
-    def print_moved(report: RelocationReport) -> None:
+    if not printed_for_programs(report):
         for fault in report.faults:
             print_sentence(f"{fault.digest[:12]}: {fault.reason}")
         print_sentence(
@@ -119,6 +114,4 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
         print_sentence("From now on, run all commands and servers of this registry with these settings:")
         click.echo(f"  ORGAN_DATABASE_URL={plain(make_url(settings.database_url).render_as_string())}")
         click.echo(f"  ORGAN_BLOBS_URL={plain(settings.blobs_location)}")
-
-    print_result(report, print_moved)
     return CorruptBlob.exit_code if report.faults else 0

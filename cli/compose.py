@@ -24,8 +24,8 @@ from organs.cli.console import (
     print_hint,
     print_json,
     print_remark,
-    print_result,
     print_sentence,
+    printed_for_programs,
     prints_json,
     progress_bar,
     status_line,
@@ -196,14 +196,11 @@ def _write_from_lock(path: Path, output: Path, *, dry_run: bool) -> None:
         check_fits(target, files.work_bytes)
         (written,) = write_files(files, target, dry_run=dry_run)
     sha256 = None if dry_run else written.sha256
-
-    def print_written(_values: object) -> None:
+    file = WrittenFile(file=str(target), size_bytes=written.size_bytes, sha256=sha256, lock_id=lock.id)
+    if not printed_for_programs({"items": [file], "next": None}, [target]):
         result = f", sha256:{sha256}" if sha256 else "; nothing was written"
         print_sentence(f"{target}: {size_text(written.size_bytes)}{result}")
         click.echo(f"  lock  sha256:{lock.id}")
-
-    file = WrittenFile(file=str(target), size_bytes=written.size_bytes, sha256=sha256, lock_id=lock.id)
-    print_result({"items": [file], "next": None}, print_written, [target])
 
 
 def _read_input(path: Path, most_bytes: int) -> bytes:

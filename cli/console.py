@@ -235,8 +235,8 @@ def _json(values: object, indent: int | None = None) -> str:
     return _CONTROL_IN_JSON.sub(_escaped, json.dumps(finite, ensure_ascii=False, indent=indent))
 
 
-def print_result(result: Item, print_item: Callable[[Item], None], names: Iterable[object] = ()) -> None:
-    """Print an entity or plain values as JSON, with -q only `names` or paths, otherwise with `print_item`."""
+def printed_for_programs(result: object, names: Iterable[object] = ()) -> bool:
+    """Print an entity or plain values as JSON, or with -q only `names` or paths; return False for people."""
     if prints_json():
         print_json(result)
     elif is_quiet():
@@ -245,8 +245,7 @@ def print_result(result: Item, print_item: Callable[[Item], None], names: Iterab
                 print_path(name)
             else:
                 click.echo(plain(name))
-    else:
-        print_item(result)
+    return not is_for_people()
 
 
 def print_page(
@@ -262,16 +261,13 @@ def print_page(
     Print on stderr the notes on the page, the sentence `empty` if there are no items, and how to get the next page.
     `total` is the length of the list.
     """
-
-    def print_for_people(page: Page[Item]) -> None:
+    for note in page.notes:
+        print_remark(note, "note: ")
+    if not printed_for_programs(page, map(name, page)):
         if empty and not page.items:
             print_remark(empty)
         else:
             print_items(page.items)
-
-    for note in page.notes:
-        print_remark(note, "note: ")
-    print_result(page, print_for_people, map(name, page))
     if page.next is not None and not prints_json():
         print_hint("more" if total is None else f"more of {total:,}", again("--after", page.next, replaces=True))
 

@@ -127,7 +127,7 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
 
     sources = find_sources([str(zoo)])
     reports: dict[Path, IngestReport] = {}
-    with progress_bar("ingest", sum(map(source_size_bytes, sources)), quiet=False) as advance:
+    with progress_bar("ingest", sum(map(source_size_bytes, sources))) as advance:
         for outcome in ingest_all(registry, sources, None, advance):
             if outcome.report is None:
                 raise outcome.error or OrganError("an ingest gave neither a report nor an error")

@@ -15,8 +15,8 @@ from organs.cli.console import (
     is_chosen,
     output_options,
     print_failure,
-    print_result,
     print_sentence,
+    printed_for_programs,
     prints_json,
     progress_bar,
 )
@@ -154,13 +154,6 @@ def _contents(opened: ExitStack, model: str, output: Path) -> list[GgufContent]:
 
 def _print_extracted(extracted: Sequence[tuple[Path, ExtractReport]]) -> None:
     """Print the folders with their reports."""
-
-    def print_folders(_values: object) -> None:
-        for output, report in extracted:
-            print_sentence(f"{output}: {report.tensors} tensors, {size_text(report.size_bytes)}")
-            for name, size, sha256 in report.files:
-                print_sentence(f"{name}: {size_text(size)}, sha256:{sha256}", INDENT)
-
     items = [
         {
             "directory": str(output),
@@ -170,4 +163,8 @@ def _print_extracted(extracted: Sequence[tuple[Path, ExtractReport]]) -> None:
         }
         for output, report in extracted
     ]
-    print_result({"items": items, "next": None}, print_folders, [output for output, _ in extracted])
+    if not printed_for_programs({"items": items, "next": None}, [output for output, _ in extracted]):
+        for output, report in extracted:
+            print_sentence(f"{output}: {report.tensors} tensors, {size_text(report.size_bytes)}")
+            for name, size, sha256 in report.files:
+                print_sentence(f"{name}: {size_text(size)}, sha256:{sha256}", INDENT)

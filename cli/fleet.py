@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -18,14 +18,13 @@ import click
 
 from organs.cli.console import (
     is_for_people,
-    is_quiet,
     organ_command,
     output_options,
     print_facts,
     print_hint,
     print_remark,
-    print_result,
     print_sentence,
+    printed_for_programs,
     prints_json,
     status_line,
 )
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 
     from organs.ingest.fleet.driver import Workers
     from organs.ingest.fleet.worker import UnitWorker
-    from organs.registry.entities.fleet import FleetRun, FleetRunSummary
+    from organs.registry.entities.fleet import FleetRun
     from organs.registry.local import LocalRegistry
 
 FAILURES_PRINTED = 20
@@ -62,10 +61,8 @@ def fleet() -> None:
     """
 
 
-def _checked_scheduler(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+def _scheduler(value: str) -> str:
     """Return the address of a scheduler with its scheme. Raises BadParameter."""
-    if value is None:
-        return None
     address = value if "://" in value else f"tcp://{value}"
     try:
         parts = urlsplit(address)
@@ -85,7 +82,7 @@ def _driving(command: Callable[..., int]) -> Callable[..., int]:
         click.option(
             "--scheduler",
             metavar="ADDRESS",
-            callback=_checked_scheduler,
+            type=_scheduler,
             help="Use the workers of a Dask scheduler instead, such as tcp://HOST:8786.",
         ),
         click.option(
@@ -125,7 +122,8 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
                 (unit.work, unit.source, "" if unit.size_bytes is None else size_text(unit.size_bytes))
                 for unit in units
             ]
-            print_result(values, lambda _units: print_table(("work", "source", "size"), rows, ("size",)))
+            if not printed_for_programs(values):
+                print_table(("work", "source", "size"), rows, ("size",))
             return 0
 
         def begin(session: Session) -> tuple[int, bool]:
@@ -158,7 +156,8 @@ def status(run: str | None) -> None:
 
     with local_session() as session:
         result = fleet_run(session, run_id_of(session, run))
-    print_result(result, _print_run)
+    if not printed_for_programs(result):
+        _print_run(result)
 
 
 @fleet.command("list")
@@ -169,8 +168,7 @@ def list_runs() -> None:
 
     with local_session() as session:
         runs = fleet_runs(session, LISTED_MAX).items
-
-    def print_runs(runs: Sequence[FleetRunSummary]) -> None:
+    if not printed_for_programs(runs):
         rows = [
             (run.id, run.name, f"{run.created_at:%Y-%m-%d %H:%M}", run.units, run.done, run.failed + run.set_aside)
             for run in runs
@@ -180,8 +178,6 @@ def list_runs() -> None:
             print_table(columns, rows, ("run", "units", "done", "failed"))
         else:
             print_remark("There are no runs. To begin one: organ fleet run PLAN")
-
-    print_result(runs, print_runs)
 
 
 @fleet.command()
@@ -309,8 +305,9 @@ def _do_run(
         result = drive(registry, run_id, workers, stop, show_progress, say)
     if stop.is_set() and not result.is_over:
         raise KeyboardInterrupt
-    print_result(result, _print_run)
-    if is_quiet() and result.failures and not prints_json():
+    if not printed_for_programs(result):
+        _print_run(result)
+    elif result.failures and not prints_json():
         _print_failures(result)
     return int(bool(result.failed or result.set_aside))
 

@@ -38,6 +38,7 @@ from organs.cli.console import (
 from organs.cli.hints import exit_status
 from organs.cli.inputs import (
     TOOL_NAMES,
+    chosen_tools,
     download_line,
     hub_of_environment,
     print_notes,
@@ -75,7 +76,6 @@ CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
 def ingest(
     paths: tuple[str, ...],
     name: str | None,
-    tools: tuple[str, ...],
     base: str | None,
     convert: bool,
     new_version: bool,
@@ -117,6 +117,7 @@ def ingest(
         from organs.ingest.urls import is_url
 
     with ExitStack() as opened:
+        tools = chosen_tools()
         if tools and delete_after:
             raise click.UsageError("--delete-after would remove files that the other tools still need")
         has_problems = False
@@ -211,7 +212,7 @@ def _converted(folder: str) -> Iterator[ModelSource]:
 
 
 def _find_sources(
-    paths: tuple[str, ...], tools: tuple[str, ...], hub: Hub | None, base: str | None
+    paths: tuple[str, ...], tools: Sequence[str], hub: Hub | None, base: str | None
 ) -> tuple[list[ModelSource], bool]:
     """Return the models in `paths` and of `tools`, and whether some models of the tools cannot be read.
 
@@ -304,8 +305,8 @@ def _print_ingested(outcome: IngestOutcome) -> None:
         print_json_line(
             {
                 "file": outcome.source.locations[0],
-                "model": None if report is None else report.model,
-                "organs": None if report is None else report.organs,
+                "model": None,
+                "organs": None,
                 "new": None if report is None else report.new_blobs,
                 "error": reason,
                 "removed": [str(path) for path in outcome.removed],

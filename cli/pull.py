@@ -14,8 +14,8 @@ from organs.cli.console import (
     is_for_people,
     output_options,
     print_remark,
-    print_result,
     print_sentence,
+    printed_for_programs,
     progress_bar,
 )
 from organs.cli.inputs import hub_of_environment
@@ -162,14 +162,11 @@ def _card_target(model: str, output: Path) -> Path:
 
 def _print_files(written: Sequence[WrittenPath], **about: object) -> None:
     """Print files with their digests, as JSON also `about`."""
-
-    def print_lines(_values: object) -> None:
+    values = {"items": [file.values for file in written], "next": None, **about}
+    if not printed_for_programs(values, [file.path for file in written]):
         for file in written:
             checked = f"sha256:{file.sha256}" if file.sha256 else "the server states no SHA-256"
             print_sentence(f"{file.path}: {size_text(file.size_bytes)}, {checked}")
-
-    values = {"items": [file.values for file in written], "next": None, **about}
-    print_result(values, print_lines, [file.path for file in written])
 
 
 def _pull_from_hub(address: str, output: Path) -> None:

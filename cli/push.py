@@ -21,8 +21,8 @@ from organs.cli.console import (
     print_failure,
     print_json_line,
     print_remark,
-    print_result,
     print_sentence,
+    printed_for_programs,
     prints_json,
     progress_bar,
     status_line,
@@ -344,7 +344,8 @@ def _push_to_hub(models: Sequence[str], address: str, *, private: bool, yes: boo
             pushed = repository.push(uploads, store, private=private, advance=advance)
     files = [{"file": upload.path, "size_bytes": upload.size_bytes} for upload in uploads]
     values = {"items": files, "next": None, "commit": pushed.commit, "address": pushed.address}
-    print_result(values, lambda _values: click.echo(plain(pushed.address)), [pushed.address])
+    if not printed_for_programs(values, [pushed.address]):
+        click.echo(plain(pushed.address))
     return 0
 
 

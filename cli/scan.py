@@ -16,7 +16,7 @@ from msgspec import structs
 
 from organs.cli import fast_imports
 from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, progress_bar, status_line
-from organs.cli.inputs import TOOL_NAMES, print_notes, print_problems, tool_options
+from organs.cli.inputs import TOOL_NAMES, chosen_tools, print_notes, print_problems, tool_options
 from organs.cli.options import flag
 from organs.cli.registries import local_registry, registry_address
 from organs.cli.tables import print_table
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @tool_options("Show only the models of")
 @flag("--read", "reads", "Read all bytes, and count those of equal tensors.")
 @output_options(json="Print everything as JSON.")
-def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
+def scan(folders: tuple[str, ...], reads: bool) -> int:
     """Show the models that Ollama, LM Studio, llama.cpp, the Hugging Face tools and GPT4All keep on this machine.
 
     With FOLDER, show the GGUF files in it and in its subfolders instead, or the single file FOLDER.
@@ -53,7 +53,7 @@ def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
         from organs.ingest.tools.places import this_machine
 
     findings: list[Findings] = []
-    wanted = tools or (() if folders else tuple(TOOL_NAMES))
+    wanted = chosen_tools() or (() if folders else tuple(TOOL_NAMES))
     for part in chain(map(find_in_folder, folders), find_tool_models(this_machine(), wanted)):
         findings.append(part)
         if not prints_json() and part.is_there:

@@ -24,6 +24,14 @@ PROXIES_MAX = 8
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to listen on
 
 
+def parse_network(text: str) -> Network:
+    """Return the network written in `text`; a single address is one too. Raises BadParameter, which ends with 2."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as error:
+        raise click.BadParameter(f"{text[:100]!r} is not an address or a network such as 10.0.0.0/8") from error
+
+
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on.")
@@ -60,7 +68,7 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to l
     "metrics_networks",
     multiple=True,
     metavar="NETWORK",
-    callback=lambda _context, _option, texts: tuple(parse_network(text) for text in texts),
+    type=parse_network,
     help="Let this address or network read /metrics, such as 10.0.0.0/8. Repeatable. "
     "[default: this machine; none behind proxies]",
 )
@@ -132,14 +140,6 @@ def _announce(host: str, address: str, allowed: Sequence[str], writes_json: bool
             server_log.warning(advice)
         else:
             print_remark(advice)
-
-
-def parse_network(text: str) -> Network:
-    """Return the network written in `text`; a single address is one too. Raises BadParameter, which ends with 2."""
-    try:
-        return ip_network(text, strict=False)
-    except ValueError as error:
-        raise click.BadParameter(f"{text[:100]!r} is not an address or a network such as 10.0.0.0/8") from error
 
 
 def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:

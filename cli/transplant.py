@@ -14,8 +14,8 @@ from organs.cli.console import (
     is_chosen,
     is_for_people,
     output_options,
-    print_result,
     print_sentence,
+    printed_for_programs,
     progress_bar,
     status_line,
 )
@@ -35,7 +35,7 @@ from organs.registry.amounts import size_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.digest import Digest
-from organs.registry.entities.chimera import ComposeResult, WrittenFile
+from organs.registry.entities.chimera import WrittenFile
 from organs.registry.errors import BadRecipe, BadSource
 
 if TYPE_CHECKING:
@@ -178,14 +178,10 @@ def _transplant(
                 write_text(lock, done.lock.canonical())
             made = WrittenFile(file=str(target), size_bytes=done.file.size_bytes, sha256=digest, lock_id=done.lock.id)
             result = structs.replace(result, made=made)
-
-    def print_made(result: ComposeResult) -> None:
-        if made := result.made:
-            click.echo()
-            print_sentence(f"{target}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
-            click.echo(f"  lock  sha256:{made.lock_id}")
-
-    print_result(result, print_made, [target] if result.made else [])
+    if not printed_for_programs(result, [target] if result.made else []) and result.made is not None:
+        click.echo()
+        print_sentence(f"{target}: {size_text(result.made.size_bytes)}, sha256:{result.made.sha256}")
+        click.echo(f"  lock  sha256:{result.made.lock_id}")
     if not plan.can_be_made:
         refuse(result, shown=is_for_people())
 

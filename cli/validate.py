@@ -17,8 +17,8 @@ from organs.cli.console import (
     plain,
     print_failure,
     print_hint,
-    print_result,
     print_sentence,
+    printed_for_programs,
     status_line,
 )
 from organs.cli.options import flag, seconds
@@ -135,7 +135,8 @@ def validate(
         if len(budgets) > 1 or donors:
             raise click.UsageError("--quick takes one --budget, a time, and no --donor: only the base is run beside it")
         look = _quick_look(chimera, base, texts, budgets[0] if budgets else None)
-        print_result(look, print_quick_look, [look.word])
+        if not printed_for_programs(look, [look.word]):
+            print_quick_look(look)
         return 0
     if template is None and (runtime_read or runtime_write or runtime_processes):
         raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
@@ -151,7 +152,8 @@ def validate(
         print_failure(str(error))
         print_hint("to allow it", again(*options))
         return error.exit_code
-    print_result(report, _print_verdict, [report.verdict])
+    if not printed_for_programs(report, [report.verdict]):
+        _print_verdict(report)
     return 0
 
 
