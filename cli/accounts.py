@@ -322,7 +322,13 @@ def login(url: str | None, token_stdin: bool, insecure: bool, lists: bool, forge
     if sum((lists, forgets is not None, url is not None)) > 1:
         raise click.UsageError("give a URL, or --list, or --forget URL")
     if lists:
-        _print_stored()
+        stored = dict(sorted(kept_tokens().items()))
+        items = [{"registry": url, "plain_http": entry.plain_http} for url, entry in stored.items()]
+        if not printed_for_programs({"items": items, "next": None}, stored):
+            for stored_url, entry in stored.items():
+                click.echo(plain(stored_url) + (" (also without encryption)" if entry.plain_http else ""))
+            if not stored:
+                print_remark("No stored tokens. Try: organ login URL")
     elif forgets is not None:
         if not forget_token(forgets):
             raise BadSetting(f"no token is stored for {parse_address(forgets)}")
@@ -360,14 +366,3 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool) -> None:
         print_remark(f"the token is stored in {tokens_path()}")
         if os.environ.get(TOKEN_VARIABLE):
             print_remark(f"{TOKEN_VARIABLE} is set, and is used instead of the stored token", "note: ")
-
-
-def _print_stored() -> None:
-    """Print the addresses with a stored token, never a part of a token."""
-    stored = dict(sorted(kept_tokens().items()))
-    items = [{"registry": url, "plain_http": entry.plain_http} for url, entry in stored.items()]
-    if not printed_for_programs({"items": items, "next": None}, stored):
-        for url, entry in stored.items():
-            click.echo(plain(url) + (" (also without encryption)" if entry.plain_http else ""))
-        if not stored:
-            print_remark("No stored tokens. Try: organ login URL")

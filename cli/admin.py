@@ -29,7 +29,6 @@ from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.registries import local_registry, local_session
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text, theta_text
-from organs.registry.entities.published import Removal
 from organs.registry.entities.server import Event
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
@@ -74,7 +73,26 @@ def show_submission(submission: int) -> None:
     with _known(submission), local_session() as session:
         review = submission_review(session, submission)
     if not printed_for_programs(review):
-        _print_submission(review)
+        model = review.model
+        facts = {
+            "submission": f"{review.id}, {review.state}{': ' + review.reason if review.reason else ''}",
+            "contributor": f"{review.contributor}, {review.created_at:%Y-%m-%d %H:%M}",
+            "model": review.name if model is None else model.name,
+            "size": f"{size_text(review.size_bytes)}, {review.size_bytes:,} bytes",
+        }
+        if model is not None:
+            facts |= {
+                "kind": f"{_kind(model)}{', ' + model.architecture if model.architecture else ''}",
+                "tensors": f"{model.tensors:,}, {count_text(model.parameters)} parameters",
+                "organs": f"{model.organs:,}, {model.organs_new:,} of them new in this registry",
+                "mean θ": theta_text(model.mean_theta),
+                "title": model.title or "–",
+                "license": model.license or "not stated",
+                "base": model.base or "not stated",
+                "tags": ", ".join(model.tags) or "–",
+            }
+        print_facts([*facts.items(), *((finding.severity, finding.sentence) for finding in review.findings)])
+        print_prose((model and model.description) or "")
 
 
 @admin.command()
@@ -154,7 +172,26 @@ def remove(model: str, reason: str, yes: bool) -> None:
             remove_model(session, row, reason, LOCAL)
             removal = structs.replace(removal, state=row.state, reason=row.state_reason)
     if not printed_for_programs(removal):
-        _print_removal(removal, done=yes)
+        result = "is removed" if yes else "would be removed"
+        print_sentence(f"{removal.model}, {size_text(removal.size_bytes)}, {result}")
+        places = plural_text(removal.places, "place", "places")
+        print_sentence(f"{places}, {plural_text(removal.organs, 'organ', 'organs')} that no other model has")
+        blobs = plural_text(removal.blobs, "blob", "blobs")
+        print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
+        if removal.parents:
+            blobs = f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)})"
+            models = first_of(removal.dependants, NAMES_SHOWN)
+            print_sentence(f"{blobs}, because organs of other models are stored by their difference to them: {models}")
+            if yes:
+                names = removal.dependants if len(removal.dependants) <= NAMES_SHOWN else ()
+                which = "these" if names else "all"
+                purpose = f"store {which} models alone, so that sweeps delete these blobs too"
+                print_commands([(organ_command("repack", "--alone", *names), purpose)])
+        if removal.chimeras:
+            is_single = len(removal.chimeras) == 1
+            count = "1 chimera has" if is_single else f"{len(removal.chimeras)} chimeras have"
+            chimeras = first_of(removal.chimeras, NAMES_SHOWN)
+            print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {chimeras}")
     if not yes:
         print_remark("nothing was changed; repeat the command with -y to remove it")
 
@@ -241,51 +278,5 @@ def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
     print_remark(hint)
 
 
-def _print_submission(submission: SubmissionReview) -> None:
-    model = submission.model
-    facts = {
-        "submission": f"{submission.id}, {submission.state}{': ' + submission.reason if submission.reason else ''}",
-        "contributor": f"{submission.contributor}, {submission.created_at:%Y-%m-%d %H:%M}",
-        "model": submission.name if model is None else model.name,
-        "size": f"{size_text(submission.size_bytes)}, {submission.size_bytes:,} bytes",
-    }
-    if model is not None:
-        facts |= {
-            "kind": f"{_kind(model)}{', ' + model.architecture if model.architecture else ''}",
-            "tensors": f"{model.tensors:,}, {count_text(model.parameters)} parameters",
-            "organs": f"{model.organs:,}, {model.organs_new:,} of them new in this registry",
-            "mean θ": theta_text(model.mean_theta),
-            "title": model.title or "–",
-            "license": model.license or "not stated",
-            "base": model.base or "not stated",
-            "tags": ", ".join(model.tags) or "–",
-        }
-    print_facts([*facts.items(), *((finding.severity, finding.sentence) for finding in submission.findings)])
-    print_prose((model and model.description) or "")
-
-
 def _kind(model: SubmittedModel) -> str:
     return model.kind if model.complete else "partial model"
-
-
-def _print_removal(removal: Removal, *, done: bool) -> None:
-    result = "is removed" if done else "would be removed"
-    print_sentence(f"{removal.model}, {size_text(removal.size_bytes)}, {result}")
-    places = plural_text(removal.places, "place", "places")
-    print_sentence(f"{places}, {plural_text(removal.organs, 'organ', 'organs')} that no other model has")
-    blobs = plural_text(removal.blobs, "blob", "blobs")
-    print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
-    if removal.parents:
-        blobs = f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)})"
-        models = first_of(removal.dependants, NAMES_SHOWN)
-        print_sentence(f"{blobs}, because organs of other models are stored by their difference to them: {models}")
-        if done:
-            names = removal.dependants if len(removal.dependants) <= NAMES_SHOWN else ()
-            which = "these" if names else "all"
-            purpose = f"store {which} models alone, so that sweeps delete these blobs too"
-            print_commands([(organ_command("repack", "--alone", *names), purpose)])
-    if removal.chimeras:
-        is_single = len(removal.chimeras) == 1
-        count = "1 chimera has" if is_single else f"{len(removal.chimeras)} chimeras have"
-        chimeras = first_of(removal.chimeras, NAMES_SHOWN)
-        print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {chimeras}")

@@ -355,7 +355,22 @@ def print_composed(registry: Registry, result: ComposeResult, options: ComposeOp
         if is_quiet() and not prints_json():
             click.echo(chimera.model)
         elif is_for_people():
-            _print_made(chimera)
+            name = chimera.model or ""
+            plain_name, _, version = name.partition("@")
+            state = "registered" if chimera.created else "already registered, with the same bytes"
+            if chimera.created and version != "1":
+                state = f"registered as a new version of {plain_name}"
+            click.echo(f"\n{name}: {state}")
+            click.echo(f"  lock  sha256:{chimera.lock_id}")
+            where = f"{chimera.file}, " if chimera.file is not None else ""
+            print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
+            page, address = f"/models/{plain_name}", registry_address()
+            where = f"{page} in organ serve" if address is None else f"{address}{page}"
+            print_remark(f"show it: {organ_command('show', name)}, or {where}")
+            if chimera.file is None:
+                print_hint(
+                    "write the file", organ_command("assemble", name, "-o", f"{plain_name.partition('/')[2]}.gguf")
+                )
             print_thetas(result)
         look = take_quick_look(registry, chimera.model, options.look_seconds)
     print_measured(result, look)
@@ -368,21 +383,3 @@ def print_measured(result: ComposeResult, look: QuickLook | None) -> None:
     elif look is not None and is_for_people():
         click.echo()
         print_quick_look(look)
-
-
-def _print_made(chimera: WrittenFile) -> None:
-    """Print the chimera's name, lock, digest and file, and where to see it on stderr."""
-    name = chimera.model or ""
-    plain_name, _, version = name.partition("@")
-    state = "registered" if chimera.created else "already registered, with the same bytes"
-    if chimera.created and version != "1":
-        state = f"registered as a new version of {plain_name}"
-    click.echo(f"\n{name}: {state}")
-    click.echo(f"  lock  sha256:{chimera.lock_id}")
-    where = f"{chimera.file}, " if chimera.file is not None else ""
-    print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
-    page, address = f"/models/{plain_name}", registry_address()
-    where = f"{page} in organ serve" if address is None else f"{address}{page}"
-    print_remark(f"show it: {organ_command('show', name)}, or {where}")
-    if chimera.file is None:
-        print_hint("write the file", organ_command("assemble", name, "-o", f"{plain_name.partition('/')[2]}.gguf"))

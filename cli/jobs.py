@@ -54,7 +54,13 @@ def work(once: bool, with_parent: int | None) -> None:
         def report(event: JobEvent) -> None:
             done.add(event.id)
             if writes_json:
-                _log_job(event)
+                fields: dict[str, object] = {"job": event.id, "kind": event.kind, "state": event.state}
+                if event.state != "running":
+                    fields["seconds"] = round(event.seconds, 3)
+                if event.sentence:
+                    fields["reason"] = event.sentence
+                level = logging.WARNING if event.state == "failed" else logging.INFO
+                jobs_log.log(level, "job %d %s: %s", event.id, event.kind, event.state, extra={FIELDS: fields})
             elif not is_silent:
                 seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
                 because = f": {event.sentence}" if event.sentence else ""
@@ -65,17 +71,6 @@ def work(once: bool, with_parent: int | None) -> None:
         print_remark("The queue is empty.")
     if not all_left:
         os._exit(EXIT_ABANDONED)  # a thread still runs a job that is back in the queue
-
-
-def _log_job(event: JobEvent) -> None:
-    """Write a change of a job to the log. A failed job is a warning."""
-    fields: dict[str, object] = {"job": event.id, "kind": event.kind, "state": event.state}
-    if event.state != "running":
-        fields["seconds"] = round(event.seconds, 3)
-    if event.sentence:
-        fields["reason"] = event.sentence
-    level = logging.WARNING if event.state == "failed" else logging.INFO
-    jobs_log.log(level, "job %d %s: %s", event.id, event.kind, event.state, extra={FIELDS: fields})
 
 
 @click.command()

@@ -21,6 +21,7 @@ from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSe
 server_log = logging.getLogger("organs.server")
 """The log of the start of a server, if records are JSON."""
 PROXIES_MAX = 8
+ALLOW_HOST = "To answer other machines, allow a host name: --allow-host NAME, or * for every name"
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to listen on
 
 
@@ -112,9 +113,17 @@ def serve(
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         writes_json = registry.settings.log == "json" and not reload
         if not is_running_from_reloader():  # otherwise the first process printed this
-            _announce(host, address, allowed, writes_json)
-            if not personal and not writes_json:
-                print_remark("Accounts are made on this machine: organ contributor add NAME")
+            advice = [ALLOW_HOST] if host in ALL_INTERFACES and not allowed else []
+            if writes_json:
+                configure_logs("json")
+                server_log.setLevel(logging.INFO)
+                server_log.info("The catalog is at %s", address)
+                for sentence in advice:
+                    server_log.warning(sentence)
+            else:
+                advice += [] if personal else ["Accounts are made on this machine: organ contributor add NAME"]
+                for sentence in (f"The catalog is at {address} (Ctrl-C ends it)", *advice):
+                    print_remark(sentence)
             if open_browser:
                 webbrowser.open(address)
         if reload:
@@ -124,22 +133,6 @@ def serve(
         else:
             server = ServerSettings(host, port, workers, threads, jobs=not no_jobs, logs_requests=writes_json)
             serve_forever(registry, server, web)
-
-
-def _announce(host: str, address: str, allowed: Sequence[str], writes_json: bool) -> None:
-    """Print the address of the catalog, or write it to the log."""
-    if writes_json:
-        configure_logs("json")
-        server_log.setLevel(logging.INFO)
-        server_log.info("The catalog is at %s", address)
-    else:
-        print_remark(f"The catalog is at {address} (Ctrl-C ends it)")
-    if host in ALL_INTERFACES and not allowed:
-        advice = "To answer other machines, allow a host name: --allow-host NAME, or * for every name"
-        if writes_json:
-            server_log.warning(advice)
-        else:
-            print_remark(advice)
 
 
 def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:

@@ -269,44 +269,41 @@ def _print_verdict(report: VerdictReport) -> None:
     print_sentence(report.reason)
     click.echo()
     if report.scored_texts:
-        _print_scores(report)
+        runs = [("base", report.base), ("chimera", report.chimera)]
+        runs += [("control", report.control)] if report.control else []
+        donors = [
+            (f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)
+        ]
+        runs += donors
+        columns = ["text", *(role for role, _ in runs), CHANGE, "verdict", "tokens"]
+        rows = [
+            [
+                text.name,
+                *(_figure(run, text.name) for _, run in runs),
+                "–" if text.ratio is None or text.ratio_margin is None else change_text(text.ratio, text.ratio_margin),
+                text.verdict if text.counts else f"{text.verdict}, does not count",
+                f"{text.tokens or 0:,}",
+            ]
+            for text in report.texts
+        ]
+        optional = ("tokens", *(role for role, _ in reversed(donors)), "control")
+        print_table(columns, rows, [*columns[1:-2], "tokens"], leave_out=optional)
+        click.echo()
+        for role, run in runs:
+            if run.failure is not None:
+                print_sentence(f"{role}: {run.failure.reason}.")
+        speed = f", {report.tokens_per_second:,.0f} tokens a second." if report.tokens_per_second else "."
+        print_sentence(
+            "All numbers are perplexities: lower is better. The change is that of the chimera against its base, with "
+            f"its interval of 95%: −5% means a gain of 5%. Base: {report.base.name}."
+            + "".join(f" {role.capitalize()}: {run.name}." for role, run in donors)
+            + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
+            + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
+            + f" {report.runtime}{speed}"
+        )
     if written := report.chimera.written:
         click.echo("\nA text that the chimera wrote:\n")
         click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
-
-
-def _print_scores(report: VerdictReport) -> None:
-    runs = [("base", report.base), ("chimera", report.chimera)]
-    runs += [("control", report.control)] if report.control else []
-    donors = [(f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)]
-    runs += donors
-    columns = ["text", *(role for role, _ in runs), CHANGE, "verdict", "tokens"]
-    rows = [
-        [
-            text.name,
-            *(_figure(run, text.name) for _, run in runs),
-            "–" if text.ratio is None or text.ratio_margin is None else change_text(text.ratio, text.ratio_margin),
-            text.verdict if text.counts else f"{text.verdict}, does not count",
-            f"{text.tokens or 0:,}",
-        ]
-        for text in report.texts
-    ]
-    optional = ("tokens", *(role for role, _ in reversed(donors)), "control")
-    print_table(columns, rows, [*columns[1:-2], "tokens"], leave_out=optional)
-    click.echo()
-    for role, run in runs:
-        if run.failure is not None:
-            print_sentence(f"{role}: {run.failure.reason}.")
-    speed = f", {report.tokens_per_second:,.0f} tokens a second." if report.tokens_per_second else "."
-    print_sentence(
-        f"All numbers are perplexities: lower is better. The change is that of the chimera against its base, with its "
-        f"interval of 95%: −5% means a gain of 5%. Base: "
-        f"{report.base.name}."
-        + "".join(f" {role.capitalize()}: {run.name}." for role, run in donors)
-        + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
-        + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
-        + f" {report.runtime}{speed}"
-    )
 
 
 def _figure(run: RunReport, text: str) -> str:
