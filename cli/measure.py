@@ -31,7 +31,7 @@ from organs.cli.console import (
 )
 from organs.cli.hints import exit_status, print_error
 from organs.cli.inputs import download_line, hub_of_environment, may_be_registered
-from organs.cli.options import original_spelling
+from organs.cli.options import flag, original_spelling
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
@@ -83,7 +83,7 @@ SHOWN_SHARDS = 10
 @click.command()
 @original_spelling("paths", "--model", "--dir")
 @click.argument("paths", nargs=-1, metavar="[FILE]...")
-@click.option("--missing", is_flag=True, help="Measure the organs in the registry that lack a measure; give no FILE.")
+@flag("--missing", "Measure the organs in the registry that lack a measure; give no FILE.")
 @click.option(
     "--table",
     "tables",
@@ -91,7 +91,7 @@ SHOWN_SHARDS = 10
     type=click.Choice(MEASURED_TABLES),
     help="Print this table. Repeatable. [default: types; also components, if there are experts or latent attention]",
 )
-@click.option("--tensors", is_flag=True, help="Print one row for each tensor instead of these tables.")
+@flag("--tensors", "Print one row for each tensor instead of these tables.")
 @click.option(
     "--tensor",
     "patterns",
@@ -102,17 +102,16 @@ SHOWN_SHARDS = 10
 @click.option(
     "--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type. Repeatable."
 )
-@click.option("--experts", is_flag=True, help="Also measure each expert of each stack of experts, as a matrix.")
-@click.option("-y", "--yes", is_flag=True, help="Download without a question what --experts needs.")
-@click.option(
+@flag("--experts", "Also measure each expert of each stack of experts, as a matrix.")
+@flag("-y", "--yes", "Download without a question what --experts needs.")
+@flag(
     "--delete-after",
-    is_flag=True,
-    help="Delete each shard on this machine when all its measurements are durable in the user's cache folder.",
+    "Delete each shard on this machine when all its measurements are durable in the user's cache folder.",
 )
-@click.option("--merge", is_flag=True, help="FILE is the output of --json: print one report of all these reports.")
-@click.option("--dry-run", is_flag=True, help="Print how many bytes would be read; read only the headers.")
+@flag("--merge", "FILE is the output of --json: print one report of all these reports.")
+@flag("--dry-run", "Print how many bytes would be read; read only the headers.")
 @output_options(json="Print one line of JSON for each model, with every measure.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: one row for each tensor, with every measure.")
+@flag("--csv", "as_csv", "Print CSV: one row for each tensor, with every measure.")
 @output_options(quiet="Print only the mean θ and the file.")
 def measure(
     paths: tuple[str, ...],
