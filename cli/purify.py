@@ -148,7 +148,11 @@ def purify(
         made, look = result.made, None
         if made is not None:
             if options.folder is not None:
-                _write_directory(temporary, made.model or "", output)
+                from organs.ingest.directory.extract import extract, registered_contents
+
+                contents = registered_contents(temporary, parse_model_name(made.model or ""))
+                with progress_bar("write", sum(content.header.file_size_bytes for content in contents)) as advance:
+                    extract(contents, output, force=is_chosen("force"), progress=advance)
             made = structs.replace(made, file=str(output), created=None)
             if is_quiet() and not prints_json():
                 print_path(output)
@@ -161,15 +165,6 @@ def purify(
                 look = structs.replace(look, model=str(output), base=model)
             result = structs.replace(result, made=structs.replace(made, model=None))
         print_measured(result, look)
-
-
-def _write_directory(registry: LocalRegistry, model: str, output: Path) -> None:
-    """Write a chimera as an organ directory."""
-    from organs.ingest.directory.extract import extract, registered_contents
-
-    contents = registered_contents(registry, parse_model_name(model))
-    with progress_bar("write", sum(content.header.file_size_bytes for content in contents)) as advance:
-        extract(contents, output, force=is_chosen("force"), progress=advance)
 
 
 @contextmanager

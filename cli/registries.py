@@ -137,9 +137,5 @@ def anonymous_hint() -> str:
 
 def _command() -> str:
     """Return the words of the running command after `organ`."""
-    words: list[str] = []
     context = click.get_current_context(silent=True)
-    while context is not None and context.parent is not None:
-        words.insert(0, context.info_name or "")
-        context = context.parent
-    return " ".join(words)
+    return "" if context is None else context.command_path.removeprefix(context.find_root().command_path).strip()
