@@ -170,17 +170,21 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
             print_remark(f"{plural_text(report.skipped, 'organ', 'organs')} skipped: in use or faulty")
 
 
-AGE_DEFAULT = f"{GRACE // timedelta(hours=1)}h"
+def _age(text: str) -> float:
+    """Return the seconds of an age. A number without a unit is refused: it could be meant as hours or days."""
+    if re.fullmatch("[0-9]{1,6}[smhd]", text) is None:
+        raise click.BadParameter(f"{text!r} is not an age: write 90m, 24h or 3d")
+    return seconds(text)
 
 
 @click.command()
 @flag("-y", "--yes", "Remove them. Without -y, only print what would be removed.")
 @click.option(
     "--older-than",
-    default=AGE_DEFAULT,
+    default=f"{GRACE // timedelta(hours=1)}h",
     show_default=True,
     metavar="AGE",
-    type=seconds,
+    type=_age,
     help="Mark only bytes that nothing has needed for this time (90m, 24h, 3d).",
 )
 @output_options(json="Print the report as JSON.")
