@@ -173,14 +173,14 @@ def print_left_out(count: int, how: str) -> None:
         click.echo(f"… and {count} more{how}")
 
 
-def _print_wrapped(text: str, mark: str, hanging: str, *, err: bool = False) -> None:
+def _print_wrapped(text: object, mark: str, hanging: str, *, err: bool = False) -> None:
     """Print text after `mark`: on a terminal wrapped between words, in a pipe one line, for scripts."""
     printable, width = plain(text), terminal_width(err=err)
     line = mark + printable if width is None else wrapped(printable, min(WIDTH_MAX, width), mark, hanging)
     click.echo(line.rstrip(), err=err)
 
 
-def print_sentence(text: str, mark: str = "", *, err: bool = False) -> None:
+def print_sentence(text: object, mark: str = "", *, err: bool = False) -> None:
     """Print text without control characters after `mark`, such as `warning: `, on stdout or with `err` on stderr.
 
     On a terminal it is wrapped between words, and the lines after the first are indented like the text after a short
@@ -189,12 +189,12 @@ def print_sentence(text: str, mark: str = "", *, err: bool = False) -> None:
     _print_wrapped(text, mark, " " * cell_len(mark) if cell_len(mark) <= HANGING_MAX else INDENT * 2, err=err)
 
 
-def print_remark(text: str, mark: str = "") -> None:
+def print_remark(text: object, mark: str = "") -> None:
     """Print text like `print_sentence`, but on stderr: what is no result, such as a warning or what to do next."""
     print_sentence(text, mark, err=True)
 
 
-def print_failure(text: str) -> None:
+def print_failure(text: object) -> None:
     """Print on stderr what failed."""
     print_remark(text, FAILURE)
 

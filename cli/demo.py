@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import shlex
 import socket
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import click
-from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.serving import make_server
 
 from organs.cli.console import print_sentence, progress_bar, status_line
 from organs.cli.plans import print_changes, print_findings, print_quick_look, print_screen
@@ -104,11 +105,8 @@ def _fetch(registry: LocalRegistry) -> None:
     """Request the first page from a real server, for a demo without a terminal."""
     from organs.web.app import create_app
 
-    class Quiet(WSGIRequestHandler):
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Log nothing."""
-
-    server = make_server(LOOPBACK, 0, create_app(registry), threaded=True, request_handler=Quiet)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it logs the request
+    server = make_server(LOOPBACK, 0, create_app(registry), threaded=True)
     Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://{LOOPBACK}:{server.server_port}/"
     try:

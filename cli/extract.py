@@ -109,7 +109,7 @@ def _extract_folder(sources: Sequence[ModelSource], output: Path) -> int:
             raise
         except OrganError as error:
             failures.append(error)
-            print_failure(str(error))
+            print_failure(error)
             continue
         extracted.append((target, report))
         if not prints_json():

@@ -51,7 +51,7 @@ _HINTS: dict[type[OrganError], str] = {
 
 def print_error(error: Exception) -> None:
     """Print an error on stderr, and what the user can do about it."""
-    print_failure(str(error))
+    print_failure(error)
     if hint := hint_for(error):
         print_remark(hint, " " * len(FAILURE))
 

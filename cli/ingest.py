@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +124,7 @@ def ingest(
         if convert:
             if len(paths) != 1 or dry_run:
                 raise click.UsageError("--convert is for one FOLDER, and not with --dry-run")
-            sources = [opened.enter_context(_converted(paths[0]))]
+            sources = [_converted(opened, paths[0])]
         else:
             hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
             sources, has_problems = _find_sources(paths, tools, hub, base)
@@ -193,8 +193,7 @@ def _print_total(reports: Sequence[IngestReport]) -> None:
     print_sentence(f"{'; '.join(parts)}. See: {organ_command('models')}")
 
 
-@contextmanager
-def _converted(folder: str) -> Iterator[ModelSource]:
+def _converted(opened: ExitStack, folder: str) -> ModelSource:
     """Convert the model in safetensors files with the program of the user; return it as a GGUF file."""
     from organs.ingest.sources import PROGRAM, converted
 
@@ -203,12 +202,10 @@ def _converted(folder: str) -> Iterator[ModelSource]:
         raise ConversionFailed(f"no {PROGRAM} in PATH: install llama.cpp, or set {CONVERTER_VARIABLE} to its path")
     with local_registry() as registry:
         spool = registry.settings.spool
-    with ExitStack() as opened:
-        with status_line("convert") as say:
-            say(f"{folder}: {program} is running")
-            python = shutil.which("python3") or sys.executable
-            source = opened.enter_context(converted(Path(folder), program, python, spool))
-        yield source
+    with status_line("convert") as say:
+        say(f"{folder}: {program} is running")
+        python = shutil.which("python3") or sys.executable
+        return opened.enter_context(converted(Path(folder), program, python, spool))
 
 
 def _find_sources(
@@ -329,7 +326,7 @@ def _print_ingested(outcome: IngestOutcome) -> None:
         marked += [("note", note) for note in report.notes]
     marked += [("removed", path) for path in outcome.removed if not is_quiet()]
     for mark, text in marked:
-        print_remark(str(text), f"  {mark}: ")
+        print_remark(text, f"  {mark}: ")
     for sentence in outcome.kept:
         print_failure(sentence)
 

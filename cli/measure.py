@@ -297,7 +297,7 @@ def _print_plans(sources: list[ModelSource], options: MeasureOptions) -> int:
             plan = plan_reads(source, options)
         except OrganError as error:
             failures.append(error)
-            print_failure(str(error))
+            print_failure(error)
             continue
         if prints_json():
             print_json_line({"file": source.locations[0], "files": list(source.locations)} | asdict(plan))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
 from hashlib import file_digest
@@ -181,7 +181,7 @@ def folder_of(targets: Sequence[Path]) -> AbstractContextManager[object]:
     """Create the folder of `targets` while they are written, where `gguf_targets` allowed it to be missing."""
     from organs.registry.store.files import folder_for_placing
 
-    return folder_for_placing(targets[0].parent) if targets else nullcontext()
+    return folder_for_placing(targets[0].parent)
 
 
 def check_fits(target: Path, size_bytes: int) -> None:

@@ -178,7 +178,7 @@ def _push_each(registry: RemoteRegistry, sources: Sequence[ModelSource], options
             elif os.environ.get(DEBUG_VARIABLE):
                 raise
             else:
-                print_failure(str(error))
+                print_failure(error)
             continue
         is_unpublished = report.state in NOT_PUBLISHED
         unpublished += is_unpublished

@@ -129,7 +129,7 @@ def show(name: str, tensors: bool, lineage: bool, recipe: bool, measures: bool, 
                 about = {"name": error.name, "state": "incomplete", "shards": error.shards, "missing": error.missing}
                 print_json(about)
             else:
-                print_sentence(str(error))
+                print_sentence(error)
                 print_remark(hint_for(error) or "")
             return
     if prints_json():

@@ -149,7 +149,7 @@ def validate(
         options = [] if runtime is None else runtime.missing_options()
         if not options:
             raise
-        print_failure(str(error))
+        print_failure(error)
         print_hint("to allow it", again(*options))
         return error.exit_code
     if not printed_for_programs(report, [report.verdict]):
