@@ -161,10 +161,10 @@ class _Spelling(click.Option):
     def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
         assert isinstance(opts, dict), "the values of this parse"
         spellings = [param for param in ctx.command.params if isinstance(param, _Spelling)]
-        given = [spelling.parameter(ctx)[0] for spelling in spellings if opts.get(spelling.name)]
+        replaced = [spelling.parameter(ctx)[0] for spelling in spellings if opts.get(spelling.name)]
         parameter, label = self.parameter(ctx)
-        replaces_arguments = any(isinstance(param, click.Argument) for param in given)
-        if parameter in given or (replaces_arguments and isinstance(parameter, click.Argument)):
+        replaces_arguments = any(isinstance(param, click.Argument) for param in replaced)
+        if parameter in replaced or (replaces_arguments and isinstance(parameter, click.Argument)):
             own, texts = opts.get(self.replaces), list(dict.fromkeys(opts.get(self.name) or ()))
             fault = None
             if isinstance(own, str | tuple) and own:
