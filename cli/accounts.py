@@ -16,15 +16,15 @@ from organs.cli.console import (
     plain,
     print_facts,
     print_hint,
-    print_json,
     print_page,
     print_remark,
-    prints_json,
+    printed_for_programs,
 )
 from organs.cli.main import CommandGroup
-from organs.cli.registries import local_registry, registry_address, remote_registry
+from organs.cli.options import flag, size_bytes
+from organs.cli.registries import local_registry, local_session, registry_address, remote_registry
 from organs.cli.tables import print_table
-from organs.registry.amounts import parse_size, size_text
+from organs.registry.amounts import size_text
 from organs.registry.catalog.vocabulary import SCOPE_MEANINGS, SCOPES
 from organs.registry.client.address import API, parse_address
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
@@ -42,7 +42,7 @@ from organs.registry.entities.account import (
     TokenRequest,
 )
 from organs.registry.entities.base import Page
-from organs.registry.errors import BadInput, BadSetting, NoSuchToken, NotFound
+from organs.registry.errors import BadSetting, NoSuchToken, NotFound
 from organs.registry.names import LOCAL
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 from organs.registry.tokens import ID_LENGTH, PREFIX, parse_token
@@ -61,14 +61,9 @@ TYPED_MAX_BYTES = 256
 """The longest line that is read; a token has 63 characters."""
 
 
-def _size(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """Return the size in bytes; None for the server's default."""
-    if text is None or text == DEFAULT:
-        return None
-    try:
-        return parse_size(text)
-    except BadInput as error:
-        raise click.BadParameter(str(error)) from error
+def _quota(text: str) -> int:
+    """Return the size in bytes; 0 for the server's default."""
+    return 0 if text == DEFAULT else size_bytes(text)
 
 
 @click.group(cls=CommandGroup)
@@ -90,14 +85,14 @@ def contributor() -> None:
 @click.option(
     "--quota",
     metavar="SIZE",
-    callback=_size,
+    type=_quota,
     help="The most bytes to store for this contributor, such as 50G. [default: ORGAN_QUOTA]",
 )
 def add(name: str, quota: int | None) -> None:
     """Add the account of a contributor. Then create a token for it with `organ token create NAME`."""
     from organs.registry.catalog.register.accounts import add_contributor
 
-    _change(lambda session: add_contributor(session, name, quota_bytes=quota))
+    _change(lambda session: add_contributor(session, name, quota_bytes=quota or None))
     print_hint("create a token next", f"organ token create {name} --scope read --scope upload --scope tokens")
     print_remark("leave out the scopes that the token does not need, or add others; each allows one thing:")
     print_facts(SCOPE_MEANINGS.items(), err=True)
@@ -154,15 +149,15 @@ def resume(name: str) -> None:
 
 @contributor.command()
 @click.argument("name")
-@click.argument("size", callback=_size, metavar="SIZE|default")
-def quota(name: str, size: int | None) -> None:
+@click.argument("size", type=_quota, metavar="SIZE|default")
+def quota(name: str, size: int) -> None:
     """Set the storage limit of the contributor NAME.
 
     SIZE is the most bytes to store for this contributor, such as 50G. `default` stands for the limit in ORGAN_QUOTA.
     """
     from organs.registry.catalog.register.accounts import set_quota
 
-    _change(lambda session: set_quota(session, name, size))
+    _change(lambda session: set_quota(session, name, size or None))
 
 
 def _change(change: Callable[[Session], ContributorRow]) -> None:
@@ -171,11 +166,11 @@ def _change(change: Callable[[Session], ContributorRow]) -> None:
     with local_registry() as registry, registry.catalog.writing() as session:
         account = contributor_account(session, change(session), registry.settings.quota_bytes)
     used = f"{size_text(account.quota.used_bytes)} of {size_text(account.quota.limit_bytes)} used"
-    print_remark(f"{plain(account.name)} is {account.state}, {used}")
+    print_remark(f"{account.name} is {account.state}, {used}")
     click.echo(plain(account.name))
 
 
-def _id(_context: click.Context, _argument: click.Parameter, text: str) -> str:
+def _id(text: str) -> str:
     """Return the id of a token, which is a part of the whole token."""
     token_id = text.removeprefix(PREFIX)[:ID_LENGTH] if text.startswith(PREFIX) else text
     if not (token_id.isascii() and token_id.isalnum() and len(token_id) == ID_LENGTH):
@@ -210,11 +205,7 @@ def token() -> None:
     type=click.IntRange(1, TOKEN_DAYS_MAX),
     help=f"Days until the token expires. [default: {TOKEN_DAYS_DEFAULT}]",
 )
-@click.option(
-    "--forever",
-    is_flag=True,
-    help="Create a token that does not expire. With --registry, it expires together with your token.",
-)
+@flag("--forever", "Create a token that does not expire. With --registry, it expires together with your token.")
 def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: int | None, forever: bool) -> None:
     """Create a token for a CONTRIBUTOR and print it. The registry does not store the text of the token.
 
@@ -239,7 +230,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
     else:
         if contributor is None:
             raise click.UsageError("give the name of a contributor: organ token create CONTRIBUTOR")
-        with local_registry() as registry, registry.catalog.writing() as session:
+        with local_session(writes=True) as session:
             owner = contributor_by_name(session, contributor)
             text = create_token(session, owner.id, scopes, label, lifetime_days).text
     click.echo(plain(text))
@@ -260,7 +251,7 @@ def list_tokens(contributor: str | None) -> None:
         with remote_registry() as remote:
             page = remote.connection.read(AccountTokenPage, TOKENS_PATH)
     else:
-        with local_registry() as registry, registry.catalog.reading() as session:
+        with local_session() as session:
             owners = (
                 contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
             )
@@ -293,7 +284,7 @@ def _print_tokens(tokens: Sequence[AccountToken]) -> None:
 
 
 @token.command()
-@click.argument("token_id", metavar="ID", callback=_id)
+@click.argument("token_id", metavar="ID", type=_id)
 def revoke(token_id: str) -> None:
     """Revoke a token, and all tokens that were created with it.
 
@@ -309,18 +300,16 @@ def revoke(token_id: str) -> None:
         except NotFound as error:
             raise NoSuchToken(str(error)) from error
     else:
-        with local_registry() as registry, registry.catalog.writing() as session:
+        with local_session(writes=True) as session:
             revoked = revoke_token(session, token_id).public_id
-    print_remark(f"{plain(revoked)} is revoked, and so are all tokens that were created with it")
+    print_remark(f"{revoked} is revoked, and so are all tokens that were created with it")
 
 
 @click.command()
 @click.argument("url", required=False, metavar="URL")
-@click.option("--token-stdin", is_flag=True, help="Read the token from stdin, not from the terminal.")
-@click.option(
-    "--insecure", is_flag=True, help="Allow http to another machine. It is not encrypted: others can read the token."
-)
-@click.option("--list", "lists", is_flag=True, help="List the registries with a stored token.")
+@flag("--token-stdin", "Read the token from stdin, not from the terminal.")
+@flag("--insecure", "Allow http to another machine. It is not encrypted: others can read the token.")
+@flag("--list", "lists", "List the registries with a stored token.")
 @click.option("--forget", "forgets", metavar="URL", help="Delete the stored token for that registry.")
 @output_options(json="Print the result as JSON.", quiet="Print only errors; with --list, only addresses.")
 def login(url: str | None, token_stdin: bool, insecure: bool, lists: bool, forgets: str | None) -> None:
@@ -333,7 +322,13 @@ def login(url: str | None, token_stdin: bool, insecure: bool, lists: bool, forge
     if sum((lists, forgets is not None, url is not None)) > 1:
         raise click.UsageError("give a URL, or --list, or --forget URL")
     if lists:
-        _print_stored()
+        stored = dict(sorted(kept_tokens().items()))
+        items = [{"registry": url, "plain_http": entry.plain_http} for url, entry in stored.items()]
+        if not printed_for_programs({"items": items, "next": None}, stored):
+            for stored_url, entry in stored.items():
+                click.echo(plain(stored_url) + (" (also without encryption)" if entry.plain_http else ""))
+            if not stored:
+                print_remark("No stored tokens. Try: organ login URL")
     elif forgets is not None:
         if not forget_token(forgets):
             raise BadSetting(f"no token is stored for {parse_address(forgets)}")
@@ -364,24 +359,10 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool) -> None:
     finally:
         connection.close()
     keep_token(address, KeptToken(token, insecure))
-    if prints_json():
-        print_json({"registry": address, "contributor": account.contributor, "scopes": account.scopes})
-    elif not is_quiet():
+    values = {"registry": address, "contributor": account.contributor, "scopes": account.scopes}
+    if not printed_for_programs(values):
         scopes = f"with the scopes {plain(', '.join(account.scopes))}" if account.scopes else "without scopes"
         click.echo(f"{address}: you are {plain(account.contributor)}, {scopes}")
-        print_remark(f"the token is stored in {plain(tokens_path())}")
+        print_remark(f"the token is stored in {tokens_path()}")
         if os.environ.get(TOKEN_VARIABLE):
             print_remark(f"{TOKEN_VARIABLE} is set, and is used instead of the stored token", "note: ")
-
-
-def _print_stored() -> None:
-    """Print the addresses with a stored token, never a part of a token."""
-    stored = kept_tokens()
-    if prints_json():
-        items = [{"registry": url, "plain_http": entry.plain_http} for url, entry in sorted(stored.items())]
-        print_json({"items": items, "next": None})
-        return
-    for url, entry in sorted(stored.items()):
-        click.echo(plain(url) + (" (also without encryption)" if entry.plain_http and not is_quiet() else ""))
-    if not stored and not is_quiet():
-        print_remark("No stored tokens. Try: organ login URL")

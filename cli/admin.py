@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 
 import click
 from msgspec import structs
@@ -15,24 +14,21 @@ from organs.cli.console import (
     first_of,
     organ_command,
     output_options,
-    plain,
     print_commands,
     print_facts,
     print_hint,
-    print_json,
     print_page,
     print_prose,
     print_remark,
     print_sentence,
-    prints_json,
+    printed_for_programs,
     status_line,
 )
 from organs.cli.main import CommandGroup
-from organs.cli.options import ID_MAX, after_option, limit_option
-from organs.cli.registries import local_registry
+from organs.cli.options import ID_MAX, after_option, flag, limit_option
+from organs.cli.registries import local_registry, local_session
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text, theta_text
-from organs.registry.entities.published import Removal
 from organs.registry.entities.server import Event
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
@@ -62,7 +58,7 @@ def submissions(limit: int, after: str | None) -> None:
     """List the submissions that are held for review, oldest first."""
     from organs.registry.catalog.queries.administration import waiting_submissions
 
-    with local_registry() as registry, registry.catalog.reading() as session:
+    with local_session() as session:
         page = waiting_submissions(session, limit, after)
     print_page(page, lambda submission: submission.id, _print_waiting, empty="No submissions to review.")
 
@@ -74,12 +70,29 @@ def show_submission(submission: int) -> None:
     """Show a SUBMISSION: its model and its findings."""
     from organs.registry.catalog.queries.administration import submission_review
 
-    with _known(submission), local_registry() as registry, registry.catalog.reading() as session:
+    with _known(submission), local_session() as session:
         review = submission_review(session, submission)
-    if prints_json():
-        print_json(review)
-    else:
-        _print_submission(review)
+    if not printed_for_programs(review):
+        model = review.model
+        facts = {
+            "submission": f"{review.id}, {review.state}{': ' + review.reason if review.reason else ''}",
+            "contributor": f"{review.contributor}, {review.created_at:%Y-%m-%d %H:%M}",
+            "model": review.name if model is None else model.name,
+            "size": f"{size_text(review.size_bytes)}, {review.size_bytes:,} bytes",
+        }
+        if model is not None:
+            facts |= {
+                "kind": f"{_kind(model)}{', ' + model.architecture if model.architecture else ''}",
+                "tensors": f"{model.tensors:,}, {count_text(model.parameters)} parameters",
+                "organs": f"{model.organs:,}, {model.organs_new:,} of them new in this registry",
+                "mean θ": theta_text(model.mean_theta),
+                "title": model.title or "–",
+                "license": model.license or "not stated",
+                "base": model.base or "not stated",
+                "tags": ", ".join(model.tags) or "–",
+            }
+        print_facts([*facts.items(), *((finding.severity, finding.sentence) for finding in review.findings)])
+        print_prose((model and model.description) or "")
 
 
 @admin.command()
@@ -115,7 +128,7 @@ def yank_model(model: str, reason: str) -> None:
     from organs.registry.catalog.queries.administration import model_in_any_state
     from organs.registry.catalog.register.model_changes import hide_model
 
-    with local_registry() as registry, registry.catalog.writing() as session:
+    with local_session(writes=True) as session:
         row = model_in_any_state(session, parse_model_name(model))
         hide_model(session, row, "yanked", reason, LOCAL)
         name = row.full_name
@@ -129,19 +142,19 @@ def restore_model(model: str) -> None:
     from organs.ingest.service import publish_model
     from organs.registry.catalog.queries.administration import model_in_any_state
 
-    with local_registry() as registry, registry.catalog.writing() as session:
+    with local_session(writes=True) as session:
         row = model_in_any_state(session, parse_model_name(model))
         if row.state == "quarantined":
             raise Conflict(f"{row.full_name} is held for review: organ admin submissions lists it")
         publish_model(session, row, LOCAL)
         name = row.full_name
-    print_remark(f"{plain(name)} is visible")
+    print_remark(f"{name} is visible")
 
 
 @admin.command("remove")
 @click.argument("model")
 @_REASON
-@click.option("-y", "--yes", is_flag=True, help="Remove it. Without -y, only print what would be removed.")
+@flag("-y", "--yes", "Remove it. Without -y, only print what would be removed.")
 @output_options(json="Print the result as JSON.")
 def remove(model: str, reason: str, yes: bool) -> None:
     """Remove MODEL permanently. Only its name, its digest, its sizes and the reason stay, for visitors of old links.
@@ -152,18 +165,33 @@ def remove(model: str, reason: str, yes: bool) -> None:
     from organs.registry.catalog.queries.administration import model_in_any_state, removal_of
     from organs.registry.catalog.register.model_changes import remove_model
 
-    with local_registry() as registry, status_line("remove"):
-        transaction = registry.catalog.writing if yes else registry.catalog.reading
-        with transaction() as session:
-            row = model_in_any_state(session, parse_model_name(model))
-            removal = removal_of(session, row)
+    with status_line("remove"), local_session(writes=yes) as session:
+        row = model_in_any_state(session, parse_model_name(model))
+        removal = removal_of(session, row)
+        if yes:
+            remove_model(session, row, reason, LOCAL)
+            removal = structs.replace(removal, state=row.state, reason=row.state_reason)
+    if not printed_for_programs(removal):
+        result = "is removed" if yes else "would be removed"
+        print_sentence(f"{removal.model}, {size_text(removal.size_bytes)}, {result}")
+        places = plural_text(removal.places, "place", "places")
+        print_sentence(f"{places}, {plural_text(removal.organs, 'organ', 'organs')} that no other model has")
+        blobs = plural_text(removal.blobs, "blob", "blobs")
+        print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
+        if removal.parents:
+            blobs = f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)})"
+            models = first_of(removal.dependants, NAMES_SHOWN)
+            print_sentence(f"{blobs}, because organs of other models are stored by their difference to them: {models}")
             if yes:
-                remove_model(session, row, reason, LOCAL)
-                removal = structs.replace(removal, state=row.state, reason=row.state_reason)
-    if prints_json():
-        print_json(removal)
-    else:
-        _print_removal(removal, done=yes)
+                names = removal.dependants if len(removal.dependants) <= NAMES_SHOWN else ()
+                which = "these" if names else "all"
+                purpose = f"store {which} models alone, so that sweeps delete these blobs too"
+                print_commands([(organ_command("repack", "--alone", *names), purpose)])
+        if removal.chimeras:
+            is_single = len(removal.chimeras) == 1
+            count = "1 chimera has" if is_single else f"{len(removal.chimeras)} chimeras have"
+            chimeras = first_of(removal.chimeras, NAMES_SHOWN)
+            print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {chimeras}")
     if not yes:
         print_remark("nothing was changed; repeat the command with -y to remove it")
 
@@ -178,7 +206,7 @@ def events(limit: int, after: str | None, by: str, action: str) -> None:
     """List what accounts and administrators did, newest first."""
     from organs.registry.catalog.queries.events import newest_events
 
-    with local_registry() as registry, registry.catalog.reading() as session:
+    with local_session() as session:
         page = newest_events(session, limit, after, by, action)
 
     def print_events(events: Sequence[Event]) -> None:
@@ -209,16 +237,8 @@ def doctor() -> int:
         checks = check_installation(settings, os.environ, migrations.HEAD)
     finally:
         log.setLevel(level)
-    if prints_json():
-        print_json(
-            {
-                "kernel": asdict(current_kernel),
-                "sandbox": settings.sandbox,
-                "protections": list(map(asdict, confined)),
-                "checks": list(map(asdict, checks)),
-            }
-        )
-    else:
+    about = {"kernel": current_kernel, "sandbox": settings.sandbox, "protections": confined, "checks": checks}
+    if not printed_for_programs(about):
         cells = [(check.name, check.state, check.sentence) for check in checks]
         print_table(("check", "state", "result"), cells, prose="result")
         abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
@@ -258,51 +278,5 @@ def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
     print_remark(hint)
 
 
-def _print_submission(submission: SubmissionReview) -> None:
-    model = submission.model
-    facts = {
-        "submission": f"{submission.id}, {submission.state}{': ' + submission.reason if submission.reason else ''}",
-        "contributor": f"{submission.contributor}, {submission.created_at:%Y-%m-%d %H:%M}",
-        "model": submission.name if model is None else model.name,
-        "size": f"{size_text(submission.size_bytes)}, {submission.size_bytes:,} bytes",
-    }
-    if model is not None:
-        facts |= {
-            "kind": f"{_kind(model)}{', ' + model.architecture if model.architecture else ''}",
-            "tensors": f"{model.tensors:,}, {count_text(model.parameters)} parameters",
-            "organs": f"{model.organs:,}, {model.organs_new:,} of them new in this registry",
-            "mean θ": theta_text(model.mean_theta),
-            "title": model.title or "–",
-            "license": model.license or "not stated",
-            "base": model.base or "not stated",
-            "tags": ", ".join(model.tags) or "–",
-        }
-    print_facts([*facts.items(), *((finding.severity, finding.sentence) for finding in submission.findings)])
-    print_prose((model and model.description) or "")
-
-
 def _kind(model: SubmittedModel) -> str:
     return model.kind if model.complete else "partial model"
-
-
-def _print_removal(removal: Removal, *, done: bool) -> None:
-    result = "is removed" if done else "would be removed"
-    print_sentence(f"{removal.model}, {size_text(removal.size_bytes)}, {result}")
-    places = plural_text(removal.places, "place", "places")
-    print_sentence(f"{places}, {plural_text(removal.organs, 'organ', 'organs')} that no other model has")
-    blobs = plural_text(removal.blobs, "blob", "blobs")
-    print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
-    if removal.parents:
-        blobs = f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)})"
-        models = first_of(removal.dependants, NAMES_SHOWN)
-        print_sentence(f"{blobs}, because organs of other models are stored by their difference to them: {models}")
-        if done:
-            names = removal.dependants if len(removal.dependants) <= NAMES_SHOWN else ()
-            which = "these" if names else "all"
-            purpose = f"store {which} models alone, so that sweeps delete these blobs too"
-            print_commands([(organ_command("repack", "--alone", *names), purpose)])
-    if removal.chimeras:
-        is_single = len(removal.chimeras) == 1
-        count = "1 chimera has" if is_single else f"{len(removal.chimeras)} chimeras have"
-        chimeras = first_of(removal.chimeras, NAMES_SHOWN)
-        print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {chimeras}")

@@ -11,24 +11,21 @@ import click
 
 from organs.cli import fast_imports
 from organs.cli.console import (
-    is_quiet,
     output_options,
-    print_json,
-    print_path,
     print_remark,
     print_sentence,
-    prints_json,
+    printed_for_programs,
     progress_bar,
 )
-from organs.cli.options import OriginalSpellings
+from organs.cli.options import flag, original_spelling, size_bytes
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
     folder_of,
+    force_option,
     gguf_targets,
     output_option,
     print_beside_file,
-    shard_size,
     stem_of,
     write_files,
 )
@@ -53,29 +50,34 @@ Proven = tuple[WrittenPath, str]
 """A file, and what is known of it: a key of PROOFS."""
 
 
-@click.command(cls=OriginalSpellings, spellings={"--dir": "model"})
+@click.command()
+@original_spelling("model", "--dir")
 @click.argument("model", metavar="MODEL|DIR|RECIPE")
 @output_option("OUT", "The file or folder to write.", required=True)
-@click.option("--shards", metavar="SIZE", help="Write shards with at most SIZE (2G, 500M) of tensors in each.")
-@click.option("--merge", is_flag=True, help="Write one file for a model that was ingested as shards.")
+@click.option(
+    "--shards",
+    metavar="SIZE",
+    type=size_bytes,
+    help="Write shards with at most SIZE (2G, 500M) of tensors in each.",
+)
+@flag("--merge", "Write one file for a model that was ingested as shards.")
 @click.option(
     "--accept",
     multiple=True,
     metavar="CODE",
     help="Accept the warning CODE of a RECIPE or a partial model. Repeatable.",
 )
-@click.option("--partial", is_flag=True, help="Write the original file of a partial model, without its base.")
-@click.option("--force", is_flag=True, help="Replace existing files.")
-@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
+@flag("--partial", "Write the original file of a partial model, without its base.")
+@force_option("Replace existing files.")
+@flag("--dry-run", "Print what would be written, and write nothing.")
 @output_options(json="Print the files as JSON.", quiet="Print the files' paths only.")
 def assemble(
     model: str,
     output: Path,
-    shards: str | None,
+    shards: int | None,
     merge: bool,
     accept: tuple[str, ...],
     partial: bool,
-    force: bool,
     dry_run: bool,
 ) -> None:
     """Write the GGUF file of a registered model, an organ directory or a recipe.
@@ -96,22 +98,22 @@ def assemble(
     If the command fails, it leaves no incomplete file.
     """
     with fast_imports():
-        from organs.cli.compose import ComposeOptions, make_chimera, read_composition
+        from organs.cli.compose import ComposeOptions, make_chimera, read_composition, write_partial
         from organs.ingest.directory.opening import is_organ_directory
 
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")
+    is_directory = is_organ_directory(Path(model))
     is_recipe = model.endswith(RECIPE_SUFFIXES) and Path(model).is_file()
-    if is_organ_directory(Path(model)):
-        if shards or merge:
-            raise click.UsageError("--shards and --merge are for registered models: organ ingest DIR first")
-        files = _from_directory(Path(model), output, force=force, dry_run=dry_run)
+    if (shards or merge) and (is_directory or is_recipe):
+        first = "organ ingest DIR" if is_directory else "organ compose RECIPE"
+        raise click.UsageError(f"--shards and --merge are for registered models: {first} first")
+    if is_directory:
+        files = _from_directory(Path(model), output, dry_run=dry_run)
     elif is_recipe:
-        if shards or merge:
-            raise click.UsageError("--shards and --merge are for registered models: organ compose RECIPE first")
         with selected_registry() as registry:
             composition = read_composition(registry.compose, model, None, accept)
-            options = ComposeOptions(output, force, dry_run, shows_plan=False)
+            options = ComposeOptions(output, dry_run, shows_plan=False)
             result = make_chimera(registry, composition, options)
         assert result.out is not None
         assert result.out.file is not None
@@ -121,53 +123,30 @@ def assemble(
     elif model.endswith(SUFFIX) and Path(model).is_file():
         raise BadSource(f"{model}: this is a GGUF file already; organ ingest, extract and transplant read it")
     else:
-        files = _from_registry(
-            model, output, shards=shards, merge=merge, partial=partial, accept=accept, force=force, dry_run=dry_run
-        )
-    if prints_json():
-        print_json({"items": [{**file.values, "proof": proof} for file, proof in files], "next": None})
-        return
-    for file, proof in files:
-        if is_quiet():
-            print_path(file.path)
-            continue
-        digest = f", sha256:{file.sha256}" if file.sha256 else ""
-        is_proven = f"{'would be' if dry_run else 'is'} {PROOFS[proof]}"
-        print_sentence(f"{file.path}: {size_text(file.size_bytes)}{digest}; {is_proven}")
+        with selected_registry() as registry:
+            recipe = None if partial or shards or merge else registry.partial_recipe(model)
+            if recipe is not None:
+                files = [(write_partial(registry, recipe, accept, output, dry_run=dry_run), NEW_FILE)]
+            elif accept:
+                raise click.UsageError("--accept is only for a RECIPE or a partial model")
+            else:
+                # Not registry.assemble(): it always writes one file, while a model that came in shards gives its
+                # shards here, and --dry-run, --force and --json need the names and sizes before anything is written.
+                found = registry.files(model, merge=merge, shard_bytes=shards or None, stem=stem_of(output))
+                print_beside_file(found.model)
+                proof = AS_MADE if found.model is not None and found.model.is_chimera else IDENTICAL
+                files = [
+                    (file, NEW_FILE if file.is_new else proof) for file in write_files(found, output, dry_run=dry_run)
+                ]
+    values = {"items": [{**file.values, "proof": proof} for file, proof in files], "next": None}
+    if not printed_for_programs(values, [file.path for file, _ in files]):
+        for file, proof in files:
+            digest = f", sha256:{file.sha256}" if file.sha256 else ""
+            is_proven = f"{'would be' if dry_run else 'is'} {PROOFS[proof]}"
+            print_sentence(f"{file.path}: {size_text(file.size_bytes)}{digest}; {is_proven}")
 
 
-def _from_registry(
-    model: str,
-    output: Path,
-    *,
-    shards: str | None,
-    merge: bool,
-    partial: bool,
-    accept: tuple[str, ...],
-    force: bool,
-    dry_run: bool,
-) -> list[Proven]:
-    from organs.cli.compose import write_partial
-
-    with selected_registry() as registry:
-        recipe = None if partial or shards or merge else registry.partial_recipe(model)
-        if recipe is not None:
-            written = write_partial(registry, recipe, accept, output, force=force, dry_run=dry_run)
-            return [(written, NEW_FILE)]
-        if accept:
-            raise click.UsageError("--accept is only for a RECIPE or a partial model")
-        # Not registry.assemble(): it always writes one file, while a model that came in shards gives its shards
-        # here, and --dry-run, --force and --json need the names and sizes before anything is written.
-        files = registry.files(model, merge=merge, shard_bytes=shard_size(shards), stem=stem_of(output))
-        print_beside_file(files.model)
-        proof = AS_MADE if files.model is not None and files.model.is_chimera else IDENTICAL
-        return [
-            (file, NEW_FILE if file.is_new else proof)
-            for file in write_files(files, output, force=force, dry_run=dry_run)
-        ]
-
-
-def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> list[Proven]:
+def _from_directory(path: Path, output: Path, *, dry_run: bool) -> list[Proven]:
     from organs.ingest.directory.opening import VirtualFile
     from organs.ingest.sources import directory_source, open_files
     from organs.ingest.transplant import place_virtual
@@ -177,12 +156,11 @@ def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool) -> 
         if reasons := [reason for file in dissected for reason in file.front.unassemblable]:
             raise NotAssemblable(str(path), reasons)
         files = [file.source for file in dissected if isinstance(file.source, VirtualFile)]
-        targets = gguf_targets(output, [file.path.name for file in files], force)
+        targets = gguf_targets(output, [file.path.name for file in files])
         results: list[Proven] = []
         if not dry_run:
             opened.enter_context(folder_of(targets))
-        total = sum(file.size_bytes for file in files)
-        with progress_bar("write", total, quiet=True if dry_run else None) as advance:
+        with progress_bar("write", 0 if dry_run else sum(file.size_bytes for file in files)) as advance:
             for file, target in zip(files, targets, strict=True):
                 digest: Digest | None = None
                 notes: Iterable[str] = file.remarks

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.console import (
     output_options,
     plain,
-    print_json,
     print_remark,
     print_sentence,
-    prints_json,
+    printed_for_programs,
     progress_bar,
 )
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
-from organs.cli.verify import print_faults
+from organs.cli.upkeep import print_faults
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import CorruptBlob
 from organs.registry.settings import TO_BLOBS_VARIABLE, TO_DATABASE_VARIABLE
 
+if TYPE_CHECKING:
+    pass
+
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--verify", "read_back", is_flag=True, help="At the end, read all bytes of the copy and check them.")
-@click.option("--blobs-only", is_flag=True, help="Copy blobs but not the database. For PostgreSQL: run pg_dump first.")
+@flag("--verify", "read_back", "At the end, read all bytes of the copy and check them.")
+@flag("--blobs-only", "Copy blobs but not the database. For PostgreSQL: run pg_dump first.")
 @output_options(json="Print the report as JSON.")
 def backup(folder: Path, read_back: bool, blobs_only: bool) -> int:
     """Copy the registry into FOLDER, also while it is in use. Later runs into the same FOLDER copy only new blobs.
@@ -36,36 +39,29 @@ def backup(folder: Path, read_back: bool, blobs_only: bool) -> int:
     are missing or faulty.
     """
     from organs.registry.backup import back_up
-    from organs.registry.catalog.queries.reports import running_totals
 
-    with local_registry() as registry:
-        with registry.catalog.reading() as session:
-            total = running_totals(session).stored_bytes
-        with progress_bar("backup", total) as advance:
-            report = back_up(
-                registry.catalog,
-                registry.blobs,
-                registry.settings,
-                folder,
-                read_back=read_back,
-                blobs_only=blobs_only,
-                progress=advance,
-            )
-    status = CorruptBlob.exit_code if report.faults else 0
-    if prints_json():
-        print_json(asdict(report))
-        return status
-    print_faults(report.faults)
-    print_sentence(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
-    database = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
-    read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
-    print_sentence(f"{report.folder} has {database}{report.blobs} blobs{read}")
-    if report.faults:
-        print_remark(
-            f"{len(report.faults)} blobs cannot be read, because they or their parents are faulty "
-            "in the registry itself; organ verify lists them"
+    with local_registry() as registry, progress_bar("backup", registry.totals().stored_bytes) as advance:
+        report = back_up(
+            registry.catalog,
+            registry.blobs,
+            registry.settings,
+            folder,
+            read_back=read_back,
+            blobs_only=blobs_only,
+            progress=advance,
         )
-    return status
+    if not printed_for_programs(report):
+        print_faults(report.faults)
+        print_sentence(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
+        database = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
+        read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
+        print_sentence(f"{report.folder} has {database}{report.blobs} blobs{read}")
+        if report.faults:
+            print_remark(
+                f"{len(report.faults)} blobs cannot be read, because they or their parents are faulty "
+                "in the registry itself; organ verify lists them"
+            )
+    return CorruptBlob.exit_code if report.faults else 0
 
 
 @click.command("migrate-store")
@@ -83,7 +79,6 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
     """
     from sqlalchemy import make_url
 
-    from organs.registry.catalog.queries.reports import running_totals
     from organs.registry.local import LocalRegistry
     from organs.registry.relocation import relocate
     from organs.registry.settings import moved
@@ -100,12 +95,8 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
             raise click.UsageError(
                 "the registry is there already: name another database or another place of the blobs."
             )
-        with registry.catalog.reading() as session:
-            total_bytes = running_totals(session).stored_bytes
-        with (
-            LocalRegistry.from_settings(settings) as new,
-            progress_bar("migrate-store", total_bytes, quiet=None if moves_blobs else True) as advance,
-        ):
+        total_bytes = registry.totals().stored_bytes if moves_blobs else 0
+        with LocalRegistry.from_settings(settings) as new, progress_bar("migrate-store", total_bytes) as advance:
             report = relocate(
                 registry.catalog,
                 registry.blobs,
@@ -113,9 +104,7 @@ def migrate_store(to_database: str | None, to_blobs: str | None) -> int:
                 new_blobs=new.blobs if moves_blobs else None,
                 progress=advance,
             )
-    if prints_json():
-        print_json(asdict(report))
-    else:
+    if not printed_for_programs(report):
         for fault in report.faults:
             print_sentence(f"{fault.digest[:12]}: {fault.reason}")
         print_sentence(

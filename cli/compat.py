@@ -8,13 +8,12 @@ import click
 
 from organs.cli.console import (
     is_for_people,
-    is_quiet,
     merge_command,
     output_options,
     print_hint,
-    print_json,
     print_remark,
     print_sentence,
+    printed_for_programs,
     prints_json,
     status_line,
 )
@@ -52,13 +51,7 @@ def compat(base: str, donor: str | None, limit: int) -> None:
         _print_fitting(base, limit)
         return
     result = _compatibility(base, donor)
-    if prints_json():
-        print_json(result)
-        return
-    if is_quiet():
-        for row in result.types:
-            if row.fitting == row.total:
-                click.echo(row.type)
+    if printed_for_programs(result, [row.type for row in result.types if row.fitting == row.total]):
         return
     findings = print_architectures(result.findings)
     rows = []
@@ -111,13 +104,8 @@ def _print_fitting(base: str, limit: int) -> None:
         result = registry.fitting(base, limit=limit)
         is_empty = not result.items and is_for_people()
         is_adapter = is_empty and bool(registry.models(f"model:{result.base} kind:adapter", limit=1).items)
-    if prints_json():
-        print_json(result)
-        return
-    if is_quiet():
-        for model in result.items:
-            if not model.same:
-                click.echo(model.model)
+    if printed_for_programs(result, [model.model for model in result.items if not model.same]):
+        pass
     elif is_empty:
         print_remark(f"No registered model fits into {result.base}.")
         if is_adapter:
@@ -136,7 +124,7 @@ def _print_fitting(base: str, limit: int) -> None:
         columns = ("model", "change", *kinds)
         print_table(columns, rows, columns[1:], leave_out=kinds[:1:-1])
         print_hint("Details", f"organ compat {result.base} MODEL")
-    if result.more:
+    if result.more and not prints_json():
         print_remark("there may be more models: give a larger --limit")
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 import msgspec
 from msgspec import structs
 
 from organs.cli.console import (
+    is_chosen,
     is_for_people,
     is_quiet,
     organ_command,
@@ -21,19 +23,20 @@ from organs.cli.console import (
     plain,
     print_hint,
     print_json,
-    print_path,
     print_remark,
     print_sentence,
+    printed_for_programs,
     prints_json,
     progress_bar,
     status_line,
 )
-from organs.cli.options import FILE, accept_option, lock_option, on_option, parse_seconds, quick_look_option
+from organs.cli.options import FILE, accept_option, flag, lock_option, on_option, quick_look_option
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
     check_fits,
     check_free,
+    force_option,
     gguf_targets,
     output_option,
     write_files,
@@ -65,8 +68,8 @@ STDIN = "-"
     "--name", metavar="NAME", help="Register the chimera as NAMESPACE/NAME. [default: the name in the recipe]"
 )
 @accept_option
-@click.option("-y", "--yes", is_flag=True, help="Accept every warning. The stored recipe lists their codes.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
+@flag("-y", "--yes", "Accept every warning. The stored recipe lists their codes.")
+@flag("--dry-run", "Print the plan, and make nothing.")
 @lock_option
 @click.option("--write-recipe", type=FILE, metavar="FILE", help="Write the recipe to FILE, with the accepted warnings.")
 @click.option(
@@ -82,7 +85,7 @@ STDIN = "-"
 )
 @on_option
 @quick_look_option
-@click.option("--force", is_flag=True, help="Replace existing files.")
+@force_option("Replace existing files.")
 @output_options(json="Print the plan and the result as JSON.", quiet="Print the chimera's name only.")
 def compose(
     recipe: str | None,
@@ -96,8 +99,7 @@ def compose(
     from_lock: Path | None,
     propose: str | None,
     on: str | None,
-    quick_look: str | None,
-    force: bool,
+    quick_look: float | None,
 ) -> None:
     """Make the chimera that RECIPE describes, and register it.
 
@@ -117,7 +119,7 @@ def compose(
     these kinds of text count. Save the recipe, change it, and compose it.
     """
     if propose is not None:
-        if any((recipe, output, name, accept, yes, dry_run, lock, write_recipe, from_lock, force)):
+        if any((recipe, output, name, accept, yes, dry_run, lock, write_recipe, from_lock, is_chosen("force"))):
             raise click.UsageError("--propose takes only --on, --json and -q: it prints a recipe and makes nothing")
         _propose(propose, on)
         return
@@ -128,25 +130,24 @@ def compose(
             raise click.UsageError(
                 "--from-lock takes -o OUT, and no RECIPE, name or accepted codes: the lock describes the whole file"
             )
-        _write_from_lock(from_lock, output, force=force, dry_run=dry_run)
+        _write_from_lock(from_lock, output, dry_run=dry_run)
         return
     if recipe is None:
         raise click.UsageError("give a RECIPE, --from-lock LOCK or --propose BASE")
-    options = ComposeOptions(output, force, dry_run, lock, write_recipe, yes, look_seconds=look_seconds(quick_look))
+    options = ComposeOptions(output, dry_run, lock, write_recipe, yes, look_seconds=look_seconds(quick_look))
     with selected_registry() as registry:
         result = make_chimera(registry, read_composition(registry.compose, recipe, name, accept), options)
         print_composed(registry, result, options)
 
 
-def look_seconds(text: str | None) -> float:
+def look_seconds(seconds: float | None) -> float:
     """Return how long a quick look may take; 0 without one: by option, with -q, and where llama.cpp is missing."""
     from organs.registry.validation.llama import LlamaCpp
     from organs.registry.validation.quick import SECONDS, LookBudget
 
-    if text is None:
+    if seconds is None:
         has_runtime = registry_address() is not None or LlamaCpp.is_installed()
         return SECONDS if has_runtime and not is_quiet() else 0.0
-    seconds = parse_seconds(text, "--quick-look")
     return LookBudget(seconds).seconds if seconds else 0.0  # refuses numbers out of range before anything is made
 
 
@@ -169,17 +170,17 @@ def _propose(base: str, on: str | None) -> None:
             f"see organ leaderboard {base} and organ compat {base}"
         )
     recipe = structs.replace(best.recipe, name=None)
+    if is_for_people():
+        loss = "" if best.worst is None else f" Largest loss: {best.worst}."
+        click.echo(plain(f"# Measured gain of {best.chimera}: {best.best}.{loss}"))
+        click.echo(plain(f"# Grafted: {best.grafted}. Other measured grafts: organ leaderboard {base}"))
     if prints_json():
         print_json(recipe)
-        return
-    if not is_quiet():
-        loss = "" if best.worst is None else f" Largest loss: {best.worst}."
-        click.echo(f"# Measured gain of {plain(best.chimera)}: {plain(str(best.best))}.{plain(loss)}")
-        click.echo(f"# Grafted: {plain(best.grafted)}. Other measured grafts: organ leaderboard {plain(base)}")
-    click.echo(recipe_yaml(recipe_of(recipe)), nl=False)
+    else:
+        click.echo(recipe_yaml(recipe_of(recipe)), nl=False)
 
 
-def _write_from_lock(path: Path, output: Path, *, force: bool, dry_run: bool) -> None:
+def _write_from_lock(path: Path, output: Path, *, dry_run: bool) -> None:
     """Write the GGUF file that the lock at `path` describes."""
     from organs.registry.compose.lock import LOCK_MAX_BYTES, parse_lock
 
@@ -189,18 +190,14 @@ def _write_from_lock(path: Path, output: Path, *, force: bool, dry_run: bool) ->
         raise BadLock(f"{path}: this is not a lock: it has bytes that are not ASCII") from error
     except BadLock as error:
         raise BadLock(f"{path}: {error}") from error
-    (target,) = gguf_targets(output, [f"{lock.id}{SUFFIX}"], force)
+    (target,) = gguf_targets(output, [f"{lock.id}{SUFFIX}"])
     with selected_registry() as registry:
         files = registry.lock_files(lock)
         check_fits(target, files.work_bytes)
-        (written,) = write_files(files, target, force=force, dry_run=dry_run)
+        (written,) = write_files(files, target, dry_run=dry_run)
     sha256 = None if dry_run else written.sha256
-    if prints_json():
-        file = WrittenFile(file=str(target), size_bytes=written.size_bytes, sha256=sha256, lock_id=lock.id)
-        print_json({"items": [file], "next": None})
-    elif is_quiet():
-        print_path(target)
-    else:
+    file = WrittenFile(file=str(target), size_bytes=written.size_bytes, sha256=sha256, lock_id=lock.id)
+    if not printed_for_programs({"items": [file], "next": None}, [target]):
         result = f", sha256:{sha256}" if sha256 else "; nothing was written"
         print_sentence(f"{target}: {size_text(written.size_bytes)}{result}")
         click.echo(f"  lock  sha256:{lock.id}")
@@ -217,7 +214,6 @@ class ComposeOptions:
     """Options of the commands that make chimeras."""
 
     output: Path | None = None
-    force: bool = False
     dry_run: bool = False
     lock: Path | None = None
     write_recipe: Path | None = None
@@ -260,10 +256,10 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
         plan: RecipePlan = composition.plan()
     if options.accept_all and plan.planned.unaccepted:
         plan = plan.accepting_all()
-    target = None if options.output is None else gguf_targets(options.output, [plan.file_name], options.force)[0]
+    target = None if options.output is None else gguf_targets(options.output, [plan.file_name])[0]
     for path in (options.lock, options.write_recipe):
         if path is not None:
-            check_free(path, force=options.force)
+            check_free(path)
     if is_for_people() and options.shows_plan:
         _print_verdict_on_same(registry, plan.chimera)
     result = check_plan(plan, target, options)
@@ -320,15 +316,15 @@ def take_quick_look(registry: Registry, model: str | None, seconds: float) -> Qu
 
 
 def write_partial(
-    registry: Registry, recipe: Recipe, accept: Sequence[str], output: Path, *, force: bool, dry_run: bool = False
+    registry: Registry, recipe: Recipe, accept: Sequence[str], output: Path, *, dry_run: bool = False
 ) -> WrittenPath:
     """Write the file of a partial model with its base, which `recipe` combines; exit if that is refused."""
     plan = registry.compose(recipe).accept(*accept).plan()
-    (target,) = gguf_targets(output, [plan.file_name], force)
+    (target,) = gguf_targets(output, [plan.file_name])
     check_plan(plan, target, ComposeOptions(shows_plan=False))
     if dry_run:
         return WrittenPath(target, plan.size_bytes, None, is_new=True)
-    (written,) = write_files(plan.files(), target, force=force)
+    (written,) = write_files(plan.files(), target)
     return written
 
 
@@ -336,7 +332,8 @@ def check_plan(plan: RecipePlan, target: Path | None, options: ComposeOptions) -
     """Print a plan and check that its file fits on the disk; exit if it cannot be made."""
     result = result_of(plan.planned, target or options.folder)
     if options.base_label:  # the name of the base in a temporary registry says nothing to the user
-        values = _renamed(msgspec.to_builtins(result), plan.chimera.base, options.base_label)
+        label = json.dumps(options.base_label)[1:-1]
+        values = json.loads(json.dumps(msgspec.to_builtins(result)).replace(plan.chimera.base, label))
         values["plan"]["name"] = None
         result = msgspec.convert(values, prepared(ComposeResult))
     is_shown = is_for_people() and options.shows_plan
@@ -358,7 +355,22 @@ def print_composed(registry: Registry, result: ComposeResult, options: ComposeOp
         if is_quiet() and not prints_json():
             click.echo(chimera.model)
         elif is_for_people():
-            _print_made(chimera)
+            name = chimera.model or ""
+            plain_name, _, version = name.partition("@")
+            state = "registered" if chimera.created else "already registered, with the same bytes"
+            if chimera.created and version != "1":
+                state = f"registered as a new version of {plain_name}"
+            click.echo(f"\n{name}: {state}")
+            click.echo(f"  lock  sha256:{chimera.lock_id}")
+            where = f"{chimera.file}, " if chimera.file is not None else ""
+            print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
+            page, address = f"/models/{plain_name}", registry_address()
+            where = f"{page} in organ serve" if address is None else f"{address}{page}"
+            print_remark(f"show it: {organ_command('show', name)}, or {where}")
+            if chimera.file is None:
+                print_hint(
+                    "write the file", organ_command("assemble", name, "-o", f"{plain_name.partition('/')[2]}.gguf")
+                )
             print_thetas(result)
         look = take_quick_look(registry, chimera.model, options.look_seconds)
     print_measured(result, look)
@@ -371,29 +383,3 @@ def print_measured(result: ComposeResult, look: QuickLook | None) -> None:
     elif look is not None and is_for_people():
         click.echo()
         print_quick_look(look)
-
-
-def _renamed(value: Any, label: str, name: str) -> Any:
-    if isinstance(value, dict):
-        return {key: _renamed(item, label, name) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_renamed(item, label, name) for item in value]
-    return value.replace(label, name) if isinstance(value, str) else value
-
-
-def _print_made(chimera: WrittenFile) -> None:
-    """Print the chimera's name, lock, digest and file, and where to see it on stderr."""
-    name = chimera.model or ""
-    plain_name, _, version = name.partition("@")
-    state = "registered" if chimera.created else "already registered, with the same bytes"
-    if chimera.created and version != "1":
-        state = f"registered as a new version of {plain_name}"
-    click.echo(f"\n{name}: {state}")
-    click.echo(f"  lock  sha256:{chimera.lock_id}")
-    where = f"{chimera.file}, " if chimera.file is not None else ""
-    print_sentence(f"{where}{size_text(chimera.size_bytes)}, sha256:{chimera.sha256}", "  file  ")
-    page, address = f"/models/{plain_name}", registry_address()
-    where = f"{page} in organ serve" if address is None else f"{address}{page}"
-    print_remark(f"show it: {organ_command('show', name)}, or {where}")
-    if chimera.file is None:
-        print_hint("write the file", organ_command("assemble", name, "-o", f"{plain_name.partition('/')[2]}.gguf"))

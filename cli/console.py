@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -53,16 +54,22 @@ _CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # json.dumps escapes the othe
 _PERCENTAGE = re.compile(r"([0-9]{1,3})% ", re.ASCII)
 
 
-def output_options(*, json: str = "", quiet: str = "") -> Callable[[F], F]:
-    """Add the options --json and -q with these helps. `prints_json` and `is_quiet` tell whether they were given."""
+def kept_flag(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002  # click's word
+    """Return an option without a value that no parameter carries: `is_chosen` tells whether it was given."""
 
     def keep(context: click.Context, option: click.Parameter, is_chosen: bool) -> None:
         context.meta[f"{__name__}.{option.name}"] = is_chosen
 
+    return click.option(*names, is_flag=True, expose_value=False, callback=keep, help=help)
+
+
+def output_options(*, json: str = "", quiet: str = "") -> Callable[[F], F]:
+    """Add the options --json and -q with these helps. `prints_json` and `is_quiet` tell whether they were given."""
+
     def decorate(command: F) -> F:
         for help_text, names in ((quiet, ("-q", "--quiet")), (json, ("--json",))):
             if help_text:
-                command = click.option(*names, is_flag=True, expose_value=False, callback=keep, help=help_text)(command)
+                command = kept_flag(*names, help=help_text)(command)
         return command
 
     return decorate
@@ -70,12 +77,12 @@ def output_options(*, json: str = "", quiet: str = "") -> Callable[[F], F]:
 
 def prints_json() -> bool:
     """Return whether the running command prints JSON."""
-    return _is_chosen("json")
+    return is_chosen("json")
 
 
 def is_quiet() -> bool:
     """Return whether the running command prints only names, or nothing."""
-    return _is_chosen("quiet")
+    return is_chosen("quiet")
 
 
 def is_for_people() -> bool:
@@ -83,7 +90,8 @@ def is_for_people() -> bool:
     return not (prints_json() or is_quiet())
 
 
-def _is_chosen(option: str) -> bool:
+def is_chosen(option: str) -> bool:
+    """Return whether the running command was given an option that is kept by this module."""
     context = click.get_current_context(silent=True)
     return context is not None and bool(context.meta.get(f"{__name__}.{option}"))
 
@@ -165,14 +173,14 @@ def print_left_out(count: int, how: str) -> None:
         click.echo(f"… and {count} more{how}")
 
 
-def _print_wrapped(text: str, mark: str, hanging: str, *, err: bool = False) -> None:
+def _print_wrapped(text: object, mark: str, hanging: str, *, err: bool = False) -> None:
     """Print text after `mark`: on a terminal wrapped between words, in a pipe one line, for scripts."""
     printable, width = plain(text), terminal_width(err=err)
     line = mark + printable if width is None else wrapped(printable, min(WIDTH_MAX, width), mark, hanging)
     click.echo(line.rstrip(), err=err)
 
 
-def print_sentence(text: str, mark: str = "", *, err: bool = False) -> None:
+def print_sentence(text: object, mark: str = "", *, err: bool = False) -> None:
     """Print text without control characters after `mark`, such as `warning: `, on stdout or with `err` on stderr.
 
     On a terminal it is wrapped between words, and the lines after the first are indented like the text after a short
@@ -181,12 +189,12 @@ def print_sentence(text: str, mark: str = "", *, err: bool = False) -> None:
     _print_wrapped(text, mark, " " * cell_len(mark) if cell_len(mark) <= HANGING_MAX else INDENT * 2, err=err)
 
 
-def print_remark(text: str, mark: str = "") -> None:
+def print_remark(text: object, mark: str = "") -> None:
     """Print text like `print_sentence`, but on stderr: what is no result, such as a warning or what to do next."""
     print_sentence(text, mark, err=True)
 
 
-def print_failure(text: str) -> None:
+def print_failure(text: object) -> None:
     """Print on stderr what failed."""
     print_remark(text, FAILURE)
 
@@ -222,19 +230,22 @@ def print_json_line(values: object) -> None:
 
 
 def _json(values: object, indent: int | None = None) -> str:
+    finite = json.loads(json.dumps(msgspec.to_builtins(values, enc_hook=str)), parse_constant=lambda _name: None)
     # An escape in JSON is the same value, so control characters are printed as escapes.
-    plain_values = _finite(msgspec.to_builtins(values))
-    return _CONTROL_IN_JSON.sub(_escaped, json.dumps(plain_values, ensure_ascii=False, indent=indent))
+    return _CONTROL_IN_JSON.sub(_escaped, json.dumps(finite, ensure_ascii=False, indent=indent))
 
 
-def _finite(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {key: _finite(value) for key, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_finite(value) for value in values]
-    if isinstance(values, float) and (values != values or values in (float("inf"), float("-inf"))):
-        return None
-    return values
+def printed_for_programs(result: object, names: Iterable[object] = ()) -> bool:
+    """Print an entity or plain values as JSON, or with -q only `names` or paths; return False for people."""
+    if prints_json():
+        print_json(result)
+    elif is_quiet():
+        for name in names:
+            if isinstance(name, Path):
+                print_path(name)
+            else:
+                click.echo(plain(name))
+    return not is_for_people()
 
 
 def print_page(
@@ -252,18 +263,23 @@ def print_page(
     """
     for note in page.notes:
         print_remark(note, "note: ")
-    if prints_json():
-        print_json(page)
-        return
-    if is_quiet():
-        for item in page:
-            click.echo(plain(name(item)))
-    elif empty and not page.items:
-        print_remark(empty)
-    else:
-        print_items(page.items)
-    if page.next is not None:
+    if not printed_for_programs(page, map(name, page)):
+        if empty and not page.items:
+            print_remark(empty)
+        else:
+            print_items(page.items)
+    if page.next is not None and not prints_json():
         print_hint("more" if total is None else f"more of {total:,}", again("--after", page.next, replaces=True))
+
+
+def is_attended() -> bool:
+    """Return whether a person at the terminal can answer a question."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def is_confirmed(question: str) -> bool:
+    """Ask a question on stderr; no answer is a no."""
+    return click.confirm(plain(question), default=False, err=True)
 
 
 def organ_command(*words: str) -> str:
@@ -352,7 +368,10 @@ class ProgressBar:
 
 @contextmanager
 def progress_bar(label: str, total_bytes: int, *, quiet: bool | None = None) -> Iterator[ProgressBar]:
-    """Show a progress bar on stderr during the block, if stderr is a terminal; by default only for people."""
+    """Show a progress bar on stderr during the block, if stderr is a terminal; by default only for people.
+
+    There is none for 0 bytes.
+    """
     from rich.progress import (  # not for commands that show none
         BarColumn,
         DownloadColumn,
@@ -372,7 +391,7 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool | None = None) -> 
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=is_hidden or not console.is_terminal,
+        disable=is_hidden or not total_bytes or not console.is_terminal,
     )
     with progress:
         yield ProgressBar(progress, progress.add_task(label, total=total_bytes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import shlex
 import socket
 import sys
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import click
-from werkzeug.serving import WSGIRequestHandler, make_server
+from werkzeug.serving import make_server
 
 from organs.cli.console import print_sentence, progress_bar, status_line
 from organs.cli.plans import print_changes, print_findings, print_quick_look, print_screen
@@ -21,7 +22,6 @@ from organs.cli.tables import print_table
 from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
-from organs.registry.names import parse_model_name
 from organs.registry.validation.runtime import NoRuntime
 from organs.web.settings import PORT, ServerSettings
 
@@ -105,11 +105,8 @@ def _fetch(registry: LocalRegistry) -> None:
     """Request the first page from a real server, for a demo without a terminal."""
     from organs.web.app import create_app
 
-    class Quiet(WSGIRequestHandler):
-        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Log nothing."""
-
-    server = make_server(LOOPBACK, 0, create_app(registry), threaded=True, request_handler=Quiet)
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else it logs the request
+    server = make_server(LOOPBACK, 0, create_app(registry), threaded=True)
     Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://{LOOPBACK}:{server.server_port}/"
     try:
@@ -125,11 +122,10 @@ def _fetch(registry: LocalRegistry) -> None:
 def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
     from organs.ingest.service import ingest_all
     from organs.ingest.sources import find_sources, source_size_bytes
-    from organs.registry.catalog.queries.reports import running_totals
 
     sources = find_sources([str(zoo)])
     reports: dict[Path, IngestReport] = {}
-    with progress_bar("ingest", sum(map(source_size_bytes, sources)), quiet=False) as advance:
+    with progress_bar("ingest", sum(map(source_size_bytes, sources))) as advance:
         for outcome in ingest_all(registry, sources, None, advance):
             if outcome.report is None:
                 raise outcome.error or OrganError("an ingest gave neither a report nor an error")
@@ -146,8 +142,7 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
         for report in reports.values()
     ]
     print_table(("model", "organs", "size", "new", "stored", "took"), rows, ("organs", "size", "new", "stored", "took"))
-    with registry.catalog.reading() as session:
-        totals = running_totals(session)
+    totals = registry.totals()
     total_size = sum(report.size_bytes for report in reports.values())
     click.echo()
     print_sentence(
@@ -158,13 +153,7 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
 
 
 def _show(registry: LocalRegistry, name: str) -> None:
-    from organs.registry.catalog.queries.model_lists import ranked_models
-    from organs.registry.catalog.queries.model_names import model_by_name
-    from organs.registry.models import model_page
-
-    with registry.catalog.reading() as session:
-        ranked = [(model.full_name, model.tensors, theta_text(model.mean_theta)) for model in ranked_models(session)]
-        page = model_page(session, model_by_name(session, parse_model_name(name)))
+    ranked = [(model.name, model.tensors, theta_text(model.mean_theta)) for model in registry.ranked_models()]
     print_table(("model", "tensors", "mean θ"), ranked, ("tensors", "mean θ"))
     click.echo("(complete models only: adapters are not ranked)")
     click.echo(f"\n{name}, by type:\n")
@@ -176,7 +165,7 @@ def _show(registry: LocalRegistry, name: str) -> None:
             theta_text(kind.mean_theta),
             share_text(kind.mean_spectral_signal),
         )
-        for kind in page.types
+        for kind in registry.model(name).types
     ]
     columns = ("type", "tensors", "size", "mean θ", "spectral signal")
     print_table(columns, rows, columns[1:])
@@ -192,40 +181,32 @@ def _show(registry: LocalRegistry, name: str) -> None:
 
 
 def _find(registry: LocalRegistry, name: str) -> None:
-    from organs.registry.catalog.queries.model_names import model_by_name
-    from organs.registry.relatives.lineage import lineage_of
-
     click.echo(f"organ search {shlex.quote(QUERY)}\n")
     rows = [
         (organ.model, organ.name, organ.dtype, theta_text(organ.theta), share_text(organ.spectral_signal))
         for organ in registry.search(QUERY, limit=3)
     ]
     print_table(("model", "tensor", "dtype", "θ", "spectral signal"), rows, ("θ", "spectral signal"))
-    with registry.catalog.reading() as session:
-        edges = lineage_of(session, model_by_name(session, parse_model_name(name))).edges
-    measured = [edge for edge in edges if edge.evidence == "measured"]
     click.echo()
     print_sentence(f"Models like {name}, by their weights alone (change 0: the same, 2: unrelated):")
     click.echo()
-    changes = [(edge.model, weight_change_text(edge.change, edge.likeness)) for edge in measured]
+    changes = [
+        (edge.model, weight_change_text(edge.change, edge.likeness))
+        for edge in registry.model(name).lineage
+        if edge.evidence == "measured"
+    ]
     print_table(("model", "change"), changes, ("change",))
 
 
 def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None:
-    from organs.registry.assembly import place_file, plan_model
-    from organs.registry.catalog.queries.model_names import model_by_name
-
-    with registry.catalog.reading() as session:
-        (plan,) = plan_model(session, model_by_name(session, parse_model_name(report.model)))
     with tempfile.TemporaryDirectory() as folder:
-        assembled = Path(folder) / plan.name
-        place_file(registry.blobs, plan, assembled)
-        before = hashlib.sha256(path.read_bytes()).hexdigest()
-        after = hashlib.sha256(assembled.read_bytes()).hexdigest()
+        assembled = Path(folder) / path.name
+        registry.assemble(report.model, assembled)
+        before, after = (hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, assembled))
     click.echo(f"SHA-256\noriginal   {before}\nassembled  {after}")
     if before != after:
-        raise OrganError(f"{plan.name} came back different; please report this")
-    click.echo(f"{plan.name}: identical to the last byte, {size_text(plan.size_bytes)}")
+        raise OrganError(f"{path.name} came back different; please report this")
+    click.echo(f"{path.name}: identical to the last byte, {size_text(report.size_bytes)}")
 
 
 def _compose(registry: LocalRegistry) -> None:

@@ -12,19 +12,18 @@ import click
 
 from organs.cli.console import (
     INDENT,
-    is_quiet,
+    is_chosen,
     output_options,
     print_failure,
-    print_json,
-    print_path,
     print_sentence,
+    printed_for_programs,
     prints_json,
     progress_bar,
 )
 from organs.cli.hints import exit_status
 from organs.cli.inputs import one_source
-from organs.cli.options import OriginalSpellings
-from organs.cli.outputs import SUFFIX, output_option
+from organs.cli.options import original_spelling
+from organs.cli.outputs import SUFFIX, force_option, output_option
 from organs.cli.registries import selected_registry
 from organs.registry.amounts import size_text
 from organs.registry.errors import BadName, BadSource, DiskFull, NotFound, OrganError, StoreUnwritable
@@ -35,12 +34,14 @@ if TYPE_CHECKING:
     from organs.ingest.sources import ModelSource
 
 
-@click.command(cls=OriginalSpellings, spellings={"--model": "model", "--dir": "output"})
+@click.command()
+@original_spelling("model", "--model")
+@original_spelling("output", "--dir")
 @click.argument("model", metavar="FILE|FOLDER|MODEL")
 @output_option("DIR", "The folder to create.", required=True)
-@click.option("--force", is_flag=True, help="Replace an existing organ directory and all files in it.")
+@force_option("Replace an existing organ directory and all files in it.")
 @output_options(json="Print a report as JSON.", quiet="Print the folder's path only.")
-def extract(model: str, output: Path, force: bool) -> int:
+def extract(model: str, output: Path) -> int:
     """Split a model into the organ directory DIR: a manifest.json, and one file for each tensor.
 
     FILE is a GGUF file or any shard of a split model. It does not have to be registered. MODEL is a registered model;
@@ -57,9 +58,9 @@ def extract(model: str, output: Path, force: bool) -> int:
     """
     sources = _models_in(model)
     if sources:
-        return _extract_folder(sources, output, force=force)
+        return _extract_folder(sources, output)
     with ExitStack() as opened:
-        report = _extracted(_contents(opened, model, output, force=force), output, "extract", force=force)
+        report = _extracted(_contents(opened, model, output), output, "extract")
     _print_extracted([(output, report)])
     return 0
 
@@ -77,7 +78,7 @@ def _models_in(folder: str) -> list[ModelSource]:
     return []
 
 
-def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool) -> int:
+def _extract_folder(sources: Sequence[ModelSource], output: Path) -> int:
     """Extract each of `sources` into its own folder in `output`: that of its name, with a number if that is taken."""
     from organs.ingest.directory.extract import file_contents
     from organs.ingest.directory.opening import is_organ_directory
@@ -103,12 +104,12 @@ def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool
         target, label = output / name, f"extract {number}/{len(sources)}"
         try:
             with ExitStack() as opened:
-                report = _extracted(file_contents(open_files(opened, source)), target, label, force=force)
+                report = _extracted(file_contents(open_files(opened, source)), target, label)
         except (DiskFull, StoreUnwritable):
             raise
         except OrganError as error:
             failures.append(error)
-            print_failure(str(error))
+            print_failure(error)
             continue
         extracted.append((target, report))
         if not prints_json():
@@ -118,15 +119,15 @@ def _extract_folder(sources: Sequence[ModelSource], output: Path, *, force: bool
     return exit_status(failures, len(sources))
 
 
-def _extracted(contents: Sequence[GgufContent], target: Path, label: str, *, force: bool) -> ExtractReport:
+def _extracted(contents: Sequence[GgufContent], target: Path, label: str) -> ExtractReport:
     from organs.ingest.directory.extract import extract as write_directory
 
     total = sum(content.header.file_size_bytes for content in contents)
     with progress_bar(label, total) as advance:
-        return write_directory(contents, target, force=force, progress=advance)
+        return write_directory(contents, target, force=is_chosen("force"), progress=advance)
 
 
-def _contents(opened: ExitStack, model: str, output: Path, *, force: bool) -> list[GgufContent]:
+def _contents(opened: ExitStack, model: str, output: Path) -> list[GgufContent]:
     """Return the files of a GGUF file or of a registered model, which is downloaded from a remote registry."""
     from organs.ingest.directory.extract import file_contents, model_contents
     from organs.ingest.directory.opening import is_organ_directory
@@ -139,7 +140,7 @@ def _contents(opened: ExitStack, model: str, output: Path, *, force: bool) -> li
         name = parse_model_name(model)
         registry = opened.enter_context(selected_registry())
         show_download = partial(progress_bar, "download")
-        return model_contents(opened, registry, name, output, replaces=force, show_download=show_download)
+        return model_contents(opened, registry, name, output, replaces=is_chosen("force"), show_download=show_download)
     except (BadName, NotFound) as error:
         if not path.is_dir():
             raise
@@ -153,22 +154,17 @@ def _contents(opened: ExitStack, model: str, output: Path, *, force: bool) -> li
 
 def _print_extracted(extracted: Sequence[tuple[Path, ExtractReport]]) -> None:
     """Print the folders with their reports."""
-    if prints_json():
-        items = [
-            {
-                "directory": str(output),
-                "tensors": report.tensors,
-                "size_bytes": report.size_bytes,
-                "files": [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files],
-            }
-            for output, report in extracted
-        ]
-        print_json({"items": items, "next": None})
-        return
-    for output, report in extracted:
-        if is_quiet():
-            print_path(output)
-            continue
-        print_sentence(f"{output}: {report.tensors} tensors, {size_text(report.size_bytes)}")
-        for name, size, sha256 in report.files:
-            print_sentence(f"{name}: {size_text(size)}, sha256:{sha256}", INDENT)
+    items = [
+        {
+            "directory": str(output),
+            "tensors": report.tensors,
+            "size_bytes": report.size_bytes,
+            "files": [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files],
+        }
+        for output, report in extracted
+    ]
+    if not printed_for_programs({"items": items, "next": None}, [output for output, _ in extracted]):
+        for output, report in extracted:
+            print_sentence(f"{output}: {report.tensors} tensors, {size_text(report.size_bytes)}")
+            for name, size, sha256 in report.files:
+                print_sentence(f"{name}: {size_text(size)}, sha256:{sha256}", INDENT)

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -18,27 +18,28 @@ import click
 
 from organs.cli.console import (
     is_for_people,
-    is_quiet,
     organ_command,
     output_options,
-    plain,
     print_facts,
     print_hint,
-    print_json,
     print_remark,
     print_sentence,
+    printed_for_programs,
     prints_json,
     status_line,
 )
 from organs.cli.inputs import hub_of_environment
 from organs.cli.main import CommandGroup
+from organs.cli.options import flag
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
-from organs.cli.registries import local_registry
+from organs.cli.registries import local_registry, local_session
 from organs.cli.tables import print_table
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import OrganError
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from organs.ingest.fleet.driver import Workers
     from organs.ingest.fleet.worker import UnitWorker
     from organs.registry.entities.fleet import FleetRun
@@ -49,8 +50,6 @@ LISTED_MAX = 50
 WORKERS_MAX = 256
 SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 _RUN = click.argument("run", required=False, metavar="[RUN]")
-WorkerFactory = Callable[[int], "Workers"]
-"""Returns the workers for a run, whose id it takes."""
 
 
 @click.group(cls=CommandGroup)
@@ -62,10 +61,8 @@ def fleet() -> None:
     """
 
 
-def _checked_scheduler(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+def _scheduler(value: str) -> str:
     """Return the address of a scheduler with its scheme. Raises BadParameter."""
-    if value is None:
-        return None
     address = value if "://" in value else f"tcp://{value}"
     try:
         parts = urlsplit(address)
@@ -81,11 +78,11 @@ def _driving(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options of commands that do the work of a run."""
     for option in (
         output_options(json="Print as JSON.", quiet="Print errors only."),
-        click.option("--retry", is_flag=True, help="Also do the units again that failed or were set aside."),
+        flag("--retry", "Also do the units again that failed or were set aside."),
         click.option(
             "--scheduler",
             metavar="ADDRESS",
-            callback=_checked_scheduler,
+            type=_scheduler,
             help="Use the workers of a Dask scheduler instead, such as tcp://HOST:8786.",
         ),
         click.option(
@@ -101,7 +98,7 @@ def _driving(command: Callable[..., int]) -> Callable[..., int]:
 @fleet.command()
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_driving
-@click.option("-n", "--dry-run", is_flag=True, help="Print the units of the plan; change nothing.")
+@flag("-n", "--dry-run", "Print the units of the plan; change nothing.")
 def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry_run: bool) -> int:
     """Do the work of PLAN, a TOML file, with many processes.
 
@@ -119,22 +116,20 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
             hub = opened.enter_context(hub_of_environment()) if stated.has_addresses else None
             expanded = expand_plan(registry, stated, plan.absolute().parent, hub)
         if dry_run:
-            if prints_json():
-                units = expanded.units
-                print_json(
-                    [{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in units]
-                )
-                return 0
+            units = expanded.units
+            values = [{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in units]
             rows = [
                 (unit.work, unit.source, "" if unit.size_bytes is None else size_text(unit.size_bytes))
-                for unit in expanded.units
+                for unit in units
             ]
-            print_table(("work", "source", "size"), rows, ("size",))
+            if not printed_for_programs(values):
+                print_table(("work", "source", "size"), rows, ("size",))
             return 0
-        make_workers = _worker_factory(registry, workers, scheduler)
-        with registry.catalog.writing() as session:
-            run_id, is_new = start_run(session, expanded.name, expanded.digest, expanded.units)
-        return _do_run(registry, run_id, make_workers, is_new=is_new, retry=retry)
+
+        def begin(session: Session) -> tuple[int, bool]:
+            return start_run(session, expanded.name, expanded.digest, expanded.units)
+
+        return _do_run(registry, begin, workers, scheduler, retry=retry)
 
 
 @fleet.command()
@@ -149,10 +144,7 @@ def resume(run: str | None, workers: int | None, scheduler: str | None, retry: b
     from organs.registry.catalog.queries.fleet import run_id_of
 
     with local_registry(waits=True) as registry:
-        with registry.catalog.reading() as session:
-            run_id = run_id_of(session, run)
-        make_workers = _worker_factory(registry, workers, scheduler)
-        return _do_run(registry, run_id, make_workers, is_new=False, retry=retry)
+        return _do_run(registry, lambda session: (run_id_of(session, run), False), workers, scheduler, retry=retry)
 
 
 @fleet.command()
@@ -162,11 +154,9 @@ def status(run: str | None) -> None:
     """Show the progress of RUN, its failures and its workers."""
     from organs.registry.catalog.queries.fleet import fleet_run, run_id_of
 
-    with local_registry() as registry, registry.catalog.reading() as session:
+    with local_session() as session:
         result = fleet_run(session, run_id_of(session, run))
-    if prints_json():
-        print_json(result)
-    else:
+    if not printed_for_programs(result):
         _print_run(result)
 
 
@@ -176,18 +166,18 @@ def list_runs() -> None:
     """List the newest runs with their progress."""
     from organs.registry.catalog.queries.fleet import fleet_runs
 
-    with local_registry() as registry, registry.catalog.reading() as session:
+    with local_session() as session:
         runs = fleet_runs(session, LISTED_MAX).items
-    if prints_json():
-        print_json(runs)
-    elif not runs:
-        print_remark("There are no runs. To begin one: organ fleet run PLAN")
-    else:
+    if not printed_for_programs(runs):
         rows = [
             (run.id, run.name, f"{run.created_at:%Y-%m-%d %H:%M}", run.units, run.done, run.failed + run.set_aside)
             for run in runs
         ]
-        print_table(("run", "name", "begun (UTC)", "units", "done", "failed"), rows, ("run", "units", "done", "failed"))
+        if rows:
+            columns = ("run", "name", "begun (UTC)", "units", "done", "failed")
+            print_table(columns, rows, ("run", "units", "done", "failed"))
+        else:
+            print_remark("There are no runs. To begin one: organ fleet run PLAN")
 
 
 @fleet.command()
@@ -197,7 +187,7 @@ def remove(run: str) -> None:
     from organs.registry.catalog.queries.fleet import run_id_of
     from organs.registry.catalog.register.fleet import remove_run
 
-    with local_registry() as registry, registry.catalog.writing() as session:
+    with local_session(writes=True) as session:
         run_id = run_id_of(session, run)
         remove_run(session, run_id)
     print_remark(f"run {run_id} removed")
@@ -252,43 +242,32 @@ def _worker_of_process() -> UnitWorker:
     return UnitWorker(local_registry("a worker", waits=True), worker_name(), opened.enter_context(hub_of_environment()))
 
 
-def _worker_factory(registry: LocalRegistry, count: int | None, scheduler: str | None) -> WorkerFactory:
-    """Return what makes the workers. Raises errors of the options and of a missing package before a run begins."""
-    from organs.ingest.fleet.driver import DaskCluster, LocalProcesses, check_extra
-    from organs.registry.catalog.queries.fleet import run_digest
+def _do_run(
+    registry: LocalRegistry,
+    begin: Callable[[Session], tuple[int, bool]],
+    count: int | None,
+    scheduler: str | None,
+    *,
+    retry: bool,
+) -> int:
+    """Do the open units of the run that `begin` returns, and whether it is new; print it, and return the exit status.
+
+    Errors of the options and of a missing package come before the run begins.
+    """
+    from organs.ingest.fleet.driver import DaskCluster, LocalProcesses, check_extra, drive
+    from organs.registry.catalog.queries.fleet import fleet_run, run_digest, unfinished_runs
+    from organs.registry.catalog.register.fleet import retry_units
 
     if scheduler is not None:
         if count is not None:
             raise click.UsageError("--workers and --scheduler exclude each other: the cluster has its own workers.")
         check_extra()
-        return lambda run_id: DaskCluster(registry, run_id, scheduler, do_unit)
-
-    def start(run_id: int, digest: str, name: str) -> subprocess.Popen[bytes]:
-        options = ["--digest", digest, "--name", name, "--with-parent", str(os.getpid())]
-        command = [sys.executable, "-P", "-m", "organs.cli", "fleet", "work", str(run_id), *options]
-        # A group of its own: Ctrl-C goes to the driver, which ends its workers.
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # our own words
-
-    processes = count or min(os.cpu_count() or 1, WORKERS_MAX)
-
-    def local(run_id: int) -> Workers:
-        with registry.catalog.reading() as session:
-            digest = run_digest(session, run_id) or ""
-        return LocalProcesses(registry, run_id, processes, partial(start, run_id, digest))
-
-    return local
-
-
-def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *, is_new: bool, retry: bool) -> int:
-    """Do the open units of a run, print it, and return the exit status."""
-    from organs.ingest.fleet.driver import drive
-    from organs.registry.catalog.queries.fleet import fleet_run, unfinished_runs
-    from organs.registry.catalog.register.fleet import retry_units
-
     is_shown = is_for_people()
     with registry.catalog.writing() as session:
+        run_id, is_new = begin(session)
         again = retry_units(session, run_id) if retry else 0
         before = fleet_run(session, run_id)
+        digest = run_digest(session, run_id) or ""
         others = [other for other in unfinished_runs(session, before.name) if other != run_id] if is_new else []
     if is_shown:
         for other in others:
@@ -296,7 +275,19 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
         open_units = plural_text(before.queued + before.running, "unit", "units")
         how = "begins" if is_new else "is over" if before.is_over else "continues"
         more = f", {again} of them again" if again else ""
-        print_remark(f"run {run_id} of {plain(before.name)} {how}: {open_units} to do{more}")
+        print_remark(f"run {run_id} of {before.name} {how}: {open_units} to do{more}")
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        options = ["--digest", digest, "--name", name, "--with-parent", str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "organs.cli", "fleet", "work", str(run_id), *options]
+        # A group of its own: Ctrl-C goes to the driver, which ends its workers.
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603  # our own words
+
+    workers: Workers
+    if scheduler is not None:
+        workers = DaskCluster(registry, run_id, scheduler, do_unit)
+    else:
+        workers = LocalProcesses(registry, run_id, count or min(os.cpu_count() or 1, WORKERS_MAX), start)
 
     def show_progress(run: FleetRun) -> None:
         ended, failed = run.done + run.failed + run.set_aside, run.failed + run.set_aside
@@ -311,14 +302,12 @@ def _do_run(registry: LocalRegistry, run_id: int, make_workers: WorkerFactory, *
 
     stop = threading.Event()
     with ended_by_signals(stop), status_line("fleet") as show:
-        result = drive(registry, run_id, make_workers(run_id), stop, show_progress, say)
+        result = drive(registry, run_id, workers, stop, show_progress, say)
     if stop.is_set() and not result.is_over:
         raise KeyboardInterrupt
-    if prints_json():
-        print_json(result)
-    elif not is_quiet():
+    if not printed_for_programs(result):
         _print_run(result)
-    elif result.failures:
+    elif result.failures and not prints_json():
         _print_failures(result)
     return int(bool(result.failed or result.set_aside))
 
@@ -327,7 +316,7 @@ def _print_run(run: FleetRun) -> None:
     states = [("done", run.done), ("failed", run.failed), ("set aside", run.set_aside)]
     states += [("running", run.running), ("queued", run.queued)]
     counts = ", ".join(f"{count:,} {state}" for state, count in states if count)
-    print_sentence(f"run {run.id} of {plain(run.name)}: {counts or 'no units'}")
+    print_sentence(f"run {run.id} of {run.name}: {counts or 'no units'}")
     facts = [("begun", f"{run.created_at:%Y-%m-%d %H:%M} UTC")]
     if run.done_bytes:
         facts.append(("files", f"{size_text(run.done_bytes)} of {size_text(run.size_bytes)}"))
@@ -338,7 +327,7 @@ def _print_run(run: FleetRun) -> None:
     if run.workers:
         facts.append(("workers", f"{len(run.workers) + run.workers_left_out:,}"))
     if run.dashboard:
-        facts.append(("Dask", plain(run.dashboard)))
+        facts.append(("Dask", run.dashboard))
     print_facts(facts)
     if run.failures:
         click.echo()

@@ -19,40 +19,39 @@ from organs.registry.errors import BadHubToken, BadName, BadQuery, BadSource, Ba
 
 PROJECT = "organ-registry"
 
-_HINTS: tuple[tuple[type[OrganError], str], ...] = (
-    (errors.CorruptBlob, "try: organ verify --read-data --repair, then ingest a file that has the organ"),
-    (errors.MissingBlob, "try: organ verify --repair, then ingest a file that has the organ"),
-    (errors.DiskFull, "free some space, or choose another place"),
-    (errors.StoreUnwritable, "check the owner and the permissions, or choose another place"),
-    (BadQuery, "organ search --help and organ models --help list the fields"),
-    (
-        errors.Incomplete,
-        "organ ingest adds the missing shards; organ admin remove MODEL --reason TEXT -y removes the model",
+_HINTS: dict[type[OrganError], str] = {
+    errors.CorruptBlob: "try: organ verify --read-data --repair, then ingest a file that has the organ",
+    errors.MissingBlob: "try: organ verify --repair, then ingest a file that has the organ",
+    errors.DiskFull: "free some space, or choose another place",
+    errors.StoreUnwritable: "check the owner and the permissions, or choose another place",
+    BadQuery: "organ search --help and organ models --help list the fields",
+    errors.Incomplete: (
+        "organ ingest adds the missing shards; organ admin remove MODEL --reason TEXT -y removes the model"
     ),
-    (
-        errors.NothingRegistered,
-        "nothing is registered yet; try: organ ingest FILE.gguf, or organ push FILE.gguf to a remote registry",
+    errors.NothingRegistered: (
+        "nothing is registered yet; try: organ ingest FILE.gguf, or organ push FILE.gguf to a remote registry"
     ),
-    (errors.NoSuchJob, "try: organ jobs"),
-    (errors.NoSuchRun, "try: organ fleet run PLAN"),
-    (errors.NoSuchContributor, "try: organ contributor list"),
-    (errors.NoSuchToken, "try: organ token list"),
-    (errors.NoSuchSubmission, "try: organ admin submissions"),
-    (errors.NotComposedHere, "try: organ validate FILE.gguf --base MODEL"),
-    (errors.NoSuchFile, ""),
-    (BadHubToken, "try: hf auth login, or set HF_TOKEN"),
-    (errors.NotFound, "try: organ models"),
-    (errors.NoRegistry, "check that the address is that of an organ registry"),
-    (errors.BadReply, ""),  # its message says what is wrong
-    (errors.Unreachable, "check the address, and that the server runs; try again later"),
-    (errors.BadValue, ""),  # its message says what to do
-    (errors.CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
-)
+    errors.NoSuchJob: "try: organ jobs",
+    errors.NoSuchRun: "try: organ fleet run PLAN",
+    errors.NoSuchContributor: "try: organ contributor list",
+    errors.NoSuchToken: "try: organ token list",
+    errors.NoSuchSubmission: "try: organ admin submissions",
+    errors.NotComposedHere: "try: organ validate FILE.gguf --base MODEL",
+    errors.NoSuchFile: "",
+    BadHubToken: "try: hf auth login, or set HF_TOKEN",
+    errors.NotFound: "try: organ models",
+    errors.NoRegistry: "check that the address is that of an organ registry",
+    errors.BadReply: "",  # its message says what is wrong
+    errors.Unreachable: "check the address, and that the server runs; try again later",
+    errors.BadValue: "",  # its message says what to do
+    errors.CatalogError: "check ORGAN_DATABASE_URL, or choose another folder with --home",
+}
+"""What the user can do about each class of errors; that of the nearest class counts."""
 
 
 def print_error(error: Exception) -> None:
     """Print an error on stderr, and what the user can do about it."""
-    print_failure(str(error))
+    print_failure(error)
     if hint := hint_for(error):
         print_remark(hint, " " * len(FAILURE))
 
@@ -70,7 +69,7 @@ def hint_for(error: Exception) -> str | None:
         return hint
     if isinstance(error, BadQuery) and error.term == "after":
         return "leave out --after to begin with the first page"
-    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+    return next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), None)
 
 
 def _path_hint(words: Sequence[str]) -> str | None:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,8 @@ from organs.cli import fast_imports
 from organs.cli.console import (
     INDENT,
     SHORTENED_MIN,
+    is_attended,
+    is_confirmed,
     is_for_people,
     is_quiet,
     organ_command,
@@ -36,6 +38,7 @@ from organs.cli.console import (
 from organs.cli.hints import exit_status
 from organs.cli.inputs import (
     TOOL_NAMES,
+    chosen_tools,
     download_line,
     hub_of_environment,
     print_notes,
@@ -43,6 +46,7 @@ from organs.cli.inputs import (
     tool_options,
     with_bases,
 )
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import BadSource, ConversionFailed, NameTaken, OrganError
@@ -64,19 +68,14 @@ CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
 )
 @tool_options("Ingest the models of")
 @click.option("--base", metavar="MODEL", help="The base of a PEFT folder: a model, a GGUF file or a folder.")
-@click.option("--convert", is_flag=True, help="Convert a model in safetensors files first, with convert_hf_to_gguf.py.")
-@click.option("--new-version", is_flag=True, help="If the name is taken, register the file as its next version.")
-@click.option(
-    "--delete-after", is_flag=True, help="Remove each GGUF file when its stored bytes were read back and are the same."
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Print what would be ingested, and whether a name is taken; store nothing."
-)
+@flag("--convert", "Convert a model in safetensors files first, with convert_hf_to_gguf.py.")
+@flag("--new-version", "If the name is taken, register the file as its next version.")
+@flag("--delete-after", "Remove each GGUF file when its stored bytes were read back and are the same.")
+@flag("--dry-run", "Print what would be ingested, and whether a name is taken; store nothing.")
 @output_options(json="Print one line of JSON for each model.", quiet="Print only the names of the models.")
 def ingest(
     paths: tuple[str, ...],
     name: str | None,
-    tools: tuple[str, ...],
     base: str | None,
     convert: bool,
     new_version: bool,
@@ -118,13 +117,14 @@ def ingest(
         from organs.ingest.urls import is_url
 
     with ExitStack() as opened:
+        tools = chosen_tools()
         if tools and delete_after:
             raise click.UsageError("--delete-after would remove files that the other tools still need")
         has_problems = False
         if convert:
             if len(paths) != 1 or dry_run:
                 raise click.UsageError("--convert is for one FOLDER, and not with --dry-run")
-            sources = [opened.enter_context(_converted(paths[0]))]
+            sources = [_converted(opened, paths[0])]
         else:
             hub = opened.enter_context(hub_of_environment()) if any(map(is_url, paths)) else None
             sources, has_problems = _find_sources(paths, tools, hub, base)
@@ -162,13 +162,13 @@ def _ingested(
     local = [source for source in sources if not source.remote]
     decide = always if new_version else never
     with local_registry() as registry:
-        with progress_bar("ingest", sum(map(source_size_bytes, local)), quiet=None if local else True) as advance:
+        with progress_bar("ingest", sum(map(source_size_bytes, local))) as advance:
 
             def ask(taken: NameTaken) -> bool:
                 """Ask at the terminal whether to register the file as the next version of a taken name."""
                 question = f"The name {taken.name} is taken by another file, {taken.taken_by}. Register this file as"
                 with advance.hidden():
-                    return click.confirm(plain(f"{question} version {taken.version}?"), default=False, err=True)
+                    return is_confirmed(f"{question} version {taken.version}?")
 
             asks = any(_asks_about(source, new_version) for source in local)
             yield from ingest_all(registry, local, name, advance, ask if asks else decide, delete_after=delete_after)
@@ -193,8 +193,7 @@ def _print_total(reports: Sequence[IngestReport]) -> None:
     print_sentence(f"{'; '.join(parts)}. See: {organ_command('models')}")
 
 
-@contextmanager
-def _converted(folder: str) -> Iterator[ModelSource]:
+def _converted(opened: ExitStack, folder: str) -> ModelSource:
     """Convert the model in safetensors files with the program of the user; return it as a GGUF file."""
     from organs.ingest.sources import PROGRAM, converted
 
@@ -203,16 +202,14 @@ def _converted(folder: str) -> Iterator[ModelSource]:
         raise ConversionFailed(f"no {PROGRAM} in PATH: install llama.cpp, or set {CONVERTER_VARIABLE} to its path")
     with local_registry() as registry:
         spool = registry.settings.spool
-    with ExitStack() as opened:
-        with status_line("convert") as say:
-            say(f"{folder}: {program} is running")
-            python = shutil.which("python3") or sys.executable
-            source = opened.enter_context(converted(Path(folder), program, python, spool))
-        yield source
+    with status_line("convert") as say:
+        say(f"{folder}: {program} is running")
+        python = shutil.which("python3") or sys.executable
+        return opened.enter_context(converted(Path(folder), program, python, spool))
 
 
 def _find_sources(
-    paths: tuple[str, ...], tools: tuple[str, ...], hub: Hub | None, base: str | None
+    paths: tuple[str, ...], tools: Sequence[str], hub: Hub | None, base: str | None
 ) -> tuple[list[ModelSource], bool]:
     """Return the models in `paths` and of `tools`, and whether some models of the tools cannot be read.
 
@@ -244,8 +241,7 @@ def _find_sources(
 
 def _asks_about(source: ModelSource, new_version: bool) -> bool:
     """Return whether a person is asked if the name of `source` is taken."""
-    is_silent = new_version or not is_for_people() or bool(source.remote)
-    return not is_silent and sys.stdin.isatty() and sys.stderr.isatty()
+    return is_attended() and is_for_people() and not new_version and not source.remote
 
 
 def _preview(sources: list[ModelSource], name: ModelName | None, new_version: bool) -> int:
@@ -306,8 +302,8 @@ def _print_ingested(outcome: IngestOutcome) -> None:
         print_json_line(
             {
                 "file": outcome.source.locations[0],
-                "model": None if report is None else report.model,
-                "organs": None if report is None else report.organs,
+                "model": None,
+                "organs": None,
                 "new": None if report is None else report.new_blobs,
                 "error": reason,
                 "removed": [str(path) for path in outcome.removed],
@@ -330,7 +326,7 @@ def _print_ingested(outcome: IngestOutcome) -> None:
         marked += [("note", note) for note in report.notes]
     marked += [("removed", path) for path in outcome.removed if not is_quiet()]
     for mark, text in marked:
-        print_remark(str(text), f"  {mark}: ")
+        print_remark(text, f"  {mark}: ")
     for sentence in outcome.kept:
         print_failure(sentence)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import F, is_for_people, plain, print_remark, status_line
+from organs.cli.console import F, is_chosen, is_for_people, kept_flag, plain, print_remark, status_line
 from organs.cli.outputs import SUFFIX
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import BadName
@@ -34,28 +34,23 @@ TOOL_NAMES = {
     "gpt4all": "GPT4All",
 }
 """The tools by their options, in the order of the help."""
-ALL_TOOLS = "all-tools"
 
 
 def tool_options(verb: str) -> Callable[[F], F]:
-    """Add an option for each tool, and one for all of them. The command gets the chosen tools as `tools`."""
-
-    def collect(context: click.Context, option: click.Parameter, is_chosen: bool) -> None:
-        chosen: tuple[str, ...] = context.params.get("tools", ())
-        tool = str(option.name).replace("_", "-")
-        added = tuple(TOOL_NAMES) if tool == ALL_TOOLS else (tool,)
-        context.params["tools"] = tuple(dict.fromkeys([*chosen, *added])) if is_chosen else chosen
+    """Add an option for each tool, and one for all of them."""
 
     def decorate(command: F) -> F:
-        options = {**TOOL_NAMES, ALL_TOOLS: "all these tools"}
+        options = {**TOOL_NAMES, "all-tools": "all these tools"}
         for tool, name in reversed(options.items()):
-            option = click.option(
-                f"--{tool}", is_flag=True, expose_value=False, callback=collect, help=f"{verb} {name}."
-            )
-            command = option(command)
+            command = kept_flag(f"--{tool}", help=f"{verb} {name}.")(command)
         return command
 
     return decorate
+
+
+def chosen_tools() -> list[str]:
+    """Return the tools of which options were given."""
+    return [tool for tool in TOOL_NAMES if is_chosen(tool.replace("-", "_")) or is_chosen("all_tools")]
 
 
 def print_problems(findings: Sequence[Findings], more: Sequence[str] = ()) -> None:
@@ -155,4 +150,4 @@ def download_line(
         yield advance
     is_shown = is_for_people() if quiet is None else not quiet
     if is_shown and client.received_bytes > received_bytes:
-        print_remark(f"{plain(source.label)}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s")
+        print_remark(f"{source.label}: downloaded {downloaded()}, {time.monotonic() - begin:.0f} s")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import is_quiet, output_options, plain, print_json, print_page, print_remark
-from organs.cli.options import ID_MAX, after_option, limit_option
+from organs.cli.console import is_quiet, output_options, print_json, print_page, print_remark
+from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry, selected_registry
 from organs.cli.tables import print_table
@@ -26,7 +26,7 @@ jobs_log = logging.getLogger("organs.jobs")
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Exit when the queue is empty. [default: wait for more jobs]")
+@flag("--once", "Exit when the queue is empty. [default: wait for more jobs]")
 @output_options(quiet="Print errors only.")
 @click.option("--with-parent", type=click.IntRange(1), hidden=True, help="End when the process with this id ends.")
 def work(once: bool, with_parent: int | None) -> None:
@@ -54,28 +54,23 @@ def work(once: bool, with_parent: int | None) -> None:
         def report(event: JobEvent) -> None:
             done.add(event.id)
             if writes_json:
-                _log_job(event)
+                fields: dict[str, object] = {"job": event.id, "kind": event.kind, "state": event.state}
+                if event.state != "running":
+                    fields["seconds"] = round(event.seconds, 3)
+                if event.sentence:
+                    fields["reason"] = event.sentence
+                level = logging.WARNING if event.state == "failed" else logging.INFO
+                jobs_log.log(level, "job %d %s: %s", event.id, event.kind, event.state, extra={FIELDS: fields})
             elif not is_silent:
                 seconds = f" after {event.seconds:.1f} s" if event.state != "running" else ""
-                because = f": {plain(event.sentence)}" if event.sentence else ""
-                print_remark(f"job {event.id} {plain(event.kind)}: {event.state}{seconds}{because}")
+                because = f": {event.sentence}" if event.sentence else ""
+                print_remark(f"job {event.id} {event.kind}: {event.state}{seconds}{because}")
 
         all_left = Runner(registry, stop, on_event=report).run(once=once)
     if once and not done and not is_silent and not writes_json:
         print_remark("The queue is empty.")
     if not all_left:
         os._exit(EXIT_ABANDONED)  # a thread still runs a job that is back in the queue
-
-
-def _log_job(event: JobEvent) -> None:
-    """Write a change of a job to the log. A failed job is a warning."""
-    fields: dict[str, object] = {"job": event.id, "kind": event.kind, "state": event.state}
-    if event.state != "running":
-        fields["seconds"] = round(event.seconds, 3)
-    if event.sentence:
-        fields["reason"] = event.sentence
-    level = logging.WARNING if event.state == "failed" else logging.INFO
-    jobs_log.log(level, "job %d %s: %s", event.id, event.kind, event.state, extra={FIELDS: fields})
 
 
 @click.command()
@@ -106,7 +101,7 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None) ->
 
     with selected_registry() as registry:
         if cancel is not None:
-            print_remark(f"job {cancel} is {plain(registry.cancel_job(cancel).state)}")
+            print_remark(f"job {cancel} is {registry.cancel_job(cancel).state}")
             return
         if show is not None:
             print_json(registry.job(show))

@@ -81,6 +81,7 @@ MODULES = {
     "work": "jobs",
     "migrate-store": "backup",
     **dict.fromkeys(("login", "token", "contributor"), "accounts"),
+    **dict.fromkeys(("verify", "repack", "sweep"), "upkeep"),
 }
 """The modules of commands that are not in a module of their own name."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, fields, replace
@@ -16,6 +15,8 @@ from msgspec import to_builtins
 
 from organs.cli.console import (
     first_of,
+    is_attended,
+    is_confirmed,
     is_quiet,
     output_options,
     plain,
@@ -30,7 +31,7 @@ from organs.cli.console import (
 )
 from organs.cli.hints import exit_status, print_error
 from organs.cli.inputs import download_line, hub_of_environment, may_be_registered
-from organs.cli.options import OriginalSpellings
+from organs.cli.options import flag, original_spelling
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
@@ -79,9 +80,10 @@ SHOWN_SHARDS = 10
 """The most numbers of missing shards in a message."""
 
 
-@click.command(cls=OriginalSpellings, spellings={"--model": "paths", "--dir": "paths"})
+@click.command()
+@original_spelling("paths", "--model", "--dir")
 @click.argument("paths", nargs=-1, metavar="[FILE]...")
-@click.option("--missing", is_flag=True, help="Measure the organs in the registry that lack a measure; give no FILE.")
+@flag("--missing", "Measure the organs in the registry that lack a measure; give no FILE.")
 @click.option(
     "--table",
     "tables",
@@ -89,7 +91,7 @@ SHOWN_SHARDS = 10
     type=click.Choice(MEASURED_TABLES),
     help="Print this table. Repeatable. [default: types; also components, if there are experts or latent attention]",
 )
-@click.option("--tensors", is_flag=True, help="Print one row for each tensor instead of these tables.")
+@flag("--tensors", "Print one row for each tensor instead of these tables.")
 @click.option(
     "--tensor",
     "patterns",
@@ -100,17 +102,16 @@ SHOWN_SHARDS = 10
 @click.option(
     "--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type. Repeatable."
 )
-@click.option("--experts", is_flag=True, help="Also measure each expert of each stack of experts, as a matrix.")
-@click.option("-y", "--yes", is_flag=True, help="Download without a question what --experts needs.")
-@click.option(
+@flag("--experts", "Also measure each expert of each stack of experts, as a matrix.")
+@flag("-y", "--yes", "Download without a question what --experts needs.")
+@flag(
     "--delete-after",
-    is_flag=True,
-    help="Delete each shard on this machine when all its measurements are durable in the user's cache folder.",
+    "Delete each shard on this machine when all its measurements are durable in the user's cache folder.",
 )
-@click.option("--merge", is_flag=True, help="FILE is the output of --json: print one report of all these reports.")
-@click.option("--dry-run", is_flag=True, help="Print how many bytes would be read; read only the headers.")
+@flag("--merge", "FILE is the output of --json: print one report of all these reports.")
+@flag("--dry-run", "Print how many bytes would be read; read only the headers.")
 @output_options(json="Print one line of JSON for each model, with every measure.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV: one row for each tensor, with every measure.")
+@flag("--csv", "as_csv", "Print CSV: one row for each tensor, with every measure.")
 @output_options(quiet="Print only the mean θ and the file.")
 def measure(
     paths: tuple[str, ...],
@@ -246,9 +247,9 @@ def _accepts_cost(source: ModelSource, options: MeasureOptions, yes: bool) -> bo
     print_remark(_plan_text(source, plan))
     if yes or (plan.read_bytes <= ASK_FROM_BYTES and plan.reads <= ASK_FROM_REQUESTS):
         return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not is_attended():
         raise click.UsageError("add -y to download this")
-    return click.confirm("Download this?", default=False, err=True)
+    return is_confirmed("Download this?")
 
 
 def _print_journal(source: ModelSource, outcome: MeasureOutcome, delete_after: bool) -> None:
@@ -296,7 +297,7 @@ def _print_plans(sources: list[ModelSource], options: MeasureOptions) -> int:
             plan = plan_reads(source, options)
         except OrganError as error:
             failures.append(error)
-            print_failure(str(error))
+            print_failure(error)
             continue
         if prints_json():
             print_json_line({"file": source.locations[0], "files": list(source.locations)} | asdict(plan))

@@ -15,7 +15,7 @@ from organs.cli.console import (
     print_remark,
     status_line,
 )
-from organs.cli.options import QueryCommand, after_option, limit_option
+from organs.cli.options import QueryCommand, after_option, flag, limit_option
 from organs.cli.registries import registry_address, selected_registry
 from organs.cli.search import CHANGE, first_cell, first_columns, print_legends
 from organs.cli.tables import print_table
@@ -34,7 +34,7 @@ from organs.registry.search.language import MODELS, Query, parse_query
     epilog="Any other word is searched in names, titles, tags and descriptions.",
 )
 @click.argument("query", nargs=-1)
-@click.option("--rank", is_flag=True, help="List only complete models, the highest mean θ first.")
+@flag("--rank", "List only complete models, the highest mean θ first.")
 @limit_option("Models on a page.", 50)
 @after_option
 @output_options(json="Print the list as JSON.", quiet="Print names only.")

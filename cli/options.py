@@ -12,11 +12,39 @@ from typing import Any
 import click
 
 from organs.cli.console import F, print_remark
+from organs.registry.amounts import parse_size
 from organs.registry.catalog.cursor import PAGE_MAX
+from organs.registry.errors import BadInput
 from organs.registry.search.language import ALIASES, MODELS, ORGANS
 
 ID_MAX = 2**63 - 1
 """The largest id of a row."""
+
+
+def flag(*names_and_help: str) -> Callable[[F], F]:
+    """Return an option without a value: `flag("-y", "--yes", "Accept every warning.")`."""
+    *names, help_text = names_and_help
+    return click.option(*names, is_flag=True, help=help_text)
+
+
+def size_bytes(text: str) -> int:
+    """Return the bytes of a size such as 2G or 500M, as the type of an option; 0 for an empty text."""
+    try:
+        return parse_size(text) if text else 0
+    except BadInput as error:
+        raise click.BadParameter(str(error)) from error
+
+
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd]?)", re.ASCII)
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a time such as 90s, 5m, 2h or 3d, or of a number of seconds, as the type of an option."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(f"{text}: give a time such as 90s, 5m or 2h")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
 def limit_option(rows: str, default: int, most: int = PAGE_MAX) -> Callable[[F], F]:
@@ -42,21 +70,10 @@ on_option = click.option(
 quick_look_option = click.option(
     "--quick-look",
     metavar="TIME",
+    type=seconds,
     help="How long to measure the chimera in llama.cpp after it is made, such as 30s or 2m; 0 for not at all. With -q, "
     "it is not measured. [default: 30s, if llama.cpp is installed]",
 )
-
-DURATION = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,3})?)(?P<unit>[smh]?)", re.ASCII)
-UNIT_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def parse_seconds(text: str, option: str) -> float:
-    """Return the seconds of a time such as 90s, 5m or 2h, or of a number of seconds."""
-    match = DURATION.fullmatch(text)
-    if match is None:
-        raise click.UsageError(f"{option} {text}: give a time such as 30s or 2m")
-    return float(match["number"]) * UNIT_SECONDS[match["unit"]]
-
 
 _MINUS_TERM = re.compile(r"-[^\W\d_]\w.*|-[^\W\d_][:<>=].*|-\d.*", re.DOTALL)
 """An excluded term: more than one letter, which would be an option, or a digit, which options do not have: `-7b`."""
@@ -120,61 +137,44 @@ def _redirected() -> str | None:
     return None
 
 
-class OriginalSpellings(click.Command):
-    """A command that also takes its arguments as the options of the original tools, such as `--dir DIR`.
+def original_spelling(replaces: str, *spellings: str) -> Callable[[F], F]:
+    """Return hidden options of the original tools that stand for the parameter `replaces`, such as `--dir DIR`.
 
-    `spellings` has the name of the parameter that each option replaces. The options are not in the help;
     docs/original-tools.md lists them. They stand for all arguments of the command: a mix with arguments is refused.
     """
+    name = f"original_{replaces}"
+    return click.option(*spellings, name, cls=_Spelling, replaces=replaces, multiple=True, hidden=True, is_eager=True)
 
-    def __init__(self, *args: Any, spellings: Mapping[str, str], **attributes: Any) -> None:
-        super().__init__(*args, **attributes)
-        self._parameters = tuple(self.params)
-        self._spellings = dict(spellings)
-        self._names = {spelling: f"original_{spelling.strip('-')}" for spelling in spellings}
-        self.params += [
-            click.Option([spelling, name], multiple=True, hidden=True, expose_value=False)
-            for spelling, name in self._names.items()
-        ]
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        parsed, _, _ = self.make_parser(ctx).parse_args([*args])
-        values: dict[str, list[str]] = {}
-        for spelling, name in self._spellings.items():
-            values.setdefault(name, []).extend(parsed.get(self._names[spelling]) or ())
-        if any(values.values()):
-            args = self._with_arguments(ctx, args, parsed, values)
-        return super().parse_args(ctx, args)
+class _Spelling(click.Option):
+    """An option that is read before the parameter that it stands for, and gives it its value."""
 
-    def _with_arguments(
-        self, ctx: click.Context, args: list[str], parsed: Mapping[str, Any], values: Mapping[str, list[str]]
-    ) -> list[str]:
-        """Return `args` with what the spellings in them stand for."""
-        labels = {
-            param.name or "": param.human_readable_name.strip("[].")
-            if isinstance(param, click.Argument)
-            else param.opts[0]
-            for param in self._parameters
-        }
-        replaced = ", ".join(f"{spelling} stands for {labels[name]}" for spelling, name in self._spellings.items())
-        arguments_of = {param.name or "" for param in self._parameters if isinstance(param, click.Argument)}
-        replaces_arguments = any(values.get(name) for name in arguments_of)
-        options, arguments = [], []
-        for param in self._parameters:
-            name = param.name or ""
-            label, inputs, own = labels[name], list(dict.fromkeys(values.get(name, ()))), parsed.get(name)
-            is_twice = replaces_arguments if name in arguments_of else bool(inputs)
-            if isinstance(own, str | tuple) and own and is_twice:
-                raise click.UsageError(f"{label} is given twice: {replaced}", ctx)
-            if param.nargs == 1 and len(inputs) > 1:
-                raise click.UsageError(f"give one {label}, not {len(inputs)}: {replaced}", ctx)
-            if replaces_arguments and name in arguments_of and param.required and not inputs:
-                raise click.UsageError(f"{label} is missing: {replaced}", ctx)
-            if name in arguments_of:
-                arguments += inputs
-            elif inputs:
-                options += [param.opts[-1], *inputs]
-        if not replaces_arguments:
-            return [*options, *args]
-        end = args.index("--") if "--" in args else len(args)
-        return [*args[:end], *options, "--", *arguments]
+    def __init__(self, *args: Any, replaces: str, **attributes: Any) -> None:
+        super().__init__(*args, expose_value=False, **attributes)
+        self.replaces = replaces
+
+    def parameter(self, ctx: click.Context) -> tuple[click.Parameter, str]:
+        """Return the parameter that it stands for, and its label in messages."""
+        found = next(param for param in ctx.command.params if param.name == self.replaces)
+        return found, found.human_readable_name.strip("[].") if isinstance(found, click.Argument) else found.opts[0]
+
+    def handle_parse_result(self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]) -> Any:
+        assert isinstance(opts, dict), "the values of this parse"
+        spellings = [param for param in ctx.command.params if isinstance(param, _Spelling)]
+        replaced = [spelling.parameter(ctx)[0] for spelling in spellings if opts.get(spelling.name)]
+        parameter, label = self.parameter(ctx)
+        replaces_arguments = any(isinstance(param, click.Argument) for param in replaced)
+        if parameter in replaced or (replaces_arguments and isinstance(parameter, click.Argument)):
+            own, texts = opts.get(self.replaces), list(dict.fromkeys(opts.get(self.name) or ()))
+            fault = None
+            if isinstance(own, str | tuple) and own:
+                fault = f"{label} is given twice"
+            elif parameter.nargs == 1 and len(texts) > 1:
+                fault = f"give one {label}, not {len(texts)}"
+            elif parameter.required and not texts:
+                fault = f"{label} is missing"
+            if fault is not None:
+                words = [f"{word} stands for {one.parameter(ctx)[1]}" for one in spellings for word in one.opts]
+                raise click.UsageError(f"{fault}: {', '.join(words)}", ctx)
+            opts[self.replaces] = texts[0] if parameter.nargs == 1 else tuple(texts)
+        return super().handle_parse_result(ctx, opts, args)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import wraps
 from hashlib import file_digest
@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from organs.cli.console import is_quiet, print_remark, progress_bar
-from organs.registry.amounts import parse_size
+from organs.cli.console import F, is_chosen, is_quiet, kept_flag, print_remark, progress_bar
 from organs.registry.digest import Digest
-from organs.registry.errors import BadInput, BadSource
+from organs.registry.errors import BadSource
 
 if TYPE_CHECKING:
     from organs.registry.output_files import NamedFile, OutputFiles, SourceModel
 
 SUFFIX = ".gguf"
 
-Targets = Callable[[Path, Sequence[str], bool], list[Path]]
-"""Returns where files of these names are written below the output; the flag allows replacing."""
+
+def force_option(help_text: str) -> Callable[[F], F]:
+    """Return the option --force, which allows to replace what is in the way of files."""
+    return kept_flag("--force", help=help_text)
 
 
 def output_option(metavar: str, help_text: str, *, required: bool = False) -> Callable[[Callable[..., Any]], Any]:
@@ -77,20 +78,21 @@ def write_files(
     files: OutputFiles,
     output: Path,
     *,
-    force: bool = False,
     dry_run: bool = False,
     quiet: bool | None = None,
-    targets_of: Targets | None = None,
+    targets: Sequence[Path] | None = None,
 ) -> list[WrittenPath]:
     """Write the files of a registry to `output`, a file or a folder.
 
     Of several files, one that is already complete at its place stays as it is. Raises BadSource if something is in the
-    way. `quiet` hides the progress, by default that of commands that print for programs.
+    way. `targets` are the places of the files, if not those of GGUF files. `quiet` hides the progress, by default
+    that of commands that print for programs.
     """
-    targets = (targets_of or gguf_targets)(output, [file.name for file in files.files], True)
+    targets = targets or gguf_targets(output, [file.name for file in files.files], checks=False)
     complete = [len(targets) > 1 and _is_complete(*pair) for pair in zip(targets, files.files, strict=True)]
     for target, is_complete in zip(targets, complete, strict=True):
-        check_free(target, force=force or is_complete)
+        if not is_complete:
+            check_free(target)
     digests: Sequence[Digest | None] = [file.sha256 for file in files.files]
     if not dry_run:
         with folder_of(targets), progress_bar("write", files.work_bytes, quiet=quiet) as advance:
@@ -125,23 +127,13 @@ def print_beside_file(model: SourceModel | None) -> None:
         print_remark(finding.sentence, f"{finding.severity.value}: ")
 
 
-def shard_size(text: str | None) -> int | None:
-    """Return the size in bytes of the option --shards; None if it is missing or empty."""
-    if not text:
-        return None
-    try:
-        return parse_size(text)
-    except BadInput as error:
-        raise click.UsageError(str(error)) from error
-
-
 def stem_of(output: Path) -> str | None:
     """Return the beginning of the names of new files if `output` is a file; None for a folder."""
     return output.name.removesuffix(SUFFIX) if output.name.endswith(SUFFIX) else None
 
 
-def gguf_targets(output: Path, names: Sequence[str], force: bool) -> list[Path]:
-    """Return where each of the GGUF files `names` is written. Raises BadSource if something is in the way.
+def gguf_targets(output: Path, names: Sequence[str], *, checks: bool = True) -> list[Path]:
+    """Return where each of the GGUF files `names` is written. With `checks`, raises BadSource if one is in the way.
 
     `output` names a file if it ends in .gguf, or for one file in a suffix of letters.
     """
@@ -160,7 +152,8 @@ def gguf_targets(output: Path, names: Sequence[str], force: bool) -> list[Path]:
             target = output.with_name(output.name.removesuffix(SUFFIX) + suffix)
         targets.append(target)
         folder = target.parent
-        check_free(target, force=force)
+        if checks:
+            check_free(target)
         can_be_made = len(names) > 1 and folder == output and folder.parent.is_dir() and not os.path.lexists(folder)
         if not folder.is_dir() and not can_be_made:
             raise BadSource(
@@ -170,17 +163,17 @@ def gguf_targets(output: Path, names: Sequence[str], force: bool) -> list[Path]:
     return targets
 
 
-def check_free(target: Path, *, force: bool) -> None:
+def check_free(target: Path) -> None:
     """Raise BadSource if something is in the way of the file `target`."""
     if target.is_dir():
         raise BadSource(f"{target}: this is a folder")
-    if target.exists() and not force:
+    if target.exists() and not is_chosen("force"):
         raise BadSource(f"{target}: already exists; --force replaces it")
 
 
-def check_folder_free(target: Path, *, force: bool) -> None:
+def check_folder_free(target: Path) -> None:
     """Raise BadSource if something is in the way of the organ directory `target`; an empty folder is not."""
-    if os.path.lexists(target) and not force and not (target.is_dir() and not any(target.iterdir())):
+    if os.path.lexists(target) and not is_chosen("force") and not (target.is_dir() and not any(target.iterdir())):
         raise BadSource(f"{target}: already exists; --force replaces an organ directory")
 
 
@@ -188,7 +181,7 @@ def folder_of(targets: Sequence[Path]) -> AbstractContextManager[object]:
     """Create the folder of `targets` while they are written, where `gguf_targets` allowed it to be missing."""
     from organs.registry.store.files import folder_for_placing
 
-    return folder_for_placing(targets[0].parent) if targets else nullcontext()
+    return folder_for_placing(targets[0].parent)
 
 
 def check_fits(target: Path, size_bytes: int) -> None:

@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.console import (
-    is_quiet,
+    is_for_people,
     output_options,
-    print_json,
-    print_path,
     print_remark,
     print_sentence,
-    prints_json,
+    printed_for_programs,
     progress_bar,
 )
 from organs.cli.inputs import hub_of_environment
+from organs.cli.options import flag, size_bytes
 from organs.cli.outputs import (
     SUFFIX,
     WrittenPath,
     check_free,
     folder_of,
+    force_option,
     gguf_targets,
     output_option,
     print_beside_file,
-    shard_size,
     stem_of,
     write_files,
     write_text,
@@ -42,9 +41,8 @@ from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
     from organs.registry.client.ranges import RangeClient
-    from organs.registry.compose.recipe import Recipe
     from organs.registry.interface import Registry
-    from organs.registry.output_files import OutputFiles, SourceModel
+    from organs.registry.output_files import OutputFiles
 
 HUB_SCHEME = "hf://"
 _PAGE_ADDRESS = re.compile(r"(?P<origin>https?://[^/@\s]{1,300})/models/(?P<model>[^\s?#]{1,300})")
@@ -55,21 +53,23 @@ _PAGE_ADDRESS = re.compile(r"(?P<origin>https?://[^/@\s]{1,300})/models/(?P<mode
 @click.argument("name", metavar="MODEL|DIGEST|hf://NS/NAME")
 @output_option("OUT", "The file or folder to write. [default: the current folder]")
 @click.option(
-    "--shards", metavar="SIZE", help="Write a model as shards with at most SIZE (2G, 500M) of tensors in each."
+    "--shards",
+    metavar="SIZE",
+    type=size_bytes,
+    help="Write a model as shards with at most SIZE (2G, 500M) of tensors in each.",
 )
-@click.option("--partial", is_flag=True, help="Download the original file of a partial model, without its base.")
+@flag("--partial", "Download the original file of a partial model, without its base.")
 @click.option("--accept", multiple=True, metavar="CODE", help="Accept the warning CODE of a partial model. Repeatable.")
-@click.option("--ingest", "ingests", is_flag=True, help="Also register the model in your local registry.")
-@click.option("--force", is_flag=True, help="Replace existing files.")
+@flag("--ingest", "ingests", "Also register the model in your local registry.")
+@force_option("Replace existing files.")
 @output_options(json="Print the files as JSON.", quiet="Print the files' paths only.")
 def pull(
     name: str,
     output: Path | None,
-    shards: str | None,
+    shards: int | None,
     partial: bool,
     accept: tuple[str, ...],
     ingests: bool,
-    force: bool,
 ) -> None:
     """Download a model, a chimera or an organ from the remote registry in --registry, and check every byte.
 
@@ -98,100 +98,78 @@ def pull(
             raise click.UsageError(
                 "with hf://, the options are -o, --force, --json and -q; see also `organ ingest hf://`"
             )
-        _pull_from_hub(name, folder, force=force)
+        _pull_from_hub(name, folder)
         return
     if (address := _PAGE_ADDRESS.fullmatch(name)) is not None:
         raise click.UsageError(f"write: organ --registry {address['origin']} pull {address['model']}")
     with remote_registry() as registry:
-        files, recipe = _find(registry, name, folder, shards, partial=partial)
+        recipe, card, ingested = None, None, None
+        files = _find(registry, name, folder, shards)
         model = files.model
         if model is None and (ingests or shards):
             raise click.UsageError("--ingest and --shards are for a model, not for a single organ")
+        if model is not None and not (partial or shards or name.startswith("sha256:")):
+            recipe = registry.partial_recipe(model.name)
         if accept and recipe is None:
             raise click.UsageError("--accept is only for a partial model")
         if ingests and recipe is not None:
             raise click.UsageError("--ingest registers the original file of a partial model: give --partial too")
         print_beside_file(model)
-        card = None
         if recipe is not None:
-            written = [write_partial(registry, recipe, accept, folder, force=force)]
+            written = [write_partial(registry, recipe, accept, folder)]
         elif model is None:
-            written = write_files(files, folder, force=force, targets_of=_organ_targets)
+            target = folder / files.files[0].name if folder.is_dir() else folder
+            if not target.parent.is_dir():
+                raise BadSource(f"{target.parent}: no such folder")
+            written = write_files(files, folder, targets=[target])
         else:
-            card = _card_target(model, folder, force=force) if model.needs_card else None
-            written = write_files(files, folder, force=force)
+            card = _card_target(model.name, folder) if model.needs_card else None
+            written = write_files(files, folder)
             if card is not None:
                 write_text(card, registry.card(model.name))
-    ingested = None
     if ingests and model is not None:
-        ingested = _ingest(model.name, written[0].path)
-    if prints_json():
-        about = {"model": model and model.name, "ingested": ingested, "card": None if card is None else str(card)}
-        print_json({"items": [file.values for file in written], "next": None, **about})
-        return
-    _print_files(written, "")
-    if card is not None and not is_quiet():
+        from organs.ingest.add import add_model
+        from organs.registry.local import LocalRegistry
+
+        local_name = replace(parse_model_name(model.name), version=None)
+        with LocalRegistry.open() as local:
+            ingested = add_model(local, written[0].path, name=str(local_name), new_version=True).model
+    _print_files(written, model=model and model.name, ingested=ingested, card=None if card is None else str(card))
+    if card is not None and is_for_people():
         print_sentence(f"{card}: the model's card, with facts that its file does not contain")
-    if ingested is not None and not is_quiet():
+    if ingested is not None and is_for_people():
         print_remark(f"{ingested} is registered in your local registry")
 
 
-def _find(
-    registry: Registry, name: str, output: Path, shards: str | None, *, partial: bool
-) -> tuple[OutputFiles, Recipe | None]:
-    """Return the files of a model or an organ, and for a partial model the recipe that grafts it into its base.
-
-    A model comes before an organ, unlike in `organ show`.
-    """
+def _find(registry: Registry, name: str, output: Path, shards: int | None) -> OutputFiles:
+    """Return the files of a model or an organ. A model comes before an organ, unlike in `organ show`."""
     try:
-        files = registry.files(name, shard_bytes=shard_size(shards), stem=stem_of(output))
+        return registry.files(name, shard_bytes=shards or None, stem=stem_of(output))
     except (BadName, NotFound):
         if not looks_like_prefix(name):
             raise
-        return registry.organ_files(name), None
-    assert files.model is not None, "files of a registered model"
-    keeps_file = partial or shards or name.startswith("sha256:")
-    return files, None if keeps_file else registry.partial_recipe(files.model.name)
+        return registry.organ_files(name)
 
 
-def _print_files(written: Sequence[WrittenPath], without_digest: str) -> None:
-    """Print files with their digests, or with `without_digest`."""
-    for file in written:
-        if is_quiet():
-            print_path(file.path)
-        else:
-            checked = f"sha256:{file.sha256}" if file.sha256 else without_digest
-            print_sentence(f"{file.path}: {size_text(file.size_bytes)}, {checked}")
-
-
-def _card_target(model: SourceModel, output: Path, *, force: bool) -> Path:
+def _card_target(model: str, output: Path) -> Path:
     """Return where the card of a model is written, beside its file."""
-    single = output.name.endswith(SUFFIX) and not output.is_dir()
-    stem = output.name.removesuffix(SUFFIX) if single else parse_model_name(model.name).name
-    target = (output.parent if single else output) / f"{stem}.card.md"
-    check_free(target, force=force)
+    is_file = output.name.endswith(SUFFIX) and not output.is_dir()
+    stem = output.with_suffix("") if is_file else output / parse_model_name(model).name
+    target = stem.with_name(f"{stem.name}.card.md")
+    check_free(target)
     return target
 
 
-def _organ_targets(output: Path, names: Sequence[str], force: bool) -> list[Path]:
-    target = output / names[0] if output.is_dir() else output
-    check_free(target, force=force)
-    if not target.parent.is_dir():
-        raise BadSource(f"{target.parent}: no such folder")
-    return [target]
+def _print_files(written: Sequence[WrittenPath], **about: object) -> None:
+    """Print files with their digests, as JSON also `about`."""
+    values = {"items": [file.values for file in written], "next": None, **about}
+    if not printed_for_programs(values, [file.path for file in written]):
+        for file in written:
+            checked = f"sha256:{file.sha256}" if file.sha256 else "the server states no SHA-256"
+            print_sentence(f"{file.path}: {size_text(file.size_bytes)}, {checked}")
 
 
-def _ingest(model: str, file: Path) -> str:
-    """Register a file in the local registry, and return the model's full name there."""
-    from organs.ingest.add import add_model
-    from organs.registry.local import LocalRegistry
-
-    name = replace(parse_model_name(model), version=None)
-    with LocalRegistry.open() as registry:
-        return str(add_model(registry, file, name=str(name), new_version=True).model)
-
-
-def _pull_from_hub(address: str, output: Path, *, force: bool) -> None:
+def _pull_from_hub(address: str, output: Path) -> None:
     """Download the GGUF file, or all shards, of the model at `address`."""
     from organs.ingest.hub import pull_from_hub
     from organs.ingest.urls import find_remote
@@ -199,17 +177,14 @@ def _pull_from_hub(address: str, output: Path, *, force: bool) -> None:
     written: list[WrittenPath] = []
     with hub_of_environment() as hub:
         files = find_remote(address, hub).files
-        targets = gguf_targets(output, [file.name for file in files], force)
+        targets = gguf_targets(output, [file.name for file in files])
         with folder_of(targets):
             for remote, target in zip(files, targets, strict=True):
                 file = remote.open()
                 with progress_bar(remote.name, file.size_bytes) as bar:
                     sha256 = pull_from_hub(remote, file, target, _received(hub.client, bar))
                 written.append(WrittenPath(target, file.size_bytes, sha256))
-    if prints_json():
-        print_json({"items": [file.values for file in written], "next": None})
-    else:
-        _print_files(written, "the server states no SHA-256")
+    _print_files(written)
 
 
 def _received(client: RangeClient, advance: Callable[[int], None]) -> Callable[[int], None]:

@@ -22,6 +22,7 @@ from organs.cli.compose import (
     take_quick_look,
 )
 from organs.cli.console import (
+    is_chosen,
     is_for_people,
     is_quiet,
     output_options,
@@ -31,8 +32,8 @@ from organs.cli.console import (
     progress_bar,
 )
 from organs.cli.inputs import is_file, one_source
-from organs.cli.options import OriginalSpellings, accept_option, quick_look_option
-from organs.cli.outputs import SUFFIX, check_fits, check_folder_free, gguf_targets, output_option
+from organs.cli.options import accept_option, flag, original_spelling, quick_look_option
+from organs.cli.outputs import SUFFIX, check_fits, check_folder_free, force_option, gguf_targets, output_option
 from organs.cli.plans import print_thetas, refuse_recipe
 from organs.cli.registries import selected_registry
 from organs.registry.amounts import size_text
@@ -48,7 +49,8 @@ METHODS = ("spectral", "fractal")
 """The values of `PurifyMethod`, which loads numpy; a test compares them."""
 
 
-@click.command(cls=OriginalSpellings, spellings={"--model": "model", "--dir": "model"})
+@click.command()
+@original_spelling("model", "--model", "--dir")
 @click.argument("model", metavar="MODEL|FILE|DIR")
 @click.option(
     "--method", required=True, type=click.Choice(METHODS), help="How to purify; docs/recipes.md explains both methods."
@@ -80,10 +82,10 @@ METHODS = ("spectral", "fractal")
 @click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
 @output_option("OUT", "Also write the result to OUT; needed for FILE and DIR.")
 @accept_option
-@click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
-@click.option("--dry-run", is_flag=True, help="Print the plan, and make nothing.")
+@flag("-y", "--yes", "Accept every warning.")
+@flag("--dry-run", "Print the plan, and make nothing.")
 @quick_look_option
-@click.option("--force", is_flag=True, help="Replace an existing file or organ directory.")
+@force_option("Replace an existing file or organ directory.")
 @output_options(json="Print the plan and the result as JSON.", quiet="Print the new model's name only.")
 def purify(
     model: str,
@@ -99,8 +101,7 @@ def purify(
     accept: tuple[str, ...],
     yes: bool,
     dry_run: bool,
-    quick_look: str | None,
-    force: bool,
+    quick_look: float | None,
 ) -> None:
     """Purify organs of a model, and print θ of each organ before and after.
 
@@ -114,7 +115,7 @@ def purify(
     result to OUT, as a GGUF file if OUT ends in .gguf, otherwise as an organ directory. It needs free space beside OUT
     for a temporary registry.
     """
-    options = ComposeOptions(output, force, dry_run, accept_all=yes, look_seconds=look_seconds(quick_look))
+    options = ComposeOptions(output, dry_run, accept_all=yes, look_seconds=look_seconds(quick_look))
 
     def composition(compose: Callable[[str], Builder], base: str) -> Builder:
         try:
@@ -142,12 +143,16 @@ def purify(
     options = replace(options, base_label=model)
     if output.suffix != SUFFIX:
         options = replace(options, output=None, folder=output)
-    with _temporary_registry(model, output, force=force) as (temporary, base):
+    with _temporary_registry(model, output) as (temporary, base):
         result = make_chimera(temporary, composition(temporary.compose, base), options)
         made, look = result.made, None
         if made is not None:
             if options.folder is not None:
-                _write_directory(temporary, made.model or "", output, force=force)
+                from organs.ingest.directory.extract import extract, registered_contents
+
+                contents = registered_contents(temporary, parse_model_name(made.model or ""))
+                with progress_bar("write", sum(content.header.file_size_bytes for content in contents)) as advance:
+                    extract(contents, output, force=is_chosen("force"), progress=advance)
             made = structs.replace(made, file=str(output), created=None)
             if is_quiet() and not prints_json():
                 print_path(output)
@@ -162,17 +167,8 @@ def purify(
         print_measured(result, look)
 
 
-def _write_directory(registry: LocalRegistry, model: str, output: Path, *, force: bool) -> None:
-    """Write a chimera as an organ directory."""
-    from organs.ingest.directory.extract import extract, registered_contents
-
-    contents = registered_contents(registry, parse_model_name(model))
-    with progress_bar("write", sum(content.header.file_size_bytes for content in contents)) as advance:
-        extract(contents, output, force=force, progress=advance)
-
-
 @contextmanager
-def _temporary_registry(model: str, output: Path, *, force: bool) -> Iterator[tuple[LocalRegistry, str]]:
+def _temporary_registry(model: str, output: Path) -> Iterator[tuple[LocalRegistry, str]]:
     """Open a temporary registry with only the model in the files `model`, and return it with the model's name."""
     from organs.ingest.service import ingest_model
     from organs.ingest.sources import source_size_bytes
@@ -181,9 +177,9 @@ def _temporary_registry(model: str, output: Path, *, force: bool) -> Iterator[tu
     source = one_source(model, "purify")
     size_bytes = source_size_bytes(source)
     if output.suffix == SUFFIX:
-        gguf_targets(output, [output.name], force)
+        gguf_targets(output, [output.name])
     else:
-        check_folder_free(output, force=force)
+        check_folder_free(output)
     parent = output.absolute().parent
     if not parent.is_dir():
         raise BadSource(f"{parent}: no such folder")

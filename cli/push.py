@@ -6,32 +6,34 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.console import (
+    is_confirmed,
     is_for_people,
     is_quiet,
     output_options,
     plain,
     print_failure,
-    print_json,
     print_json_line,
     print_remark,
     print_sentence,
+    printed_for_programs,
     prints_json,
     progress_bar,
     status_line,
 )
 from organs.cli.hints import exit_status
 from organs.cli.inputs import hub_of_environment, is_file, may_be_registered, with_bases
+from organs.cli.options import flag, size_bytes
 from organs.cli.outputs import SUFFIX, check_fits, write_files
 from organs.cli.registries import local_registry, remote_registry
 from organs.ingest.contributions.findings import MUST_ACCEPT
-from organs.registry.amounts import parse_size, plural_text, size_text
+from organs.registry.amounts import plural_text, size_text
 from organs.registry.compose.licenses import NO_LICENSE
 from organs.registry.errors import BadInput, BadName, BadSource, Conflict, NotFound, OrganError, OverQuota
 from organs.registry.names import parse_model_name
@@ -52,15 +54,8 @@ VISIBLE = ("published", THERE, COMPOSED)
 NOT_PUBLISHED = ("ready", "refused", "withdrawn")
 
 
-def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) -> int:
-    from organs.ingest.contributions.sending import CHUNK_BYTES
-
-    if text is None:
-        return CHUNK_BYTES
-    try:
-        size = parse_size(text)
-    except BadInput as error:
-        raise click.BadParameter(str(error)) from error
+def _chunk(text: str) -> int:
+    size = size_bytes(text)
     if not CHUNK_LEAST_BYTES <= size <= CHUNK_MOST_BYTES:
         raise click.BadParameter(f"{text}: from {size_text(CHUNK_LEAST_BYTES)} to {size_text(CHUNK_MOST_BYTES)}")
     return size
@@ -69,8 +64,8 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.command("push")
 @click.argument("paths", nargs=-1, metavar="FILE|MODEL...", required=True)
 @click.option("--to", "to", metavar="hf://NS/NAME", help="Send the models to this repository of the Hugging Face hub.")
-@click.option("--private", is_flag=True, help="With --to: if the repository is new, make it private.")
-@click.option("-y", "--yes", is_flag=True, help="With --to: send without a question.")
+@flag("--private", "With --to: if the repository is new, make it private.")
+@flag("-y", "--yes", "With --to: send without a question.")
 @click.option(
     "--name",
     help="Publish the model as NAMESPACE/NAME; for one model only. [default: the file's name, in your namespace]",
@@ -85,7 +80,7 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option("--base", metavar="MODEL", help="The model that this model was made from.")
 @click.option("--tag", "tags", multiple=True, help="A word by which searches find the model. Repeatable.")
 @click.option(
-    "--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="The size of each upload request. [default: 8M]"
+    "--chunk", "chunk_bytes", metavar="SIZE", type=_chunk, help="The size of each upload request. [default: 8M]"
 )
 @click.option(
     "--accept",
@@ -93,10 +88,8 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
     type=click.Choice(sorted(MUST_ACCEPT)),
     help="Publish the model although it has this finding. Repeatable.",
 )
-@click.option(
-    "--no-wait", is_flag=True, help="Exit when everything is sent. The registry checks and publishes the model later."
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be sent; send nothing.")
+@flag("--no-wait", "Exit when everything is sent. The registry checks and publishes the model later.")
+@flag("--dry-run", "Print what would be sent; send nothing.")
 @output_options(json="Print one line of JSON for each model.", quiet="Print only the address of each published model.")
 def push(
     paths: tuple[str, ...],
@@ -109,7 +102,7 @@ def push(
     description: str | None,
     base: str | None,
     tags: tuple[str, ...],
-    chunk_bytes: int,
+    chunk_bytes: int | None,
     accept: tuple[str, ...],
     no_wait: bool,
     dry_run: bool,
@@ -143,6 +136,7 @@ def push(
     if private or yes:
         raise click.UsageError("--private and -y are for a push with --to")
     from organs.ingest.contributions.push import PushOptions
+    from organs.ingest.contributions.sending import CHUNK_BYTES
     from organs.ingest.peft import chosen_base
 
     registry, sources = remote_registry(), _push_sources(paths)
@@ -155,7 +149,9 @@ def push(
         base = None if Path(base).exists() else base
     stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
     metadata = {key: value for key, value in stated.items() if value}
-    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, accepted=accept)
+    options = PushOptions(
+        name, metadata, chunk_bytes or CHUNK_BYTES, wait=not no_wait, dry_run=dry_run, accepted=accept
+    )
     return _push_each(registry, sources, options)
 
 
@@ -182,7 +178,7 @@ def _push_each(registry: RemoteRegistry, sources: Sequence[ModelSource], options
             elif os.environ.get(DEBUG_VARIABLE):
                 raise
             else:
-                print_failure(str(error))
+                print_failure(error)
             continue
         is_unpublished = report.state in NOT_PUBLISHED
         unpublished += is_unpublished
@@ -197,29 +193,27 @@ def _push_each(registry: RemoteRegistry, sources: Sequence[ModelSource], options
 
 
 def _push_sources(paths: Sequence[str]) -> list[ModelSource]:
-    """Return the models in files and folders, and the models of the local registry of which `paths` has the names."""
-    from organs.ingest.sources import find_sources
+    """Return the models in files and folders, and the models of the local registry of which `paths` has the names.
+
+    Models of the registry are sources without files.
+    """
+    from organs.ingest.sources import ModelSource, find_sources
+    from organs.registry.catalog.queries.model_names import model_by_text
+    from organs.registry.local import LocalRegistry
 
     names = [path for path in paths if may_be_registered(path, digests=True)]
     files = [path for path in paths if path not in names]
     sources = find_sources(files, "push") if files else []
-    return [*sources, *map(_registered_source, names)]
-
-
-def _registered_source(name: str) -> ModelSource:
-    """Return the model `name` of the local registry as a source without files."""
-    from organs.ingest.sources import ModelSource
-    from organs.registry.catalog.queries.model_names import model_by_text
-    from organs.registry.local import LocalRegistry
-
-    if not Settings.from_environment(os.environ).home.is_dir():
-        raise BadSource(f"{name}: no such file or folder")
-    with LocalRegistry.open() as registry, registry.catalog.reading() as session:
-        try:
-            model = model_by_text(session, name)
-        except NotFound as error:
-            raise BadSource(f"{name}: no such file or folder, and {error}") from error
-        return ModelSource((), parse_model_name(model.full_name))
+    for name in names:
+        if not Settings.from_environment(os.environ).home.is_dir():
+            raise BadSource(f"{name}: no such file or folder")
+        with LocalRegistry.open() as registry, registry.catalog.reading() as session:
+            try:
+                model = model_by_text(session, name)
+            except NotFound as error:
+                raise BadSource(f"{name}: no such file or folder, and {error}") from error
+            sources.append(ModelSource((), parse_model_name(model.full_name)))
+    return sources
 
 
 def _push_registered(
@@ -279,13 +273,12 @@ class _Stages:
 
 def _print_pushed(source: ModelSource, report: PushReport) -> None:
     if prints_json():
-        members = {member.name: getattr(report, member.name) for member in fields(report)}
-        print_json_line({"file": source.locations[0]} | members | {"error": None})
+        print_json_line({"file": source.locations[0]} | asdict(report) | {"error": None})
         return
     for note in report.notes:
         print_remark(note, "  note: ")
     for finding in report.findings:
-        print_remark(f"{finding.sentence} ({finding.code})", f"  {plain(finding.severity)}: ")
+        print_remark(f"{finding.sentence} ({finding.code})", f"  {finding.severity}: ")
     failed, dry, quiet = report.state in NOT_PUBLISHED, report.state in (DRY_RUN, WOULD_COMPOSE), is_quiet()
     message = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN, WOULD_COMPOSE):
@@ -343,16 +336,15 @@ def _push_to_hub(models: Sequence[str], address: str, *, private: bool, yes: boo
                 click.echo(f"  {plain(upload.path)}  {size_text(upload.size_bytes)}{replaces}", err=True)
         if dry_run:
             return 0
-        if not yes and not (sys.stdin.isatty() and click.confirm("Send this?", default=False, err=True)):
+        if not yes and not (sys.stdin.isatty() and is_confirmed("Send this?")):
             click.echo("nothing was sent; -y sends it without a question", err=True)
             return 1
         planned = sum(upload.size_bytes for upload in uploads if not isinstance(upload.content, Path | bytes))
-        with progress_bar("send", 2 * planned, quiet=True if shows_progress else None) as advance:
+        with progress_bar("send", 0 if shows_progress else 2 * planned) as advance:
             pushed = repository.push(uploads, store, private=private, advance=advance)
-    if prints_json():
-        files = [{"file": upload.path, "size_bytes": upload.size_bytes} for upload in uploads]
-        print_json({"items": files, "next": None, "commit": pushed.commit, "address": pushed.address})
-    else:
+    files = [{"file": upload.path, "size_bytes": upload.size_bytes} for upload in uploads]
+    values = {"items": files, "next": None, "commit": pushed.commit, "address": pushed.address}
+    if not printed_for_programs(values, [pushed.address]):
         click.echo(plain(pushed.address))
     return 0
 

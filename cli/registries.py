@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -16,6 +17,8 @@ from organs.registry.errors import BadSetting, DatabaseUnreachable, OrganError
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE, Settings
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from organs.registry.client.remote import RemoteRegistry
     from organs.registry.interface import Registry
     from organs.registry.local import LocalRegistry
@@ -65,6 +68,15 @@ def local_registry(purpose: str | None = None, *, waits: bool = False) -> LocalR
     if waits:
         _await_database()
     return LocalRegistry.open()
+
+
+@contextmanager
+def local_session(*, writes: bool = False) -> Iterator[Session]:
+    """Open the local registry for one transaction on its database."""
+    with local_registry() as registry:
+        transaction = registry.catalog.writing if writes else registry.catalog.reading
+        with transaction() as session:
+            yield session
 
 
 def _await_database() -> None:
@@ -125,9 +137,5 @@ def anonymous_hint() -> str:
 
 def _command() -> str:
     """Return the words of the running command after `organ`."""
-    words: list[str] = []
     context = click.get_current_context(silent=True)
-    while context is not None and context.parent is not None:
-        words.insert(0, context.info_name or "")
-        context = context.parent
-    return " ".join(words)
+    return "" if context is None else context.command_path.removeprefix(context.find_root().command_path).strip()

@@ -25,7 +25,7 @@ from organs.cli.console import (
     terminal_width,
     wrapped,
 )
-from organs.cli.outputs import check_free, output_option, write_text
+from organs.cli.outputs import check_free, force_option, output_option, write_text
 from organs.cli.registries import selected_registry
 from organs.cli.tables import PIPED_WIDTH, Table
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report, ReportSection, ReportTable
@@ -81,7 +81,7 @@ FORM_BY_SUFFIX = {
     help=f"Print at most N rows of each list. [default: {ROWS_DEFAULT} models, {ORGANS_DEFAULT} tensors]",
 )
 @output_option("FILE", "Write the report to FILE.")
-@click.option("--force", is_flag=True, help="Replace an existing FILE.")
+@force_option("Replace an existing FILE.")
 def report(
     model: str | None,
     form: str | None,
@@ -89,7 +89,6 @@ def report(
     table: str | None,
     limit: int | None,
     output: Path | None,
-    force: bool,
 ) -> None:
     """Print a report on the registry or on one MODEL: tables of measures, with explanations.
 
@@ -109,7 +108,7 @@ def report(
         )
     chosen = forms.pop() if forms else FORM_BY_SUFFIX[suffix]
     if output is not None:
-        check_free(output, force=force)
+        check_free(output)
     with selected_registry() as registry, status_line("report", quiet=chosen != "text"):
         result = registry.report(model, limit=limit)
     if table is not None:

@@ -16,7 +16,8 @@ from msgspec import structs
 
 from organs.cli import fast_imports
 from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, progress_bar, status_line
-from organs.cli.inputs import TOOL_NAMES, print_notes, print_problems, tool_options
+from organs.cli.inputs import TOOL_NAMES, chosen_tools, print_notes, print_problems, tool_options
+from organs.cli.options import flag
 from organs.cli.registries import local_registry, registry_address
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("folders", nargs=-1, metavar="[FOLDER]...")
 @tool_options("Show only the models of")
-@click.option("--read", "reads", is_flag=True, help="Read all bytes, and count those of equal tensors.")
+@flag("--read", "reads", "Read all bytes, and count those of equal tensors.")
 @output_options(json="Print everything as JSON.")
-def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
+def scan(folders: tuple[str, ...], reads: bool) -> int:
     """Show the models that Ollama, LM Studio, llama.cpp, the Hugging Face tools and GPT4All keep on this machine.
 
     With FOLDER, show the GGUF files in it and in its subfolders instead, or the single file FOLDER.
@@ -52,7 +53,7 @@ def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
         from organs.ingest.tools.places import this_machine
 
     findings: list[Findings] = []
-    wanted = tools or (() if folders else tuple(TOOL_NAMES))
+    wanted = chosen_tools() or (() if folders else tuple(TOOL_NAMES))
     for part in chain(map(find_in_folder, folders), find_tool_models(this_machine(), wanted)):
         findings.append(part)
         if not prints_json() and part.is_there:
@@ -70,7 +71,7 @@ def scan(folders: tuple[str, ...], tools: tuple[str, ...], reads: bool) -> int:
         if registry_address() is None and has_home:
             registry = opened.enter_context(local_registry())
         say = opened.enter_context(status_line("headers", quiet=True if reads else None))
-        advance = opened.enter_context(progress_bar("read", total, quiet=None if reads else True))
+        advance = opened.enter_context(progress_bar("read", total))
         inventory = take_inventory(sources, registry, say, advance if reads else None)
     if prints_json():
         places = [

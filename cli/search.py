@@ -20,7 +20,7 @@ from organs.cli.console import (
     prints_json,
     status_line,
 )
-from organs.cli.options import QueryCommand, after_option, limit_option
+from organs.cli.options import QueryCommand, after_option, flag, limit_option
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import CHANGE_LEGEND, share_text, size_text, weight_change_text
@@ -57,9 +57,7 @@ LEGENDS = {
 @click.argument("query", nargs=-1)
 @limit_option("Organs on a page.", 20)
 @after_option
-@click.option(
-    "--facets", is_flag=True, help="Also count the results by type, slot, tensor type, architecture, license and θ."
-)
+@flag("--facets", "Also count the results by type, slot, tensor type, architecture, license and θ.")
 @output_options(json="Print the page as JSON.", quiet="Print digests only.")
 def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool) -> None:
     """Find organs (tensors): `organ search type:organ theta:35-60 sort:-spectral`.

@@ -12,6 +12,7 @@ import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
 from organs.cli.console import print_remark
+from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.errors import BadSetting
 from organs.web.logs import configure_logs
@@ -20,13 +21,22 @@ from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSe
 server_log = logging.getLogger("organs.server")
 """The log of the start of a server, if records are JSON."""
 PROXIES_MAX = 8
+ALLOW_HOST = "To answer other machines, allow a host name: --allow-host NAME, or * for every name"
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to listen on
+
+
+def parse_network(text: str) -> Network:
+    """Return the network written in `text`; a single address is one too. Raises BadParameter, which ends with 2."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as error:
+        raise click.BadParameter(f"{text[:100]!r} is not an address or a network such as 10.0.0.0/8") from error
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="The port to listen on.")
-@click.option("-o", "--open", "open_browser", is_flag=True, help="Open the catalog in a browser.")
+@flag("-o", "--open", "open_browser", "Open the catalog in a browser.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -59,16 +69,14 @@ ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to l
     "metrics_networks",
     multiple=True,
     metavar="NETWORK",
-    callback=lambda _context, _option, texts: tuple(parse_network(text) for text in texts),
+    type=parse_network,
     help="Let this address or network read /metrics, such as 10.0.0.0/8. Repeatable. "
     "[default: this machine; none behind proxies]",
 )
-@click.option("--accounts", is_flag=True, help="Require an account for every change, even from this machine.")
-@click.option("--read-only", is_flag=True, help="Refuse every change, and run no jobs.")
-@click.option("--no-jobs", is_flag=True, help="Do not run jobs. Run them with `organ work`.")
-@click.option(
-    "--reload", is_flag=True, help="For developers: one process that restarts when the code changes; no jobs."
-)
+@flag("--accounts", "Require an account for every change, even from this machine.")
+@flag("--read-only", "Refuse every change, and run no jobs.")
+@flag("--no-jobs", "Do not run jobs. Run them with `organ work`.")
+@flag("--reload", "For developers: one process that restarts when the code changes; no jobs.")
 def serve(
     host: str,
     port: int,
@@ -105,9 +113,17 @@ def serve(
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         writes_json = registry.settings.log == "json" and not reload
         if not is_running_from_reloader():  # otherwise the first process printed this
-            _announce(host, address, allowed, writes_json)
-            if not personal and not writes_json:
-                print_remark("Accounts are made on this machine: organ contributor add NAME")
+            advice = [ALLOW_HOST] if host in ALL_INTERFACES and not allowed else []
+            if writes_json:
+                configure_logs("json")
+                server_log.setLevel(logging.INFO)
+                server_log.info("The catalog is at %s", address)
+                for sentence in advice:
+                    server_log.warning(sentence)
+            else:
+                advice += [] if personal else ["Accounts are made on this machine: organ contributor add NAME"]
+                for sentence in (f"The catalog is at {address} (Ctrl-C ends it)", *advice):
+                    print_remark(sentence)
             if open_browser:
                 webbrowser.open(address)
         if reload:
@@ -117,30 +133,6 @@ def serve(
         else:
             server = ServerSettings(host, port, workers, threads, jobs=not no_jobs, logs_requests=writes_json)
             serve_forever(registry, server, web)
-
-
-def _announce(host: str, address: str, allowed: Sequence[str], writes_json: bool) -> None:
-    """Print the address of the catalog, or write it to the log."""
-    if writes_json:
-        configure_logs("json")
-        server_log.setLevel(logging.INFO)
-        server_log.info("The catalog is at %s", address)
-    else:
-        print_remark(f"The catalog is at {address} (Ctrl-C ends it)")
-    if host in ALL_INTERFACES and not allowed:
-        advice = "To answer other machines, allow a host name: --allow-host NAME, or * for every name"
-        if writes_json:
-            server_log.warning(advice)
-        else:
-            print_remark(advice)
-
-
-def parse_network(text: str) -> Network:
-    """Return the network written in `text`; a single address is one too. Raises BadParameter, which ends with 2."""
-    try:
-        return ip_network(text, strict=False)
-    except ValueError as error:
-        raise click.BadParameter(f"{text[:100]!r} is not an address or a network such as 10.0.0.0/8") from error
 
 
 def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:

@@ -28,6 +28,7 @@ from organs.cli.console import (
     terminal_width,
 )
 from organs.cli.hints import hint_for
+from organs.cli.options import flag
 from organs.cli.plans import print_changes, print_findings, print_quick_look, print_screen
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
@@ -105,11 +106,11 @@ _MEANINGS = {name: measure.summary for name, measure in MEASURES.items()} | {
 
 @click.command()
 @click.argument("name", metavar="MODEL|DIGEST")
-@click.option("--tensors", is_flag=True, help="Also print the tensors of the model, one line each.")
-@click.option("--lineage", is_flag=True, help="Also print the models that it is related to, and the findings.")
-@click.option("--recipe", is_flag=True, help="Also print the recipe, the screen and the verdicts of a chimera.")
-@click.option("--measures", is_flag=True, help="Also print all measures of an organ, with their meanings.")
-@click.option("--all", "everything", is_flag=True, help="Also print all of these.")
+@flag("--tensors", "Also print the tensors of the model, one line each.")
+@flag("--lineage", "Also print the models that it is related to, and the findings.")
+@flag("--recipe", "Also print the recipe, the screen and the verdicts of a chimera.")
+@flag("--measures", "Also print all measures of an organ, with their meanings.")
+@flag("--all", "everything", "Also print all of these.")
 @output_options(json="Print everything as JSON.")
 def show(name: str, tensors: bool, lineage: bool, recipe: bool, measures: bool, everything: bool) -> None:
     """Show a model or an organ: what it is, its relatives, and what you can do with it.
@@ -128,7 +129,7 @@ def show(name: str, tensors: bool, lineage: bool, recipe: bool, measures: bool, 
                 about = {"name": error.name, "state": "incomplete", "shards": error.shards, "missing": error.missing}
                 print_json(about)
             else:
-                print_sentence(str(error))
+                print_sentence(error)
                 print_remark(hint_for(error) or "")
             return
     if prints_json():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +11,25 @@ import click
 from msgspec import structs
 
 from organs.cli.console import (
+    is_chosen,
     is_for_people,
-    is_quiet,
     output_options,
-    print_json,
-    print_path,
     print_sentence,
-    prints_json,
+    printed_for_programs,
     progress_bar,
     status_line,
 )
 from organs.cli.inputs import is_file, one_source
-from organs.cli.options import OriginalSpellings, accept_option, lock_option
-from organs.cli.outputs import check_fits, check_folder_free, check_free, gguf_targets, output_option, write_text
+from organs.cli.options import accept_option, flag, lock_option, original_spelling
+from organs.cli.outputs import (
+    check_fits,
+    check_folder_free,
+    check_free,
+    force_option,
+    gguf_targets,
+    output_option,
+    write_text,
+)
 from organs.cli.plans import print_plan, refuse, refuse_recipe, result_of
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
@@ -35,20 +39,19 @@ from organs.registry.entities.chimera import WrittenFile
 from organs.registry.errors import BadRecipe, BadSource
 
 if TYPE_CHECKING:
-    from organs.ingest.transplant import FileLibrary, Transplant
-    from organs.registry.compose.plan import Plan
+    from organs.ingest.transplant import Transplant
     from organs.registry.compose.recipe import Recipe
 
 Write = Callable[["Transplant", Callable[[int], None]], Digest]
 """Writes what was composed, and returns the SHA-256 of its GGUF file."""
-_DONOR_AND_BASE = {"--source": "donors", "--target": "base"}
-"""The source is where organs come from; the target receives them, and stays as it is."""
 
 
 def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the arguments and options of both commands."""
 
     decorators = [
+        original_spelling("donors", "--source"),  # where organs come from
+        original_spelling("base", "--target"),  # receives them, and stays as it is
         click.argument("base", metavar="BASE"),
         click.argument("donors", nargs=-1, required=True, metavar="DONOR..."),
         click.option(
@@ -70,10 +73,10 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "[default: whole stacks]",
         ),
         accept_option,
-        click.option("-y", "--yes", is_flag=True, help="Accept every warning."),
+        flag("-y", "--yes", "Accept every warning."),
         lock_option,
-        click.option("--dry-run", is_flag=True, help="Print the plan; write nothing."),
-        click.option("--force", is_flag=True, help="Replace an existing file or organ directory."),
+        flag("--dry-run", "Print the plan; write nothing."),
+        force_option("Replace an existing file or organ directory."),
         output_options(json="Print the plan and the result as JSON.", quiet="Print the path only."),
     ]  # fmt: skip
     for decorator in reversed(decorators):
@@ -81,7 +84,7 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
+@click.command()
 @output_option("OUT", "The GGUF file to write.", required=True)
 @_transplant_options
 def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
@@ -95,10 +98,10 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **params: Any) 
     def write(done: Transplant, advance: Callable[[int], None]) -> Digest:
         return place_virtual(done.file, done.file.path, advance)
 
-    _transplant(base, donors, lambda name: gguf_targets(output, [name], params["force"])[0], write, **params)
+    _transplant(base, donors, lambda name: gguf_targets(output, [name])[0], write, **params)
 
 
-@click.command(cls=OriginalSpellings, spellings=_DONOR_AND_BASE)
+@click.command()
 @output_option("DIR", "The folder to create.", required=True)
 @_transplant_options
 def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> None:
@@ -111,12 +114,12 @@ def graft(base: str, donors: tuple[str, ...], output: Path, **params: Any) -> No
     from organs.ingest.dissect import dissect
 
     def target(_name: str) -> Path:
-        check_folder_free(output, force=params["force"])
+        check_folder_free(output)
         return output
 
     def write(done: Transplant, advance: Callable[[int], None]) -> Digest:
         contents = file_contents([dissect(done.file.placed_at(output / done.plan.file_name))])
-        return extract(contents, output, force=params["force"], progress=advance).files[0][2]
+        return extract(contents, output, force=is_chosen("force"), progress=advance).files[0][2]
 
     _transplant(base, donors, target, write, **params)
 
@@ -130,13 +133,14 @@ def _transplant(
     yes: bool,
     lock: Path | None,
     dry_run: bool,
-    force: bool,
     **selection: Any,
 ) -> None:
     """Plan, print and write the organs of `donors` in `base`; exit if that is refused."""
+    from organs.ingest.sources import source_size_bytes
     from organs.ingest.transplant import FileLibrary
     from organs.ingest.transplant import transplant as composed_of_files
     from organs.registry.compose.plan import planned_recipe
+    from organs.registry.compose.planner import plan_recipe
 
     if len(selection["layers"]) not in (0, 1, len(donors)):
         raise click.UsageError(f"give --layers once, or once for each of the {len(donors)} donors")
@@ -149,50 +153,37 @@ def _transplant(
             recipe = _recipe(base, donors, **selection)
         except BadRecipe as error:
             refuse_recipe(error)
-        plan = _planned(recipe, library)
-        if yes and plan.unaccepted:
-            codes = dict.fromkeys((*recipe.accept, *(finding.code for finding in plan.unaccepted)))
-            plan = replace(plan, recipe=structs.replace(recipe, accept=tuple(codes)))
+        sizes = {text: source_size_bytes(source) for text, source in library.sources.items()}
+        with progress_bar("measure", sum(sizes.values())) as advance:
+            for text, size_bytes in sizes.items():
+                library.parent(text)
+                advance(size_bytes)
+        with status_line("plan"):
+            plan = plan_recipe(recipe, library)
+        if yes:
+            plan = plan.accepting_all()
         target = target_of(plan.file_name)
         if lock is not None:
-            check_free(lock, force=force)
+            check_free(lock)
         result = result_of(planned_recipe(plan), target)
         if is_for_people():
             print_plan(result)
         if not plan.refusals:
             check_fits(target, plan.size_bytes)
         if plan.can_be_made and not dry_run:
-            done = composed_of_files(plan.recipe, library, target)
+            done = composed_of_files(plan, library, target)
             with progress_bar("write", done.file.size_bytes) as advance:
                 digest = write(done, advance)
             if lock is not None:
                 write_text(lock, done.lock.canonical())
             made = WrittenFile(file=str(target), size_bytes=done.file.size_bytes, sha256=digest, lock_id=done.lock.id)
             result = structs.replace(result, made=made)
-    if prints_json():
-        print_json(result)
-    elif result.made is not None and is_quiet():
-        print_path(target)
-    elif result.made is not None:
+    if not printed_for_programs(result, [target] if result.made else []) and result.made is not None:
         click.echo()
         print_sentence(f"{target}: {size_text(result.made.size_bytes)}, sha256:{result.made.sha256}")
         click.echo(f"  lock  sha256:{result.made.lock_id}")
     if not plan.can_be_made:
         refuse(result, shown=is_for_people())
-
-
-def _planned(recipe: Recipe, library: FileLibrary) -> Plan:
-    """Measure the models of `library`, and plan the recipe."""
-    from organs.ingest.sources import source_size_bytes
-    from organs.registry.compose.planner import plan_recipe
-
-    sizes = {text: source_size_bytes(source) for text, source in library.sources.items()}
-    with progress_bar("measure", sum(sizes.values())) as advance:
-        for text, size_bytes in sizes.items():
-            library.parent(text)
-            advance(size_bytes)
-    with status_line("plan"):
-        return plan_recipe(recipe, library)
 
 
 def _recipe(
@@ -206,7 +197,7 @@ def _recipe(
     accept: tuple[str, ...],
 ) -> Recipe:
     """Return the recipe of the options. It is read with short names, then gets the paths, which may be any text."""
-    from organs.registry.compose.recipe import parse_blocks, read_recipe
+    from organs.registry.compose.recipe import parse_blocks, recipe_of_values
 
     graft = {
         "from": "donor",
@@ -215,8 +206,8 @@ def _recipe(
         "experts": [word.strip() for text in experts for word in text.split(",")],
     }
     selected = {key: value for key, value in graft.items() if value}
-    text = json.dumps({"base": "base", "grafts": [selected] * len(donors), "accept": list(dict.fromkeys(accept))})
-    recipe = read_recipe(text, "options")
+    values = {"base": "base", "grafts": [selected] * len(donors), "accept": list(dict.fromkeys(accept))}
+    recipe = recipe_of_values(values, "options")
     blocks_of_donors = layers * len(donors) if len(layers) == 1 else layers or ("",) * len(donors)
     named = [
         structs.replace(graft, donor=donor, blocks=parse_blocks(blocks) if blocks else ())

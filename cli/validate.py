@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +13,15 @@ from msgspec import structs
 
 from organs.cli.console import (
     again,
-    is_quiet,
     output_options,
     plain,
     print_failure,
     print_hint,
-    print_json,
     print_sentence,
-    prints_json,
+    printed_for_programs,
     status_line,
 )
-from organs.cli.options import DURATION, UNIT_SECONDS, parse_seconds
+from organs.cli.options import flag, seconds
 from organs.cli.outputs import SUFFIX
 from organs.cli.plans import print_quick_look
 from organs.cli.registries import local_registry, registry_address, selected_registry
@@ -36,7 +33,6 @@ from organs.registry.validation.texts import ScoredText, built_in_texts, read_te
 
 if TYPE_CHECKING:
     from organs.registry.entities.validation import QuickLook
-    from organs.registry.sandbox.process import Sandbox
     from organs.registry.validation.command import CommandRuntime
     from organs.registry.validation.comparison import RunnableModel, ValidationBudget
     from organs.registry.validation.llama import LlamaCpp
@@ -92,8 +88,8 @@ CHANGE = "change of perplexity"
     type=click.Path(path_type=Path),
     help="Let COMMAND read and write this file or folder. Repeatable.",
 )
-@click.option("--runtime-processes", is_flag=True, help="Let COMMAND start other processes; a shell script needs this.")
-@click.option("--quick", is_flag=True, help="Take only a quick look: some seconds, no control, no verdict.")
+@flag("--runtime-processes", "Let COMMAND start other processes; a shell script needs this.")
+@flag("--quick", "Take only a quick look: some seconds, no control, no verdict.")
 @output_options(json="Print everything as JSON.", quiet="Print only the verdict, which is one word.")
 def validate(
     chimera: str,
@@ -128,7 +124,8 @@ def validate(
     only to $HOME, which is an empty folder. It has no network. The options --runtime-read, --runtime-write and
     --runtime-processes allow more.
     """
-    from organs.registry.sandbox.process import Sandbox
+    from organs.registry.sandbox.process import ProcessLimits, Sandbox
+    from organs.registry.validation.command import CommandRuntime
     from organs.registry.validation.runtime import NoVerdict
 
     texts = [read_text(path) for path in paths] or None
@@ -138,28 +135,24 @@ def validate(
         if len(budgets) > 1 or donors:
             raise click.UsageError("--quick takes one --budget, a time, and no --donor: only the base is run beside it")
         look = _quick_look(chimera, base, texts, budgets[0] if budgets else None)
-        if prints_json():
-            print_json(look)
-        elif is_quiet():
-            click.echo(look.word)
-        else:
+        if not printed_for_programs(look, [look.word]):
             print_quick_look(look)
         return 0
-    runtime = _runtime(template, Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes))
+    if template is None and (runtime_read or runtime_write or runtime_processes):
+        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
+    required = Settings.from_environment(os.environ).requires_sandbox
+    sandbox = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes, required=required)
+    runtime = None if template is None else CommandRuntime(template, ProcessLimits(), sandbox)
     try:
         report = _validated(chimera, base, donors, texts, runtime, _budget(budgets))
     except NoVerdict as error:
         options = [] if runtime is None else runtime.missing_options()
         if not options:
             raise
-        print_failure(str(error))
+        print_failure(error)
         print_hint("to allow it", again(*options))
         return error.exit_code
-    if prints_json():
-        print_json(report)
-    elif is_quiet():
-        click.echo(report.verdict)
-    else:
+    if not printed_for_programs(report, [report.verdict]):
         _print_verdict(report)
     return 0
 
@@ -213,7 +206,7 @@ def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | No
     from organs.registry.validation.comparison import file_candidate
     from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
 
-    budget = LookBudget(SECONDS if time is None else parse_seconds(time, "--budget"))
+    budget = LookBudget(SECONDS if time is None else seconds(time))
     with status_line("quick look") as progress:
         if chimera.endswith(SUFFIX):
             with _beside_file(base, ()) as (other,):
@@ -245,27 +238,11 @@ def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
 
     values: dict[str, Any] = {}
     for text in budgets:
-        match = DURATION.fullmatch(text)
-        name = "tokens" if match is not None and not match["unit"] else "seconds"
-        if match is None or name in values or (name == "tokens" and "." in text):
-            raise click.UsageError(
-                f"--budget {text}: give a time such as 90s, 5m or 2h, or a number of tokens, or both"
-            )
-        values[name] = int(text) if name == "tokens" else float(match["number"]) * UNIT_SECONDS[match["unit"]]
+        name, value = ("tokens", int(text)) if text.isdecimal() else ("seconds", seconds(text))
+        if name in values:
+            raise click.UsageError("--budget: give a time such as 90s, 5m or 2h, or a number of tokens, or both")
+        values[name] = value
     return ValidationBudget(**values) if values else None
-
-
-def _runtime(template: str | None, granted: Sandbox) -> CommandRuntime | None:
-    """Return the runtime of the options; None for the default one."""
-    from organs.registry.sandbox.process import ProcessLimits, Sandbox
-    from organs.registry.validation.command import CommandRuntime
-
-    if template is not None:
-        required = Settings.from_environment(os.environ).requires_sandbox
-        return CommandRuntime(template, ProcessLimits(), replace(granted, required=required))
-    if granted != Sandbox():
-        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes need --runtime COMMAND")
-    return None
 
 
 @contextmanager
@@ -294,44 +271,41 @@ def _print_verdict(report: VerdictReport) -> None:
     print_sentence(report.reason)
     click.echo()
     if report.scored_texts:
-        _print_scores(report)
+        runs = [("base", report.base), ("chimera", report.chimera)]
+        runs += [("control", report.control)] if report.control else []
+        donors = [
+            (f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)
+        ]
+        runs += donors
+        columns = ["text", *(role for role, _ in runs), CHANGE, "verdict", "tokens"]
+        rows = [
+            [
+                text.name,
+                *(_figure(run, text.name) for _, run in runs),
+                "–" if text.ratio is None or text.ratio_margin is None else change_text(text.ratio, text.ratio_margin),
+                text.verdict if text.counts else f"{text.verdict}, does not count",
+                f"{text.tokens or 0:,}",
+            ]
+            for text in report.texts
+        ]
+        optional = ("tokens", *(role for role, _ in reversed(donors)), "control")
+        print_table(columns, rows, [*columns[1:-2], "tokens"], leave_out=optional)
+        click.echo()
+        for role, run in runs:
+            if run.failure is not None:
+                print_sentence(f"{role}: {run.failure.reason}.")
+        speed = f", {report.tokens_per_second:,.0f} tokens a second." if report.tokens_per_second else "."
+        print_sentence(
+            "All numbers are perplexities: lower is better. The change is that of the chimera against its base, with "
+            f"its interval of 95%: −5% means a gain of 5%. Base: {report.base.name}."
+            + "".join(f" {role.capitalize()}: {run.name}." for role, run in donors)
+            + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
+            + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
+            + f" {report.runtime}{speed}"
+        )
     if written := report.chimera.written:
         click.echo("\nA text that the chimera wrote:\n")
         click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
-
-
-def _print_scores(report: VerdictReport) -> None:
-    runs = [("base", report.base), ("chimera", report.chimera)]
-    runs += [("control", report.control)] if report.control else []
-    donors = [(f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)]
-    runs += donors
-    columns = ["text", *(role for role, _ in runs), CHANGE, "verdict", "tokens"]
-    rows = [
-        [
-            text.name,
-            *(_figure(run, text.name) for _, run in runs),
-            "–" if text.ratio is None or text.ratio_margin is None else change_text(text.ratio, text.ratio_margin),
-            text.verdict if text.counts else f"{text.verdict}, does not count",
-            f"{text.tokens or 0:,}",
-        ]
-        for text in report.texts
-    ]
-    optional = ("tokens", *(role for role, _ in reversed(donors)), "control")
-    print_table(columns, rows, [*columns[1:-2], "tokens"], leave_out=optional)
-    click.echo()
-    for role, run in runs:
-        if run.failure is not None:
-            print_sentence(f"{role}: {run.failure.reason}.")
-    speed = f", {report.tokens_per_second:,.0f} tokens a second." if report.tokens_per_second else "."
-    print_sentence(
-        f"All numbers are perplexities: lower is better. The change is that of the chimera against its base, with its "
-        f"interval of 95%: −5% means a gain of 5%. Base: "
-        f"{report.base.name}."
-        + "".join(f" {role.capitalize()}: {run.name}." for role, run in donors)
-        + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
-        + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
-        + f" {report.runtime}{speed}"
-    )
 
 
 def _figure(run: RunReport, text: str) -> str:

@@ -21,8 +21,6 @@ from organs.registry.compose.parents import (
     Part,
 )
 from organs.registry.compose.plan import Plan, PlannedPart
-from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import GRAFTED
@@ -114,12 +112,11 @@ class FileLibrary:
         return self._parents[text]
 
 
-def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
-    """Return the file that `recipe` makes from the models in `library`; `path` is its future path.
+def transplant(plan: Plan, library: FileLibrary, path: Path) -> Transplant:
+    """Return the file that `plan` makes from the models in `library`; `path` is its future path.
 
     Raises NotComposable if it cannot be made, BadInput for invalid files.
     """
-    plan = plan_recipe(recipe, library)
     plan.check()
     only_grafts = all(item.acts == (GRAFTED,) for item in plan.computations.values())
     assert only_grafts, "files are grafted; adapters and purification are the registry's"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
-    from organs.registry.entities.server import Figures
+    from organs.registry.entities.server import Figures, RegistryTotals
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.models import RegisteredModel
@@ -243,6 +243,13 @@ class LocalRegistry:
 
         with self.catalog.reading() as session:
             return public_figures(session)
+
+    def totals(self) -> RegistryTotals:
+        """Return the totals of everything that is stored."""
+        from organs.registry.catalog.queries.reports import running_totals
+
+        with self.catalog.reading() as session:
+            return running_totals(session)
 
     def storage(self, *, limit: int | None = None) -> Storage:
         """Return what is stored how and what this saves, by family, model and encoding, the largest first."""

@@ -314,9 +314,7 @@ class ChimeraPlan(RecipePlan):
 
     def accepting_all(self) -> ChimeraPlan:
         """Return the plan of the same recipe with all its warnings accepted; the plan is not computed again."""
-        codes = dict.fromkeys((*self.recipe.accept, *self.planned.unaccepted))
-        recipe = structs.replace(self.recipe, accept=tuple(codes))
-        return ChimeraPlan(replace(self.plan, recipe=recipe), self.catalog, self.store)
+        return ChimeraPlan(self.plan.accepting_all(), self.catalog, self.store)
 
     def work_bytes(self, *, with_file: bool) -> int:
         """Return the size of the file plus that of the computed organs: both are hashed or written once."""

@@ -9,6 +9,8 @@ from itertools import groupby
 from statistics import fmean
 from typing import Any
 
+from msgspec import structs
+
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.compose.lock import Lock, LockedTensor, locked_header
 from organs.registry.compose.parents import (
@@ -204,6 +206,11 @@ class Plan:
         steps = [part.source.digest if part.computation is None else part.computation.key for part in self.parts]
         lock = self.lock(dict.fromkeys(self.computations, NOT_YET))
         return digest_of("\n".join([lock.id, *steps]).encode())
+
+    def accepting_all(self) -> Plan:
+        """Return the plan of the same recipe with all of its warnings accepted; nothing is computed again."""
+        codes = dict.fromkeys((*self.recipe.accept, *(finding.code for finding in self.unaccepted)))
+        return replace(self, recipe=structs.replace(self.recipe, accept=tuple(codes)))
 
     def check(self) -> None:
         """Raise NotComposable if the plan cannot be made."""

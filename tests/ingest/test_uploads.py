@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from organs.cli.sweep import sweep
+from organs.cli.upkeep import sweep
 from organs.ingest.contributions.uploads import (
     STRAY_AFTER_SECONDS,
     BytesLost,

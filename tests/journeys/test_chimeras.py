@@ -20,6 +20,7 @@ from organs.registry.compose.api import (
     ChimeraPlan,
     Composition,
 )
+from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Graft, Recipe
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.validation import RunReport, VerdictReport
@@ -137,7 +138,8 @@ def test_a_transplant_of_two_files_has_the_lock_and_the_bytes_of_the_registered_
     recipe = Recipe("base", grafts=(Graft(donor="donor", types=("organ",), blocks=((1, 2),)),))
     with ExitStack() as opened:
         sources = {"base": find_sources([str(FILES[A])])[0], "donor": find_sources([str(FILES[CODE])])[0]}
-        found = transplant(recipe, FileLibrary(opened, sources), tmp_path / "two")
+        library = FileLibrary(opened, sources)
+        found = transplant(plan_recipe(recipe, library), library, tmp_path / "two")
         place_virtual(found.file, tmp_path / "two")
     assert found.lock.id == made.lock_id
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
