@@ -36,6 +36,7 @@ from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import plural_text, size_text
+from organs.registry.columns import CellKind, Column
 from organs.registry.errors import OrganError
 
 if TYPE_CHECKING:
@@ -125,11 +126,8 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
                     [{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in units]
                 )
                 return 0
-            rows = [
-                (unit.work, unit.source, "" if unit.size_bytes is None else size_text(unit.size_bytes))
-                for unit in expanded.units
-            ]
-            print_table(("work", "source", "size"), rows, ("size",))
+            columns = (Column("work"), Column("source"), Column("size_bytes", "size", CellKind.SIZE))
+            print_table(columns, expanded.units)
             return 0
         make_workers = _worker_factory(registry, workers, scheduler)
         with registry.catalog.writing() as session:
@@ -183,11 +181,15 @@ def list_runs() -> None:
     elif not runs:
         print_remark("There are no runs. To begin one: organ fleet run PLAN")
     else:
-        rows = [
-            (run.id, run.name, f"{run.created_at:%Y-%m-%d %H:%M}", run.units, run.done, run.failed + run.set_aside)
-            for run in runs
-        ]
-        print_table(("run", "name", "begun (UTC)", "units", "done", "failed"), rows, ("run", "units", "done", "failed"))
+        columns = (
+            Column("id", "run", CellKind.FIGURE),
+            Column("name"),
+            Column("created_at", "begun (UTC)", CellKind.MINUTE),
+            Column("units", kind=CellKind.COUNT),
+            Column("done", kind=CellKind.COUNT),
+            Column("failed", kind=CellKind.COUNT, shown=lambda run: run.failed + run.set_aside),
+        )
+        print_table(columns, runs)
 
 
 @fleet.command()
@@ -346,12 +348,16 @@ def _print_run(run: FleetRun) -> None:
 
 
 def _print_failures(run: FleetRun) -> None:
-    rows = [
-        (row.number, row.work, row.source, row.state.replace("_", " "), row.note)
-        for row in run.failures[:FAILURES_PRINTED]
-    ]
-    print_table(("unit", "work", "source", "state", "reason"), rows, ("unit",), prose="reason")
-    left_out = len(run.failures) + run.failures_left_out - len(rows)
+    columns = (
+        Column("number", "unit", CellKind.FIGURE),
+        Column("work"),
+        Column("source"),
+        Column("state", shown=lambda unit: unit.state.replace("_", " ")),
+        Column("note", "reason", CellKind.PROSE),
+    )
+    shown = run.failures[:FAILURES_PRINTED]
+    print_table(columns, shown)
+    left_out = len(run.failures) + run.failures_left_out - len(shown)
     if left_out:
         print_remark(f"{left_out:,} more failures: see --json")
     print_hint("again", organ_command("fleet", "resume", str(run.id), "--retry"))
