@@ -53,7 +53,7 @@ COLUMNS = (
         data_only=True,
     ),
     *data_only("complete", "digest"),
-    Column("created_at", "added", rank=9, meaning="When the model was added.", sort="new"),
+    Column("created_at", "added", CellKind.FIGURE, 9, meaning="When the model was added.", sort="new"),
     Column("downloads", kind=CellKind.COUNT, rank=7, meaning="Number of downloads.", sort="downloads"),
     Column("grafts", "uses", CellKind.COUNT, 8, meaning="Number of chimeras that use its organs.", sort="grafts"),
     *data_only("nonfinite_tensors", "likeness"),

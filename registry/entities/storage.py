@@ -165,7 +165,7 @@ class StoredFamily(StoredFiles):
     models: Count
 
 
-_FILES = Column("files_bytes", "files", CellKind.SIZE, 1)
+_FILES = Column("files_bytes", "files", CellKind.SIZE, 3)
 _STORED = Column("stored_bytes", "on disk", CellKind.SIZE)
 SHARE = Column("share", kind=CellKind.RATIO)
 """The last column for people. CSV files do not have it."""
@@ -176,25 +176,25 @@ MODEL_COLUMNS = (
     *data_only("parts", "size_bytes"),
     _STORED,
     *data_only("saved_bytes"),
-    Column("own_bytes", "own", CellKind.SIZE, 2),
+    Column("own_bytes", "own", CellKind.SIZE, 4),
 )
 FAMILY_COLUMNS = (
     Column("name", "family", CellKind.NAME),
     *data_only("member"),
-    Column("models", kind=CellKind.COUNT, rank=2),
+    Column("models", kind=CellKind.COUNT, rank=4),
     _FILES,
     *data_only("parts"),
-    Column("size_bytes", "different parts", CellKind.SIZE, 3),
+    Column("size_bytes", "different parts", CellKind.SIZE, 5),
     _STORED,
     *data_only("saved_bytes"),
 )
 ENCODING_COLUMNS = (
-    Column("way", "stored", shown="way.label"),
+    Column("way", "stored", rank=3, shown="way.label"),
     Column("dtype", "tensor type", shown=lambda row: row.dtype or "headers, vocabularies"),
-    Column("parts", kind=CellKind.COUNT, rank=2),
-    Column("size_bytes", "plain", CellKind.SIZE, 1),
+    Column("parts", kind=CellKind.COUNT, rank=5),
+    Column("size_bytes", "plain", CellKind.SIZE, 4),
     _STORED,
-    Column("saved_bytes", "saved", CellKind.SIZE, 3),
+    Column("saved_bytes", "saved", CellKind.SIZE, 6),
 )
 """Columns of the tables of stored sizes, in the order of their CSV files."""
 

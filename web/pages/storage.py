@@ -36,6 +36,10 @@ def storage() -> WebPage:
             "storage": result,
             "segments": list(_segments(result)),
             "ways": [row for way in Way if (row := result.way(way)).parts],
+            "columns": {
+                table: [column for column in columns if not column.data_only and column.name not in ("name", "dtype")]
+                for table, columns in COLUMNS.items()
+            },
             "csv_addresses": {name: url_for("pages.storage_csv", table=name) for name in COLUMNS},
         },
         sheet=lambda: _sheet(result),
