@@ -113,10 +113,12 @@ def blob_sizes(session: Session, digests: Iterable[str]) -> dict[Digest, int]:
     return {Digest(digest): size for digest, size in rows_among(session, statement, Blob.digest, digests)}
 
 
+_PARENT = -Blob.depends_on
+"""The parent in a condition, with a minus that keeps SQLite from its index, where most blobs are under NULL."""
 PAGES_OF_BLOBS = (
     (Blob.codec == STACK_CODEC, 16),
-    (and_(Blob.codec != STACK_CODEC, Blob.depends_on.is_(None)), 500),
-    (Blob.depends_on.is_not(None), 500),
+    (and_(Blob.codec != STACK_CODEC, _PARENT.is_(None)), 500),
+    (_PARENT.is_not(None), 500),
 )
 """Stacks, blobs with stored bytes and no parent, blobs with a parent; and how many to read at once. A stack can have
 thousands of parts."""

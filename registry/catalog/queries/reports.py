@@ -256,15 +256,16 @@ def lowest_matrices(session: Session, limit: int) -> list[tuple[ModelRow, Row[*t
         Placement.type != OrganType.NORM.value,
     )
     lowest = func.min(Placement.theta)
-    statement = select(Placement.model_id, lowest).where(*_original(), *is_well).group_by(Placement.model_id)
-    each = statement.subquery().columns[1]
-    counted = select(each, func.count()).group_by(each).having(func.count() > 1)
-    shared: dict[float | None, int] = dict(session.execute(counted).all())
+    statement = (
+        select(Placement.model_id, func.count().over(partition_by=lowest))
+        .where(*_original(), *is_well)
+        .group_by(Placement.model_id)
+        .order_by(lowest, Placement.model_id)
+    )
     wells = []
-    for model_id, theta in session.execute(statement.order_by(lowest, Placement.model_id).limit(limit)).all():
+    for model_id, models in session.execute(statement.limit(limit)).all():
         own = _tensors(Placement.model_id == model_id, *is_well).order_by(Placement.theta, Placement.position)
-        row = session.execute(own.limit(1)).one()
-        wells.append((session.get_one(ModelRow, model_id), row, shared.get(theta, 1)))
+        wells.append((session.get_one(ModelRow, model_id), session.execute(own.limit(1)).one(), models))
     return wells
 
 
