@@ -16,18 +16,18 @@ from organs.cli.console import (
     plain,
     print_facts,
     print_hint,
-    print_page,
     print_remark,
     printed_for_programs,
 )
 from organs.cli.main import CommandGroup
 from organs.cli.options import flag, size_bytes
 from organs.cli.registries import local_registry, local_session, registry_address, remote_registry
-from organs.cli.tables import print_table
+from organs.cli.tables import print_page, print_table
 from organs.registry.amounts import size_text
 from organs.registry.catalog.vocabulary import SCOPE_MEANINGS, SCOPES
 from organs.registry.client.address import API, parse_address
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.account import (
     TOKEN_DAYS_DEFAULT,
     TOKEN_DAYS_MAX,
@@ -107,26 +107,19 @@ def list_contributors() -> None:
     """
     from organs.registry.catalog.queries.accounts import contributor_account, contributors_in_order
 
-    def print_accounts(accounts: Sequence[ContributorAccount]) -> None:
-        rows = [
-            (
-                account.name,
-                account.state,
-                size_text(account.quota.used_bytes),
-                NO_QUOTA if account.name == LOCAL else size_text(account.quota.limit_bytes),
-                f"{account.since:%Y-%m-%d}",
-            )
-            for account in accounts
-        ]
-        columns = ("contributor", "state", "used", "quota", "since")
-        print_table(columns, rows, ("used", "quota"), leave_out=("since", "quota"))
-
+    columns = (
+        Column("name", "contributor"),
+        Column("state"),
+        Column("quota.used_bytes", "used", CellKind.SIZE),
+        Column("quota.limit_bytes", "quota", CellKind.SIZE, 1, shown=_limit),
+        Column("since", rank=2),
+    )
     with local_registry() as registry, registry.catalog.reading() as session:
         default_bytes = registry.settings.quota_bytes
         accounts = [contributor_account(session, row, default_bytes) for row in contributors_in_order(session)]
     page = ContributorAccountPage(items=tuple(accounts), next=None)
     empty = "No contributors. Try: organ contributor add NAME"
-    print_page(page, lambda account: account.name, print_accounts, empty=empty)
+    print_page(page, lambda account: account.name, columns, empty=empty)
 
 
 @contributor.command()
@@ -264,23 +257,22 @@ def list_tokens(contributor: str | None) -> None:
     print_page(page, lambda token: token.id, _print_tokens, empty="No tokens.")
 
 
+def _limit(account: ContributorAccount) -> int | str:
+    return NO_QUOTA if account.name == LOCAL else account.quota.limit_bytes
+
+
 def _print_tokens(tokens: Sequence[AccountToken]) -> None:
-    rows = [
-        (
-            token.id,
-            *((token.contributor,) if isinstance(token, ListedToken) else ()),
-            token.label or "–",
-            ", ".join(token.scopes),
-            token.state,
-            "never" if token.expires_at is None else f"{token.expires_at:%Y-%m-%d}",
-            token.created_by or "–",
-            "–" if token.last_used_at is None else f"{token.last_used_at:%Y-%m-%d}",
-        )
-        for token in tokens
-    ]
-    owner = ("contributor",) if isinstance(tokens[0], ListedToken) else ()
-    columns = ("token", *owner, "label", "scopes", "state", "expires", "created by", "last used")
-    print_table(columns, rows, leave_out=("created by", "last used", "label", "expires"))
+    columns = (
+        Column("id", "token"),
+        *((Column("contributor"),) if isinstance(tokens[0], ListedToken) else ()),
+        Column("label", rank=2, shown=lambda token: token.label or None),
+        Column("scopes"),
+        Column("state"),
+        Column("expires_at", "expires", rank=1, shown=lambda token: token.expires_at or "never"),
+        Column("created_by", rank=4),
+        Column("last_used_at", "last used", rank=3),
+    )
+    print_table(columns, tokens)
 
 
 @token.command()

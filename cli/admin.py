@@ -17,7 +17,6 @@ from organs.cli.console import (
     print_commands,
     print_facts,
     print_hint,
-    print_page,
     print_prose,
     print_remark,
     print_sentence,
@@ -27,9 +26,9 @@ from organs.cli.console import (
 from organs.cli.main import CommandGroup
 from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.registries import local_registry, local_session
-from organs.cli.tables import print_table
+from organs.cli.tables import print_page, print_table
 from organs.registry.amounts import count_text, plural_text, size_text, theta_text
-from organs.registry.entities.server import Event
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
 from organs.registry.names import LOCAL, parse_model_name
@@ -209,11 +208,13 @@ def events(limit: int, after: str | None, by: str, action: str) -> None:
     with local_session() as session:
         page = newest_events(session, limit, after, by, action)
 
-    def print_events(events: Sequence[Event]) -> None:
-        rows = [(f"{event.at:%Y-%m-%d %H:%M:%S}", event.contributor, event.action, event.text) for event in events]
-        print_table(("time (UTC)", "account", "action", "object"), rows, leave_out=("account",))
-
-    print_page(page, lambda event: event.text, print_events, empty="No such events.")
+    columns = (
+        Column("at", "time (UTC)", CellKind.SECOND),
+        Column("contributor", "account", rank=1),
+        Column("action"),
+        Column("text", "object"),
+    )
+    print_page(page, lambda event: event.text, columns, empty="No such events.")
 
 
 @admin.command()
@@ -239,13 +240,13 @@ def doctor() -> int:
         log.setLevel(level)
     about = {"kernel": current_kernel, "sandbox": settings.sandbox, "protections": confined, "checks": checks}
     if not printed_for_programs(about):
-        cells = [(check.name, check.state, check.sentence) for check in checks]
-        print_table(("check", "state", "result"), cells, prose="result")
+        result = Column("sentence", "result", CellKind.PROSE)
+        print_table((Column("name", "check"), Column("state"), result), checks)
         abi = f"Landlock ABI {current_kernel.landlock_abi}" if current_kernel.landlock_abi else "no Landlock"
         seccomp = "with" if current_kernel.has_seccomp else "without"
         click.echo(f"\n{abi}, {seccomp} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
-        rows = [(item.name, "yes" if item.is_there else "no", item.sentence) for item in confined]
-        print_table(("protection", "present", "meaning"), rows, prose="meaning")
+        meaning = Column("sentence", "meaning", CellKind.PROSE)
+        print_table((Column("name", "protection"), Column("is_there", "present"), meaning), confined)
     is_missing = any(not protection.is_there for protection in confined)
     has_failed = any(check.state == "failed" for check in checks)
     return EXIT_FAILED if (settings.requires_sandbox and is_missing) or has_failed else 0
@@ -261,16 +262,17 @@ def _known(submission: int) -> Iterator[None]:
 
 
 def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
-    rows = []
-    for submission in waiting:
-        model = submission.model
-        figures = ("–", "–", "–") if model is None else (_kind(model), f"{model.organs:,}", f"{model.organs_new:,}")
-        kind, organs, new = figures
-        size, day = size_text(submission.size_bytes), f"{submission.created_at:%Y-%m-%d %H:%M}"
-        rows.append((submission.id, submission.contributor, submission.name, kind, size, organs, new, day))
-    columns = ("id", "contributor", "model", "kind", "size", "organs", "new", "submitted")
-    optional = ("new", "organs", "kind", "submitted", "size", "contributor")
-    print_table(columns, rows, ("id", "size", "organs", "new"), leave_out=optional)
+    columns = (
+        Column("id", kind=CellKind.FIGURE),
+        Column("contributor", rank=1),
+        Column("name", "model", CellKind.NAME),
+        Column("kind", rank=4, shown=lambda one: one.model and _kind(one.model)),
+        Column("size_bytes", "size", CellKind.SIZE, 2),
+        Column("organs", kind=CellKind.COUNT, rank=5, shown=lambda one: one.model and one.model.organs),
+        Column("new", kind=CellKind.COUNT, rank=6, shown=lambda one: one.model and one.model.organs_new),
+        Column("created_at", "submitted", CellKind.MINUTE, 3),
+    )
+    print_table(columns, waiting)
     for submission in waiting:
         for finding in submission.findings:
             print_sentence(f"{finding.severity}: {finding.sentence}", f"{submission.id}: ")

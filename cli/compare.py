@@ -19,8 +19,9 @@ from organs.cli.console import (
 )
 from organs.cli.registries import local_registry, selected_registry
 from organs.cli.tables import print_table
-from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
-from organs.registry.entities.comparison import ComparedBlock, ComparedOrgan, ComparedType, Comparison
+from organs.registry.amounts import NO_VALUE, share_text, size_text, weight_change_text
+from organs.registry.columns import CellKind, Column
+from organs.registry.entities.comparison import ComparedStack, ComparedType, Comparison
 from organs.registry.errors import BadInput
 from organs.registry.measures import THETA_LEGEND
 
@@ -28,7 +29,7 @@ CHANGED_SHOWN = 10
 EXPERTS_SHOWN = 8
 NAMES_SHOWN = 10
 BLOCKS_SHOWN = 100
-_NUMBERS = ("θ first", "θ second", "difference", "likeness", "change", "compared", "block")
+ALIKE_COLUMNS = (Column("likeness", kind=CellKind.SHARE), Column("change", kind=CellKind.CHANGE))
 
 
 @click.command()
@@ -65,11 +66,10 @@ def compare(first: str, second: str, prove: bool) -> None:
             for organ in result.shapes_differ
         ]
         _print_names("Other shapes", differ)
-        rows = [(row.what, row.first or "–", row.second or "–") for row in result.differs]
-        if rows:
+        if result.differs:
             click.echo()
             print_sentence("Other differences.")
-            print_table(("property", "first", "second"), rows)
+            print_table((Column("what", "property"), Column("first"), Column("second")), result.differs)
 
 
 def _proved(result: Comparison) -> Comparison:
@@ -119,31 +119,28 @@ def _print_types_and_blocks(result: Comparison) -> None:
         f"By type: the mean θ of {result.first} and of {result.second}, and the likeness of their matrices. Vectors "
         "are not compared: unrelated models have similar ones."
     )
-    types = [
+    print_table(
         (
-            kind.type,
-            theta_text(kind.first_theta, kind.first_caution),
-            theta_text(kind.second_theta, kind.second_caution),
-            "–" if kind.difference is None else f"{kind.difference:+.1f}°",
-            *_likeness_and_change(kind),
-            kind.compared,
-        )
-        for kind in result.types
-    ]
-    columns = ("type", "θ first", "θ second", "difference", "likeness", "change", "compared")
-    print_table(columns, types, _NUMBERS, leave_out=("compared", "difference"))
+            Column("type"),
+            Column("first_theta", "θ first", CellKind.DEGREES),
+            Column("second_theta", "θ second", CellKind.DEGREES),
+            Column("difference", kind=CellKind.FIGURE, rank=1, shown=_difference_text),
+            *ALIKE_COLUMNS,
+            Column("compared", kind=CellKind.COUNT, rank=2),
+        ),
+        result.types,
+    )
     if any(kind.first_caution or kind.second_caution for kind in result.types):
         print_remark(THETA_LEGEND)
     click.echo()
     print_sentence("By block: the mean over the block's matrices.")
-    blocks = [(block.label, *_likeness_and_change(block), block.compared) for block in result.blocks]
-    print_table(("block", "likeness", "change", "compared"), blocks[:BLOCKS_SHOWN], _NUMBERS)
-    print_left_out(len(blocks) - BLOCKS_SHOWN, " blocks, all of them with --json")
+    columns = (Column("label", "block", CellKind.FIGURE), *ALIKE_COLUMNS, Column("compared", kind=CellKind.COUNT))
+    print_table(columns, result.blocks[:BLOCKS_SHOWN])
+    print_left_out(len(result.blocks) - BLOCKS_SHOWN, " blocks, all of them with --json")
 
 
-def _likeness_and_change(row: ComparedType | ComparedBlock | ComparedOrgan) -> tuple[str, str]:
-    """Return the likeness, and the change between the two models: 0 for the same weights."""
-    return share_text(row.likeness), weight_change_text(row.change, row.likeness)
+def _difference_text(kind: ComparedType) -> str:
+    return NO_VALUE if kind.difference is None else f"{kind.difference:+.1f}°"
 
 
 def _print_changed(result: Comparison) -> None:
@@ -154,22 +151,28 @@ def _print_changed(result: Comparison) -> None:
             "Changed most: the matrices with the largest change. The change of a single organ is uncertain, by a tenth "
             "or more of it."
         )
-        organs = [(organ.name, organ.type, *_likeness_and_change(organ)) for organ in result.unequal[:CHANGED_SHOWN]]
-        print_table(("tensor", "type", "likeness", "change"), organs, _NUMBERS, leave_out=("type",))
+        columns = (Column("name", "tensor", CellKind.NAME), Column("type", rank=1), *ALIKE_COLUMNS)
+        print_table(columns, result.unequal[:CHANGED_SHOWN])
     if result.stacks:
         click.echo()
         print_sentence(f"Experts: {result.experts_sentence} With the change of each in brackets:")
-        stacks = []
-        for stack in result.stacks[:CHANGED_SHOWN]:
-            experts = [
-                f"{expert.expert} ({weight_change_text(expert.change, expert.likeness)})"
-                for expert in stack.changed[:EXPERTS_SHOWN]
-            ]
-            if stack.differ > len(experts):
-                experts.append(f"and {stack.differ - len(experts)} more")
-            stacks.append((stack.name, f"{stack.differ} of {stack.experts}", ", ".join(experts)))
-        print_table(("stack", "differ", "experts"), stacks)
+        stack_columns = (
+            Column("name", "stack", CellKind.NAME),
+            Column("differ", shown=lambda stack: f"{stack.differ} of {stack.experts}"),
+            Column("changed", "experts", shown=_experts_text),
+        )
+        print_table(stack_columns, result.stacks[:CHANGED_SHOWN])
         print_left_out(len(result.stacks) - CHANGED_SHOWN, " stacks, all of them with --json")
+
+
+def _experts_text(stack: ComparedStack) -> str:
+    experts = [
+        f"{expert.expert} ({weight_change_text(expert.change, expert.likeness)})"
+        for expert in stack.changed[:EXPERTS_SHOWN]
+    ]
+    if stack.differ > len(experts):
+        experts.append(f"and {stack.differ - len(experts)} more")
+    return ", ".join(experts)
 
 
 def _print_names(label: str, names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 
 import click
 
@@ -22,9 +23,10 @@ from organs.cli.options import limit_option
 from organs.cli.plans import print_architectures, print_findings
 from organs.cli.registries import local_registry, registry_address, selected_registry
 from organs.cli.tables import print_table
-from organs.registry.amounts import weight_change_text
+from organs.registry.amounts import NO_VALUE, weight_change_text
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.finding import Severity
-from organs.registry.entities.plan import Compatibility, FitCount
+from organs.registry.entities.plan import Compatibility, FittingModel, TypeCompatibility
 
 SAME = "the same model"
 """Shown instead of the change of a model with the same organs as the base."""
@@ -54,17 +56,16 @@ def compat(base: str, donor: str | None, limit: int) -> None:
     if printed_for_programs(result, [row.type for row in result.types if row.fitting == row.total]):
         return
     findings = print_architectures(result.findings)
-    rows = []
-    for row in result.types:
-        codes = dict.fromkeys(finding.code for finding in row.findings if finding.severity is not Severity.INFO)
-        because = ", ".join(codes) or ("" if row.fitting == row.total else "see below")
-        relation, change = "–", "–"
-        if row.screen is not None:
-            relation = row.screen.relation or "–"
-            change = weight_change_text(row.screen.moved, row.screen.likeness)
-        rows.append((row.type, row.fitting, row.total, relation, change, because))
-    if rows:
-        print_table(("type", "fit", "of", "relation", "change", "warnings"), rows, ("fit", "of", "change"))
+    columns = (
+        Column("type"),
+        Column("fitting", "fit", CellKind.COUNT),
+        Column("total", "of", CellKind.COUNT),
+        Column("relation", shown=lambda row: row.screen and row.screen.relation),
+        Column("change", kind=CellKind.FIGURE, shown=_moved_text),
+        Column("findings", "warnings", shown=_codes_text),
+    )
+    if result.types:
+        print_table(columns, result.types)
         click.echo()
     print_findings(findings)
     is_refused = any(finding.severity is Severity.REFUSE for finding in result.findings)
@@ -73,6 +74,15 @@ def compat(base: str, donor: str | None, limit: int) -> None:
     is_adapter = not result.types and not is_refused
     if is_adapter and not is_file(base) and not is_file(donor):
         print_hint("Merge it into the base", merge_command(base, donor))
+
+
+def _moved_text(row: TypeCompatibility) -> str:
+    return NO_VALUE if row.screen is None else weight_change_text(row.screen.moved, row.screen.likeness)
+
+
+def _codes_text(row: TypeCompatibility) -> str:
+    codes = dict.fromkeys(finding.code for finding in row.findings if finding.severity is not Severity.INFO)
+    return ", ".join(codes) or ("" if row.fitting == row.total else "see below")
 
 
 def _compatibility(base: str, donor: str) -> Compatibility:
@@ -113,23 +123,27 @@ def _print_fitting(base: str, limit: int) -> None:
     else:
         fitting = {kind for model in result.items for kind, fit in model.types.items() if fit.fitting or fit.equal}
         kinds = list(dict.fromkeys(kind for model in result.items for kind in model.types if kind in fitting))
-        rows = [
-            (
-                model.model,
-                SAME if model.same else weight_change_text(model.change, model.likeness),
-                *(_fit_text(model.types.get(kind)) for kind in kinds),
-            )
-            for model in result.items
+        columns = [
+            Column("model", kind=CellKind.NAME),
+            Column("change", kind=CellKind.FIGURE, shown=_change_text),
+            *(
+                Column(kind, kind=CellKind.FIGURE, rank=rank, shown=partial(_fit_text, kind))
+                for rank, kind in enumerate(kinds)
+            ),
         ]
-        columns = ("model", "change", *kinds)
-        print_table(columns, rows, columns[1:], leave_out=kinds[:1:-1])
+        print_table(columns, result.items)
         print_hint("Details", f"organ compat {result.base} MODEL")
     if result.more and not prints_json():
         print_remark("there may be more models: give a larger --limit")
 
 
-def _fit_text(fit: FitCount | None) -> str:
+def _change_text(model: FittingModel) -> str:
+    return SAME if model.same else weight_change_text(model.change, model.likeness)
+
+
+def _fit_text(kind: str, model: FittingModel) -> str | None:
+    fit = model.types.get(kind)
     if fit is None:
-        return "–"
+        return None
     equal = "equal" if fit.equal == fit.total else f"{fit.equal} equal"
     return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({equal})" if fit.equal else "")

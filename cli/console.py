@@ -21,10 +21,8 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from organs.registry.entities.base import Page
 
 F = TypeVar("F", bound=Callable[..., Any])
-Item = TypeVar("Item")
 
 INDENT = "  "
 WIDTH_MAX = 100
@@ -38,8 +36,6 @@ COMMENT = "  # "
 CONTINUES = " \\"
 FAILURE = "organ: "
 """The beginning of a message about a failure."""
-NONFINITE_MARK = "(NaN/inf)"
-"""Follows the name of an organ or a model with weights that are NaN or infinite."""
 BAR_WIDTH = 20
 """Characters of the bar of a step."""
 PATIENCE_SECONDS = 1.0
@@ -246,30 +242,6 @@ def printed_for_programs(result: object, names: Iterable[object] = ()) -> bool:
             else:
                 click.echo(plain(name))
     return not is_for_people()
-
-
-def print_page(
-    page: Page[Item],
-    name: Callable[[Item], object],
-    print_items: Callable[[Sequence[Item]], None],
-    *,
-    empty: str = "",
-    total: int | None = None,
-) -> None:
-    """Print a page of a list as JSON, with -q the name of each item, otherwise with `print_items`.
-
-    Print on stderr the notes on the page, the sentence `empty` if there are no items, and how to get the next page.
-    `total` is the length of the list.
-    """
-    for note in page.notes:
-        print_remark(note, "note: ")
-    if not printed_for_programs(page, map(name, page)):
-        if empty and not page.items:
-            print_remark(empty)
-        else:
-            print_items(page.items)
-    if page.next is not None and not prints_json():
-        print_hint("more" if total is None else f"more of {total:,}", again("--after", page.next, replaces=True))
 
 
 def is_attended() -> bool:

@@ -19,8 +19,13 @@ from werkzeug.serving import make_server
 from organs.cli.console import print_sentence, progress_bar, status_line
 from organs.cli.plans import print_changes, print_findings, print_quick_look, print_screen
 from organs.cli.tables import print_table
-from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
+from organs.registry.amounts import size_text
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.lineage import EDGE_COLUMNS
+from organs.registry.entities.model import COLUMNS as MODEL_COLUMNS
+from organs.registry.entities.model import TYPE_COLUMNS
+from organs.registry.entities.organ import COLUMNS as ORGAN_COLUMNS
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.validation.runtime import NoRuntime
 from organs.web.settings import PORT, ServerSettings
@@ -130,18 +135,17 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
             if outcome.report is None:
                 raise outcome.error or OrganError("an ingest gave neither a report nor an error")
             reports[outcome.source.paths[0]] = outcome.report
-    rows = [
+    print_table(
         (
-            report.model,
-            report.organs,
-            size_text(report.size_bytes),
-            size_text(report.new_bytes) if report.created else "known already",
-            size_text(report.stored_bytes) if report.created else "–",
-            f"{report.seconds:.1f} s",
-        )
-        for report in reports.values()
-    ]
-    print_table(("model", "organs", "size", "new", "stored", "took"), rows, ("organs", "size", "new", "stored", "took"))
+            Column("model", kind=CellKind.NAME),
+            Column("organs", kind=CellKind.COUNT),
+            Column("size_bytes", "size", CellKind.SIZE),
+            Column("new", kind=CellKind.SIZE, shown=lambda one: one.new_bytes if one.created else "known already"),
+            Column("stored", kind=CellKind.SIZE, shown=lambda one: one.stored_bytes if one.created else None),
+            Column("seconds", "took", CellKind.SECONDS),
+        ),
+        reports.values(),
+    )
     totals = registry.totals()
     total_size = sum(report.size_bytes for report in reports.values())
     click.echo()
@@ -153,22 +157,11 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
 
 
 def _show(registry: LocalRegistry, name: str) -> None:
-    ranked = [(model.name, model.tensors, theta_text(model.mean_theta)) for model in registry.ranked_models()]
-    print_table(("model", "tensors", "mean θ"), ranked, ("tensors", "mean θ"))
+    columns = [column for column in MODEL_COLUMNS if column.name in ("name", "tensors", "mean_theta")]
+    print_table(columns, registry.ranked_models())
     click.echo("(complete models only: adapters are not ranked)")
     click.echo(f"\n{name}, by type:\n")
-    rows = [
-        (
-            kind.type,
-            kind.tensors,
-            size_text(kind.size_bytes),
-            theta_text(kind.mean_theta),
-            share_text(kind.mean_spectral_signal),
-        )
-        for kind in registry.model(name).types
-    ]
-    columns = ("type", "tensors", "size", "mean θ", "spectral signal")
-    print_table(columns, rows, columns[1:])
+    print_table(TYPE_COLUMNS, registry.model(name).types)
     click.echo()
     print_sentence(
         "θ is the shape of the distribution of weights: 0° uniform, about 34° Gaussian (also untrained), "
@@ -182,20 +175,14 @@ def _show(registry: LocalRegistry, name: str) -> None:
 
 def _find(registry: LocalRegistry, name: str) -> None:
     click.echo(f"organ search {shlex.quote(QUERY)}\n")
-    rows = [
-        (organ.model, organ.name, organ.dtype, theta_text(organ.theta), share_text(organ.spectral_signal))
-        for organ in registry.search(QUERY, limit=3)
-    ]
-    print_table(("model", "tensor", "dtype", "θ", "spectral signal"), rows, ("θ", "spectral signal"))
+    shown = ("model", "name", "dtype", "theta", "spectral_signal")
+    organs = registry.search(QUERY, limit=3)
+    print_table([column for column in ORGAN_COLUMNS if column.name in shown], organs)
+    measured = [edge for edge in registry.model(name).lineage if edge.evidence == "measured"]
     click.echo()
     print_sentence(f"Models like {name}, by their weights alone (change 0: the same, 2: unrelated):")
     click.echo()
-    changes = [
-        (edge.model, weight_change_text(edge.change, edge.likeness))
-        for edge in registry.model(name).lineage
-        if edge.evidence == "measured"
-    ]
-    print_table(("model", "change"), changes, ("change",))
+    print_table([column for column in EDGE_COLUMNS if column.name in ("model", "change")], measured)
 
 
 def _assemble(registry: LocalRegistry, path: Path, report: IngestReport) -> None:

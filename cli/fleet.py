@@ -35,6 +35,7 @@ from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry, local_session
 from organs.cli.tables import print_table
 from organs.registry.amounts import plural_text, size_text
+from organs.registry.columns import CellKind, Column
 from organs.registry.errors import OrganError
 
 if TYPE_CHECKING:
@@ -118,12 +119,8 @@ def run(plan: Path, workers: int | None, scheduler: str | None, retry: bool, dry
         if dry_run:
             units = expanded.units
             values = [{"work": unit.work, "source": unit.source, "size_bytes": unit.size_bytes} for unit in units]
-            rows = [
-                (unit.work, unit.source, "" if unit.size_bytes is None else size_text(unit.size_bytes))
-                for unit in units
-            ]
             if not printed_for_programs(values):
-                print_table(("work", "source", "size"), rows, ("size",))
+                print_table((Column("work"), Column("source"), Column("size_bytes", "size", CellKind.SIZE)), units)
             return 0
 
         def begin(session: Session) -> tuple[int, bool]:
@@ -169,13 +166,16 @@ def list_runs() -> None:
     with local_session() as session:
         runs = fleet_runs(session, LISTED_MAX).items
     if not printed_for_programs(runs):
-        rows = [
-            (run.id, run.name, f"{run.created_at:%Y-%m-%d %H:%M}", run.units, run.done, run.failed + run.set_aside)
-            for run in runs
-        ]
-        if rows:
-            columns = ("run", "name", "begun (UTC)", "units", "done", "failed")
-            print_table(columns, rows, ("run", "units", "done", "failed"))
+        columns = (
+            Column("id", "run", CellKind.FIGURE),
+            Column("name"),
+            Column("created_at", "begun (UTC)", CellKind.MINUTE),
+            Column("units", kind=CellKind.COUNT),
+            Column("done", kind=CellKind.COUNT),
+            Column("failed", kind=CellKind.COUNT, shown=lambda run: run.failed + run.set_aside),
+        )
+        if runs:
+            print_table(columns, runs)
         else:
             print_remark("There are no runs. To begin one: organ fleet run PLAN")
 
@@ -335,12 +335,16 @@ def _print_run(run: FleetRun) -> None:
 
 
 def _print_failures(run: FleetRun) -> None:
-    rows = [
-        (row.number, row.work, row.source, row.state.replace("_", " "), row.note)
-        for row in run.failures[:FAILURES_PRINTED]
-    ]
-    print_table(("unit", "work", "source", "state", "reason"), rows, ("unit",), prose="reason")
-    left_out = len(run.failures) + run.failures_left_out - len(rows)
+    columns = (
+        Column("number", "unit", CellKind.FIGURE),
+        Column("work"),
+        Column("source"),
+        Column("state", shown=lambda unit: unit.state.replace("_", " ")),
+        Column("note", "reason", CellKind.PROSE),
+    )
+    shown = run.failures[:FAILURES_PRINTED]
+    print_table(columns, shown)
+    left_out = len(run.failures) + run.failures_left_out - len(shown)
     if left_out:
         print_remark(f"{left_out:,} more failures: see --json")
     print_hint("again", organ_command("fleet", "resume", str(run.id), "--retry"))

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.console import is_quiet, output_options, print_json, print_page, print_remark
+from organs.cli.console import is_quiet, output_options, print_json, print_remark
 from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.processes import EXIT_ABANDONED, ended_by_signals, watch_parent
 from organs.cli.registries import local_registry, selected_registry
-from organs.cli.tables import print_table
-from organs.registry.entities.job import JobSummary
+from organs.cli.tables import print_page
+from organs.registry.columns import CellKind, Column
 from organs.web.logs import FIELDS, configure_logs
 
 if TYPE_CHECKING:
@@ -91,14 +90,14 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None) ->
     if cancel is not None and show is not None:
         raise click.UsageError("--cancel and --show exclude each other")
 
-    def print_jobs(jobs: Sequence[JobSummary]) -> None:
-        rows = [
-            (job.id, job.kind, job.state, f"{job.progress:.0%}", f"{job.created_at:%Y-%m-%d %H:%M}", job.note)
-            for job in jobs
-        ]
-        columns = ("job", "kind", "state", "progress", "requested", "note")
-        print_table(columns, rows, ("job", "progress"), leave_out=("requested",))
-
+    columns = (
+        Column("id", "job", CellKind.FIGURE),
+        Column("kind"),
+        Column("state"),
+        Column("progress", kind=CellKind.FIGURE, shown=lambda job: f"{job.progress:.0%}"),
+        Column("created_at", "requested", CellKind.MINUTE, 1),
+        Column("note"),
+    )
     with selected_registry() as registry:
         if cancel is not None:
             print_remark(f"job {cancel} is {registry.cancel_job(cancel).state}")
@@ -107,4 +106,4 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None) ->
             print_json(registry.job(show))
             return
         page = registry.jobs(limit=limit, after=after)
-    print_page(page, lambda job: job.id, print_jobs, empty="No jobs.")
+    print_page(page, lambda job: job.id, columns, empty="No jobs.")

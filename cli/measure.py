@@ -34,9 +34,10 @@ from organs.cli.inputs import download_line, hub_of_environment, may_be_register
 from organs.cli.options import flag, original_spelling
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
-from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.anatomy import Component, Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
+from organs.registry.columns import CellKind, Column
 from organs.registry.errors import BadInput, CorruptBlob, Incomplete, NotFound, OrganError
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.reports.formats import sheet_lines
@@ -420,7 +421,7 @@ def _label(outcome: MeasureOutcome) -> str:
 
 def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequence[str]) -> None:
     from organs.registry.measures import THETA_LEGEND
-    from organs.registry.reports.formats import grid
+    from organs.registry.reports.formats import columns_and_rows
     from organs.registry.reports.groups import matrix_theta, mean_of
 
     content = (
@@ -442,46 +443,18 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, tables: Sequenc
         tables = ("types", "components") if has_more else ("types",)
     for name in tables:
         if name == "tensors":
-            columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "note")
-            print_table(columns, map(_tensor_row, _rows(model)), ("θ", "|Z|", "spectral"))
+            print_table(_TENSOR_COLUMNS, map(_tensor_values, _rows(model)))
         else:
             table = _table_of(name, readings)
-            texts = grid(table)
-            numbers = [heading for heading, right in zip(texts.headings, texts.right, strict=True) if right]
-            if texts.rows:
-                print_table(texts.headings, texts.rows, numbers)
+            if table.items:
+                print_table(*columns_and_rows(table))
             else:
                 click.echo(table.before[0])
         click.echo()
     if any(reading.caution for reading in readings):
         print_remark(THETA_LEGEND)
     if model.experts and "tensors" not in tables:
-        headings = (
-            "stack of experts",
-            "experts",
-            "mean θ",
-            "spread",
-            "lowest θ",
-            "of expert",
-            "highest θ",
-            "of expert",
-            "spectral",
-        )
-        rows = [
-            (
-                stack["tensor"],
-                stack["experts_count"],
-                theta_text(stack["mean_theta_degrees"]),
-                theta_text(stack["theta_standard_deviation"]),
-                theta_text(stack["minimum_theta_degrees"]),
-                "-" if stack["minimum_expert"] is None else stack["minimum_expert"],
-                theta_text(stack["maximum_theta_degrees"]),
-                "-" if stack["maximum_expert"] is None else stack["maximum_expert"],
-                share_text(stack["mean_spectral_signal"]),
-            )
-            for stack in _stacks(model)
-        ]
-        print_table(headings, rows, headings[1:])
+        print_table(_STACK_COLUMNS, _stacks(model))
         click.echo()
 
 
@@ -559,22 +532,35 @@ def _reading(tensor: MeasuredTensor) -> TensorReading:
     )
 
 
-def _tensor_row(tensor: MeasuredTensor) -> tuple[object, ...]:
-    measurement, reading = tensor.measurement, _reading(tensor)
-    notes = [f"{measurement.nan_count} NaN"] if measurement.nan_count else []
-    notes += [f"{measurement.infinite_count} infinite"] if measurement.infinite_count else []
-    if measurement.reason and (measurement.constant or measurement.theta is None):
-        notes.append(measurement.reason)
-    return (
-        tensor.name if tensor.expert is None else f"  expert {tensor.expert}",
-        tensor.place.type.value,
-        tensor.dtype,
-        reading.shape,
-        theta_text(reading.theta, reading.caution),
-        share_text(measurement.magnitude),
-        share_text(reading.spectral_signal),
-        ", ".join(notes),
-    )
+def _note(tensor: Mapping[str, Any]) -> str:
+    notes = [f"{tensor['nan_count']} NaN"] if tensor["nan_count"] else []
+    notes += [f"{tensor['infinite_count']} infinite"] if tensor["infinite_count"] else []
+    if tensor["reason"] and (tensor["constant"] or tensor["theta_degrees"] is None):
+        notes.append(tensor["reason"])
+    return ", ".join(notes)
+
+
+_TENSOR_COLUMNS = (
+    Column("tensor", shown=lambda row: row["tensor"] if row["expert"] is None else f"  expert {row['expert']}"),
+    Column("type"),
+    Column("dtype"),
+    Column("shape"),
+    Column("theta_degrees", "θ", CellKind.DEGREES),
+    Column("magnitude", "|Z|", CellKind.SHARE),
+    Column("spectral_signal", "spectral", CellKind.SHARE),
+    Column("note", shown=_note),
+)
+_STACK_COLUMNS = (
+    Column("tensor", "stack of experts"),
+    Column("experts_count", "experts", CellKind.COUNT),
+    Column("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    Column("theta_standard_deviation", "spread", CellKind.DEGREES),
+    Column("minimum_theta_degrees", "lowest θ", CellKind.DEGREES),
+    Column("minimum_expert", "of expert", CellKind.COUNT),
+    Column("maximum_theta_degrees", "highest θ", CellKind.DEGREES),
+    Column("maximum_expert", "of expert", CellKind.COUNT),
+    Column("mean_spectral_signal", "spectral", CellKind.SHARE),
+)
 
 
 def _measured_values(outcome: MeasureOutcome) -> dict[str, Any]:

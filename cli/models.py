@@ -8,20 +8,18 @@ from contextlib import suppress
 import click
 
 from organs.cli.console import (
-    NONFINITE_MARK,
     is_for_people,
     output_options,
-    print_page,
     print_remark,
     status_line,
 )
 from organs.cli.options import QueryCommand, after_option, flag, limit_option
 from organs.cli.registries import registry_address, selected_registry
-from organs.cli.search import CHANGE, first_cell, first_columns, print_legends
-from organs.cli.tables import print_table
-from organs.registry.amounts import count_text, size_text, theta_text
+from organs.cli.search import print_found
+from organs.cli.tables import print_page
+from organs.registry.amounts import size_text
 from organs.registry.catalog.vocabulary import CHIMERA
-from organs.registry.entities.model import ModelSummary
+from organs.registry.entities.model import COLUMNS, ModelSummary
 from organs.registry.entities.server import Figures
 from organs.registry.errors import OrganError
 from organs.registry.search.language import MODELS, Query, parse_query
@@ -70,25 +68,7 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
             )
         print_remark(sentence)
         return
-    firsts = first_columns(parsed)
-    columns = (*firsts, "model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
-    rows = [
-        [
-            *(first_cell(name, model) for name in firsts),
-            model.name,
-            f"{model.kind} {NONFINITE_MARK}" if model.nonfinite_tensors else model.kind,
-            model.architecture or "–",
-            model.tensors,
-            count_text(model.parameters),
-            size_text(model.size_bytes),
-            theta_text(model.mean_theta, model.theta_caution),
-            model.license or "–",
-        ]
-        for model in models
-    ]
-    optional = ("tensors", "architecture", "parameters", "kind", "license", "θ")
-    print_table(columns, rows, (CHANGE, "tensors", "parameters", "size", "θ"), leave_out=optional)
-    print_legends(firsts, models)
+    print_found(COLUMNS, models, parsed.wanted(MODELS.default_sort))
     if figures is not None:
         size = size_text(figures.size_bytes)
         models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"

@@ -25,11 +25,15 @@ from organs.cli.console import (
     wrapped,
 )
 from organs.cli.tables import print_table
-from organs.registry.amounts import share_text, size_text, theta_text
-from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile
+from organs.registry.amounts import size_text
+from organs.registry.columns import CellKind, Column
+from organs.registry.entities.chimera import ComposeResult, OutputFile
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity, in_order
 from organs.registry.entities.plan import (
-    GIVERS_SEPARATOR,
+    CHANGE_COLUMNS,
+    PART_COLUMNS,
+    RUN_COLUMNS,
+    THETA_COLUMNS,
     PlanChange,
     PlannedRecipe,
     Screen,
@@ -40,7 +44,6 @@ from organs.registry.errors import BadRecipe, NotComposable
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
 ROWS_MAX = 6
 """Changed or computed organs that are listed one by one; more are shown as one line for each run of blocks."""
-_NUMBERS = ("block", "blocks", "organs", "θ before", "θ", "spectral", "size")
 
 
 def print_findings(findings: Iterable[Finding], *, err: bool = False) -> None:
@@ -136,22 +139,7 @@ def print_plan(result: ComposeResult) -> None:
         if len(parts) > max(ROWS_MAX, len(plan.changes)):
             print_changes(plan.changes)
         else:
-            rows = [
-                (
-                    "–" if part.block is None else part.block,
-                    part.slot,
-                    GIVERS_SEPARATOR.join(part.givers),
-                    part.acts_text,
-                    part.dtype if part.dtype == part.dtype_before else f"{part.dtype_before} → {part.dtype}",
-                    theta_text(part.theta_before),
-                    theta_text(part.theta),
-                    share_text(part.spectral_signal),
-                    size_text(part.size_bytes),
-                )
-                for part in parts
-            ]
-            columns = ("block", "slot", "from", "done", "dtype", "θ before", "θ", "spectral", "size")
-            print_table(columns, rows, _NUMBERS, leave_out=("spectral", "size", "dtype", "θ before", "θ"))
+            print_table(PART_COLUMNS, parts)
     click.echo()
     file, free = (None, None) if result.out is None else (result.out.file, result.out.free_bytes)
     size = f"{size_text(plan.size_bytes)} ({plan.size_bytes:,} bytes), the base {size_text(plan.base_size_bytes)}"
@@ -169,31 +157,9 @@ def print_screen(screen: Screen) -> None:
         print_sentence(screen.size, "size: ")
 
 
-def _blocks_text(change: PlanChange) -> str:
-    """Return the blocks of a change: `3`, `5-20`, or a dash outside the blocks."""
-    first, last = change.first_block, change.last_block
-    if first is None:
-        return "–"
-    return str(first) if first == last else f"{first}-{last}"
-
-
 def print_changes(changes: Iterable[PlanChange]) -> None:
     """Print a table with a line for each run of blocks in which the same is done."""
-    rows = [
-        (
-            _blocks_text(change),
-            change.type,
-            change.organs,
-            GIVERS_SEPARATOR.join(change.givers),
-            change.acts_text,
-            theta_text(change.theta_before),
-            theta_text(change.theta),
-            size_text(change.size_bytes),
-        )
-        for change in changes
-    ]
-    columns = ("blocks", "type", "organs", "from", "done", "θ before", "θ", "size")
-    print_table(columns, rows, _NUMBERS, leave_out=("size", "θ before", "θ"))
+    print_table(CHANGE_COLUMNS, changes)
 
 
 def print_thetas(result: ComposeResult) -> None:
@@ -203,16 +169,10 @@ def print_thetas(result: ComposeResult) -> None:
     if not is_for_people() or not result.computed:
         return
 
-    def thetas(row: PlanChange | ComputedOrgan) -> tuple[str, str]:
-        return theta_text(row.theta_before), theta_text(row.theta)
-
     click.echo()
     if len(result.computed) <= ROWS_MAX:
-        organs = [
-            ("–" if organ.block is None else organ.block, organ.slot, organ.dtype, *thetas(organ))
-            for organ in result.computed
-        ]
-        print_table(("block", "slot", "dtype", "θ before", "θ"), organs, _NUMBERS)
+        columns = (Column("block", kind=CellKind.FIGURE), Column("slot"), Column("dtype"), *THETA_COLUMNS)
+        print_table(columns, result.computed)
         return
     assert result.plan is not None
     computed = {organ.name: organ for organ in result.computed}
@@ -223,8 +183,7 @@ def print_thetas(result: ComposeResult) -> None:
             if part.name in computed
         ]
     )
-    rows = [(_blocks_text(run), run.type, run.organs, *thetas(run)) for run in runs]
-    print_table(("blocks", "type", "organs", "θ before", "θ"), rows, _NUMBERS)
+    print_table((*RUN_COLUMNS, *THETA_COLUMNS), runs)
 
 
 def print_quick_look(look: QuickLook) -> None:
@@ -233,10 +192,10 @@ def print_quick_look(look: QuickLook) -> None:
     if not look.texts:
         return
     rows = [text.cells for text in look.texts]
-    columns = [*rows[0]]
     click.echo()
-    print_table(
-        columns, [[*row.values()] for row in rows], columns[1:], leave_out=("tokens", "same top token", "divergence")
-    )
+    ranks = {"tokens": 3, "same top token": 2, "divergence": 1}
+    first, *others = rows[0]
+    columns = [Column(first), *(Column(name, kind=CellKind.FIGURE, rank=ranks.get(name, 0)) for name in others)]
+    print_table(columns, rows)
     click.echo()
     print_sentence(look.notes)

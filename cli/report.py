@@ -28,6 +28,7 @@ from organs.cli.console import (
 from organs.cli.outputs import check_free, force_option, output_option, write_text
 from organs.cli.registries import selected_registry
 from organs.cli.tables import PIPED_WIDTH, Table
+from organs.registry.columns import CellKind
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report, ReportSection, ReportTable
 from organs.registry.errors import BadSource
 
@@ -164,21 +165,19 @@ def _print_heading(title: str, line: str) -> None:
 
 
 def _print_section(section: ReportSection) -> None:
-    from organs.registry.reports.formats import grid
+    from organs.registry.reports.formats import columns_and_rows
     from organs.registry.reports.words import explanations
 
-    texts = grid(section)
-    headings = [plain(heading) for heading in texts.headings]
-    table = Table(
-        headings,
-        texts.rows,
-        [heading for heading, right in zip(headings, texts.right, strict=True) if right],
-        prose=headings[-1] if headings[-1] in PROSE_HEADINGS else None,
-        leave_out=[heading for heading in REPORT_LEAVES_OUT if heading != headings[0]],  # the first one names the row
-    )
-    left_out = set(headings) - set(table.headings)
+    columns, rows = columns_and_rows(section)
+    for column in columns[1:]:  # the first one names the row
+        if column.heading in REPORT_LEAVES_OUT:
+            column.rank = len(REPORT_LEAVES_OUT) - REPORT_LEAVES_OUT.index(column.heading)
+    if columns[-1].heading in PROSE_HEADINGS:
+        columns[-1].kind = CellKind.PROSE
+    table = Table(columns, rows)
+    left_out = {plain(column.heading) for column in columns} - set(table.headings)
     _print_paragraphs(explanations(section.before, left_out))
-    if texts.rows:
+    if rows:
         click.echo()
         table.print()
     _print_paragraphs(explanations(section.after, left_out))

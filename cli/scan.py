@@ -21,6 +21,7 @@ from organs.cli.options import flag
 from organs.cli.registries import local_registry, registry_address
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text
+from organs.registry.columns import CellKind, Column
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
@@ -121,20 +122,20 @@ def _print_family(family: LocalFamily, *, with_registered: bool) -> None:
     models = plural_text(len(family.models), "model", "models")
     about = ", ".join([family.architecture or "no architecture", models, size_text(family.size_bytes)])
     click.echo(click.style(plain(f"{family.name}: {about}"), bold=True))
-    rows = []
-    for folded in family.models:
-        for number, variant in enumerate(folded.variants):
-            kind = "" if variant.kind == "model" else f"{variant.kind} "
-            places = dict.fromkeys(copy.tool or str(Path(copy.paths[0]).parent) for copy in variant.copies)
-            row = (
-                f"  {folded.name}" if number == 0 else "",
-                f"{kind}{variant.quantisation or f'{count_text(variant.parameters)} parameters'}",
-                size_text(variant.size_bytes),
-                ", ".join(places),
-            )
-            rows.append((*row, "yes" if variant.registered else "no") if with_registered else row)
-    columns = ("  model", "type", "size", "in", *(["registered"] if with_registered else []))
-    print_table(columns, rows, ("size", "parameters"))
+    rows = [
+        {
+            "model": f"  {folded.name}" if number == 0 else "",
+            "type": ("" if variant.kind == "model" else f"{variant.kind} ")
+            + (variant.quantisation or f"{count_text(variant.parameters)} parameters"),
+            "size": variant.size_bytes,
+            "in": ", ".join(dict.fromkeys(copy.tool or str(Path(copy.paths[0]).parent) for copy in variant.copies)),
+            "registered": variant.registered,
+        }
+        for folded in family.models
+        for number, variant in enumerate(folded.variants)
+    ]
+    columns = (Column("model", "  model"), Column("type"), Column("size", kind=CellKind.SIZE), Column("in"))
+    print_table((*columns, Column("registered")) if with_registered else columns, rows)
 
 
 def _print_next(findings: Sequence[Findings], inventory: Inventory) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import click
 from msgspec import structs
 
 from organs.cli.console import (
-    NONFINITE_MARK,
     is_for_people,
     output_options,
-    plain,
     print_facts,
     print_hint,
-    print_page,
     print_remark,
     print_sentence,
     prints_json,
@@ -22,25 +19,22 @@ from organs.cli.console import (
 )
 from organs.cli.options import QueryCommand, after_option, flag, limit_option
 from organs.cli.registries import selected_registry
-from organs.cli.tables import print_table
-from organs.registry.amounts import CHANGE_LEGEND, share_text, size_text, weight_change_text
+from organs.cli.tables import print_page, print_table
+from organs.registry.amounts import CHANGE_LEGEND
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.vocabulary import BIN_DEGREES
-from organs.registry.entities.gain import MeasuredGain
+from organs.registry.columns import Column, for_people
 from organs.registry.entities.model import ModelSummary
-from organs.registry.entities.organ import FacetCounts, PlacedOrgan
-from organs.registry.measures import BY_FIELD, MEASURES, THETA_LEGEND
+from organs.registry.entities.organ import COLUMNS, FacetCounts, PlacedOrgan
+from organs.registry.measures import THETA_LEGEND
 from organs.registry.search.language import GAIN, LIKENESS, ORGANS, Query, parse_query
 
-CHANGE = "change"
-USUAL = ("theta", "spectral_signal")
-"""Measures in every table. Another measure is the first column if the list is sorted by it."""
 BAR_WIDTH = 40
 VALUES_SHOWN = 12
 LEGENDS = {
     GAIN: "gain +5.7%: the perplexity of the chimera is 5.7% lower than that of its base; more is better",
     LIKENESS: "likeness: 1 for the same weights, below 0.2 for unrelated weights",
-    CHANGE: CHANGE_LEGEND,
+    "change": CHANGE_LEGEND,
 }
 """Printed below a table with this column."""
 
@@ -94,56 +88,20 @@ def _print_organs(organs: Sequence[PlacedOrgan], parsed: Query) -> None:
     if not organs:
         print_remark("Nothing matches. organ search --help lists the fields.")
         return
-    # The table begins with the likeness to an organ or the change from a base, the measured gain if the query is about
-    # gains, and the measure that the list is sorted by if no table shows it.
-    firsts = first_columns(parsed)
-    measure = None if parsed.like is not None else BY_FIELD.get(parsed.sort.field)
-    if measure is not None and measure.name not in USUAL:
-        firsts[measure.name] = measure.label
-    labels = [MEASURES[name].label for name in USUAL]
-    columns = [*firsts.values(), "organ", "model", "tensor", "type", "dtype", *labels, "size"]
-    rows = [
-        [
-            *(first_cell(name, organ) for name in firsts),
-            organ.digest[:12],
-            organ.model,
-            f"{organ.label} {NONFINITE_MARK}" if organ.nonfinite else organ.label,
-            organ.type,
-            organ.dtype,
-            organ.theta_text,
-            share_text(organ.spectral_signal),
-            size_text(organ.size_bytes),
-        ]
-        for organ in organs
-    ]
-    numbers = ("size", LIKENESS, CHANGE, *(measure.label for measure in MEASURES.values()))
-    print_table(columns, rows, numbers, digests=("organ",), leave_out=("type", "size", "dtype", labels[-1]))
-    print_legends(firsts, organs)
+    print_found(COLUMNS, organs, parsed.wanted())
 
 
-def first_columns(parsed: Query) -> dict[str, str]:
-    """Return the members with which the table for a query begins, and their headings."""
-    columns = {LIKENESS: LIKENESS} if parsed.like is not None else {CHANGE: CHANGE} if parsed.base is not None else {}
-    return columns | ({GAIN: GAIN} if parsed.mentions_gains else {})
-
-
-def first_cell(name: str, item: PlacedOrgan | ModelSummary) -> str:
-    """Return a member of a found organ or model as text."""
-    value = getattr(item, name)
-    if name == CHANGE:
-        return weight_change_text(item.change, item.likeness)
-    if isinstance(value, MeasuredGain) or name == GAIN:
-        return "–" if value is None else plain(str(value))
-    return MEASURES[name].text(value) if name in MEASURES else share_text(value)
-
-
-def print_legends(columns: Sequence[str] | dict[str, str], items: Sequence[PlacedOrgan | ModelSummary]) -> None:
-    """Print on stderr what uncertain values of θ and the first columns of a table mean."""
+def print_found(
+    columns: Sequence[Column], items: Sequence[PlacedOrgan] | Sequence[ModelSummary], wanted: Collection[str]
+) -> None:
+    """Print organs or models as a table, and on stderr what its uncertain values and its columns mean."""
+    shown = for_people(columns, items, wanted)
+    print_table(shown, items)
     if any(item.theta_caution for item in items):
         print_remark(THETA_LEGEND)
-    for name, legend in LEGENDS.items():
-        if name in columns:
-            print_remark(legend)
+    for column in shown:
+        if column.name in LEGENDS:
+            print_remark(LEGENDS[column.name])
 
 
 def _print_counts(counts: FacetCounts, parsed: Query) -> None:

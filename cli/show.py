@@ -9,7 +9,6 @@ import click
 from msgspec import structs
 
 from organs.cli.console import (
-    NONFINITE_MARK,
     first_of,
     merge_command,
     organ_command,
@@ -37,17 +36,17 @@ from organs.registry.amounts import (
     count_text,
     plural_text,
     ranges_text,
-    share_text,
     size_text,
     theta_text,
     weight_change_text,
 )
 from organs.registry.anatomy import type_name
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
+from organs.registry.columns import CellKind, Column, for_people
 from organs.registry.digest import looks_like_prefix
-from organs.registry.entities.lineage import RELATIVE, LineageEdge, merged_edges
-from organs.registry.entities.model import Model
-from organs.registry.entities.organ import MadeOrgan, Organ, OrganMeasurement
+from organs.registry.entities.lineage import EDGE_COLUMNS, RELATIVE, LineageEdge, merged_edges
+from organs.registry.entities.model import TYPE_COLUMNS, Model
+from organs.registry.entities.organ import COLUMNS, MadeOrgan, Organ, OrganMeasurement
 from organs.registry.entities.storage import OrganStorage, Way
 from organs.registry.errors import BadName, Incomplete, NotFound
 from organs.registry.kinds import KIND_NOTES
@@ -74,7 +73,6 @@ COMPUTED_SHOWN = 12
 EDGES_SHOWN = 12
 PLACES_SHOWN = 10
 DIGEST_SHOWN = 12
-_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value", "likeness", "change", "matrices")
 _KINDS = {
     "skeleton": "an attention tensor (type:skeleton)",
     "organ": "a feed-forward tensor (type:organ)",
@@ -375,33 +373,9 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
 def _print_tensors(model: ModelDetails) -> None:
     """Print the types of the tensors of a model, then the tensors."""
     click.echo()
-    types = [
-        (
-            kind.type,
-            kind.tensors,
-            size_text(kind.size_bytes),
-            theta_text(kind.mean_theta, kind.theta_caution),
-            share_text(kind.mean_spectral_signal),
-        )
-        for kind in model.types
-    ]
-    print_table(("type", "tensors", "size", "θ", "spectral"), types, _NUMBERS)
+    print_table(TYPE_COLUMNS, model.types)
     click.echo()
-    columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")
-    rows = [
-        (
-            f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name,
-            organ.type,
-            organ.dtype,
-            "x".join(map(str, organ.shape)),
-            organ.theta_text,
-            share_text(organ.magnitude),
-            share_text(organ.spectral_signal),
-            organ.digest[:12],
-        )
-        for organ in model.organs
-    ]
-    print_table(columns, rows, _NUMBERS, digests=("organ",), leave_out=("|Z|", "type", "shape"))
+    print_table([column for column in for_people(COLUMNS, model.organs) if column.name != "model"], model.organs)
     if any(organ.theta_caution for organ in model.organs):
         print_remark(THETA_LEGEND)
 
@@ -416,20 +390,7 @@ def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
             "their energy: 0 for the same weights, 1e-5 for a light fine-tune, 2 for unrelated models. The likeness is "
             "their correlation."
         )
-        rows = [
-            (
-                edge.direction,
-                edge.model or edge.text,
-                edge.relation,
-                edge.evidence,
-                weight_change_text(edge.change, edge.likeness),
-                share_text(edge.likeness),
-                edge.compared or "–",
-            )
-            for edge in edges[:EDGES_SHOWN]
-        ]
-        columns = ("role", "model", "relation", "evidence", "change", "likeness", "matrices")
-        print_table(columns, rows, _NUMBERS, leave_out=("matrices", "likeness", "evidence"))
+        print_table(EDGE_COLUMNS, edges[:EDGES_SHOWN])
         left_out = max(0, len(edges) - EDGES_SHOWN) + model.lineage_left_out
         print_left_out(left_out, ", with --json")
     for finding in (finding for finding in model.findings if finding.sentence not in shown):
@@ -496,8 +457,8 @@ def print_organ(organ: Organ, *, with_measures: bool) -> None:
         click.echo()
         print_sentence("docs/numbers.md explains these numbers and their limits.")
     click.echo()
-    places = [(place.model, place.label, place.type) for place in organ.places[:PLACES_SHOWN]]
-    print_table(("model", "tensor", "type"), places)
+    columns = (Column("model", kind=CellKind.NAME), Column("label", "tensor", CellKind.NAME), Column("type"))
+    print_table(columns, organ.places[:PLACES_SHOWN])
     print_left_out(len(organ.places) - PLACES_SHOWN, " places, with --json")
     click.echo()
     commands, digest = [], organ.digest[:12]
@@ -549,10 +510,11 @@ def _print_measurement(measured: OrganMeasurement) -> None:
     click.echo()
     print_sentence(f"method {method}, {_METHODS[method]}" if method in _METHODS else f"method {method}")
     rows = [
-        (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
+        {"measure": name.replace("_", " "), "value": _reading_text(name, value), "meaning": _MEANINGS.get(name, "")}
         for name, value in measured.readings().items()
     ]
-    print_table(("measure", "value", "meaning"), rows, _NUMBERS, prose="meaning")
+    columns = (Column("measure"), Column("value", kind=CellKind.FIGURE), Column("meaning", kind=CellKind.PROSE))
+    print_table(columns, rows)
     if measured.reason is not None:
         print_sentence(f"not measured: {measured.reason}")
 

@@ -19,7 +19,15 @@ from organs.cli.options import limit_option
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import percent_text, plural_text, size_text
-from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX, Storage
+from organs.registry.entities.storage import (
+    ENCODING_COLUMNS,
+    FAMILY_COLUMNS,
+    MODEL_COLUMNS,
+    ROWS_DEFAULT,
+    ROWS_MAX,
+    SHARE,
+    Storage,
+)
 
 
 @click.command()
@@ -68,52 +76,16 @@ def _print_totals(result: Storage) -> None:
 
 def _print_tables(result: Storage) -> None:
     """Print families, models and encodings, those with the most bytes on the disk first."""
-    numbers = ("models", "parts", "files", "different", "plain", "on disk", "share", "own", "saved")
     if result.families:
         click.echo()
-        families = [
-            (
-                row.name,
-                row.models,
-                size_text(row.files_bytes),
-                size_text(row.size_bytes),
-                size_text(row.stored_bytes),
-                percent_text(row.share),
-            )
-            for row in result.families
-        ]
-        columns = ("family", "models", "files", "different", "on disk", "share")
-        print_table(columns, families, numbers, leave_out=("different",))
+        print_table((*FAMILY_COLUMNS, SHARE), result.families)
         _print_left_out(result.families_left_out, "family", "families")
     click.echo()
-    models = [
-        (
-            row.name if row.state == "visible" else f"{row.name} ({row.state})",
-            size_text(row.files_bytes),
-            size_text(row.own_bytes),
-            size_text(row.stored_bytes),
-            percent_text(row.share),
-        )
-        for row in result.models
-    ]
-    print_table(("model", "files", "own", "on disk", "share"), models, numbers)
+    print_table((*MODEL_COLUMNS, SHARE), result.models)
     _print_left_out(result.models_left_out, "model", "models")
     print_remark("own: bytes on the disk that only this model needs, also those of parents of removed models")
     click.echo()
-    encodings = [
-        (
-            row.way.label,
-            row.dtype or "headers, vocabularies",
-            row.parts,
-            size_text(row.size_bytes),
-            size_text(row.saved_bytes),
-            size_text(row.stored_bytes),
-            percent_text(row.share),
-        )
-        for row in result.encodings
-    ]
-    headings = ("stored", "tensor type", "parts", "plain", "saved", "on disk", "share")
-    print_table(headings, encodings, numbers, leave_out=("saved",))
+    print_table((*ENCODING_COLUMNS, SHARE), result.encodings)
 
 
 def _print_left_out(count: int, singular: str, plural: str) -> None:

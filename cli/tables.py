@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from organs.cli.console import SHORTENED_MIN, beginning, folded, plain, shortened, terminal_width
+from organs.cli.console import (
+    SHORTENED_MIN,
+    again,
+    beginning,
+    folded,
+    plain,
+    print_hint,
+    print_remark,
+    printed_for_programs,
+    prints_json,
+    shortened,
+    terminal_width,
+)
+from organs.registry.columns import CellKind, Column
+from organs.registry.entities.base import Page
 
+Item = TypeVar("Item")
 GAP = "  "
 PIPED_WIDTH = 1 << 16
 SHORT_MAX = 14
@@ -24,19 +40,19 @@ WEIGHT = ".weight"
 
 
 @dataclass(slots=True)
-class _Column:
+class _Cells:
     """A column of a table with its cells as texts, below its heading."""
 
-    heading: str
+    column: Column
     cells: list[str]
-    is_number: bool
-    is_digest: bool
     is_prose: bool
+    heading: str = field(init=False)
     width: int = 0
     natural: int = field(init=False)
     """The width without shortening."""
 
     def __post_init__(self) -> None:
+        self.heading = plain(self.column.heading)
         self.natural = max(map(cell_len, (self.heading, *self.cells)))
 
     def drop_ending(self, ending: str) -> None:
@@ -46,9 +62,14 @@ class _Column:
             self.natural = max(map(cell_len, (self.heading, *self.cells)))
 
     @property
+    def is_digest(self) -> bool:
+        """Whether its beginning is enough."""
+        return self.column.kind == CellKind.DIGEST
+
+    @property
     def is_long(self) -> bool:
         """Whether it can be shortened."""
-        return self.is_prose or (not self.is_number and not self.is_digest and self.natural > SHORT_MAX)
+        return self.is_prose or (not self.column.is_number and not self.is_digest and self.natural > SHORT_MAX)
 
     @property
     def comfortable(self) -> int:
@@ -64,43 +85,32 @@ class _Column:
     def padded(self, text: str) -> str:
         fits = beginning(text, self.width) if self.is_digest else shortened(text, self.width)
         space = " " * (self.width - cell_len(fits))
-        return space + fits if self.is_number else fits + space
+        return space + fits if self.column.is_number else fits + space
 
 
 class Table:
     """A table of at most `width` columns, by default those of the terminal, or all in a pipe.
 
-    `numbers` are headings of columns that are aligned to the right and never shortened. Of `digests`, the beginning is
-    enough. `prose` is the last column, if it has sentences: these are wrapped, and a row can have several lines.
-    `leave_out` are columns that a narrow terminal does without, the least important first. The first column stays.
+    Numbers are aligned to the right and never shortened. Of digests, the beginning is enough. Sentences in the last
+    column are wrapped, and a row can have several lines. Columns with a rank are left out of a narrow terminal, those
+    with the highest rank first. The first column stays.
     """
 
-    def __init__(
-        self,
-        headings: Sequence[str],
-        rows: Iterable[Sequence[object]],
-        numbers: Collection[str] = (),
-        *,
-        digests: Collection[str] = (),
-        prose: str | None = None,
-        leave_out: Sequence[str] = (),
-        width: int | None = None,
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], items: Iterable[object], *, width: int | None = None) -> None:
         terminal = terminal_width() if width is None else width
         self._width = PIPED_WIDTH if terminal is None else terminal
-        self._rows = [[plain(cell) for cell in row] for row in rows]
-        cells = zip(*self._rows, strict=True) if self._rows else [()] * len(headings)
+        rows = list(items)
+        self._count = len(rows)
         self._columns = [
-            _Column(
-                heading,
-                list(column),
-                is_number=heading in numbers,
-                is_digest=heading in digests,
-                is_prose=heading == prose and terminal is not None,
+            _Cells(
+                column,
+                [plain(column.text(item)) for item in rows],
+                is_prose=column.kind == CellKind.PROSE and terminal is not None,
             )
-            for heading, column in zip(headings, cells, strict=True)
+            for column in columns
+            if not column.data_only
         ]
-        self._choose_columns(leave_out)
+        self._choose_columns()
         self._share_room()
 
     @property
@@ -111,7 +121,7 @@ class Table:
     def lines(self) -> Iterator[str]:
         """Yield the line of the headings, then those of the rows."""
         yield self._line(self.headings)
-        for number in range(len(self._rows)):
+        for number in range(self._count):
             cells = [column.cells[number] for column in self._columns]
             last = self._columns[-1]
             parts = folded(cells[-1], max(last.width, 1)) if last.is_prose else [cells[-1]]
@@ -124,14 +134,14 @@ class Table:
         for number, line in enumerate(self.lines()):
             console.print(Text(line, "" if number else "bold"), soft_wrap=True)
 
-    def _choose_columns(self, leave_out: Sequence[str]) -> None:
+    def _choose_columns(self) -> None:
         """Keep the columns that fit."""
         if _total(column.natural for column in self._columns) > self._width:
             for column in self._columns:
                 column.drop_ending(WEIGHT)
-        kept = [column for column in self._columns if column.heading not in leave_out]
-        for heading in reversed(leave_out):
-            with_it = [column for column in self._columns if column in kept or column.heading == heading]
+        kept = [column for column in self._columns if not column.column.rank]
+        for candidate in sorted(self._columns, key=lambda column: column.column.rank):
+            with_it = [column for column in self._columns if column in kept or column is candidate]
             if _total(column.comfortable for column in with_it) <= self._width:
                 kept = with_it
         while len(kept) > 1 and _total(column.least for column in kept) > self._width:
@@ -164,14 +174,33 @@ def _total(widths: Iterable[int]) -> int:
     return sum(sizes) + len(GAP) * (len(sizes) - 1)
 
 
-def print_table(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    numbers: Collection[str] = (),
-    *,
-    digests: Collection[str] = (),
-    prose: str | None = None,
-    leave_out: Sequence[str] = (),
-) -> None:
+def print_table(columns: Sequence[Column], items: Iterable[object]) -> None:
     """Print a table; `Table` explains the parameters."""
-    Table(headings, rows, numbers, digests=digests, prose=prose, leave_out=leave_out).print()
+    Table(columns, items).print()
+
+
+def print_page(
+    page: Page[Item],
+    name: Callable[[Item], object],
+    shown: Sequence[Column] | Callable[[Sequence[Item]], None],
+    *,
+    empty: str = "",
+    total: int | None = None,
+) -> None:
+    """Print a page of a list as JSON, with -q the name of each item, otherwise as a table of the columns `shown`,
+    or with that function.
+
+    Print on stderr the notes on the page, the sentence `empty` if there are no items, and how to get the next page.
+    `total` is the length of the list.
+    """
+    for note in page.notes:
+        print_remark(note, "note: ")
+    if not printed_for_programs(page, map(name, page)):
+        if empty and not page.items:
+            print_remark(empty)
+        elif callable(shown):
+            shown(page.items)
+        else:
+            print_table(shown, page.items)
+    if page.next is not None and not prints_json():
+        print_hint("more" if total is None else f"more of {total:,}", again("--after", page.next, replaces=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,9 @@ from organs.cli.outputs import SUFFIX
 from organs.cli.plans import print_quick_look
 from organs.cli.registries import local_registry, registry_address, selected_registry
 from organs.cli.tables import print_table
-from organs.registry.amounts import change_text, perplexity_text
-from organs.registry.entities.validation import RunReport, VerdictReport
+from organs.registry.amounts import NO_VALUE, change_text, perplexity_text
+from organs.registry.columns import CellKind, Column
+from organs.registry.entities.validation import RunReport, TextVerdict, VerdictReport
 from organs.registry.settings import Settings
 from organs.registry.validation.texts import ScoredText, built_in_texts, read_text
 
@@ -277,19 +279,17 @@ def _print_verdict(report: VerdictReport) -> None:
             (f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)
         ]
         runs += donors
-        columns = ["text", *(role for role, _ in runs), CHANGE, "verdict", "tokens"]
-        rows = [
-            [
-                text.name,
-                *(_figure(run, text.name) for _, run in runs),
-                "–" if text.ratio is None or text.ratio_margin is None else change_text(text.ratio, text.ratio_margin),
-                text.verdict if text.counts else f"{text.verdict}, does not count",
-                f"{text.tokens or 0:,}",
-            ]
-            for text in report.texts
+        columns = [
+            Column("name", "text"),
+            *(
+                Column(role, kind=CellKind.FIGURE, rank=max(0, number - 1), shown=partial(_figure, run))
+                for number, (role, run) in enumerate(runs)  # the base and the chimera are never left out
+            ),
+            Column("change", CHANGE, CellKind.FIGURE, shown=_change_text),
+            Column("verdict", shown=lambda text: text.verdict if text.counts else f"{text.verdict}, does not count"),
+            Column("tokens", kind=CellKind.COUNT, rank=99, shown=lambda text: text.tokens or 0),
         ]
-        optional = ("tokens", *(role for role, _ in reversed(donors)), "control")
-        print_table(columns, rows, [*columns[1:-2], "tokens"], leave_out=optional)
+        print_table(columns, report.texts)
         click.echo()
         for role, run in runs:
             if run.failure is not None:
@@ -308,8 +308,13 @@ def _print_verdict(report: VerdictReport) -> None:
         click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
 
 
-def _figure(run: RunReport, text: str) -> str:
-    score = next((score for score in run.scores if score.text == text), None)
+def _change_text(text: TextVerdict) -> str:
+    margin = text.ratio_margin
+    return NO_VALUE if text.ratio is None or margin is None else change_text(text.ratio, margin)
+
+
+def _figure(run: RunReport, text: TextVerdict) -> str:
+    score = next((score for score in run.scores if score.text == text.name), None)
     if score is None or not score.tokens:
         return "–"
     return "none" if score.perplexity is None else perplexity_text(score.perplexity)

@@ -19,6 +19,7 @@
     similarity  how alike two organs or two models are, by their fingerprints: 256 values of each organ
     measure     measuring, pure: an organ's bytes in, numbers out
     measures    the table of measures
+    columns     columns of lists: the text of each value for people, and what a narrow screen leaves out
     names       model names: `namespace/name`, with `@version` where it matters
     notebook    values as small pieces of HTML, for notebooks
     input_files   files from outside, checked for changes while they are read

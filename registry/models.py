@@ -10,7 +10,7 @@ from msgspec import Meta
 from sqlalchemy.orm import Session
 
 from organs.registry import notebook
-from organs.registry.amounts import count_text, size_text, theta_text, weight_change_text
+from organs.registry.amounts import count_text, size_text, theta_text
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.chimeras import chimera_of, stored_origins
@@ -34,7 +34,7 @@ from organs.registry.compose.recipe import read_recipe, recipe_file, recipe_from
 from organs.registry.digest import Digest
 from organs.registry.entities.base import ITEMS_MAX, Count, encode, prepared
 from organs.registry.entities.chimera import Chimera
-from organs.registry.entities.lineage import LineageEdge
+from organs.registry.entities.lineage import EDGE_COLUMNS, LineageEdge
 from organs.registry.entities.model import Composed, IngestSummary, MetadataEntry, Model, ModelFile
 from organs.registry.entities.organ import PlacedOrgan, organs_html
 from organs.registry.entities.published import ModelVersion
@@ -91,7 +91,7 @@ class RegisteredModel(Model, dict=True):
         return f"<{self.name}: {self.kind}, {len(self.organs)} organs, {size}, mean θ {theta}>"
 
     def _repr_html_(self) -> str:
-        facts: tuple[tuple[str, notebook.Cell], ...] = (
+        facts = (
             ("title", self.title),
             ("kind", self.kind),
             ("architecture", self.architecture),
@@ -101,21 +101,10 @@ class RegisteredModel(Model, dict=True):
             ("mean θ", theta_text(self.mean_theta, self.theta_caution)),
             ("digest", self.digest),
         )
-        relatives = [
-            (
-                edge.direction,
-                edge.model or edge.text,
-                edge.relation,
-                edge.evidence,
-                weight_change_text(edge.change, edge.likeness),
-            )
-            for edge in self.lineage
-        ]
-        columns = ("", "model", "by", "evidence", "change")
         return notebook.document(
             notebook.heading(self.name),
             notebook.facts(facts),
-            notebook.table(columns, relatives, ("change",)) if relatives else "",
+            notebook.table(EDGE_COLUMNS, self.lineage) if self.lineage else "",
             organs_html(self.organs),
         )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from organs.registry.columns import Column, cell_text
+
 ROWS_MAX = 60
 """The most rows of a table; a line below the table has the number of the other rows."""
 TEXT_MAX = 400
 """The most characters of a table cell."""
 
-Cell = str | int | None
 _RIGHT = ' style="text-align:right"'
 _LEFT = ' style="text-align:left"'
 
@@ -23,21 +24,21 @@ def document(*pieces: str) -> str:
     return f"<div>{''.join(pieces)}</div>"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]], numbers: Iterable[str] = ()) -> str:
-    """Return a table. Columns with a heading in `numbers` are aligned right; None becomes a dash."""
-    right = set(numbers)
-    styles = [_RIGHT if name in right else _LEFT for name in headings]
-    all_rows = list(rows)
-    head = "".join(f"<th{style}>{_text(name)}</th>" for name, style in zip(headings, styles, strict=True))
+def table(columns: Sequence[Column], items: Iterable[object]) -> str:
+    """Return a table of items, with the columns that people see; numbers are aligned right."""
+    shown = [column for column in columns if not column.data_only]
+    styles = [_RIGHT if column.is_number else _LEFT for column in shown]
+    rows = list(items)
+    head = "".join(f"<th{style}>{_text(column.heading)}</th>" for column, style in zip(shown, styles, strict=True))
     body = ""
-    for row in all_rows[:ROWS_MAX]:
-        cells = (f"<td{style}>{_cell(value)}</td>" for value, style in zip(row, styles, strict=True))
+    for row in rows[:ROWS_MAX]:
+        cells = (f"<td{style}>{_cell(column.text(row))}</td>" for column, style in zip(shown, styles, strict=True))
         body += f"<tr>{''.join(cells)}</tr>"
-    more = paragraph(f"… and {len(all_rows) - ROWS_MAX:,} more") if len(all_rows) > ROWS_MAX else ""
+    more = paragraph(f"… and {len(rows) - ROWS_MAX:,} more") if len(rows) > ROWS_MAX else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def facts(pairs: Iterable[tuple[str, Cell]]) -> str:
+def facts(pairs: Iterable[tuple[str, str | None]]) -> str:
     """Return a table of two columns: the name of each value, and the value."""
     rows = (f"<tr><th{_LEFT}>{_text(name)}</th><td{_LEFT}>{_cell(value)}</td></tr>" for name, value in pairs)
     return f"<table><tbody>{''.join(rows)}</tbody></table>"
@@ -63,8 +64,8 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 
-def _cell(value: Cell) -> str:
-    text = "–" if value is None else f"{value:,}" if isinstance(value, int) else value
+def _cell(value: str | None) -> str:
+    text = cell_text(value)
     return _text(text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}…")
 
 

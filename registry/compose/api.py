@@ -12,8 +12,9 @@ from typing import Self
 from msgspec import structs
 
 from organs.registry import notebook
-from organs.registry.amounts import plural_text, size_text, theta_text
+from organs.registry.amounts import plural_text, size_text
 from organs.registry.catalog.engine import Catalog
+from organs.registry.columns import Column
 from organs.registry.compose.build import Progress, make
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.parents import RegisteredLibrary
@@ -21,9 +22,9 @@ from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, recipe_of_values, recipe_yaml
 from organs.registry.digest import Digest
-from organs.registry.entities.finding import Findings, Severity
+from organs.registry.entities.finding import FINDING_COLUMNS, Findings, Severity
 from organs.registry.entities.plan import (
-    GIVERS_SEPARATOR,
+    PART_COLUMNS,
     MadeChimera,
     PlannedChimera,
     PlannedRecipe,
@@ -266,29 +267,13 @@ class RecipePlan(ABC):
         return f"<{type(self).__name__} {self._headline()}>"
 
     def _repr_html_(self) -> str:
-        findings = [
-            (finding.severity.value, finding.code, finding.field, finding.sentence) for finding in self.findings
-        ]
-        changed: list[tuple[notebook.Cell, ...]] = [
-            (
-                part.name,
-                part.block,
-                GIVERS_SEPARATOR.join(part.givers),
-                part.acts_text,
-                theta_text(part.theta_before),
-                theta_text(part.theta),
-                part.dtype,
-                size_text(part.size_bytes),
-            )
-            for part in self.parts
-            if part.acts
-        ]
+        changed = [part for part in self.parts if part.acts]
         return notebook.document(
             notebook.heading(self._headline()),
             notebook.paragraph(self.screen.sentence),
             notebook.paragraph(self.screen.size),
-            notebook.table(_FINDINGS, findings) if findings else "",
-            notebook.table(_PARTS, changed, _NUMBERS) if changed else "",
+            notebook.table(FINDING_COLUMNS, self.findings) if self.findings else "",
+            notebook.table((Column("name", "tensor"), *PART_COLUMNS[2:]), changed) if changed else "",
         )
 
     def _headline(self) -> str:
@@ -366,8 +351,3 @@ class _ChimeraFile(OutputFiles):
             target, None if progress is None else lambda _action, size_bytes: progress(size_bytes)
         )
         return (made.sha256,)
-
-
-_FINDINGS = ("", "code", "field", "what")
-_PARTS = ("tensor", "block", "from", "by", "θ before", "θ", "dtype", "size")
-_NUMBERS = ("block", "θ before", "θ", "size")

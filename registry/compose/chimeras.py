@@ -10,7 +10,7 @@ from html import escape
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import count_text, size_text, theta_text
+from organs.registry.amounts import NO_VALUE, count_text, size_text, theta_text
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
 from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents, stored_origins
@@ -42,7 +42,6 @@ from organs.registry.entities.chimera import (
 from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity, in_order, stored_findings
 from organs.registry.entities.gain import Gain, Leaderboard
 from organs.registry.entities.plan import (
-    GIVERS_SEPARATOR,
     GRAFTED,
     GraftedExperts,
     ParentModel,
@@ -392,10 +391,9 @@ def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     lines += ["", f"Licenses: {_text(chimera.license)}", ""]
     lines += ["| from | type | blocks | organs | done | θ before | θ after |", "|---|---|---|---|---|---|---|"]
     for change in chimera.changes:
-        first, last = change.first_block, change.last_block
-        blocks = "–" if first is None else str(first) if first == last else f"{first}-{last}"
-        givers, thetas = GIVERS_SEPARATOR.join(change.givers), map(theta_text, (change.theta_before, change.theta))
-        lines.append(_row(givers, change.type, blocks, str(change.organs), change.acts_text, *thetas))
+        thetas = map(theta_text, (change.theta_before, change.theta))
+        blocks, organs = change.blocks or NO_VALUE, str(change.organs)
+        lines.append(_row(change.givers_text, change.type, blocks, organs, change.acts_text, *thetas))
     findings = [finding for finding in chimera.findings if finding.severity is not Severity.INFO]
     findings += [finding for finding in chimera.findings if finding.code.startswith("license-")]
     lines += ["", "## Findings", ""]

@@ -47,13 +47,13 @@ class Origins(Entity, omit_defaults=True):
 
     parents: Texts
     """The labels of the parents, the base first."""
-    parts: dict[Text, tuple[int | Text, ...]]
+    parts: dict[Text, tuple[Count | Text, ...]]
     """For each tensor that is not the base's own: the number of the parent, then the acts."""
-    adapters: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    adapters: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
     """For tensors with merged adapters: the numbers of the adapters."""
-    experts: dict[Text, tuple[tuple[int, tuple[int, ...]], ...]] = msgspec.field(default_factory=dict)
+    experts: dict[Text, tuple[tuple[Count, tuple[Count, ...]], ...]] = msgspec.field(default_factory=dict)
     """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
-    purified_experts: dict[Text, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    purified_experts: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
 
     def by_tensor(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Return the number of the parent and the acts of each tensor that is not the base's own."""

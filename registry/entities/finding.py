@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.base import Entity, Items, Text, Texts, Word, prepared
 
 
@@ -43,6 +44,7 @@ class Finding(Entity, kw_only=False):
 
 
 Findings = Items[Finding]
+FINDING_COLUMNS = (Column("severity"), Column("code"), Column("field"), Column("sentence", kind=CellKind.PROSE))
 
 PLAN_CODES = frozenset({"measured-graft"})
 """Findings that are true when a plan is made. They are not stored with its chimera."""

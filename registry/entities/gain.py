@@ -7,7 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry import notebook
-from organs.registry.amounts import gain_text, weight_change_text
+from organs.registry.amounts import gain_text
+from organs.registry.columns import CellKind, Column, data_only, for_people
 from organs.registry.entities.base import (
     Change,
     Count,
@@ -68,6 +69,26 @@ class MeasuredGraft(Entity):
         Texts, Meta(description="Models that it was made from and that are now yanked, removed or held for review.")
     ] = ()
 
+    @property
+    def marked_chimera(self) -> str:
+        """The chimera as text for people, with a remark if it cannot be made again now."""
+        return f"{self.chimera} (a parent is not available)" if self.unavailable_parents else self.chimera
+
+
+COLUMNS = (
+    Column("chimera", kind=CellKind.NAME, shown="marked_chimera"),
+    *data_only("lock_id"),
+    Column("base", kind=CellKind.NAME, rank=4),
+    Column("donors", "donor", rank=1, shown=lambda graft: ", ".join(graft.donors) or "none"),
+    Column("grafted", "organs", rank=3),
+    *data_only("likeness"),
+    Column("change", kind=CellKind.CHANGE, rank=5),
+    *data_only("verdict"),
+    Column("best", "gain"),
+    Column("worst", "largest loss", rank=2),
+)
+"""Columns of the leaderboard, in the order of its CSV file."""
+
 
 class Leaderboard(Page[MeasuredGraft]):
     """A page of measured grafts, the largest gain first."""
@@ -76,17 +97,4 @@ class Leaderboard(Page[MeasuredGraft]):
         return f"<{self.summary('measured graft')}>"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (
-                ", ".join(graft.donors),
-                graft.grafted,
-                graft.base,
-                str(graft.best),
-                "" if graft.worst is None else str(graft.worst),
-                weight_change_text(graft.change, graft.likeness),
-                graft.chimera,
-            )
-            for graft in self.items
-        ]
-        columns = ("donor", "organs", "base", "gain", "loss", "change", "chimera")
-        return notebook.document(notebook.table(columns, rows, ("change",)), *self.below())
+        return notebook.document(notebook.table(for_people(COLUMNS, self.items), self.items), *self.below())

@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta, structs
 
 from organs.registry.amounts import weight_change
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.base import Change, Count, Entity, Likeness, ModelText, Page, Share, Text, Theta, Word
 from organs.registry.entities.finding import Finding
 
@@ -52,6 +53,17 @@ class LineageEdge(Entity):
             "when the source is encoded again. Null if that was not tried."
         ),
     ] = None
+
+
+EDGE_COLUMNS = (
+    Column("direction", "role"),
+    Column("model", kind=CellKind.NAME, shown=lambda edge: edge.model or edge.text),
+    Column("relation"),
+    Column("evidence", rank=1),
+    Column("change", kind=CellKind.CHANGE),
+    Column("likeness", kind=CellKind.SHARE, rank=2),
+    Column("compared", "matrices", CellKind.COUNT, 3),
+)
 
 
 def merged_edges(edges: Sequence[LineageEdge]) -> list[LineageEdge]:

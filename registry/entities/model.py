@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from organs.registry import notebook
 from organs.registry.amounts import count_text, size_text, theta_text
+from organs.registry.columns import NONFINITE_MARK, CellKind, Column, data_only, for_people
 from organs.registry.entities.base import (
     ITEMS_MAX,
     WHOLE_MAX,
@@ -33,10 +34,44 @@ from organs.registry.entities.lineage import EDGES_MAX, LineageEdge
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.entities.storage import ModelStorage
 
-TITLE_SHOWN = 40
-"""The most characters of a title in tables."""
-_COLUMNS = ("model", "title", "architecture", "license", "parameters", "tensors", "mean θ", "size")
-_NUMBERS = ("parameters", "tensors", "mean θ", "size")
+COLUMNS = (
+    Column("name", "model", CellKind.NAME),
+    *data_only("title"),
+    Column("kind", rank=4, shown="marked_kind"),
+    Column("architecture", rank=5),
+    Column("license", rank=3),
+    Column("parameters", kind=CellKind.LARGE, rank=2, meaning="Number of weights.", sort="params"),
+    Column("tensors", kind=CellKind.COUNT, rank=6),
+    Column("size_bytes", "size", CellKind.SIZE, meaning="Size of all files.", sort="size"),
+    Column("mean_theta", "mean θ", CellKind.DEGREES, 1, meaning="Mean of θ over all organs, in degrees.", sort="theta"),
+    Column(
+        "mean_signal",
+        "mean sin θ",
+        CellKind.SHARE,
+        meaning="Mean of sin θ over all organs, from 0 to 1.",
+        sort="signal",
+        data_only=True,
+    ),
+    *data_only("complete", "digest"),
+    Column("created_at", "added", CellKind.FIGURE, 9, meaning="When the model was added.", sort="new"),
+    Column("downloads", kind=CellKind.COUNT, rank=7, meaning="Number of downloads.", sort="downloads"),
+    Column("grafts", "uses", CellKind.COUNT, 8, meaning="Number of chimeras that use its organs.", sort="grafts"),
+    *data_only("nonfinite_tensors", "likeness"),
+    Column(
+        "change",
+        kind=CellKind.CHANGE,
+        meaning="Energy of the difference from the matrices of the base, as a share of their energy: 1e-5 is a light "
+        "fine-tune.",
+        sort="likeness",
+    ),
+    Column(
+        "gain",
+        kind=CellKind.FIGURE,
+        meaning="Fall of the perplexity: of a chimera against its base, or of a base with organs of this model.",
+        sort="gain",
+    ),
+)
+"""Columns of lists of models, in the order of their CSV file."""
 
 
 class ModelSummary(Entity):
@@ -79,6 +114,11 @@ class ModelSummary(Entity):
         | None
     ) = None
 
+    @property
+    def marked_kind(self) -> str:
+        """The kind as text for people, with a mark if weights are NaN or infinite."""
+        return f"{self.kind} {NONFINITE_MARK}" if self.nonfinite_tensors else self.kind
+
     def __repr__(self) -> str:
         size, theta = size_text(self.size_bytes), theta_text(self.mean_theta, self.theta_caution)
         return f"<{self.name}: {self.kind}, {count_text(self.parameters)} parameters, {size}, mean θ {theta}>"
@@ -95,6 +135,15 @@ class TypeSummary(Entity):
         Word, Meta(description="`most` if most of its organs have an uncertain θ, else empty.")
     ] = ""
     mean_spectral_signal: Share | None
+
+
+TYPE_COLUMNS = (
+    Column("type"),
+    Column("tensors", kind=CellKind.COUNT),
+    Column("size_bytes", "size", CellKind.SIZE),
+    Column("mean_theta", "mean θ", CellKind.DEGREES),
+    Column("mean_spectral_signal", "mean spectral", CellKind.SHARE),
+)
 
 
 class ModelFile(Entity):
@@ -209,8 +258,7 @@ class ModelPage(Page[ModelSummary]):
         return f"<{self.summary('model')}>"
 
     def _repr_html_(self) -> str:
-        rows = [_row(model) for model in self.items]
-        return notebook.document(notebook.table(_COLUMNS, rows, _NUMBERS), *self.below())
+        return notebook.document(notebook.table(for_people(COLUMNS, self.items), self.items), *self.below())
 
 
 class Quantisation(Entity):
@@ -233,11 +281,3 @@ class FoldedModel(Entity):
 
 class FoldedModelPage(Page[FoldedModel]):
     """One page of models with their quantisations folded."""
-
-
-def _row(model: ModelSummary) -> tuple[notebook.Cell, ...]:
-    return (
-        *(model.name, model.title and model.title[:TITLE_SHOWN], model.architecture, model.license),
-        *(count_text(model.parameters), model.tensors, theta_text(model.mean_theta, model.theta_caution)),
-        size_text(model.size_bytes),
-    )

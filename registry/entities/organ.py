@@ -8,8 +8,9 @@ from typing import Annotated
 from msgspec import Meta, field, structs
 
 from organs.registry import notebook
-from organs.registry.amounts import share_text, size_text, theta_text, weight_change_text
+from organs.registry.amounts import theta_text
 from organs.registry.anatomy import expert_name
+from organs.registry.columns import NONFINITE_MARK, CellKind, Column, data_only, for_people
 from organs.registry.entities.base import (
     ITEMS_MAX,
     Acts,
@@ -35,8 +36,50 @@ from organs.registry.measures import CAUTIONS, MEASURES
 
 PLACES_MAX = 100
 """The most places of one organ that are listed."""
-_COLUMNS = ("organ", "model", "tensor", "type", "dtype", "shape", "θ", "signal", "spectral", "size")
-_NUMBERS = ("θ", "signal", "spectral", "size", "change", "likeness")
+LIKENESS_TO_ORGAN = (
+    "The correlation of the weights at the same positions: 1 for equal weights, about 0 for unrelated models."
+)
+COLUMNS = (
+    Column("digest", "organ", CellKind.DIGEST),
+    Column("model", kind=CellKind.NAME),
+    Column("name", "tensor", CellKind.NAME, shown="marked_label"),
+    Column("type", rank=6),
+    *data_only("tower", "block", "slot", "expert"),
+    Column("dtype", rank=4),
+    Column("shape", rank=7),
+    Column("size_bytes", "size", CellKind.SIZE, 5, meaning="Size of the organ in a GGUF file.", sort="size"),
+    *(
+        Column(
+            measure.name,
+            measure.label,
+            CellKind.DEGREES if measure.name == "theta" else CellKind.FIGURE,
+            {"theta": 0, "spectral_signal": 3}.get(measure.name, 8),
+            "" if measure.name == "theta" else measure.text_of,
+            measure.meaning,
+            measure.field,
+            data_only=not measure.shown,
+        )
+        for measure in MEASURES.values()
+    ),
+    *data_only("theta_caution", "architecture", "license", "nonfinite"),
+    Column("likeness", kind=CellKind.SHARE, meaning=LIKENESS_TO_ORGAN),
+    Column(
+        "change",
+        kind=CellKind.CHANGE,
+        meaning="The energy of the difference from the organ of the base at the same place, as a share of their "
+        "energy: 0 for equal weights, 1e-5 for a light fine-tune, 2 for unrelated models. Vectors have the change of "
+        "the two models.",
+        sort="likeness",
+    ),
+    *data_only("model_state"),
+    Column(
+        "gain",
+        kind=CellKind.FIGURE,
+        meaning="How much lower the perplexity of a validated chimera with this organ is than its base's.",
+        sort="gain",
+    ),
+)
+"""Columns of lists of organs, in the order of their CSV file."""
 
 
 def _measure(name: str) -> Meta:
@@ -95,6 +138,11 @@ class PlacedOrgan(Measures):
     def label(self) -> str:
         """The tensor as text for people; an expert with its number: `blk.0.ffn_up_exps.weight[17]`."""
         return self.name if self.expert is None else expert_name(self.name, self.expert)
+
+    @property
+    def marked_label(self) -> str:
+        """The tensor as text for people, with a mark if values are NaN or infinite."""
+        return f"{self.label} {NONFINITE_MARK}" if self.nonfinite else self.label
 
     @property
     def theta_text(self) -> str:
@@ -283,27 +331,5 @@ class Organ(Entity):
 
 
 def organs_html(organs: Sequence[PlacedOrgan]) -> str:
-    """Return organs as a table for notebooks, with columns for change, likeness and gain if any organ has them."""
-    has_change = any(organ.change is not None for organ in organs)
-    has_likeness = not has_change and any(organ.likeness is not None for organ in organs)
-    has_gain = any(organ.gain is not None for organ in organs)
-    rows = [
-        [
-            *_row(organ),
-            *([weight_change_text(organ.change, organ.likeness)] if has_change else []),
-            *([share_text(organ.likeness)] if has_likeness else []),
-            *([str(organ.gain or "")] if has_gain else []),
-        ]
-        for organ in organs
-    ]
-    optional = {"change": has_change, "likeness": has_likeness, "gain": has_gain}
-    columns = [*_COLUMNS, *(name for name, is_shown in optional.items() if is_shown)]
-    return notebook.table(columns, rows, _NUMBERS)
-
-
-def _row(organ: PlacedOrgan) -> tuple[str, ...]:
-    return (
-        *(organ.digest[:12], organ.model, organ.label, organ.type, organ.dtype, organ.shape_text),
-        *(organ.theta_text, share_text(organ.signal), share_text(organ.spectral_signal)),
-        size_text(organ.size_bytes),
-    )
+    """Return organs as a table for notebooks."""
+    return notebook.table(for_people(COLUMNS, organs), organs)

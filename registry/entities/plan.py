@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from organs.registry import notebook
-from organs.registry.amounts import ranges_text, share_text, size_text, theta_text
+from organs.registry.amounts import ranges_text, size_text
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.base import (
     ITEMS_MAX,
     Acts,
@@ -127,6 +128,11 @@ class ActedOn(Entity):
         return (*(() if is_own else (self.model,)), *self.adapters)
 
     @property
+    def givers_text(self) -> str:
+        """The givers as text for people."""
+        return GIVERS_SEPARATOR.join(self.givers)
+
+    @property
     def acts_text(self) -> str:
         """The acts as text for people: `grafted (experts 5 and 17), purified (expert 3)`."""
 
@@ -166,9 +172,30 @@ class PlanPart(ActedOn):
     size_bytes: Bytes
     digest: Digest | None
 
+    @property
+    def dtype_text(self) -> str:
+        """The tensor type, after that of the base if it differs."""
+        return self.dtype if self.dtype == self.dtype_before else f"{self.dtype_before} → {self.dtype}"
+
     def __repr__(self) -> str:
-        giver = f" from {GIVERS_SEPARATOR.join(self.givers)}" if {GRAFTED, ADAPTER} & set(self.acts) else ""
+        giver = f" from {self.givers_text}" if {GRAFTED, ADAPTER} & set(self.acts) else ""
         return f"<{self.name}: {self.acts_text or 'kept'}{giver}>"
+
+
+THETA_COLUMNS = (
+    Column("theta_before", "θ before", CellKind.DEGREES, 2),
+    Column("theta", "θ", CellKind.DEGREES, 1),
+)
+_DONE_COLUMNS = (Column("givers", "from", shown="givers_text"), Column("acts", "done", shown="acts_text"))
+PART_COLUMNS = (
+    Column("block", kind=CellKind.FIGURE),
+    Column("slot"),
+    *_DONE_COLUMNS,
+    Column("dtype", rank=3, shown="dtype_text"),
+    *THETA_COLUMNS,
+    Column("spectral_signal", "spectral", CellKind.SHARE, 5),
+    Column("size_bytes", "size", CellKind.SIZE, 4),
+)
 
 
 class PlanChange(ActedOn):
@@ -184,6 +211,20 @@ class PlanChange(ActedOn):
     size_bytes_before: Bytes
     size_bytes: Bytes
 
+    @property
+    def blocks(self) -> str | None:
+        """The blocks as text: `3`, `5-20`; None outside the blocks."""
+        first, last = self.first_block, self.last_block
+        return None if first is None else str(first) if first == last else f"{first}-{last}"
+
+
+RUN_COLUMNS = (
+    Column("blocks", kind=CellKind.FIGURE),
+    Column("type"),
+    Column("organs", kind=CellKind.COUNT),
+)
+"""Columns that say which organs a line of a table is about, if it has the organs of a run of blocks."""
+CHANGE_COLUMNS = (*RUN_COLUMNS, *_DONE_COLUMNS, *THETA_COLUMNS, Column("size_bytes", "size", CellKind.SIZE, 3))
 
 Likeness = Annotated[float, Meta(description="Mean correlation of the grafted matrices with the replaced ones.")] | None
 Moved = (
@@ -311,17 +352,19 @@ class MadeChimera(Entity):
         return f"<{self.model}: {size_text(self.size_bytes)}, lock {self.lock_id[:12]}{state}>"
 
     def _repr_html_(self) -> str:
-        facts: tuple[tuple[str, notebook.Cell], ...] = (
+        facts = (
             ("lock", self.lock_id),
             ("sha256", self.sha256),
             ("size", size_text(self.size_bytes)),
             ("", "registered now" if self.created else "registered before"),
         )
-        rows = [
-            (name, theta_text(reading.theta), share_text(reading.spectral_signal))
-            for name, reading in self.computed.items()
-        ]
-        computed = notebook.table(("computed", "θ", "spectral"), rows, ("θ", "spectral")) if rows else ""
+        columns = (
+            Column("computed"),
+            Column("theta", "θ", CellKind.DEGREES),
+            Column("spectral_signal", "spectral", CellKind.SHARE),
+        )
+        rows = [{"computed": name, **structs.asdict(reading)} for name, reading in self.computed.items()]
+        computed = notebook.table(columns, rows) if rows else ""
         return notebook.document(notebook.heading(self.model), notebook.facts(facts), computed)
 
 

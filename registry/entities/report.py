@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta
@@ -22,28 +21,12 @@ ROWS_DEFAULT = 50
 """The default number of rows in a table of models."""
 
 
-class CellKind(StrEnum):
-    """The kind of a value in a table cell, which determines how it is shown."""
-
-    TEXT = "text"
-    NAME = "name"
-    """The name of a model or of a tensor."""
-    COUNT = "count"
-    LARGE = "large"
-    """A count that is shown rounded."""
-    NUMBER = "number"
-    """Shown with at most three digits."""
-    SIZE = "size"
-    """Bytes."""
-    SECONDS = "seconds"
-    DEGREES = "degrees"
-    SHARE = "share"
-    """0 to 1, shown with three digits."""
-    PERCENT = "percent"
-    """0 to 1, shown as a percentage."""
-
-
-Kind = Annotated[Word, Meta(description=f"How the value is shown: {', '.join(CellKind)}.")]
+Kind = Annotated[
+    Word,
+    Meta(
+        description="How the value is shown: text, name, count, large, number, size, seconds, degrees, share, percent."
+    ),
+]
 
 
 class ReportColumn(Entity, kw_only=False):

@@ -12,6 +12,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry.amounts import percent_text, size_text
+from organs.registry.columns import CellKind, Column, data_only
 from organs.registry.entities.base import Bytes, Count, Digest, Entity, Items, ModelText, Text, Word
 
 ROWS_DEFAULT = 20
@@ -150,6 +151,11 @@ class StoredModel(StoredFiles):
         ),
     ]
 
+    @property
+    def marked_name(self) -> str:
+        """The name as text for people, with the state if it is not visible."""
+        return self.name if self.state == "visible" else f"{self.name} ({self.state})"
+
 
 class StoredFamily(StoredFiles):
     """A family of models in the list by stored size. An organ that several of its models have counts once."""
@@ -157,6 +163,40 @@ class StoredFamily(StoredFiles):
     name: Text
     member: Annotated[ModelText, Meta(description="A model of the family.")]
     models: Count
+
+
+_FILES = Column("files_bytes", "files", CellKind.SIZE, 3)
+_STORED = Column("stored_bytes", "on disk", CellKind.SIZE)
+SHARE = Column("share", kind=CellKind.RATIO)
+"""The last column for people. CSV files do not have it."""
+MODEL_COLUMNS = (
+    Column("name", "model", CellKind.NAME, shown="marked_name"),
+    *data_only("state"),
+    _FILES,
+    *data_only("parts", "size_bytes"),
+    _STORED,
+    *data_only("saved_bytes"),
+    Column("own_bytes", "own", CellKind.SIZE, 4),
+)
+FAMILY_COLUMNS = (
+    Column("name", "family", CellKind.NAME),
+    *data_only("member"),
+    Column("models", kind=CellKind.COUNT, rank=4),
+    _FILES,
+    *data_only("parts"),
+    Column("size_bytes", "different parts", CellKind.SIZE, 5),
+    _STORED,
+    *data_only("saved_bytes"),
+)
+ENCODING_COLUMNS = (
+    Column("way", "stored", rank=3, shown="way.label"),
+    Column("dtype", "tensor type", shown=lambda row: row.dtype or "headers, vocabularies"),
+    Column("parts", kind=CellKind.COUNT, rank=5),
+    Column("size_bytes", "plain", CellKind.SIZE, 4),
+    _STORED,
+    Column("saved_bytes", "saved", CellKind.SIZE, 6),
+)
+"""Columns of the tables of stored sizes, in the order of their CSV files."""
 
 
 class Storage(StoredFiles):

@@ -21,10 +21,10 @@ from organs.registry.catalog.queries.reports import (
 from organs.registry.catalog.queries.storage import sizes_of_models
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
+from organs.registry.columns import CellKind
 from organs.registry.entities.report import (
     ORGANS_DEFAULT,
     Cell,
-    CellKind,
     Report,
     ReportColumn,
     ReportFigure,

@@ -6,44 +6,24 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from organs.registry.amounts import NO_VALUE, count_text, share_text, size_text, theta_text
-from organs.registry.entities.report import Cell, CellKind, Report, ReportSection, ReportTable
+from organs.registry.columns import CellKind, Column, cell_text
+from organs.registry.entities.report import Cell, Report, ReportSection, ReportTable
 
-TEXT_KINDS = (CellKind.TEXT, CellKind.NAME)
-THETA_ENDING, CAUTION_KEY = "theta_degrees", "caution"
 FIGURE_HEADINGS = ("figure", "value", "meaning")
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """A section as texts for people."""
-
-    headings: tuple[str, ...]
-    kinds: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    @property
-    def right(self) -> tuple[bool, ...]:
-        """Whether each column has numbers, which are aligned right."""
-        return tuple(kind not in TEXT_KINDS for kind in self.kinds)
-
-
-def grid(section: ReportSection) -> Grid:
-    """Return the section as texts for people."""
+def columns_and_rows(section: ReportSection) -> tuple[list[Column], Sequence[Mapping[str, Cell]]]:
+    """Return the columns of a section for people, and its rows."""
     if isinstance(section, ReportTable):
-        columns = [column for column in section.columns if not column.data_only]
-        rows = (
-            tuple(cell_text(row[column.key], column.kind, caution_in(row, column.key)) for column in columns)
-            for row in section.items
-        )
-        headings = tuple(column.heading for column in columns)
-        return Grid(headings, tuple(column.kind for column in columns), tuple(rows))
-    figures = (
-        (figure.label, cell_text(figure.value, figure.kind), figure.meaning) for figure in section.figures.values()
-    )
-    return Grid(FIGURE_HEADINGS, (CellKind.TEXT,) * len(FIGURE_HEADINGS), tuple(figures))
+        columns = [
+            Column(column.key, column.heading, column.kind) for column in section.columns if not column.data_only
+        ]
+        return columns, section.items
+    return list(map(Column, FIGURE_HEADINGS)), [
+        dict(zip(FIGURE_HEADINGS, (figure.label, cell_text(figure.value, figure.kind), figure.meaning), strict=True))
+        for figure in section.figures.values()
+    ]
 
 
 def section_sheet(section: ReportSection) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
@@ -52,39 +32,6 @@ def section_sheet(section: ReportSection) -> tuple[tuple[str, ...], tuple[tuple[
         return tuple(column.key for column in section.columns), tuple(section.rows)
     figures = ((key, figure.value, figure.meaning) for key, figure in section.figures.items())
     return FIGURE_HEADINGS, tuple(figures)
-
-
-def caution_in(row: Mapping[str, Cell], key: str) -> str:
-    """Return why the θ under `key` in a row of a table is uncertain; empty if it is not, or if it is no θ."""
-    if not key.endswith(THETA_ENDING):
-        return ""
-    own = f"{key.removesuffix(THETA_ENDING).removesuffix('mean_')}{CAUTION_KEY}"
-    return str(row.get(own, row.get(CAUTION_KEY)) or "")
-
-
-def cell_text(value: Cell, kind: str, caution: str = "") -> str:
-    """Return a cell as text; a dash for None, a mark on θ with a `caution`. An unknown kind is a plain number."""
-    if value is None:
-        return NO_VALUE
-    if isinstance(value, str):
-        return value
-    match kind:
-        case CellKind.DEGREES:
-            return theta_text(value, caution)
-        case CellKind.SHARE:
-            return share_text(value)
-        case CellKind.PERCENT:
-            return f"{100 * value:.1f}%"
-        case CellKind.SECONDS:
-            return f"{value:,.1f} s"
-        case CellKind.SIZE:
-            return size_text(value)
-        case CellKind.LARGE:
-            return count_text(value)
-        case CellKind.NUMBER:
-            return f"{value:.3g}"
-        case _:
-            return f"{value:,}"
 
 
 _MARKS = re.compile(r"[\\`*~|\[\]!#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -98,12 +45,12 @@ def markdown(report: Report) -> str:
     """Return the report as Markdown, with a line end at the end."""
     lines = [f"# {escaped(report.title)}"]
     for key, section in report.sections.items():
-        texts = grid(section)
+        columns, rows = columns_and_rows(section)
         lines += [
             *_paragraphs(report.opening if key == report.main else ()),
             *("", f"## {escaped(section.title)}"),
             *_paragraphs(section.before),
-            *(("", *_table_lines(texts)) if texts.rows else ()),
+            *(("", *_table_lines(columns, rows)) if rows else ()),
             *_paragraphs(section.after),
         ]
     return "\n".join([*lines, *_paragraphs(report.closing)]) + "\n"
@@ -120,28 +67,30 @@ def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
         yield from ("", _LIST_START.sub(lambda start: f"{start[1][:-1]}\\{start[1][-1]}", escaped(text)))
 
 
-def _table_lines(texts: Grid) -> Iterator[str]:
+def _table_lines(columns: Sequence[Column], rows: Iterable[object]) -> Iterator[str]:
     """Yield the lines of a table, with columns that are also aligned in the raw text.
 
     Names that need no escaping become code, which no dialect of Markdown changes.
     """
-    cells = [
-        [
-            f"`{cell}`"
-            if kind == CellKind.NAME and _PLAIN_NAME.fullmatch(cell) and cell.strip() == cell
-            else escaped(cell)
-            for cell, kind in zip(row, texts.kinds, strict=True)
-        ]
-        for row in texts.rows
+
+    def cell(column: Column, row: object) -> str:
+        text = column.text(row)
+        is_code = column.kind == CellKind.NAME and _PLAIN_NAME.fullmatch(text) and text.strip() == text
+        return f"`{text}`" if is_code else escaped(text)
+
+    lines = [
+        [escaped(column.heading) for column in columns],
+        *([cell(column, row) for column in columns] for row in rows),
     ]
-    headings = [escaped(heading) for heading in texts.headings]
-    widths = [max(3, *map(len, column)) for column in zip(headings, *cells, strict=True)]
-    for number, row in enumerate([headings, *cells]):
-        columns = zip(row, widths, texts.right, strict=True)
-        yield _barred(f" {cell.rjust(width) if right else cell.ljust(width)} " for cell, width, right in columns)
+    widths = [max(3, *map(len, cells)) for cells in zip(*lines, strict=True)]
+    for number, line in enumerate(lines):
+        cells = zip(columns, line, widths, strict=True)
+        yield _barred(
+            f" {text.rjust(width) if column.is_number else text.ljust(width)} " for column, text, width in cells
+        )
         if number == 0:
-            rules = zip(widths, texts.right, strict=True)
-            yield _barred("-" * width + ("-:" if right else "--") for width, right in rules)
+            rules = zip(columns, widths, strict=True)
+            yield _barred("-" * width + ("-:" if column.is_number else "--") for column, width in rules)
 
 
 def _barred(cells: Iterable[str]) -> str:

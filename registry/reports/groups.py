@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from organs.registry.anatomy import Component, OrganType, Place, component_of
-from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
+from organs.registry.columns import CellKind
+from organs.registry.entities.report import Cell, ReportColumn, ReportTable, table
 from organs.registry.measures import THETA_LEGEND, caution_of_mean, theta_caution
 from organs.registry.reports.words import (
     BLOCKS,

@@ -15,16 +15,9 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.reports import all_ingest_reports, first_ingests, newest_ingests
 from organs.registry.catalog.tables import Ingest, ModelRow
+from organs.registry.columns import CellKind
 from organs.registry.entities.base import prepared
-from organs.registry.entities.report import (
-    Cell,
-    CellKind,
-    ReportColumn,
-    ReportFigure,
-    ReportFigures,
-    ReportSection,
-    table,
-)
+from organs.registry.entities.report import Cell, ReportColumn, ReportFigure, ReportFigures, ReportSection, table
 from organs.registry.reports.groups import MODEL, SIZE, TENSORS
 
 

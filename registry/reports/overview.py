@@ -34,9 +34,9 @@ from organs.registry.catalog.queries.reports import (
     visible_bytes,
 )
 from organs.registry.catalog.vocabulary import CHIMERA
+from organs.registry.columns import CellKind
 from organs.registry.entities.report import (
     ROWS_DEFAULT,
-    CellKind,
     Report,
     ReportColumn,
     ReportFigure,

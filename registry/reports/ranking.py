@@ -21,7 +21,8 @@ from organs.registry.catalog.queries.reports import (
 )
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
-from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
+from organs.registry.columns import CellKind
+from organs.registry.entities.report import Cell, ReportColumn, ReportTable, table
 from organs.registry.gguf import dtype_by_name
 from organs.registry.measures import THETA_LEGEND, theta_caution
 from organs.registry.reports.dissection import reading_of

@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, plural_text
 from organs.registry.catalog.queries.reports import MatrixFigures, sized_models
-from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
+from organs.registry.columns import CellKind
+from organs.registry.entities.report import Cell, ReportColumn, ReportTable, table
 from organs.registry.names import ModelName
 from organs.registry.relatives.families import listed_families
 from organs.registry.reports.groups import MATRIX_THETA, MEAN_THETA, MODELS, mean_of

@@ -139,6 +139,11 @@ class Query:
         """Whether it filters or sorts by measured gains."""
         return bool(self.numbers(GAIN) or self.choices(ON)) or self.sort.field == GAIN
 
+    def wanted(self, default_sort: str = "") -> set[str]:
+        """Return the fields of numbers that it is about: those that it limits, and by which it sorts on request."""
+        sort = set() if self.like is not None or str(self.sort) == default_sort else {self.sort.field}
+        return sort | {term.field for term in self.terms if isinstance(term, Bounds)}
+
     def numbers(self, field: str) -> list[Bounds]:
         """Return the terms that limit the number `field`."""
         return [term for term in self.terms if isinstance(term, Bounds) and term.field == field]

@@ -47,9 +47,9 @@ def test_the_output_for_an_empty_registry_names_the_first_step(organ: OrganComma
 def test_models_are_a_table_for_people(filled: OrganCommand) -> None:
     ended = filled.done("models")
     header, row = ended.lines
-    assert header.split() == ["model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license"]
-    assert row.split()[:4] == ["local/little@1", "model", "llama", "10"]
-    assert row.split()[-1] == "apache-2.0"
+    headings = "model kind architecture license parameters tensors size mean θ added downloads uses"
+    assert header.split() == headings.split()
+    assert row.split()[:4] == ["local/little@1", "model", "llama", "apache-2.0"]
     assert ended.err.startswith("1 model with 10 different organs, ")
 
 
@@ -108,7 +108,7 @@ def test_a_model_is_shown_with_its_types_and_its_tensors(filled: OrganCommand) -
     assert "blk." not in summary
     out = filled.done("show", "little", "--tensors").out
     assert out.startswith(summary)
-    for expected in ("skeleton", "blk.1.ffn_down.weight", "128x64", "F16", "output_norm.weight"):
+    for expected in ("skeleton", "blk.1.ffn_down.weight", "128×64", "F16", "output_norm.weight"):
         assert expected in out
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 from hypothesis import example, given
@@ -11,6 +13,7 @@ from rich.cells import cell_len
 
 from organs.cli.console import continued, folded, shortened, wrapped
 from organs.cli.tables import Table
+from organs.registry.columns import CellKind, Column
 
 NAME = "local/Zoo-A-2M-Branch-v1.0-Q8_0@1"
 TENSOR = "blk.0.attn_norm.weight"
@@ -18,37 +21,47 @@ PRINTABLE = st.characters(categories=["L", "N", "P", "S"])
 ANY_TEXT = st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=60)
 
 
-def lines_of(headings: list[str], rows: list[list[str]], width: int, **style: object) -> list[str]:
-    return list(Table(headings, rows, width=width, **style).lines())  # type: ignore[arg-type]
+def lines_of(
+    headings: list[str],
+    rows: list[list[str]],
+    width: int,
+    kinds: Mapping[str, CellKind] = MappingProxyType({}),
+    ranks: Mapping[str, int] = MappingProxyType({}),
+) -> list[str]:
+    """Return the lines of a table of `rows`, with the kinds and the ranks of columns by heading."""
+    columns = [
+        Column(heading, kind=kinds.get(heading, CellKind.TEXT), rank=ranks.get(heading, 0)) for heading in headings
+    ]
+    return list(Table(columns, [dict(zip(headings, row, strict=True)) for row in rows], width=width).lines())
 
 
 def test_a_row_that_fits_is_printed_completely() -> None:
-    lines = lines_of(["model", "θ"], [["a", "9.1°"], ["long", "12.3°"]], 80, numbers=("θ",), leave_out=("θ",))
+    lines = lines_of(["model", "θ"], [["a", "9.1°"], ["long", "12.3°"]], 80, {"θ": CellKind.FIGURE}, {"θ": 1})
     assert lines == ["model      θ", "a       9.1°", "long   12.3°"]
 
 
 def test_a_long_name_keeps_its_quantisation_and_a_short_word_is_never_shortened() -> None:
     rows = [[NAME, "skeleton", "0.123"]]
-    lines = lines_of(["model", "type", "likeness"], rows, 42, numbers=("likeness",))
+    lines = lines_of(["model", "type", "likeness"], rows, 42, {"likeness": CellKind.FIGURE})
     assert lines == ["model                   type      likeness", "local/Zoo-A…1.0-Q8_0@1  skeleton     0.123"]
 
 
 def test_a_narrow_table_does_without_the_least_important_columns_first() -> None:
     headings, rows = ["model", "size", "θ", "license"], [[NAME, "2.1 MB", "35.1°", "apache-2.0"]]
-    important_last = {"numbers": ("size", "θ"), "leave_out": ("size", "license", "θ")}
-    kept = [lines_of(headings, rows, width, **important_last)[0].split() for width in (80, 54, 44, 34)]
+    kinds, ranks = {"size": CellKind.FIGURE, "θ": CellKind.FIGURE}, {"size": 3, "license": 2, "θ": 1}
+    kept = [lines_of(headings, rows, width, kinds, ranks)[0].split() for width in (80, 54, 44, 34)]
     assert kept == [headings, ["model", "θ", "license"], ["model", "θ"], ["model"]]
 
 
 def test_names_of_tensors_lose_their_usual_ending_first_and_digests_their_end() -> None:
     rows = [["0123456789ab", TENSOR, NAME]]
-    (_, line) = lines_of(["organ", "tensor", "model"], rows, 60, digests=("organ",))
+    (_, line) = lines_of(["organ", "tensor", "model"], rows, 60, {"organ": CellKind.DIGEST})
     assert line == f"01234567  blk.0.attn_norm  {NAME}"
 
 
 def test_only_a_column_of_sentences_has_several_lines() -> None:
     rows = [["size", "As the files came in, no byte changed."], ["name", "x"]]
-    lines = lines_of(["figure", "meaning"], rows, 32, prose="meaning")
+    lines = lines_of(["figure", "meaning"], rows, 32, {"meaning": CellKind.PROSE})
     assert lines == ["figure  meaning", "size    As the files came in, no", "        byte changed.", "name    x"]
 
 

@@ -17,6 +17,7 @@ from organs.registry.client.address import (
 )
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
+from organs.registry.columns import CellKind
 from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import Comparison
@@ -24,7 +25,7 @@ from organs.registry.entities.job import Job
 from organs.registry.entities.model import Model, ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage
 from organs.registry.entities.plan import Compatibility, PlannedRecipe
-from organs.registry.entities.report import CellKind, Report, ReportColumn, table
+from organs.registry.entities.report import Report, ReportColumn, table
 from organs.registry.errors import BadReply, Unreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.models import with_organs

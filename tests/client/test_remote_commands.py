@@ -22,16 +22,10 @@ from organs.registry.catalog.register.model_changes import edit_model, hide_mode
 from organs.registry.client.files import FetchedFiles
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token
+from organs.registry.columns import CellKind
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode
-from organs.registry.entities.report import (
-    CellKind,
-    Report,
-    ReportColumn,
-    ReportFigure,
-    ReportFigures,
-    table,
-)
+from organs.registry.entities.report import Report, ReportColumn, ReportFigure, ReportFigures, table
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name

@@ -19,7 +19,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.dissection import model_report
-from organs.registry.reports.formats import grid, section_sheet
+from organs.registry.reports.formats import columns_and_rows, section_sheet
 from organs.registry.reports.overview import registry_report
 from tests.gguf_files import F32, file_bytes
 from tests.small_models import block_metadata, expert_tensors, ingest_file, weight_tensor
@@ -95,7 +95,8 @@ def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: L
     values = ingested(registry, tmp_path, file_bytes(block_metadata(blocks=1), tensors))
     marks = {item["tensor"]: item["caution"] for item in values["highest"].items}
     assert marks == {"blk.0.attn_q.weight": "coarse", "blk.0.attn_k.weight": "", "output_norm.weight": "few"}
-    thetas = {row[0]: row[4] for row in grid(values["highest"]).rows}
+    columns, rows = columns_and_rows(values["highest"])
+    thetas = {columns[0].text(row): columns[4].text(row) for row in rows}
     assert [name for name, theta in thetas.items() if theta.startswith("≈")] == [name for name in marks if marks[name]]
     by_type = {item["dtype"]: item["caution"] for item in values["dtypes"].items}
     assert by_type == {"Q4_0": "coarse", "Q8_0": "", "F32": "few"}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from organs.registry.columns import CellKind, cell_text
 from organs.registry.entities.report import (
-    CellKind,
     Report,
     ReportColumn,
     ReportFigure,
@@ -18,7 +18,7 @@ from organs.registry.entities.report import (
     ReportTable,
     table,
 )
-from organs.registry.reports.formats import cell_text, escaped, markdown, section_sheet
+from organs.registry.reports.formats import escaped, markdown, section_sheet
 
 HOSTILE = [
     "<script>alert(1)</script>",

@@ -196,7 +196,7 @@ def test_kin_of_a_model_have_a_column_for_their_change(family_client: FlaskClien
 def test_the_list_of_models_has_the_day_on_which_each_was_registered(family_client: FlaskClient) -> None:
     days = [one["created_at"][:10] for one in family_client.get("/api/v1/models").get_json()["items"]]
     page = family_client.get("/models").text
-    assert re.findall(r'<td class="n hide-small">(\d{4}-\d\d-\d\d)</td></tr>', page) == days
+    assert re.findall(r'<td class="n hide-small">(\d{4}-\d\d-\d\d)</td>', page) == days
     assert len(days) == 3
 
 

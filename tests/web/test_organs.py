@@ -11,8 +11,6 @@ from flask.testing import FlaskClient
 
 from organs.registry.amounts import weight_change_text
 from organs.registry.anatomy import type_name
-from organs.registry.search.language import parse_query
-from organs.web.pages.organs import columns
 from tests.web.page_parser import parse_page
 
 
@@ -77,16 +75,24 @@ def test_two_values_of_one_filter_find_organs_with_either_value(family_client: F
     assert parse_qs(urlsplit(both).query)["q"] == ["type:norm,embed"]
 
 
-@pytest.mark.parametrize("text", ["", "sort:signal", "like:tokens"])
-def test_the_table_has_the_headings_of_its_columns_and_a_table_cell_for_each(
-    family_client: FlaskClient, text: str
+@pytest.mark.parametrize(
+    ("text", "begin", "end"),
+    [
+        ("", "organ type size θ", "spectral stable rank"),
+        ("sort:signal", "organ type size θ signal", "spectral stable rank"),
+        ("like:tokens", "organ likeness type size", "stable rank"),
+    ],
+)
+def test_the_table_has_the_columns_that_its_query_asks_for_and_a_table_cell_for_each(
+    family_client: FlaskClient, text: str, begin: str, end: str
 ) -> None:
     if text.startswith("like:"):
         text = f"like:{family_client.get('/api/v1/organs?q=type:skeleton').get_json()['items'][0]['digest'][:16]}"
     page = family_client.get("/organs", query_string={"q": text}).text
     head, rows = page[page.index("<thead>") : page.index("</tbody>")].split("<tbody>")
     headings = re.findall(r"<th [^>]*>(?:<a [^>]*>)?([^<]+?)(?: [▾▴])?<", head)
-    assert headings == [unescape(column.heading) for column in columns(parse_query(text))]
+    assert " ".join(headings).startswith(begin)
+    assert " ".join(headings).endswith(end)
     for row in rows.split("</tr>")[:-1]:
         assert len(re.findall(r"<t[hd]\b", row)) == len(headings)
 

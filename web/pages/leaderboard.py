@@ -7,23 +7,16 @@ from flask import request, url_for
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.vocabulary import TEXT_GROUPS
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
-from organs.registry.entities.gain import Leaderboard
+from organs.registry.entities.gain import COLUMNS, Leaderboard
 from organs.registry.errors import BadQuery
 from organs.registry.search.language import on_term
 from organs.registry.validation.texts import KINDS
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.compose import recipe_address
 from organs.web.pages.lineage import offered_names
-from organs.web.pages.lists import gain_cells
-from organs.web.pages.routes import UNKNOWN_MODEL, Context, Sheet, WebPage, list_links, paged
+from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, list_links, paged, sheet_of
 from organs.web.params import requested_gains, requested_page
 from organs.web.responses import plain_page, searching, with_parameters
-
-COLUMNS = (
-    *("chimera", "lock_id", "base", "donors", "grafted", "likeness", "change", "verdict"),
-    *("gain", "gain_margin", "gain_on", "loss", "loss_margin", "loss_on"),
-)
-"""Columns of the leaderboard as CSV."""
 
 
 @paged("/leaderboard", csv=True, api="leaderboard")
@@ -41,7 +34,9 @@ def leaderboard() -> WebPage:
             raise
         nothing, problem, status = Leaderboard(items=(), next=None), sentence_of(error), status_of(error)
         return WebPage("leaderboard.html", _context(nothing, problem=problem), status=status)
-    return WebPage("leaderboard.html", lambda: _context(page, name, on), sheet=lambda: _sheet(page), next=page.next)
+    return WebPage(
+        "leaderboard.html", lambda: _context(page, name, on), sheet=lambda: sheet_of(COLUMNS, page), next=page.next
+    )
 
 
 def _context(page: Leaderboard, base: str | None = None, on: str | None = None, problem: str | None = None) -> Context:
@@ -63,14 +58,3 @@ def _context(page: Leaderboard, base: str | None = None, on: str | None = None, 
         "csv": with_parameters(url_for("pages.leaderboard_csv"), requested, limit="1000"),
         **list_links(page.next, "base", "on"),
     }
-
-
-def _sheet(page: Leaderboard) -> Sheet:
-    rows = [
-        [
-            *(graft.chimera, graft.lock_id, graft.base, " ".join(graft.donors), graft.grafted),
-            *(graft.likeness, graft.change, graft.verdict, *gain_cells(graft.best), *gain_cells(graft.worst)),
-        ]
-        for graft in page
-    ]
-    return Sheet(COLUMNS, rows)

@@ -8,10 +8,8 @@ from typing import Any
 
 from flask import request, url_for
 
+from organs.registry.columns import Column
 from organs.registry.entities.base import Page
-from organs.registry.entities.gain import Gain
-from organs.registry.entities.report import Cell
-from organs.registry.measures import Measure
 from organs.registry.search.language import (
     LIKENESS,
     ORGANS,
@@ -29,28 +27,6 @@ from organs.web.responses import with_parameters
 
 VALUES_OPEN = 8
 """Values of a filter that are always shown. The others are in a closed section."""
-GAIN_COLUMNS = ("gain", "gain_margin", "gain_on")
-
-
-def gain_cells(gain: Gain | None) -> list[Cell]:
-    """Return a gain in percent, its margin and its text, for GAIN_COLUMNS; empty cells without a gain."""
-    return [None, None, None] if gain is None else [gain.percent, gain.margin, gain.text]
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table of organs or models. The template writes its table cells."""
-
-    name: str
-    """The name by which the template selects the content."""
-    heading: str
-    meaning: str = ""
-    """The tooltip of the heading."""
-    sort: str = ""
-    """The word after `sort:` in queries; empty for a column that does not sort."""
-    classes: str = "n"
-    """CSS classes of the heading and of the table cells: `n` for numbers."""
-    measure: Measure | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from organs.registry.compose.chimeras import PROMPT, assemble_command, chimera_o
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.lineage import merged_edges
 from organs.registry.entities.model import Model
-from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.entities.organ import COLUMNS, PlacedOrgan
 from organs.registry.entities.published import PublishedModel
 from organs.registry.errors import BadQuery, Conflict, Incomplete
 from organs.registry.gguf import dtype_by_name
@@ -39,8 +39,7 @@ from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.chimeras import chimera_context, donor_marks
 from organs.web.pages.jobs import active_validations
-from organs.web.pages.organs import organs_sheet
-from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, writing_form
+from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, sheet_of, writing_form
 from organs.web.params import requested_choice
 from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
 from organs.web.responses import model_address, plain_page, searching, with_parameters
@@ -128,7 +127,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
             tensors = f"{page.tensors:,}"
             reason = f"it has {tensors} tensors, and a CSV has at most {PAGE_TENSORS_MAX:,}; the API lists all in pages"
             raise BadQuery(page.name, reason)
-        return organs_sheet(organs)
+        return sheet_of(COLUMNS, organs)
 
     return WebPage("model.html", context, sheet)
 

@@ -5,29 +5,26 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-import msgspec
 from flask import request
 
 from organs.registry.amounts import count_text
-from organs.registry.entities.model import FoldedModelPage, ModelPage
+from organs.registry.columns import for_people
+from organs.registry.entities.model import COLUMNS, FoldedModelPage
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.errors import BadQuery, TooSlow
 from organs.registry.search.counts import PARAMS, SIZES, model_counts
-from organs.registry.search.language import GAIN, LIKENESS, MADE_FROM, MODELS, QUANT, TAG, Query, Sort, bounded
+from organs.registry.search.language import MADE_FROM, MODELS, QUANT, TAG, Query, Sort, bounded
 from organs.registry.search.models import folded_models, search_models
 from organs.web.pages.lists import (
-    GAIN_COLUMNS,
-    Column,
     FilterValue,
     ListFilter,
     choice_filter,
     divided,
     examples,
-    gain_cells,
     list_address,
     query_context,
 )
-from organs.web.pages.routes import Context, Sheet, WebPage, paged
+from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.params import requested_page, requested_query
 from organs.web.responses import plain_page, reading, searching, settings
 
@@ -43,40 +40,8 @@ FILTERS = {
     "by": "contributor",
 }
 """Headings of the filters beside the list, by field of queries, in their order."""
-COLUMNS = (
-    Column("model", "model", classes=""),
-    Column("architecture", "kind", classes="hide-small"),
-    Column("parameters", "parameters", "Number of weights.", sort="params"),
-    Column("size_bytes", "size", "Size of all files.", sort="size"),
-    Column("downloads", "downloads", "Number of downloads.", sort="downloads", classes="n hide-small"),
-    Column("grafts", "uses", "Number of chimeras that use its organs.", sort="grafts", classes="n hide-small"),
-    Column("created_at", "added", "When the model was added.", sort="new", classes="n hide-small"),
-)
-"""Columns of the table of models. `models.html` has its table cells in the same order."""
-GAIN_COLUMN = Column(
-    GAIN,
-    GAIN,
-    "Fall of the perplexity: of a chimera against its base, or of a base with organs of this model.",
-    sort=GAIN,
-)
-CHANGE_COLUMN = Column(
-    "change",
-    "change",
-    "Energy of the difference from the matrices of the base, as a share of their energy: 1e-5 is a light fine-tune.",
-    sort=LIKENESS,
-)
-"""The column after the name, in lists with a base. GAIN_COLUMN follows it if the query is about gains."""
-MEAN_COLUMNS = {
-    "theta": Column("mean_theta", "mean θ", "Mean of θ over all organs, in degrees.", sort="theta"),
-    "signal": Column("mean_signal", "mean sin θ", "Mean of sin θ over all organs, from 0 to 1.", sort="signal"),
-}
-"""Columns of lists whose query filters or sorts by this field."""
-CSV_COLUMNS = (
-    *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
-    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors", "likeness"),
-    "change",
-)
-"""Columns of the list as CSV, before the gain."""
+FOLDED = ("architecture", "license", "tensors", "mean_theta")
+"""Columns that are in another one here, or that only a query about them shows."""
 ORDERS = {"-new": "newest", "-grafts": "most used", "-downloads": "most downloaded", "-params": "largest"}
 """Orders that are links above the list, with their names."""
 EXAMPLES = ("kind:model sort:-size", "tag:code", "quant:Q8_0 sort:new", "license:apache-2.0 params<10G")
@@ -90,7 +55,7 @@ def models() -> WebPage:
         with searching() as session:
             if not plain_page():
                 found = search_models(session, query, limit, after)
-                return WebPage("models.html", {}, sheet=lambda: _models_sheet(found), next=found.next)
+                return WebPage("models.html", {}, sheet=lambda: sheet_of(COLUMNS, found), next=found.next)
             page = folded_models(session, query, limit, after)
     except BadQuery as error:
         if not plain_page():
@@ -110,19 +75,16 @@ def _list_context(query: Query, page: FoldedModelPage) -> Context:
         ordered = replace(query, sort=Sort(text.removeprefix("-"), descending=True))
         address = list_address(ENDPOINT, ordered, MODELS)
         orders.append({"label": label, "chosen": ordered.sort == query.sort, "address": address})
-    return query_context(ENDPOINT, query, _columns(query), page, MODELS) | {
+    wanted = query.wanted(MODELS.default_sort)
+    shown = for_people(COLUMNS, [item.model for item in page], wanted)
+    columns = [column for column in shown if column.name not in FOLDED or column.sort in wanted]
+    columns.sort(key=lambda column: column.name != "name")
+    return query_context(ENDPOINT, query, columns, page, MODELS) | {
         "filters": _filters(query, counts) if counts else [],
         "counts": counts,
         "orders": orders,
         "examples": examples(ENDPOINT, EXAMPLES),
     }
-
-
-def _columns(query: Query) -> list[Column]:
-    """Return the columns of the table. Change, gain and means are shown only if the query is about them."""
-    firsts = [*([CHANGE_COLUMN] if query.base is not None else []), *([GAIN_COLUMN] if query.mentions_gains else [])]
-    means = [column for name, column in MEAN_COLUMNS.items() if query.sort.field == name or query.numbers(name)]
-    return [COLUMNS[0], *firsts, *means, *COLUMNS[1:]]
 
 
 def _filters(query: Query, counts: FacetCounts) -> list[ListFilter]:
@@ -157,11 +119,3 @@ def _sizes(query: Query, counted: dict[str, int]) -> list[FilterValue]:
             label = f"{count_text(lower)} to {count_text(upper)}"
         values.append(FilterValue(str(lower), label, count, is_chosen, address))
     return values
-
-
-def _models_sheet(page: ModelPage) -> Sheet:
-    rows = []
-    for model in page:
-        values = msgspec.to_builtins(model)
-        rows.append([*(values[name] for name in CSV_COLUMNS), *gain_cells(model.gain)])
-    return Sheet((*CSV_COLUMNS, *GAIN_COLUMNS), rows)

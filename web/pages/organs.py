@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from flask import g, request, url_for
 from msgspec import structs
 
@@ -11,7 +9,16 @@ from organs.registry.amounts import share_text
 from organs.registry.anatomy import EXAMPLE_SLOTS, OrganType, type_name
 from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.vocabulary import BIN_DEGREES, THETA_MAX_DEGREES
-from organs.registry.entities.organ import FacetCounts, Organ, OrganMeasurement, OrganPage, PlacedOrgan
+from organs.registry.columns import for_people
+from organs.registry.entities.organ import (
+    COLUMNS,
+    LIKENESS_TO_ORGAN,
+    FacetCounts,
+    Organ,
+    OrganMeasurement,
+    OrganPage,
+    PlacedOrgan,
+)
 from organs.registry.errors import BadQuery, NotFound, TooSlow
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import can_dequantize
@@ -23,22 +30,19 @@ from organs.registry.measure.zmeasure import (
     KURTOSIS_NOISE,
     KURTOSIS_SIGNAL,
 )
-from organs.registry.measures import MEASURE_NAMES, MEASURES
-from organs.registry.search.language import GAIN, LIKENESS, ORGANS, Query, bounded, parse_query, short_text
+from organs.registry.measures import MEASURES
+from organs.registry.search.language import ORGANS, Query, bounded, parse_query, short_text
 from organs.registry.search.rows import search_organs
 from organs.web.api.organs import searched_organs
 from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
 from organs.web.pages.lists import (
-    GAIN_COLUMNS,
-    Column,
     choice_filter,
     examples,
-    gain_cells,
     list_address,
     query_context,
 )
-from organs.web.pages.routes import Context, Sheet, WebPage, paged, sheet_of
+from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.params import requested_query
 from organs.web.permissions import may_see_storage
 from organs.web.render import caution_of
@@ -60,59 +64,8 @@ EXAMPLES = (
     "unique:organ sort:size",
 )
 
-LIKENESS_TO_ORGAN = (
-    "The correlation of the weights at the same positions: 1 for equal weights, about 0 for unrelated models."
-)
-CHANGE_FROM_BASE = (
-    "The energy of the difference from the organ of the base at the same place, as a share of their energy: 0 for "
-    "equal weights, 1e-5 for a light fine-tune, 2 for unrelated models. Vectors have the change of the two models."
-)
-ORGAN = Column("organ", "organ", classes="")
-LIKENESS_COLUMN = Column(LIKENESS, LIKENESS, LIKENESS_TO_ORGAN)
-BASE_COLUMN = Column("change", "change", CHANGE_FROM_BASE, sort=LIKENESS)
-GAIN_COLUMN = Column(
-    GAIN, GAIN, "How much lower the perplexity of a validated chimera with this organ is than its base's.", sort=GAIN
-)
-TYPE = Column("type", "type, tensor type, shape", classes="hide-small")
-SIZE = Column("size", "size", "Size of the organ in a GGUF file.", sort="size")
-CSV_COLUMNS = (
-    *("digest", "model", "name", "type", "tower", "block", "slot", "expert", "dtype", "shape", "size_bytes"),
-    *MEASURE_NAMES,
-    *("theta_caution", "architecture", "license", "nonfinite", "likeness", "change", "model_state"),
-)
-"""Columns of lists of organs as CSV, before the gain."""
-
-
-def columns(query: Query) -> list[Column]:
-    """Return the columns of the table.
-
-    A search with `like:` has a column for the likeness, with a base for the change, and about gains for the gain.
-    The measures are the one that sorts, and those that lists show; their headings come from `registry.measures`.
-    """
-    is_alike = query.like is not None
-    sort = None if is_alike else query.sort.field
-    shown = [measure for measure in MEASURES.values() if measure.shown or measure.field == sort]
-    measures = []
-    for place, entry in enumerate(sorted(shown, key=lambda measure: measure.field != sort)):
-        classes = "n hide-small" if place else "n"
-        measures.append(
-            Column(entry.name, entry.label, entry.meaning, sort=entry.field, classes=classes, measure=entry)
-        )
-    return [
-        ORGAN,
-        *([LIKENESS_COLUMN] if is_alike else [BASE_COLUMN] if query.base is not None else []),
-        *([GAIN_COLUMN] if query.mentions_gains else []),
-        TYPE,
-        *measures,
-        SIZE,
-    ]
-
-
-def organs_sheet(organs: Sequence[PlacedOrgan]) -> Sheet:
-    """Return organs with their gains as CSV."""
-    rows = sheet_of(CSV_COLUMNS, organs).rows
-    gained = [[*row, *gain_cells(organ.gain)] for row, organ in zip(rows, organs, strict=True)]
-    return Sheet((*CSV_COLUMNS, *GAIN_COLUMNS), gained)
+FOLDED = ("model", "name", "dtype", "shape")
+"""Columns that are in another one here."""
 
 
 @paged("/organs", csv=True, api="organs")
@@ -134,7 +87,7 @@ def organs() -> WebPage:
     return WebPage(
         "organs.html",
         lambda: _list_context(query, page, counts) | {"begins": begins, "facets": counts},
-        sheet=lambda: organs_sheet(page.items),
+        sheet=lambda: sheet_of(COLUMNS, page),
         next=page.next,
     )
 
@@ -156,7 +109,9 @@ def _list_context(query: Query, page: OrganPage, counts: FacetCounts | None) -> 
         others = parse_query(f"{short_text(query)} -type:{NORM}")
         without_norms = {"count": norms, "address": list_address(ENDPOINT, others)}
     limit, after = request.args.get("limit", ""), request.args.get("after", "")
-    return query_context(ENDPOINT, query, columns(query), page) | {
+    columns = [column for column in for_people(COLUMNS, page.items, query.wanted()) if column.name not in FOLDED]
+    columns.sort(key=lambda column: column.name != "digest")
+    return query_context(ENDPOINT, query, columns, page) | {
         "filters": filters,
         "bars": _bars(query, counts) if counts else [],
         "examples": examples(ENDPOINT, EXAMPLES),

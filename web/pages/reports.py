@@ -12,19 +12,12 @@ from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import place_of, type_name
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.reports import matrix_figures
-from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
+from organs.registry.columns import CellKind, Column, caution_in
+from organs.registry.entities.report import Cell, Report, ReportSection, ReportTable
 from organs.registry.errors import BadName, BadQuery, NotFound, TooSlow
 from organs.registry.names import parse_model_name
 from organs.registry.reports.dissection import model_report
-from organs.registry.reports.formats import (
-    TEXT_KINDS,
-    THETA_ENDING,
-    caution_in,
-    cell_text,
-    grid,
-    markdown,
-    section_sheet,
-)
+from organs.registry.reports.formats import columns_and_rows, markdown, section_sheet
 from organs.registry.reports.scale import scale_tables
 from organs.web.api import reports as api
 from organs.web.charts import plots
@@ -38,6 +31,7 @@ from organs.web.responses import conditional, model_address, plain_page, reading
 ROWS_SHOWN = 100
 """Rows of one table on a page; the others are in its CSV."""
 MODEL_KEYS = ("model", "family", "minimum_model", "maximum_model")
+THETA_ENDING = "theta_degrees"
 TENSOR_KEY = "tensor"
 COMMAND_KEY = "command"
 TYPE_KEY = "type"
@@ -51,41 +45,41 @@ def _shown_section(key: str, section: ReportSection, model: str | None = None, c
     A tensor is searched for in the model of its row, else in `model`.
     """
     shown: Context = {"key": key, "title": section.title, "before": section.before, "after": section.after, "csv": csv}
+    columns, rows = columns_and_rows(section)
     if not isinstance(section, ReportTable):
-        return shown | {"figures": grid(section).rows}
-    columns = [column for column in section.columns if not column.data_only]
-    first_theta = next((column.key for column in columns if column.key.endswith(THETA_ENDING)), None)
+        return shown | {"figures": [[column.text(row) for column in columns] for row in rows]}
+    first_theta = next((column.name for column in columns if column.name.endswith(THETA_ENDING)), None)
 
-    def cell(row: Mapping[str, Cell], column: ReportColumn) -> Context:
-        value, text = row[column.key], cell_text(row[column.key], column.kind)
-        is_theta = column.key.endswith(THETA_ENDING) and isinstance(value, int | float)
+    def cell(row: Mapping[str, Cell], column: Column) -> Context:
+        value, text = row[column.name], column.text(row)
+        is_theta = column.name.endswith(THETA_ENDING) and isinstance(value, int | float)
         return {
-            "text": type_name(text) if column.key == TYPE_KEY else text,
-            "is_number": column.kind not in TEXT_KINDS,
+            "text": type_name(text) if column.name == TYPE_KEY else text,
+            "is_number": column.is_number,
             "is_name": column.kind == CellKind.NAME,
-            "is_tensor": column.key in (TENSOR_KEY, COMMAND_KEY),
+            "is_tensor": column.name in (TENSOR_KEY, COMMAND_KEY),
             "address": _address(value, column, row.get("model", model)),
             "theta": value if is_theta else None,
-            "caution": caution_in(row, column.key),
-            "has_bar": column.key == first_theta,
+            "caution": caution_in(row, column.name),
+            "has_bar": column.name == first_theta,
         }
 
     return shown | {
-        "heads": [(column.heading, column.kind not in TEXT_KINDS) for column in columns],
-        "rows": [[cell(row, column) for column in columns] for row in section.items[:ROWS_SHOWN]],
-        "left_out": max(0, len(section.items) - ROWS_SHOWN),
-        "csv": csv if section.items else None,
+        "heads": [(column.heading, column.is_number) for column in columns],
+        "rows": [[cell(row, column) for column in columns] for row in rows[:ROWS_SHOWN]],
+        "left_out": max(0, len(rows) - ROWS_SHOWN),
+        "csv": csv if rows else None,
     }
 
 
-def _address(cell: Cell, column: ReportColumn, model: Cell) -> str | None:
+def _address(cell: Cell, column: Column, model: Cell) -> str | None:
     """Return the address of the model or the tensor that the cell names; None for other names."""
     if column.kind != CellKind.NAME or not isinstance(cell, str):
         return None
-    if column.key in MODEL_KEYS:
+    if column.name in MODEL_KEYS:
         with suppress(BadName):  # a parent that is not registered may have any name
             return None if parse_model_name(cell).version is None else model_address(cell)
-    if column.key == TENSOR_KEY and isinstance(model, str):
+    if column.name == TENSOR_KEY and isinstance(model, str):
         place = place_of(cell)
         block = "none" if place.block is None else str(place.block)
         query = f'model:{model} block:{block} slot:"{place.slot}"'

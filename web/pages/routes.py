@@ -19,13 +19,13 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from flask import (
     Blueprint,
     Response,
@@ -43,6 +43,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.columns import Column
 from organs.registry.entities.base import Page
 from organs.registry.entities.report import Cell
 from organs.registry.errors import NAMES_MAX, Ambiguous, BadDigest, BadName, NotFound, SeveralModels
@@ -109,17 +110,24 @@ View = Callable[..., WebPage | Response]
 FormView = Callable[..., str | WebPage | Response]
 
 
-def sheet_of(columns: Sequence[str], items: Iterable[object]) -> Sheet:
-    """Return the members `columns` of `items` as CSV: times in ISO 8601, lists with spaces, shapes as 4096x1024."""
+GAINS = {"gain": "gain", "best": "gain", "worst": "loss"}
+"""Members with a gain, which has three columns in a CSV file, and the beginning of the names of these columns."""
 
-    def cell(item: object, column: str) -> Cell:
-        value: Any = getattr(item, column)
-        if isinstance(value, tuple):
-            value = ("x" if column == "shape" else " ").join(map(str, value))
-        number_or_text: Cell = value.isoformat() if isinstance(value, datetime) else value
-        return number_or_text
 
-    return Sheet(columns, [[cell(item, column) for column in columns] for item in items])
+def sheet_of(columns: Iterable[str | Column], items: Iterable[object]) -> Sheet:
+    """Return members of `items` as CSV: values as in JSON, lists with spaces, shapes as 4096x1024."""
+    names = [column if isinstance(column, str) else column.name for column in columns]
+
+    def cells(item: object, name: str) -> Iterator[Cell]:
+        value = msgspec.to_builtins(getattr(item, name))
+        if name in GAINS:
+            yield from (value and value[key] for key in ("percent", "margin", "text"))
+        else:
+            yield ("x" if name == "shape" else " ").join(map(str, value)) if isinstance(value, list | tuple) else value
+
+    endings = {name: ("", "_margin", "_on") if name in GAINS else ("",) for name in names}
+    keys = [GAINS.get(name, name) + ending for name in names for ending in endings[name]]
+    return Sheet(keys, [[cell for name in names for cell in cells(item, name)] for item in items])
 
 
 def list_links(following: str | None, *kept: str, path: str | None = None) -> dict[str, str | None]:
@@ -136,7 +144,11 @@ def list_links(following: str | None, *kept: str, path: str | None = None) -> di
 
 
 def list_page(
-    template: str, page: Page[Any], *kept: str, columns: Sequence[str] = (), extra: Mapping[str, object] | None = None
+    template: str,
+    page: Page[Any],
+    *kept: str,
+    columns: Sequence[str | Column] = (),
+    extra: Mapping[str, object] | None = None,
 ) -> WebPage:
     """Return the page of a list, with links to the next and the first page that keep the parameters `kept`.
 

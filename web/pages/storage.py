@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from flask import request, url_for
 
 from organs.registry.amounts import percent_text
-from organs.registry.entities.storage import Storage, Way
+from organs.registry.entities.storage import ENCODING_COLUMNS, FAMILY_COLUMNS, MODEL_COLUMNS, Storage, Way
 from organs.registry.errors import BadQuery, TooSlow
 from organs.web.api import admin as administration
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, sheet_of
@@ -16,13 +16,7 @@ from organs.web.responses import plain_page
 
 BAR_WIDTH = 1000
 """The length of the bar of all files, in units of its drawing."""
-_SIZES = ("parts", "size_bytes", "stored_bytes", "saved_bytes")
-COLUMNS = {
-    "models": ("name", "state", "files_bytes", *_SIZES, "own_bytes"),
-    "families": ("name", "member", "models", "files_bytes", *_SIZES),
-    "encodings": ("way", "dtype", *_SIZES),
-}
-"""The columns of each table as CSV."""
+COLUMNS = {"models": MODEL_COLUMNS, "families": FAMILY_COLUMNS, "encodings": ENCODING_COLUMNS}
 
 
 @paged("/storage", csv=True)
@@ -42,6 +36,10 @@ def storage() -> WebPage:
             "storage": result,
             "segments": list(_segments(result)),
             "ways": [row for way in Way if (row := result.way(way)).parts],
+            "columns": {
+                table: [column for column in columns if not column.data_only and column.name not in ("name", "dtype")]
+                for table, columns in COLUMNS.items()
+            },
             "csv_addresses": {name: url_for("pages.storage_csv", table=name) for name in COLUMNS},
         },
         sheet=lambda: _sheet(result),
@@ -72,7 +70,6 @@ def _segments(result: Storage) -> Iterator[Context]:
 def _sheet(result: Storage) -> Sheet:
     """Return the table that the parameter `table` names, by default that of the models. Raises BadQuery."""
     name = request.args.get("table") or "models"
-    tables = {"models": result.models, "families": result.families, "encodings": result.encodings}
-    if name not in tables:
-        raise BadQuery("table", f"one of {', '.join(tables)}")
-    return sheet_of(COLUMNS[name], tables[name])
+    if name not in COLUMNS:
+        raise BadQuery("table", f"one of {', '.join(COLUMNS)}")
+    return sheet_of(COLUMNS[name], getattr(result, name))
