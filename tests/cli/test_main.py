@@ -236,7 +236,7 @@ def test_a_second_command_of_a_process_does_not_keep_the_garbage_of_the_first() 
     frozen = gc.get_freeze_count()
     with fast_imports():
         pass
-    assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count() <= frozen  # fewer, if a frozen object is not used any more
     assert gc.isenabled()
 
 

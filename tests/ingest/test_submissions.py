@@ -13,7 +13,6 @@ import pytest
 from msgspec import structs
 from sqlalchemy import select
 
-from organs.ingest import files
 from organs.ingest.contributions.inspection import (
     Inspection,
     InspectionStopped,
@@ -31,6 +30,7 @@ from organs.ingest.contributions.submissions import (
     withdraw,
 )
 from organs.ingest.jobs.runner import Runner
+from organs.registry import input_files
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import reachable_digests
 from organs.registry.catalog.queries.reports import (
@@ -101,7 +101,7 @@ def test_a_published_submission_is_read_once(registry: LocalRegistry, monkeypatc
 def test_the_check_for_nonfinite_weights_reports_progress_and_can_be_cancelled(
     registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "BUFFER_BYTES", 1024)
+    monkeypatch.setattr(input_files, "BUFFER_BYTES", 1024)
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)], publish=False)
     shares: list[float] = []
 
