@@ -19,8 +19,8 @@ SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script"
 @SCRIPTS
 def test_two_models_are_compared_by_the_form(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/compare", **options)
-    page.get_by_label("First model").fill(BASE)
-    page.get_by_label("Second model").fill(TUNED)
+    page.get_by_label("First model", exact=True).fill(BASE)
+    page.get_by_label("Second model", exact=True).fill(TUNED)
     follow(page, page.get_by_role("button", name="Compare"))
     assert page.locator(".network svg").get_by_role("link", name=re.compile("change")).count() == ORGANS
     assert page.get_by_role("region", name="Table by block").locator("tbody tr").count() == BLOCKS + 1
@@ -32,13 +32,13 @@ def test_two_models_are_compared_by_the_form(options: dict[str, bool], zoo: Site
 def test_swapping_turns_the_two_sides_around(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/compare?first={BASE}&second={TUNED}")
     follow(page, page.get_by_role("link", name="Swap the two"))
-    assert page.get_by_label("First model").input_value().startswith(TUNED)
+    assert page.get_by_label("First model", exact=True).input_value().startswith(TUNED)
 
 
 def test_an_unknown_model_is_reported_beside_the_form(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/compare?first={BASE}&second=local/nobody")
     assert "nobody" in page.get_by_role("alert").inner_text()
-    assert page.get_by_label("Second model").input_value() == "local/nobody"
+    assert page.get_by_label("Second model", exact=True).input_value() == "local/nobody"
 
 
 @SCRIPTS
@@ -65,8 +65,8 @@ def test_a_relative_is_compared_from_the_page_of_a_model(zoo: Site, open_page: O
     row = page.locator("table.rows tbody tr").filter(has_text=f"{BASE}@").first
     follow(page, row.get_by_role("link", name="compare"))
     assert urlsplit(page.url).path == "/compare"
-    assert page.get_by_label("First model").input_value().startswith(TUNED)
-    assert page.get_by_label("Second model").input_value().startswith(BASE)
+    assert page.get_by_label("First model", exact=True).input_value().startswith(TUNED)
+    assert page.get_by_label("Second model", exact=True).input_value().startswith(BASE)
 
 
 def test_the_lineage_can_be_read_as_a_list(zoo: Site, open_page: Opener) -> None:
