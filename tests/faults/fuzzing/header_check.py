@@ -36,6 +36,7 @@ OUT_OF_REACH = (
     "more than … bytes of padding are not zero: they may hide data",  # 16 MiB of them
     "and … more",  # thirteen reasons against three shards
     "there are no shards",
+    "not shards of one model",  # of a part of a set, with the same reasons
     "it would be … shards; a split set has at most …",  # of a model that is split, not read
     "big-endian: …; only runtimes on such machines load it",  # no seed is big-endian
     "not a GGUF file but a web page: the download failed",  # damage is one of many other bytes

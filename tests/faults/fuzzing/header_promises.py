@@ -123,8 +123,8 @@ def _check_recording(file: DissectedFile) -> None:
 
 
 def _check_writing(source: Upload, header: Header) -> None:
-    """Check that our writer gives the same header, except for its padding."""
-    if header.version == VERSION_WRITTEN:
+    """Check that our writer gives the same header, except for its padding. It does not write big-endian files."""
+    if header.version == VERSION_WRITTEN and not header.is_big_endian:
         written = encode_header(
             (carry_over(source, field) for field in header.fields), header.tensors, header.alignment
         )
