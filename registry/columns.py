@@ -123,7 +123,8 @@ FIRST = ("best", "change", "likeness", "gain")
 def for_people(columns: Sequence[Column], items: Collection[object], wanted: Collection[str] = ()) -> list[Column]:
     """Return the columns that people see of `items`, without those of FIRST that no item has.
 
-    A column by which the query sorts or filters, that is with its `sort` in `wanted`, is never left out.
+    A column by which the query sorts or filters, that is with its `sort` in `wanted`, is one of them, and no narrow
+    screen leaves it out.
     """
 
     def is_shown(column: Column) -> bool:

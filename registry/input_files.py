@@ -122,11 +122,15 @@ class FileSource(OpenFile):
         self.location = path
         """Where the file is."""
         self.path, self.name = copy_of or (path, str(path))
+        self.descriptor = -1
         try:
             _refuse_irregular(path, os.stat(path))  # before opening: opening a FIFO blocks, opening a device may act
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             status = os.fstat(self.descriptor)
             _refuse_irregular(path, status)
+        except BadSource:  # it was replaced between the two calls
+            self.close()
+            raise
         except OSError as error:
             raise BadSource(f"{path}: {error.strerror}") from error
         self._opened_ns = time.time_ns()

@@ -82,6 +82,18 @@ def link_to_zero(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
+def test_a_file_that_is_replaced_before_it_is_opened_is_refused_and_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_fifo(tmp_path / "model.gguf")
+    status, before = os.stat(__file__), len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", lambda _path: status)
+        with pytest.raises(BadSource, match="not a regular file"):
+            FileSource(tmp_path / "model.gguf")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.mark.parametrize("make", [make_fifo, make_socket, make_loop, make_dangling, link_to_zero, Path.mkdir])
 def test_a_path_that_is_not_a_regular_file_is_refused_before_it_is_opened(
     make: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

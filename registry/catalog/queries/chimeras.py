@@ -385,8 +385,8 @@ def stored_origins(chimera: ChimeraRow) -> Origins:
     all parents that gave no organs.
     """
     origins = msgspec.json.decode(chimera.origins, type=prepared(Origins))
-    merged = [name for name, (_, acts) in origins.by_tensor().items() if ADAPTER in acts]
-    if origins.adapters or not merged:
+    merged = () if origins.adapters else [name for name, part in origins.parts.items() if ADAPTER in part]
+    if not merged:
         return origins
     gave = {0, *(number for number, _ in origins.by_tensor().values())}
     gave.update(number for grafts in origins.experts.values() for number, _ in grafts)
