@@ -26,7 +26,7 @@ from organs.registry.input_files import BUFFER_BYTES, sample_spans
 from organs.registry.local import LocalRegistry
 from organs.registry.names import family_name, split_quantisation
 from organs.registry.progress import Progress
-from organs.registry.relatives.resolve import PARENT_KEYS, Identity, folded, match, numbered_parents
+from organs.registry.relatives.declared import PARENT_KEYS, Identity, folded, match, numbered_parents
 from organs.registry.similarity import Groups
 
 

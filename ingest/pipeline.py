@@ -30,7 +30,8 @@ from organs.ingest.hashing import (
 )
 from organs.ingest.writing import PieceWriter, is_intact
 from organs.registry.anatomy import Slot, place_of
-from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest, measured_organs
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
+from organs.registry.catalog.queries.organs import measured_organs
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.register.organs import (
     lease_blobs,
@@ -48,7 +49,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.measure import Measurement, measure, read_fingerprint
 from organs.registry.progress import Progress
 from organs.registry.references import ParentSearch, probe_places, search_parents
-from organs.registry.relatives.resolve import Identity, declared_parents, models_meant
+from organs.registry.relatives.declared import Identity, declared_parents, models_meant
 from organs.registry.similarity import ComparableOrgan
 from organs.registry.store import StoredBlob
 from organs.registry.store.codec import BYTES_CODEC, codec_for

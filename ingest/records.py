@@ -21,7 +21,7 @@ from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.input_files import Origin
 from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName
-from organs.registry.relatives.resolve import DeclaredParent, declared_parents, folded
+from organs.registry.relatives.declared import DeclaredParent, declared_parents, folded
 
 NONFINITE_SHOWN = 5
 """Limit of tensor names in a sentence about NaN or infinite values."""

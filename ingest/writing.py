@@ -9,7 +9,7 @@ import xxhash
 
 from organs.ingest.hashing import HashedPiece, Stages
 from organs.registry.anatomy import place_of
-from organs.registry.catalog.queries.organs import KnownBlob
+from organs.registry.catalog.queries.blobs import KnownBlob
 from organs.registry.errors import BadSource, StoreError
 from organs.registry.measure import read_fingerprint
 from organs.registry.references import ORGAN_MIN_BYTES, ParentSearch

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_id
 from organs.registry.catalog.queries.model_contents import FileSegment, files_of, parts_of, tensor_blobs_of, tensors_of
-from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_id
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, FaultyParent, MissingBlob, NotAssemblable, UnsupportedDType

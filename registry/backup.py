@@ -15,7 +15,7 @@ from pathlib import Path
 
 from organs.registry.catalog.copying import SIDE_FILES, checkpoint, open_snapshot, write_snapshot
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest, known_files
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest, known_files
 from organs.registry.catalog.register.submissions import remove_sessions, remove_uploads
 from organs.registry.catalog.tables import now
 from organs.registry.errors import BadInput, CorruptBlob, FaultyParent, MissingBlob, NotAllowed, StoreError

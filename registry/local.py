@@ -11,15 +11,10 @@ from typing import TYPE_CHECKING
 
 from organs.registry.catalog.cursor import check_limit
 from organs.registry.catalog.engine import COUNTS_SECONDS, SEARCH_SECONDS, Catalog, open_catalog
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.model_lists import VERSIONS_MAX, versions
 from organs.registry.catalog.queries.model_names import model_by_text, models_by_text
-from organs.registry.catalog.queries.organs import (
-    KnownBlob,
-    blobs_by_digest,
-    organ_detail,
-    organs_by_prefix,
-    organs_of_model,
-)
+from organs.registry.catalog.queries.organs import organ_detail, organs_by_prefix, organs_of_model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.entities.model import ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan

@@ -19,14 +19,14 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import weight_change
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog, database_now
-from organs.registry.catalog.queries.events import last_change_of_parents
-from organs.registry.catalog.queries.organs import (
+from organs.registry.catalog.queries.blobs import (
     DEPTH_MAX,
     KnownBlob,
     blobs_by_id,
     heights_of_blobs,
     parents_in_no_model,
 )
+from organs.registry.catalog.queries.events import last_change_of_parents
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
     RelatedOrgan,
@@ -48,7 +48,7 @@ from organs.registry.catalog.rows import batches
 from organs.registry.errors import Busy, CorruptBlob, EncodingFault, MissingBlob, StoreError
 from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.progress import Progress, no_progress
-from organs.registry.relatives.resolve import PROBES_MAX, probe_scores
+from organs.registry.relatives.measured import PROBES_MAX, probe_scores
 from organs.registry.similarity import ComparableOrgan, changes, correlations, probes
 from organs.registry.store import BlobStore, ParentCandidate, RangeReader, StoredBlob
 from organs.registry.store.blobs import sample_range

@@ -14,7 +14,7 @@ from itertools import islice
 
 from organs.registry.catalog.copying import check_empty, copy_rows
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import files_after
+from organs.registry.catalog.queries.blobs import files_after
 from organs.registry.catalog.register.submissions import remove_uploads
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, StoreError

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from threadpoolctl import threadpool_limits
 
 from organs.registry.catalog.engine import Catalog, database_now
-from organs.registry.catalog.queries.organs import (
+from organs.registry.catalog.queries.blobs import (
     PAGES_OF_BLOBS,
     UNDOOMED,
     KnownBlob,
@@ -28,11 +28,9 @@ from organs.registry.catalog.queries.organs import (
     known_files,
     names_of_blob,
     oldest_living_ingest,
-    partly_measured_organs,
-    shape_of,
-    uncounted_organs,
     unneeded_blobs,
 )
+from organs.registry.catalog.queries.organs import partly_measured_organs, shape_of, uncounted_organs
 from organs.registry.catalog.queries.reports import counted_totals, running_totals
 from organs.registry.catalog.register.counts import differences, repair_totals
 from organs.registry.catalog.register.models import forget_unused

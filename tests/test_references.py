@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 
 from organs.registry import references
 from organs.registry.catalog.queries.administration import removal_of
+from organs.registry.catalog.queries.blobs import DEPTH_MAX, heights_of_blobs
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import DEPTH_MAX, heights_of_blobs
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
     RelatedOrgan,

@@ -27,11 +27,12 @@ from organs.registry.assembly import (
     plan_merged,
     plan_npy,
 )
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_id
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job
 from organs.registry.catalog.queries.model_contents import files_of, name_of_organ
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_id, organs_by_prefix
+from organs.registry.catalog.queries.organs import organs_by_prefix
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from flask import Flask, Response, current_app, request
 
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import KnownBlob
+from organs.registry.catalog.queries.blobs import KnownBlob
 from organs.registry.catalog.register.counts import add_downloads
 from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.uploads import BytesLost, ChunkedUpload, spool_of
 from organs.registry.catalog.engine import database_now
-from organs.registry.catalog.queries.organs import blob_sizes, blobs_by_digest
+from organs.registry.catalog.queries.blobs import blob_sizes, blobs_by_digest
 from organs.registry.catalog.queries.submissions import StoredPiece, finished_upload, known_digests, pieces_of
 from organs.registry.digest import Digest
 from organs.registry.documents import Reason

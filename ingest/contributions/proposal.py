@@ -32,7 +32,7 @@ from organs.registry.gguf import Header, TensorInfo, TensorSpec
 from organs.registry.measure import count_nonfinite_in
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.progress import Progress
-from organs.registry.relatives.resolve import (
+from organs.registry.relatives.declared import (
     IDENTITY_KEYS,
     DeclaredParent,
     Identity,

@@ -96,7 +96,7 @@ from organs.registry.input_files import ComposedFile
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.progress import Progress, StepProgress
-from organs.registry.relatives.resolve import declared_parents, stated_relation
+from organs.registry.relatives.declared import declared_parents, stated_relation
 from organs.registry.upload_limits import OPEN_SUBMISSIONS_MAX
 
 

@@ -22,11 +22,11 @@ from organs.ingest.jobs.packs import make_pack
 from organs.registry.assembly import naming
 from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
+from organs.registry.catalog.queries.blobs import blobs_by_digest, oldest_living_ingest
 from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look
 from organs.registry.catalog.queries.jobs import active_jobs, is_anything_due, last_end
 from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.queries.model_names import check_model_name, model_by_name, model_by_text
-from organs.registry.catalog.queries.organs import blobs_by_digest, oldest_living_ingest
 from organs.registry.catalog.queries.relatives import models_to_repack
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import enqueue_job

@@ -25,12 +25,9 @@ from organs.registry.assembly import (
     stored_digest,
 )
 from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
 from organs.registry.catalog.queries.model_names import check_model_name, model_with_header, next_version
-from organs.registry.catalog.queries.organs import (
-    KnownBlob,
-    blobs_by_digest,
-)
 from organs.registry.catalog.records import (
     ChimeraRecord,
     ComputationRecord,

@@ -1,6 +1,7 @@
 """Relations between models: declared parents, resolved to registered models, and similarity of weights.
 
-resolve     find the relatives of a model
+measured    find the relatives of a model by its weights
+declared    find the models that headers declare as parents
 sources     from which model a quantisation was made
 descent     which model was made from which
 comparison  compare two models by type, by block and by organ
@@ -9,13 +10,8 @@ holdings    what a registry holds: families with their models and quantisations
 lineage     the lineage of a model
 """
 
-from organs.registry.relatives.resolve import (
-    Relative,
-    find_relatives,
-    measure_edges_again,
-    record_relatives,
-    resolve_declared,
-)
+from organs.registry.relatives.declared import resolve_declared
+from organs.registry.relatives.measured import Relative, find_relatives, measure_edges_again, record_relatives
 from organs.registry.relatives.sources import settle_sources
 
 __all__ = [

@@ -25,8 +25,8 @@ from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.lineage import RELATIVE, LineageEdge, ModelLineage
 from organs.registry.kinds import WEIGHT_KINDS
+from organs.registry.relatives.declared import folded
 from organs.registry.relatives.descent import FLOATS, MATCHED_MIN, Descent, descents
-from organs.registry.relatives.resolve import folded
 from organs.registry.similarity import CLOSE, Groups, Kinship, is_another_encoding, similarity
 
 SELF_RELATIONS = ("quantized", "relative")

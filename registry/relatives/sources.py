@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_id
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_id
 from organs.registry.catalog.queries.relatives import (
     blobs_of_organs,
     main_dtypes,

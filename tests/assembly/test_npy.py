@@ -14,10 +14,7 @@ from organs.registry.assembly import (
     npy_head,
     plan_npy,
 )
-from organs.registry.catalog.queries.organs import (
-    KnownBlob,
-    blobs_by_digest,
-)
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.errors import UnsupportedDType
 from organs.registry.gguf import TensorSpec, dtype_by_name

@@ -8,16 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
+from organs.registry.catalog.queries.blobs import blobs_by_digest, names_of_blob
 from organs.registry.catalog.queries.model_contents import ingest_of
 from organs.registry.catalog.queries.model_lists import count_models, ranked_models, visible_models
 from organs.registry.catalog.queries.model_names import model_by_name, visible_model_with_digest
-from organs.registry.catalog.queries.organs import (
-    blobs_by_digest,
-    names_of_blob,
-    organs_by_prefix,
-    reachable_digests,
-    reachable_organs,
-)
+from organs.registry.catalog.queries.organs import organs_by_prefix, reachable_digests, reachable_organs
 from organs.registry.catalog.queries.reports import (
     running_totals,
 )

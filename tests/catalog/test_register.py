@@ -10,10 +10,7 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from organs.registry.anatomy import place_of
-from organs.registry.catalog.queries.organs import (
-    blobs_by_digest,
-    unneeded_blobs,
-)
+from organs.registry.catalog.queries.blobs import blobs_by_digest, unneeded_blobs
 from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.models import Registered, register_model

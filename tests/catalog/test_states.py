@@ -13,9 +13,9 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.service import publish_model
 from organs.registry.anatomy import OrganType, Place, Tower
+from organs.registry.catalog.queries.blobs import unneeded
 from organs.registry.catalog.queries.model_contents import files_of, parts_of, placements_of
 from organs.registry.catalog.queries.model_names import model_by_text, removed_with_digest
-from organs.registry.catalog.queries.organs import unneeded
 from organs.registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.model_changes import hide_model, remove_model, show_model
 from organs.registry.catalog.register.models import register_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.populated import populate
-from organs.registry.catalog.queries.organs import blobs_by_digest
+from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     public_figures,

@@ -13,7 +13,7 @@ import pytest
 from msgspec import structs
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.organs import KnownBlob
+from organs.registry.catalog.queries.blobs import KnownBlob
 from organs.registry.catalog.tables import Ingest
 from organs.registry.compose import build
 from organs.registry.compose.api import ChimeraPlan

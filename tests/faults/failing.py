@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sqlalchemy import select
 
+from organs.registry.catalog.queries.blobs import DEPTH_MAX, KnownBlob
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import DEPTH_MAX, KnownBlob
 from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.errors import Busy

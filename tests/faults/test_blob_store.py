@@ -23,10 +23,8 @@ import zstandard
 from sqlalchemy import delete, select, update
 
 from organs.ingest.dissect import dissect
-from organs.registry.catalog.queries.organs import (
-    KnownBlob,
-    reachable_digests,
-)
+from organs.registry.catalog.queries.blobs import KnownBlob
+from organs.registry.catalog.queries.organs import reachable_digests
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     record_blobs,

@@ -14,10 +14,7 @@ from itertools import combinations
 import pytest
 from sqlalchemy import delete
 
-from organs.registry.catalog.queries.organs import (
-    KnownBlob,
-    blobs_by_digest,
-)
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.register.organs import mark_corrupt
 from organs.registry.catalog.tables import Blob, BlobLease, InlineBlob
 from organs.registry.digest import digest_of

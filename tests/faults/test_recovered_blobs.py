@@ -19,11 +19,8 @@ from sqlalchemy import select, update
 from organs.registry import upkeep
 from organs.registry.assembly import first_header
 from organs.registry.backup import back_up
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.queries.organs import (
-    KnownBlob,
-    blobs_by_digest,
-)
 from organs.registry.catalog.tables import Blob, EventRow
 from organs.registry.compose.build import plan_lock
 from organs.registry.compose.lock import Lock, LockedTensor

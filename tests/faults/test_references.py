@@ -20,9 +20,9 @@ from organs.registry import references
 from organs.registry.assembly import FilePlan, FileStream, check_readable, plan_model
 from organs.registry.backup import back_up
 from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.relatives import models_to_repack, models_with_blobs
 from organs.registry.catalog.register import organs
 from organs.registry.catalog.register.organs import replace_stored_bytes

@@ -12,11 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
-from organs.registry.catalog.queries.organs import (
-    KnownBlob,
-    blobs_by_digest,
-    unneeded_blobs,
-)
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest, unneeded_blobs
 from organs.registry.catalog.register.counts import add_to_totals, blob_changes
 from organs.registry.catalog.register.organs import (
     begin_ingest,

@@ -41,12 +41,12 @@ from organs.ingest.jobs.runner import Runner, add_job
 from organs.ingest.service import Intake, ingest_files, publish_model
 from organs.ingest.sources import find_sources, open_files
 from organs.registry.catalog.queries.administration import removal_of
+from organs.registry.catalog.queries.blobs import names_of_blob
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import (
     models_in_common,
     models_with_most_organs_of,
-    names_of_blob,
     organ_counts,
     reachable_digests,
     reachable_organs,

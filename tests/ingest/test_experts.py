@@ -20,8 +20,9 @@ from sqlalchemy.orm import Session
 from organs.registry import experts
 from organs.registry.anatomy import Slot
 from organs.registry.assembly import place_file, plan_organ, plan_shards
+from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import ModelExpert, blobs_by_digest, model_experts, organ_detail
+from organs.registry.catalog.queries.organs import ModelExpert, model_experts, organ_detail
 from organs.registry.catalog.register import models
 from organs.registry.catalog.register import organs as organ_rows
 from organs.registry.catalog.register.model_changes import remove_model

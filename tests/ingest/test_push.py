@@ -11,7 +11,7 @@ from organs.ingest.contributions import sending
 from organs.ingest.contributions.sending import Memory, Misfit, SentSubmission, cut, distinct, loads, spans_of
 from organs.ingest.dissect import dissect
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
-from organs.registry.catalog.queries.organs import blobs_by_digest
+from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadName, BadReply, BadSource, NotAllowed, OverQuota
 from organs.registry.gguf.header import Span

@@ -19,8 +19,8 @@ from organs.ingest.contributions.sending import Memory, cut, distinct, loads
 from organs.ingest.dissect import dissect
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
+from organs.registry.catalog.queries.blobs import DEPTH_MAX
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import DEPTH_MAX
 from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.client.connection import Connection

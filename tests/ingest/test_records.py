@@ -13,7 +13,7 @@ from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.kinds import KIND_NOTES
 from organs.registry.local import LocalRegistry
-from organs.registry.relatives.resolve import PARENTS_MAX
+from organs.registry.relatives.declared import PARENTS_MAX
 from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 from tests.small_models import block_metadata, block_tensors, ingest_file, small_model, weight_tensor
 

@@ -16,7 +16,7 @@ from sqlalchemy import select, update
 
 from organs.ingest.service import IngestReport, always, ingest_all, ingest_model
 from organs.ingest.sources import find_sources, source_size_bytes
-from organs.registry.catalog.queries.organs import blobs_by_digest
+from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.tables import (
     Blob,
     BlobLease,

@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.catalog.queries.organs import blobs_by_digest
+from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.measure.sample import read_values, sample_runs

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.queries.organs import blobs_by_digest
+from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
 from organs.registry.store.files import Files

@@ -18,7 +18,7 @@ from select import select
 import psutil
 import pytest
 
-from organs.registry.catalog.queries.organs import blobs_by_digest
+from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.gguf import TensorSpec, dtype_by_name

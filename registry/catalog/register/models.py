@@ -12,6 +12,7 @@ from statistics import fmean
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.events import was_public
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_names import (
@@ -22,12 +23,7 @@ from organs.registry.catalog.queries.model_names import (
     quarantined_model,
     visible_model_with_digest,
 )
-from organs.registry.catalog.queries.organs import (
-    KnownBlob,
-    blobs_by_digest,
-    count_unseen,
-    organs_placed_by,
-)
+from organs.registry.catalog.queries.organs import count_unseen, organs_placed_by
 from organs.registry.catalog.records import (
     FileRecord,
     ModelRecord,

@@ -20,20 +20,18 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType, Place, Tower, is_expert_stack
 from organs.registry.catalog.engine import Catalog, database_now
-from organs.registry.catalog.queries.organs import (
+from organs.registry.catalog.queries.blobs import (
     DEPTH_MAX,
     UNDOOMED,
     KnownBlob,
     blobs_by_digest,
     blobs_by_id,
     heights_of_blobs,
-    is_coarse,
     leased,
-    organ_ids,
-    shape_of,
     unneeded,
     unneeded_blobs,
 )
+from organs.registry.catalog.queries.organs import is_coarse, organ_ids, shape_of
 from organs.registry.catalog.queries.relatives import models_with_blobs
 from organs.registry.catalog.records import OrganKey, PlacementRecord
 from organs.registry.catalog.register.accounts import LOCAL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from organs.registry.relatives.resolve import (
+from organs.registry.relatives.declared import (
     PARENTS_MAX,
     DeclaredParent,
     Identity,

@@ -17,7 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import (
     find_relatives,
-    resolve,
+    measured,
 )
 from organs.registry.similarity import NOISE
 from tests.gguf_files import file_bytes, text
@@ -164,7 +164,7 @@ def test_a_new_model_with_many_relatives_keeps_the_most_similar(
             f"kin{number}",
             model_file("Kin", related_tensors(correlation=alike, other_seed=10 + number)),
         )
-    monkeypatch.setattr(resolve, "COMPARED_MAX", 2)
+    monkeypatch.setattr(measured, "COMPARED_MAX", 2)
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     assert [name for name, _ in found(registry, "base")] == ["kin3", "kin1"]
     assert {pair for pair in measured_pairs(registry) if "base" in pair} == {

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from organs.registry.catalog.tables import Lineage
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
-from organs.registry.relatives import resolve
+from organs.registry.relatives import declared
 from tests.gguf_files import file_bytes, text
 from tests.related_models import declared_pairs, ingest_bytes, model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, weight_tensor
@@ -153,7 +153,7 @@ def test_a_parent_that_is_named_twice_is_recorded_once(registry: LocalRegistry, 
 def test_edges_over_the_limit_are_linked_by_the_next_ingest_of_that_name(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolve, "EDGES_MAX", 2)
+    monkeypatch.setattr(declared, "EDGES_MAX", 2)
     children = {
         f"t{number}": model_file(f"T{number}", related_tensors(), parent_entries("Base")) for number in range(3)
     }
@@ -170,7 +170,7 @@ def test_edges_over_the_limit_are_linked_by_the_next_ingest_of_that_name(
 def test_the_nearest_texts_are_examined_first(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resolve, "TEXTS_MAX", 1)
+    monkeypatch.setattr(declared, "TEXTS_MAX", 1)
     more = model_file("More", related_tensors(), parent_entries("Base with many more words"))
     ingest_all(registry, tmp_path, more=more, tuned=TUNED, base=BASE)
     assert ("tuned", "base", "finetune") in declared_pairs(registry)
