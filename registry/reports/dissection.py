@@ -13,7 +13,6 @@ from organs.registry.catalog.queries.model_lists import composed_among, model_ki
 from organs.registry.catalog.queries.organs import shared_of
 from organs.registry.catalog.queries.reports import (
     dtypes_of,
-    matrix_figures,
     methods_of,
     tensor_rows,
     unusual_organs,
@@ -49,6 +48,8 @@ from organs.registry.reports.groups import (
     blocks_of,
     components_of,
     highest_of,
+    matrix_theta,
+    mean_of,
     types_of,
     wells_of,
 )
@@ -157,8 +158,7 @@ def _contents(session: Session, model: ModelRow, readings: Sequence[TensorReadin
     others = "1 other model" if shared.other_models == 1 else f"{shared.other_models or 'no'} other models"
     if shared.is_lower_bound:
         others = f"at least {shared.other_models:,} other models"
-    matrices = matrix_figures(session, model.id).get(model.id)
-    count = 0 if matrices is None else matrices.matrices
+    count = sum(reading.is_matrix for reading in readings)
     lists = "" if count == model.tensors else " Short lists of numbers, such as norms, change it most."
     return {
         "blocks_count": ReportFigure("blocks", len(blocks), CellKind.COUNT, layers),
@@ -183,7 +183,7 @@ def _contents(session: Session, model: ModelRow, readings: Sequence[TensorReadin
         ),
         "matrix_mean_theta_degrees": ReportFigure(
             "matrix θ",
-            None if matrices is None else matrices.mean_theta,
+            matrix_theta(readings),
             CellKind.DEGREES,
             f"The average over its {count:,} matrices, the tensors with rows and columns.",
         ),
@@ -195,7 +195,7 @@ def _contents(session: Session, model: ModelRow, readings: Sequence[TensorReadin
         ),
         "mean_spectral_signal": ReportFigure(
             "mean spectral signal",
-            None if matrices is None else matrices.mean_spectral_signal,
+            mean_of(reading.spectral_signal for reading in readings),
             CellKind.SHARE,
             "Averaged over its matrices; random numbers give 0.000. More means more pattern, which is not necessarily "
             "useful.",
@@ -267,12 +267,12 @@ def _dtypes(session: Session, model: ModelRow) -> ReportTable:
     dtypes = dtypes_of(session, model.id)
     total = sum(size_bytes for _, _, size_bytes, *_ in dtypes)
     rows: list[tuple[Cell, ...]] = []
-    for name, tensors, size_bytes, mean_theta, matrix_theta in dtypes:
+    for name, tensors, size_bytes, mean_theta, of_matrices in dtypes:
         dtype = dtype_by_name(name)
         bits = dtype.bits_per_value if dtype.is_sized else None
         elements = size_bytes // dtype.block_bytes * dtype.block_elements
         caution = theta_caution(mean_theta, name, elements // tensors)
-        rows.append((name, bits, tensors, size_bytes, size_bytes / total, mean_theta, matrix_theta, caution))
+        rows.append((name, bits, tensors, size_bytes, size_bytes / total, mean_theta, of_matrices, caution))
     return table(
         title="Tensor types",
         columns=(

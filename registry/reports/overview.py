@@ -25,10 +25,10 @@ from organs.registry.catalog.queries.reports import (
     equal_models,
     kinds_of_models,
     largest_gain,
-    matrix_figures,
     models_in_state,
     nonfinite_models,
     running_totals,
+    tensor_figures,
     unlicensed_models,
     unrun_chimeras,
     visible_bytes,
@@ -63,13 +63,13 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT, *, complete: bo
 
     If `complete`, it has all data of all ingests, which only the owner of the registry may see.
     """
-    types, components = registry_tables(session)
+    of_tensors = tensor_figures(session)
+    types, components = registry_tables(session, of_tensors)
     tensors = sum(int(row["tensors_count"] or 0) for row in types.items)
     counts = {(kind, complete): count for kind, complete, count in kinds_of_models(session)}
     models = sum(counts.get((kind, True), 0) for kind in ("model", CHIMERA))
-    matrices = matrix_figures(session)
-    ranking, model_types = ranking_tables(session, matrices, models, limit)
-    scale, families = scale_tables(session, matrices, limit)
+    ranking, model_types = ranking_tables(session, of_tensors.matrices, models, limit)
+    scale, families = scale_tables(session, of_tensors.matrices, limit)
     return Report(
         title="Report on the registry",
         main="ranking",
@@ -80,11 +80,11 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT, *, complete: bo
             "families": families,
             "ranking": ranking,
             "types": types,
-            "type_ranges": type_ranges(session),
+            "type_ranges": type_ranges(session, of_tensors.means),
             "model_types": model_types,
             "components": components,
             "scale": scale,
-            "wells": wells_table(session, limit),
+            "wells": wells_table(session, of_tensors.lowest, limit),
             **ingest_sections(session, limit, complete=complete),
         },
         closing=CLOSING,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from heapq import nsmallest
 from itertools import groupby
 
 from sqlalchemy.orm import Session
@@ -14,9 +16,8 @@ from organs.registry.catalog.queries.model_lists import composed_among, ranked_m
 from organs.registry.catalog.queries.reports import (
     FacetFigures,
     MatrixFigures,
-    facet_figures,
-    lowest_matrices,
-    mean_thetas_by_type,
+    TensorFigures,
+    lowest_matrix,
     thetas_at_ranks,
 )
 from organs.registry.catalog.tables import ModelRow
@@ -62,9 +63,9 @@ from organs.registry.reports.words import (
 )
 
 
-def registry_tables(session: Session) -> tuple[ReportTable, ReportTable]:
+def registry_tables(session: Session, tensors: TensorFigures) -> tuple[ReportTable, ReportTable]:
     """Return θ and spectral signal by type, and by component, over all visible models without chimeras."""
-    facets = [(row, _facet_sums(row)) for row in facet_figures(session)]
+    facets = [(row, _facet_sums(row)) for row in tensors.facets]
     types = grouped((OrganType(row.type), sums) for row, sums in facets)
     components = grouped((component_of(OrganType(row.type), row.slot), sums) for row, sums in facets)
     quartiles: dict[OrganType, Quartiles] = {}
@@ -88,7 +89,8 @@ def _facet_sums(row: FacetFigures) -> GroupFigures:
     # Rows of tensors are whole blocks. Values of a type without a size are not counted.
     elements = row.size_bytes // dtype.block_bytes * dtype.block_elements if dtype.is_sized else 0
     # Tensors of one facet have similar sizes; the database would have to read each row to compare them.
-    caution = theta_caution(row.theta_minimum, row.dtype, elements // row.tensors)
+    low, high = (row.theta_minimum, row.theta_maximum) if row.measured else (None, None)
+    caution = theta_caution(low, row.dtype, elements // row.tensors)
     return GroupFigures(
         tensors=row.tensors,
         elements=elements,
@@ -96,22 +98,28 @@ def _facet_sums(row: FacetFigures) -> GroupFigures:
         measured=row.measured,
         theta_sum=row.theta_sum,
         theta_square_sum=row.theta_square_sum,
-        theta_minimum=row.theta_minimum,
-        theta_maximum=row.theta_maximum,
+        theta_minimum=low,
+        theta_maximum=high,
         uncertain=row.measured if caution else 0,
         spectral_count=row.spectral_count,
         spectral_sum=row.spectral_sum,
     )
 
 
-def wells_table(session: Session, limit: int) -> ReportTable:
-    """Return the matrix with the lowest θ of each visible model, at most `limit`; without chimeras."""
+def wells_table(session: Session, lowest: Mapping[int, float], limit: int) -> ReportTable:
+    """Return the matrix with the lowest θ of each of the models in `lowest`, which has this θ, at most `limit`.
+
+    They are in rising order of θ, then by age; `models` is the number of models with exactly this lowest θ.
+    """
+    models = Counter(lowest.values())
+    wells = nsmallest(limit, ((theta, model_id) for model_id, theta in lowest.items()))
     return table(
         title="Gravitational wells: matrices with the lowest θ",
         columns=(MODEL, *TENSOR_COLUMNS, MODELS),
         rows=[
-            (model.full_name, *tensor_row(reading_of(row)), models)
-            for model, row, models in lowest_matrices(session, limit)
+            (model.full_name, *tensor_row(reading_of(row)), models[theta])
+            for theta, model_id in wells
+            for model, row in (lowest_matrix(session, model_id),)
         ],
         before=(
             (
@@ -241,11 +249,10 @@ def _model_types(models: Sequence[ModelRow], types: Mapping[int, Sequence[TypeFi
     )
 
 
-def type_ranges(session: Session) -> ReportTable:
+def type_ranges(session: Session, means_by_type: Mapping[str, Sequence[tuple[float, int]]]) -> ReportTable:
     """Return for each type of tensor the range over all visible models of the model's mean θ; without chimeras."""
     rows: list[tuple[Cell, ...]] = []
-    for kind, of_kind in groupby(mean_thetas_by_type(session), key=lambda row: row[0]):
-        means = [(theta, model_id) for _, model_id, theta in of_kind]
+    for kind, means in means_by_type.items():
         ends = [(theta, session.get_one(ModelRow, model_id).full_name) for theta, model_id in (min(means), max(means))]
         (low, lowest), (high, highest) = ends
         rows.append((kind, len(means), mean_of(theta for theta, _ in means), low, lowest, high, highest, high - low))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.reports import matrix_figures
+from organs.registry.catalog.queries.reports import tensor_figures
 from organs.registry.entities.report import ReportTable
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.scale import Point, fit_line, scale_tables, scale_verdict
@@ -24,7 +24,7 @@ def points(*pairs: tuple[float, float]) -> list[Point]:
 
 
 def tables(session: Session, limit: int = 50) -> tuple[ReportTable, ReportTable]:
-    return scale_tables(session, matrix_figures(session), limit)
+    return scale_tables(session, tensor_figures(session).matrices, limit)
 
 
 def many(slope: float, count: int = 12, wobble: float = 0.1) -> list[Point]:
@@ -82,7 +82,7 @@ def test_a_family_without_matrices_is_not_a_point() -> None:
 def test_relatives_are_one_family_and_two_families_draw_no_line(filled: LocalRegistry) -> None:
     with filled.catalog.reading() as session:
         scale, families = tables(session)
-        matrices = matrix_figures(session)
+        matrices = tensor_figures(session).matrices
     values = {row["family"]: row for row in families.items}
     assert {name: row["models_count"] for name, row in values.items()} == {"local/tall@1": 1, "local/little@1": 2}
     assert scale.items == ()

@@ -7,11 +7,12 @@ from contextlib import suppress
 
 from flask import Response, current_app, request, url_for
 from msgspec.structs import replace
+from sqlalchemy.orm import Session
 
 from organs.registry.amounts import UNCERTAIN
 from organs.registry.anatomy import place_of, type_name
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.reports import matrix_figures
+from organs.registry.catalog.queries.reports import tensor_figures
 from organs.registry.columns import CellKind, Column, caution_in
 from organs.registry.entities.report import Cell, Report, ReportSection, ReportTable
 from organs.registry.errors import BadName, BadQuery, NotFound, TooSlow
@@ -203,14 +204,13 @@ def scale_chart() -> Response:
 
 def _scale_sections() -> dict[str, ReportSection]:
     """Return the scale law with all its families. It is made once for each state of the catalog. Raises TooSlow."""
+
+    def made(session: Session) -> dict[str, ReportSection]:
+        tables = scale_tables(session, tensor_figures(session).matrices, FAMILIES_MAX)
+        return dict(zip(PAGES["scale"][2], tables, strict=True))
+
     with reading(api.REPORT_SECONDS) as session:
-        return cached(
-            session,
-            "scale law",
-            lambda: dict(
-                zip(PAGES["scale"][2], scale_tables(session, matrix_figures(session), FAMILIES_MAX), strict=True)
-            ),
-        )
+        return cached(session, "scale law", lambda: made(session))
 
 
 def _model_report(namespace: str, name: str) -> tuple[Report, str]:

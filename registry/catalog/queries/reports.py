@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,60 +32,126 @@ from organs.registry.catalog.vocabulary import CHIMERA, STACK_CODEC
 from organs.registry.entities.server import Figures, RegistryTotals
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FacetFigures:
     """The sums over the tensors of a facet: their number and bytes, and those of the measured ones."""
 
     type: str
     slot: str
     dtype: str
-    tensors: int
     size_bytes: int
-    measured: int
-    theta_sum: float
-    theta_square_sum: float
-    theta_minimum: float | None
-    theta_maximum: float | None
-    spectral_count: int
-    spectral_sum: float
+    tensors: int = 0
+    measured: int = 0
+    theta_sum: float = 0.0
+    theta_square_sum: float = 0.0
+    theta_minimum: float = math.inf
+    theta_maximum: float = -math.inf
+    spectral_count: int = 0
+    spectral_sum: float = 0.0
+
+
+@dataclass(slots=True)
+class MatrixFigures:
+    """The number of matrices of one model, and the sums over them.
+
+    A matrix is a tensor with a spectral reading: it has at least two rows and two columns, and a readable dtype.
+    """
+
+    matrices: int = 0
+    measured: int = 0
+    """The matrices with a θ."""
+    theta_sum: float = 0.0
+    spectral_sum: float = 0.0
+
+    @property
+    def mean_theta(self) -> float | None:
+        """The mean θ in degrees; None if no matrix has one."""
+        return self.theta_sum / self.measured if self.measured else None
+
+    @property
+    def mean_spectral_signal(self) -> float:
+        """The mean spectral signal."""
+        return self.spectral_sum / self.matrices
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixFigures:
-    """The number of matrices of one model, and the means over them."""
+class TensorFigures:
+    """The sums over the tensors of all visible models, by facet, by model and by type.
 
-    matrices: int
-    mean_theta: float | None
-    mean_spectral_signal: float
-
-
-def facet_figures(session: Session) -> list[FacetFigures]:
-    """Return a row for each facet of visible models that were not composed here.
-
-    The tensors of chimeras are left out: they belong to other models, or were computed from theirs.
+    The tensors of chimeras count only in `matrices`: they belong to other models, or were computed from theirs.
     """
+
+    facets: Sequence[FacetFigures]
+    matrices: Mapping[int, MatrixFigures]
+    """By model id, without models that have no matrices."""
+    means: Mapping[str, Sequence[tuple[float, int]]]
+    """The mean θ in degrees of each type in each model, with the model id."""
+    lowest: Mapping[int, float]
+    """The lowest θ in degrees of the matrices of each model, without norms."""
+
+
+def tensor_figures(session: Session) -> TensorFigures:
+    """Return the sums over the tensors of all visible models, which reads every one of them, in one pass."""
+    facet_columns = select(Facet.id, Facet.type, Facet.slot, Facet.dtype)
+    sizes_by_facet = select(Placement.facet_id, func.sum(Placement.size_bytes)).where(*_original())
+    sizes = dict(session.execute(sizes_by_facet.group_by(Placement.facet_id)).all())
+    facets = {
+        facet: FacetFigures(kind, slot, dtype, int(sizes[facet]))
+        for facet, kind, slot, dtype in session.execute(facet_columns.order_by(Facet.id))
+        if facet in sizes
+    }
+    composed = set(session.scalars(select(ChimeraRow.model_id)))
+    matrices: defaultdict[int, MatrixFigures] = defaultdict(MatrixFigures)
+    thetas: defaultdict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0])
+    lowest: dict[int, float] = {}
+    for model, facet, *figures in session.execute(_sums_by_model().execution_options(yield_per=ROWS_AT_ONCE)):
+        tensors, measured, theta_sum, square_sum, low, high, spectra, spectral_sum, *of_matrices = figures
+        matrix_measured, matrix_sum, matrix_low = of_matrices
+        if spectra:
+            own = matrices[model]
+            own.matrices += spectra
+            own.measured += matrix_measured
+            own.theta_sum += matrix_sum
+            own.spectral_sum += spectral_sum
+        if model in composed:
+            continue
+        group = facets[facet]
+        group.tensors += tensors
+        group.spectral_count += spectra
+        group.spectral_sum += spectral_sum
+        if measured:
+            group.measured += measured
+            group.theta_sum += theta_sum
+            group.theta_square_sum += square_sum
+            group.theta_minimum = min(group.theta_minimum, low)
+            group.theta_maximum = max(group.theta_maximum, high)
+            sums = thetas[group.type, model]
+            sums[0] += theta_sum
+            sums[1] += measured
+        if matrix_measured and group.type != OrganType.NORM.value:
+            lowest[model] = min(matrix_low, lowest.get(model, matrix_low))
+    means: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
+    for (kind, model), (theta_sum, measured) in sorted(thetas.items()):
+        means[kind].append((theta_sum / measured, model))
+    return TensorFigures(list(facets.values()), matrices, means, lowest)
+
+
+def _sums_by_model() -> Select[*tuple[Any, ...]]:
+    """Return a SELECT of the sums over the tensors of each facet in each visible model; one index has all columns."""
     theta, spectral = Placement.theta, Placement.spectral_signal
-    sums = (func.coalesce(func.sum(values), 0.0) for values in (theta, theta * theta, spectral))
-    theta_sum, square_sum, spectral_sum = sums
-    # Each measure has its own query, which reads only its own index.
-    measured = (func.count(theta), theta_sum, square_sum, func.min(theta), func.max(theta))
-    thetas = _by_facet(session, (func.count(), *measured))
-    spectra = _by_facet(session, (func.count(spectral), spectral_sum))
-    sizes = _by_facet(session, (func.sum(Placement.size_bytes),))
-    statement = select(Facet.id, Facet.type, Facet.slot, Facet.dtype).order_by(Facet.id)
-    rows: list[FacetFigures] = []
-    for facet, kind, slot, dtype in session.execute(statement):
-        if facet in thetas:
-            tensors, *figures = thetas[facet]
-            (size,) = sizes[facet]
-            rows.append(FacetFigures(kind, slot, dtype, tensors, int(size), *figures, *spectra[facet]))
-    return rows
-
-
-def _by_facet(session: Session, sums: tuple[Any, ...]) -> dict[int, tuple[Any, ...]]:
-    """Return the sums of each facet that has tensors, by its id."""
-    statement = select(Placement.facet_id, *sums).where(*_original()).group_by(Placement.facet_id)
-    return {facet: tuple(values) for facet, *values in session.execute(statement)}
+    of_matrix = case((spectral.is_not(None), theta))
+    theta_sum, square_sum, spectral_sum, matrix_sum = (
+        func.coalesce(func.sum(values), 0.0) for values in (theta, theta * theta, spectral, of_matrix)
+    )
+    return (
+        select(
+            *(Placement.model_id, Placement.facet_id, func.count()),
+            *(func.count(theta), theta_sum, square_sum, func.min(theta), func.max(theta)),
+            *(func.count(spectral), spectral_sum, func.count(of_matrix), matrix_sum, func.min(of_matrix)),
+        )
+        .where(Placement.visible)
+        .group_by(Placement.model_id, Placement.facet_id)
+    )
 
 
 def _original() -> tuple[ColumnElement[bool], ...]:
@@ -91,18 +159,10 @@ def _original() -> tuple[ColumnElement[bool], ...]:
     return Placement.visible, Placement.model_id.not_in(select(ChimeraRow.model_id))  # type: ignore[return-value]
 
 
-def mean_thetas_by_type(session: Session) -> Iterator[tuple[str, int, float]]:
-    """Yield type, model and mean θ for each type in each visible model that was not composed here."""
-    keys = (Placement.type, Placement.model_id)
-    statement = select(*keys, func.avg(Placement.theta)).where(*_original(), Placement.theta.is_not(None))
-    for row in session.execute(statement.group_by(*keys).order_by(*keys)):
-        yield (row[0], row[1], row[2] or 0.0)
-
-
 def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int]) -> dict[int, float]:
     """Return the measured θ of type `kind` at each of `ranks`, which count from 0 in rising order.
 
-    The tensors are those of `facet_figures`.
+    The tensors are those of `TensorFigures.facets`.
     """
     statement = (
         select(Placement.theta)
@@ -131,18 +191,6 @@ def kinds_of_models(session: Session) -> Sequence[Row[str, bool, int]]:
     kind = case((is_composed(), CHIMERA), else_=ModelRow.kind).label("model_kind")
     statement = select(kind, ModelRow.complete, func.count()).where(ModelRow.state == "visible")
     return session.execute(statement.group_by(kind, ModelRow.complete).order_by(kind, ModelRow.complete)).all()
-
-
-def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, MatrixFigures]:
-    """Return the figures of the matrices of each model, by model id; models without matrices are left out.
-
-    A matrix is a tensor with a spectral reading: it has at least two rows and two columns, and a readable dtype.
-    """
-    spectral = Placement.spectral_signal
-    in_model: Any = Placement.visible if model_id is None else Placement.model_id == model_id
-    statement = select(Placement.model_id, func.count(), func.avg(Placement.theta), func.avg(spectral))
-    rows = session.execute(statement.where(in_model, spectral.is_not(None)).group_by(Placement.model_id))
-    return {model: MatrixFigures(*figures) for model, *figures in rows}
 
 
 def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | None, int, float | None]]:
@@ -243,30 +291,15 @@ def largest_gain(session: Session) -> tuple[str, float, str] | None:
     return None if row is None else (row[0].full_name, row[1], row[2])
 
 
-def lowest_matrices(session: Session, limit: int) -> list[tuple[ModelRow, Row[*tuple[Any, ...]], int]]:
-    """Return the matrix with the lowest θ of each visible model, by rising θ, then by the age of the model.
-
-    The number is how many of the models have exactly this lowest θ.
-
-    Norms are left out, and so are models that were composed here: their matrices belong to other models.
-    """
+def lowest_matrix(session: Session, model_id: int) -> tuple[ModelRow, Row[*tuple[Any, ...]]]:
+    """Return a model and its matrix with the lowest θ, the first of equal ones. Norms are left out."""
     is_well = (
         Placement.theta.is_not(None),
         Placement.spectral_signal.is_not(None),
         Placement.type != OrganType.NORM.value,
     )
-    lowest = func.min(Placement.theta)
-    statement = (
-        select(Placement.model_id, func.count().over(partition_by=lowest))
-        .where(*_original(), *is_well)
-        .group_by(Placement.model_id)
-        .order_by(lowest, Placement.model_id)
-    )
-    wells = []
-    for model_id, models in session.execute(statement.limit(limit)).all():
-        own = _tensors(Placement.model_id == model_id, *is_well).order_by(Placement.theta, Placement.position)
-        wells.append((session.get_one(ModelRow, model_id), session.execute(own.limit(1)).one(), models))
-    return wells
+    own = _tensors(Placement.model_id == model_id, *is_well).order_by(Placement.theta, Placement.position)
+    return session.get_one(ModelRow, model_id), session.execute(own.limit(1)).one()
 
 
 def dtypes_of(session: Session, model_id: int) -> Sequence[Row[*tuple[Any, ...]]]:
