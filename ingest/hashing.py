@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import queue
 import threading
 import time
@@ -21,6 +20,7 @@ from organs.registry.gguf.header import Span
 from organs.registry.input_files import BUFFER_BYTES
 from organs.registry.measure import count_nonfinite
 from organs.registry.store.codec import BYTES_CODEC, Codec
+from organs.registry.store.memory import own_memory
 
 WAIT_SECONDS = 0.5
 """How often a waiting thread looks whether the run was cancelled."""
@@ -121,8 +121,7 @@ class BufferPool:
         while True:
             if self._free.empty() and self._unallocated:
                 self._unallocated -= 1
-                # Memory of its own: the allocator would keep it for the thread of this ingest.
-                buffer = SharedBuffer(self, memoryview(mmap.mmap(-1, BUFFER_BYTES)))
+                buffer = SharedBuffer(self, memoryview(own_memory(BUFFER_BYTES)))
                 break
             try:
                 buffer = self._free.get(timeout=WAIT_SECONDS)

@@ -7,7 +7,6 @@ from shards, and single organs as NumPy arrays.
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import struct
 from collections import deque
@@ -38,6 +37,7 @@ from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.blobs import blaming_parent
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
 from organs.registry.store.files import Files, placed
+from organs.registry.store.memory import own_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +346,7 @@ class _Ring:
     """Memory that is taken in pieces and given back in the same order. Not safe for threads."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._memory = memoryview(mmap.mmap(-1, size_bytes))  # the system gets it back when the stream ends
+        self._memory = memoryview(own_memory(size_bytes))
         self._taken: deque[tuple[int, int]] = deque()
 
     def take(self, size: int) -> memoryview | None:

@@ -7,7 +7,7 @@ It knows neither the catalog nor models: its caller keeps the address of each bl
     backend what a place for files must do
     folder  blobs as files in a local folder
     bucket  blobs as objects in S3, Google Cloud Storage or Azure, with a local cache
-    recent  values that several threads need again
+    memory  memory for large buffers
     blobs   writes blobs chunk by chunk, reads them completely or in part, and checks every chunk
 
 A blob is durable when `finish` has returned: only then its address may be written.

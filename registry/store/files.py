@@ -19,6 +19,7 @@ from pathlib import Path
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
 from organs.registry.progress import Progress, no_progress
+from organs.registry.store.memory import own_memory
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
@@ -144,7 +145,7 @@ class AlignedBuffers:
     def get(self) -> mmap.mmap:
         """Return a buffer of `BUFFER_BYTES`."""
         with self._lock:
-            return self._free.pop() if self._free else mmap.mmap(-1, BUFFER_BYTES)
+            return self._free.pop() if self._free else own_memory(BUFFER_BYTES)
 
     def give_back(self, buffer: mmap.mmap) -> None:
         """Return `buffer` to the pool."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
+import warnings
 
 import numpy as np
 import pytest
@@ -269,6 +271,29 @@ def test_mutated_planes_under_a_head_that_fits_them_give_the_exact_bytes_or_are_
         except CorruptBlob:
             refused += 1
     assert refused > 400
+
+
+def test_a_forked_process_encodes_in_its_own_memory() -> None:
+    plain, other = weights("Q8_0", 1 << 20), weights("Q8_0", 1 << 20, seed=1)
+    codec = codec_for("Q8_0")
+    encode_chunk(codec, plain)  # its memory is used again, by both processes
+    end, begin = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the child does not use other threads of the test runner
+        child = os.fork()
+    if child == 0:
+        try:
+            os.read(end, 1)
+            encode_chunk(codec, other)
+        finally:
+            os._exit(0)
+    encoded = encode_chunk(codec, plain)
+    pieces = [bytes(piece) for piece in encoded.pieces]
+    os.write(begin, b"!")
+    os.waitpid(child, 0)
+    os.close(begin)
+    os.close(end)
+    assert [bytes(piece) for piece in encoded.pieces] == pieces
 
 
 def test_a_chunk_read_short_or_long_is_refused() -> None:

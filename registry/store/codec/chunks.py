@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 import weakref
 from collections import deque
@@ -29,6 +28,7 @@ from organs.registry.store.codec.planes import (
     split_planes,
 )
 from organs.registry.store.codec.stored import BlobChunk, ChunkEntry
+from organs.registry.store.memory import own_memory
 
 IDLE_MAX: Final = 4
 """The maximum number of unused buffers that are kept."""
@@ -49,19 +49,11 @@ def lend(size_bytes: int) -> memoryview:
     try:
         buffer = _idle.pop()
     except IndexError:
-        buffer = _own_memory(CHUNK_TARGET_BYTES)
+        buffer = _memory(CHUNK_TARGET_BYTES)
     lease = buffer[:size_bytes]
     # A memoryview and its slices keep the lease alive. When the last one is deleted, the buffer is idle again.
     weakref.finalize(lease, _idle.append, buffer).atexit = False
     return lease.data
-
-
-def _own_memory(size_bytes: int) -> Bytes:
-    """Return memory that is given back to the system when it is free.
-
-    The allocator would keep it for the thread, and there are many threads: each ingest starts new ones.
-    """
-    return np.frombuffer(mmap.mmap(-1, size_bytes), np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +228,19 @@ def _array(view: memoryview) -> Bytes:
     return np.frombuffer(view, np.uint8)
 
 
+def _memory(size_bytes: int) -> Bytes:
+    return np.frombuffer(own_memory(size_bytes), np.uint8)
+
+
 class _Workspace(threading.local):
     """Memory of each thread for the frame of a chunk, its planes, residual and decoded bytes, and a cache block."""
 
     def __init__(self) -> None:
-        self.frame = _own_memory(CHUNK_TARGET_BYTES)
-        self.decoded = _own_memory(CHUNK_TARGET_BYTES)
-        self.proof = _own_memory(CACHE_BLOCK_BYTES)
-        self.residual = _own_memory(CHUNK_TARGET_BYTES)
-        self.restored = _own_memory(CHUNK_TARGET_BYTES)
+        self.frame = _memory(CHUNK_TARGET_BYTES)
+        self.decoded = _memory(CHUNK_TARGET_BYTES)
+        self.proof = _memory(CACHE_BLOCK_BYTES)
+        self.residual = _memory(CHUNK_TARGET_BYTES)
+        self.restored = _memory(CHUNK_TARGET_BYTES)
 
 
 _workspace = _Workspace()
