@@ -208,7 +208,8 @@ def test_a_limit_on_the_size_of_files_is_reported_and_loses_nothing(
         "--json",
         str(second),
     ]
-    environment = os.environ | postgres.environment(registry.settings.home)
+    # Under the limit, Python would leave truncated .pyc files, which later programs cannot read.
+    environment = os.environ | postgres.environment(registry.settings.home) | {"PYTHONDONTWRITEBYTECODE": "1"}
     result = subprocess.run(
         command,
         cwd=ROOT,
