@@ -6,14 +6,14 @@ The readings come from a catalog, or from files that are not registered: both gi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from organs.registry.anatomy import Component, OrganType, Place, component_of
 from organs.registry.columns import CellKind
 from organs.registry.entities.report import Cell, ReportColumn, ReportTable, table
-from organs.registry.measures import THETA_LEGEND, caution_of_mean, theta_caution
+from organs.registry.measures import THETA_LEGEND, GroupFigures, theta_caution
 from organs.registry.reports.words import (
     BLOCKS,
     COMPONENT_WORDS,
@@ -64,68 +64,6 @@ class TensorReading:
     def component(self) -> Component:
         """The part of a model that it belongs to."""
         return component_of(self.place.type, self.place.slot)
-
-
-@dataclass(slots=True)
-class GroupFigures:
-    """The figures of a group of tensors, as sums that can be added."""
-
-    tensors: int = 0
-    elements: int = 0
-    size_bytes: int = 0
-    measured: int = 0
-    """Tensors with a θ."""
-    theta_sum: float = 0.0
-    theta_square_sum: float = 0.0
-    theta_minimum: float | None = None
-    theta_maximum: float | None = None
-    uncertain: int = 0
-    """Tensors with an uncertain θ."""
-    spectral_count: int = 0
-    """Tensors with a spectral reading."""
-    spectral_sum: float = 0.0
-
-    @property
-    def mean_theta(self) -> float | None:
-        """The mean θ in degrees."""
-        return self.theta_sum / self.measured if self.measured else None
-
-    @property
-    def theta_deviation(self) -> float | None:
-        """The standard deviation of θ in degrees (divided by the count); 0 if rounding makes it imaginary."""
-        mean = self.mean_theta
-        if mean is None:
-            return None
-        return math.sqrt(max(self.theta_square_sum / self.measured - mean * mean, 0.0))
-
-    @property
-    def caution(self) -> str:
-        """Why the mean θ is uncertain; empty if it is not."""
-        return caution_of_mean(self.uncertain, self.measured)
-
-    @property
-    def mean_spectral_signal(self) -> float | None:
-        """The mean spectral signal of the matrices."""
-        return self.spectral_sum / self.spectral_count if self.spectral_count else None
-
-    def add(self, other: GroupFigures) -> None:
-        """Add the figures of another group."""
-        self.tensors += other.tensors
-        self.elements += other.elements
-        self.size_bytes += other.size_bytes
-        self.measured += other.measured
-        self.theta_sum += other.theta_sum
-        self.theta_square_sum += other.theta_square_sum
-        self.theta_minimum = _bound(min, self.theta_minimum, other.theta_minimum)
-        self.theta_maximum = _bound(max, self.theta_maximum, other.theta_maximum)
-        self.uncertain += other.uncertain
-        self.spectral_count += other.spectral_count
-        self.spectral_sum += other.spectral_sum
-
-
-def _bound(choose: Callable[..., float], *values: float | None) -> float | None:
-    known = [value for value in values if value is not None]
-    return choose(known) if known else None
 
 
 def figures_of(reading: TensorReading) -> GroupFigures:

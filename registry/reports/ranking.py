@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from heapq import nsmallest
 from itertools import groupby
 
@@ -15,7 +16,6 @@ from organs.registry.catalog.queries.model_contents import TypeFigures, caution_
 from organs.registry.catalog.queries.model_lists import composed_among, ranked_models
 from organs.registry.catalog.queries.reports import (
     FacetFigures,
-    MatrixFigures,
     TensorFigures,
     lowest_matrix,
     thetas_at_ranks,
@@ -25,7 +25,7 @@ from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.columns import CellKind
 from organs.registry.entities.report import Cell, ReportColumn, ReportTable, table
 from organs.registry.gguf import dtype_by_name
-from organs.registry.measures import THETA_LEGEND, theta_caution
+from organs.registry.measures import THETA_LEGEND, GroupFigures, theta_caution
 from organs.registry.reports.dissection import reading_of
 from organs.registry.reports.groups import (
     CAUTION,
@@ -41,7 +41,6 @@ from organs.registry.reports.groups import (
     TENSOR_COLUMNS,
     TENSORS,
     TYPE,
-    GroupFigures,
     Quartiles,
     components_table,
     grouped,
@@ -85,25 +84,12 @@ def registry_tables(session: Session, tensors: TensorFigures) -> tuple[ReportTab
 
 
 def _facet_sums(row: FacetFigures) -> GroupFigures:
-    dtype = dtype_by_name(row.dtype)
+    dtype, sums = dtype_by_name(row.dtype), row.sums
     # Rows of tensors are whole blocks. Values of a type without a size are not counted.
-    elements = row.size_bytes // dtype.block_bytes * dtype.block_elements if dtype.is_sized else 0
+    elements = sums.size_bytes // dtype.block_bytes * dtype.block_elements if dtype.is_sized else 0
     # Tensors of one facet have similar sizes; the database would have to read each row to compare them.
-    low, high = (row.theta_minimum, row.theta_maximum) if row.measured else (None, None)
-    caution = theta_caution(low, row.dtype, elements // row.tensors)
-    return GroupFigures(
-        tensors=row.tensors,
-        elements=elements,
-        size_bytes=row.size_bytes,
-        measured=row.measured,
-        theta_sum=row.theta_sum,
-        theta_square_sum=row.theta_square_sum,
-        theta_minimum=low,
-        theta_maximum=high,
-        uncertain=row.measured if caution else 0,
-        spectral_count=row.spectral_count,
-        spectral_sum=row.spectral_sum,
-    )
+    caution = theta_caution(sums.theta_minimum, row.dtype, elements // sums.tensors)
+    return replace(sums, elements=elements, uncertain=sums.measured if caution else 0)
 
 
 def wells_table(session: Session, lowest: Mapping[int, float], limit: int) -> ReportTable:
@@ -134,7 +120,7 @@ def wells_table(session: Session, lowest: Mapping[int, float], limit: int) -> Re
 
 
 def ranking_tables(
-    session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int
+    session: Session, matrices: Mapping[int, GroupFigures], complete: int, limit: int
 ) -> tuple[ReportTable, ReportTable]:
     """Return at most `limit` of the `complete` models and chimeras, and θ by type in each of these models.
 
@@ -160,7 +146,7 @@ def ranking_tables(
             model.mean_signal,
             None if of_matrices is None else of_matrices.mean_spectral_signal,
             model.tensors,
-            0 if of_matrices is None else of_matrices.matrices,
+            0 if of_matrices is None else of_matrices.tensors,
             model.parameters,
             caution_of_types(types.get(model.id, ())),
         )
@@ -172,7 +158,7 @@ def ranking_tables(
         "not count them, because their tensors come from these models."
     )
     tensors = sum(model.tensors for model in originals)
-    others = tensors - sum(matrices[model.id].matrices for model in originals if model.id in matrices)
+    others = tensors - sum(matrices[model.id].tensors for model in originals if model.id in matrices)
     ranking = table(
         title="Ranking of models",
         columns=(
@@ -200,7 +186,7 @@ def ranking_tables(
     return ranking, _model_types(originals, types, selection)
 
 
-def _orders(models: Sequence[ModelRow], matrices: Mapping[int, MatrixFigures]) -> list[str]:
+def _orders(models: Sequence[ModelRow], matrices: Mapping[int, GroupFigures]) -> list[str]:
     """Return sentences that compare the order by mean θ with the order by matrix θ."""
 
     def falling_matrix_theta(model: ModelRow) -> float:

@@ -11,9 +11,10 @@ from operator import attrgetter
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text, plural_text
-from organs.registry.catalog.queries.reports import MatrixFigures, sized_models
+from organs.registry.catalog.queries.reports import sized_models
 from organs.registry.columns import CellKind
 from organs.registry.entities.report import Cell, ReportColumn, ReportTable, table
+from organs.registry.measures import GroupFigures
 from organs.registry.names import ModelName
 from organs.registry.relatives.families import listed_families
 from organs.registry.reports.groups import MATRIX_THETA, MEAN_THETA, MODELS, mean_of
@@ -102,9 +103,7 @@ def line_of(points: Sequence[Point], theta: Theta) -> ScaleLine | None:
     return fit_line([(point.log_parameters, y) for point in points if (y := theta(point)) is not None])
 
 
-def scale_tables(
-    session: Session, matrices: Mapping[int, MatrixFigures], limit: int
-) -> tuple[ReportTable, ReportTable]:
+def scale_tables(session: Session, matrices: Mapping[int, GroupFigures], limit: int) -> tuple[ReportTable, ReportTable]:
     """Return the fitted lines, and the families behind them, largest first and at most `limit`.
 
     `matrices` has the figures of the matrices by model id.

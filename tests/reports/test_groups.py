@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.anatomy import place_of
+from organs.registry.measures import GroupFigures
 from organs.registry.reports.groups import (
     DEPTH_ROWS_MAX,
     Distribution,
-    GroupFigures,
     TensorReading,
     blocks_of,
     components_of,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,48 +29,17 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.vocabulary import CHIMERA, STACK_CODEC
 from organs.registry.entities.server import Figures, RegistryTotals
+from organs.registry.measures import GroupFigures
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FacetFigures:
-    """The sums over the tensors of a facet: their number and bytes, and those of the measured ones."""
+    """The sums over the tensors of a facet, without their numbers of values, and of uncertain θ."""
 
     type: str
     slot: str
     dtype: str
-    size_bytes: int
-    tensors: int = 0
-    measured: int = 0
-    theta_sum: float = 0.0
-    theta_square_sum: float = 0.0
-    theta_minimum: float = math.inf
-    theta_maximum: float = -math.inf
-    spectral_count: int = 0
-    spectral_sum: float = 0.0
-
-
-@dataclass(slots=True)
-class MatrixFigures:
-    """The number of matrices of one model, and the sums over them.
-
-    A matrix is a tensor with a spectral reading: it has at least two rows and two columns, and a readable dtype.
-    """
-
-    matrices: int = 0
-    measured: int = 0
-    """The matrices with a θ."""
-    theta_sum: float = 0.0
-    spectral_sum: float = 0.0
-
-    @property
-    def mean_theta(self) -> float | None:
-        """The mean θ in degrees; None if no matrix has one."""
-        return self.theta_sum / self.measured if self.measured else None
-
-    @property
-    def mean_spectral_signal(self) -> float:
-        """The mean spectral signal."""
-        return self.spectral_sum / self.matrices
+    sums: GroupFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +50,11 @@ class TensorFigures:
     """
 
     facets: Sequence[FacetFigures]
-    matrices: Mapping[int, MatrixFigures]
-    """By model id, without models that have no matrices."""
+    matrices: Mapping[int, GroupFigures]
+    """By model id, without models that have no matrices.
+
+    A matrix is a tensor with a spectral reading: it has at least two rows and two columns, and a readable dtype.
+    """
     means: Mapping[str, Sequence[tuple[float, int]]]
     """The mean θ in degrees of each type in each model, with the model id."""
     lowest: Mapping[int, float]
@@ -91,40 +62,49 @@ class TensorFigures:
 
 
 def tensor_figures(session: Session) -> TensorFigures:
-    """Return the sums over the tensors of all visible models, which reads every one of them, in one pass."""
+    """Return the sums over the tensors of all visible models. Reads all of them twice: their sizes, their measures."""
     facet_columns = select(Facet.id, Facet.type, Facet.slot, Facet.dtype)
     sizes_by_facet = select(Placement.facet_id, func.sum(Placement.size_bytes)).where(*_original())
     sizes = dict(session.execute(sizes_by_facet.group_by(Placement.facet_id)).all())
     facets = {
-        facet: FacetFigures(kind, slot, dtype, int(sizes[facet]))
+        facet: FacetFigures(kind, slot, dtype, GroupFigures(size_bytes=int(sizes[facet])))
         for facet, kind, slot, dtype in session.execute(facet_columns.order_by(Facet.id))
         if facet in sizes
     }
     composed = set(session.scalars(select(ChimeraRow.model_id)))
-    matrices: defaultdict[int, MatrixFigures] = defaultdict(MatrixFigures)
+    matrices: defaultdict[int, GroupFigures] = defaultdict(GroupFigures)
     thetas: defaultdict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0])
     lowest: dict[int, float] = {}
     for model, facet, *figures in session.execute(_sums_by_model().execution_options(yield_per=ROWS_AT_ONCE)):
         tensors, measured, theta_sum, square_sum, low, high, spectra, spectral_sum, *of_matrices = figures
         matrix_measured, matrix_sum, matrix_low = of_matrices
         if spectra:
-            own = matrices[model]
-            own.matrices += spectra
-            own.measured += matrix_measured
-            own.theta_sum += matrix_sum
-            own.spectral_sum += spectral_sum
+            matrices[model].add(
+                GroupFigures(
+                    tensors=spectra,
+                    measured=matrix_measured,
+                    theta_sum=matrix_sum,
+                    theta_minimum=matrix_low,
+                    spectral_count=spectra,
+                    spectral_sum=spectral_sum,
+                )
+            )
         if model in composed:
             continue
         group = facets[facet]
-        group.tensors += tensors
-        group.spectral_count += spectra
-        group.spectral_sum += spectral_sum
+        group.sums.add(
+            GroupFigures(
+                tensors=tensors,
+                measured=measured,
+                theta_sum=theta_sum,
+                theta_square_sum=square_sum,
+                theta_minimum=low,
+                theta_maximum=high,
+                spectral_count=spectra,
+                spectral_sum=spectral_sum,
+            )
+        )
         if measured:
-            group.measured += measured
-            group.theta_sum += theta_sum
-            group.theta_square_sum += square_sum
-            group.theta_minimum = min(group.theta_minimum, low)
-            group.theta_maximum = max(group.theta_maximum, high)
             sums = thetas[group.type, model]
             sums[0] += theta_sum
             sums[1] += measured
