@@ -220,7 +220,7 @@ class GroupFigures:
     elements: int = 0
     size_bytes: int = 0
     measured: int = 0
-    """Tensors with a θ."""
+    """Tensors with a θ, whose sum and extremes are in degrees."""
     theta_sum: float = 0.0
     theta_square_sum: float = 0.0
     theta_minimum: float | None = None

@@ -1,7 +1,7 @@
 """Relations between models: declared parents, resolved to registered models, and similarity of weights.
 
-measured    find the relatives of a model by its weights
 declared    find the models that headers declare as parents
+measured    find the relatives of a model by its weights
 sources     from which model a quantisation was made
 descent     which model was made from which
 comparison  compare two models by type, by block and by organ

@@ -19,18 +19,12 @@ from organs.registry.catalog.queries.relatives import (
     parents_of,
     visible_models_with_words,
 )
-from organs.registry.catalog.register.lineage import (
-    resolve_declared_edge,
-)
+from organs.registry.catalog.register.lineage import resolve_declared_edge
 from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.catalog.vocabulary import folded_words, shown_text
 from organs.registry.gguf import Header
 from organs.registry.kinds import WEIGHT_KINDS
-from organs.registry.similarity import (
-    ComparableOrgan,
-    relation_to_parent,
-    similarity,
-)
+from organs.registry.similarity import ComparableOrgan, relation_to_parent, similarity
 
 PARENTS_MAX = 64
 PARENT_KEYS = tuple(

@@ -20,10 +20,7 @@ from organs.registry.catalog.queries.relatives import (
     organs_at,
     organs_by_slot,
 )
-from organs.registry.catalog.register.lineage import (
-    record_measured,
-    replace_measured,
-)
+from organs.registry.catalog.register.lineage import record_measured, replace_measured
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.similarity import (

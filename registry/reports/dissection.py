@@ -11,12 +11,7 @@ from organs.registry.amounts import size_text
 from organs.registry.anatomy import OrganType, Place, Tower
 from organs.registry.catalog.queries.model_lists import composed_among, model_kind
 from organs.registry.catalog.queries.organs import shared_of
-from organs.registry.catalog.queries.reports import (
-    dtypes_of,
-    methods_of,
-    tensor_rows,
-    unusual_organs,
-)
+from organs.registry.catalog.queries.reports import dtypes_of, methods_of, tensor_rows, unusual_organs
 from organs.registry.catalog.queries.storage import sizes_of_models
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL

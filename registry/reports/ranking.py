@@ -14,12 +14,7 @@ from sqlalchemy.orm import Session
 from organs.registry.anatomy import OrganType, component_of
 from organs.registry.catalog.queries.model_contents import TypeFigures, caution_of_types, type_figures
 from organs.registry.catalog.queries.model_lists import composed_among, ranked_models
-from organs.registry.catalog.queries.reports import (
-    FacetFigures,
-    TensorFigures,
-    lowest_matrix,
-    thetas_at_ranks,
-)
+from organs.registry.catalog.queries.reports import FacetFigures, TensorFigures, lowest_matrix, thetas_at_ranks
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.columns import CellKind
@@ -93,20 +88,19 @@ def _facet_sums(row: FacetFigures) -> GroupFigures:
 
 
 def wells_table(session: Session, lowest: Mapping[int, float], limit: int) -> ReportTable:
-    """Return the matrix with the lowest θ of each of the models in `lowest`, which has this θ, at most `limit`.
+    """Return the matrix with the lowest θ of each model, at most `limit`, by rising θ, then by the age of the model.
 
-    They are in rising order of θ, then by age; `models` is the number of models with exactly this lowest θ.
+    `lowest` has this θ in degrees by model id. The column of models counts those with exactly the same lowest θ.
     """
     models = Counter(lowest.values())
-    wells = nsmallest(limit, ((theta, model_id) for model_id, theta in lowest.items()))
+    rows: list[tuple[Cell, ...]] = []
+    for theta, model_id in nsmallest(limit, ((theta, model_id) for model_id, theta in lowest.items())):
+        model, row = lowest_matrix(session, model_id)
+        rows.append((model.full_name, *tensor_row(reading_of(row)), models[theta]))
     return table(
         title="Gravitational wells: matrices with the lowest θ",
         columns=(MODEL, *TENSOR_COLUMNS, MODELS),
-        rows=[
-            (model.full_name, *tensor_row(reading_of(row)), models[theta])
-            for theta, model_id in wells
-            for model, row in (lowest_matrix(session, model_id),)
-        ],
+        rows=rows,
         before=(
             (
                 f"The matrix with the lowest θ of each model, the lowest first; at most {limit:,} models. Norms and "

@@ -13,9 +13,7 @@ from organs.registry.catalog.queries.model_contents import ingest_of
 from organs.registry.catalog.queries.model_lists import count_models, ranked_models, visible_models
 from organs.registry.catalog.queries.model_names import model_by_name, visible_model_with_digest
 from organs.registry.catalog.queries.organs import organs_by_prefix, reachable_digests, reachable_organs
-from organs.registry.catalog.queries.reports import (
-    running_totals,
-)
+from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.tables import Blob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.server import RegistryTotals

@@ -15,10 +15,7 @@ from organs.registry.errors import OrganError
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.relatives import (
-    find_relatives,
-    measured,
-)
+from organs.registry.relatives import find_relatives, measured
 from organs.registry.similarity import NOISE
 from tests.gguf_files import file_bytes, text
 from tests.related_models import ingest_bytes, measured_pairs, model_file, related_tensors

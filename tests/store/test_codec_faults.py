@@ -282,17 +282,22 @@ def test_a_forked_process_encodes_in_its_own_memory() -> None:
         warnings.simplefilter("ignore")  # the child does not use other threads of the test runner
         child = os.fork()
     if child == 0:
+        os.close(begin)
+        status = 1
         try:
             os.read(end, 1)
             encode_chunk(codec, other)
+            status = 0
         finally:
-            os._exit(0)
-    encoded = encode_chunk(codec, plain)
-    pieces = [bytes(piece) for piece in encoded.pieces]
-    os.write(begin, b"!")
-    os.waitpid(child, 0)
-    os.close(begin)
-    os.close(end)
+            os._exit(status)
+    try:
+        encoded = encode_chunk(codec, plain)
+        pieces = [bytes(piece) for piece in encoded.pieces]
+    finally:
+        os.close(begin)  # which the child waits for
+        os.close(end)
+        _, status = os.waitpid(child, 0)
+    assert status == 0
     assert [bytes(piece) for piece in encoded.pieces] == pieces
 
 

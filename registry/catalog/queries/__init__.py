@@ -3,7 +3,8 @@
 model_names     which model a name, a text or a digest means
 model_lists     models as lines of lists: rankings, versions, descendants, quantisations, repositories
 model_contents  files, tensors, header and texts of a model, and sums over its types
-organs          organs by digest, by model, and in one cell of several models; blobs
+blobs           blobs by digest and by id, the blobs that they need, and what uses them
+organs          organs by digest, by model, and in one cell of several models
 relatives       organs with fingerprints, and edges of lineage
 reports         the rows of reports and dissections; totals
 storage         how organs are stored: sums by encoding, by model and by group of models

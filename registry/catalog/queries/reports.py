@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, case, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
+from organs.registry.catalog.cache import cached
 from organs.registry.catalog.queries.model_lists import count_models, is_composed
 from organs.registry.catalog.rows import count, first
 from organs.registry.catalog.tables import (
@@ -34,7 +36,7 @@ from organs.registry.measures import GroupFigures
 
 @dataclass(frozen=True, slots=True)
 class FacetFigures:
-    """The sums over the tensors of a facet, without their numbers of values, and of uncertain θ."""
+    """The sums over the tensors of a facet. Their values and uncertain θ are not counted."""
 
     type: str
     slot: str
@@ -51,7 +53,7 @@ class TensorFigures:
 
     facets: Sequence[FacetFigures]
     matrices: Mapping[int, GroupFigures]
-    """By model id, without models that have no matrices.
+    """By model id, without models that have no matrices: only numbers of tensors, and sums of θ and spectral signal.
 
     A matrix is a tensor with a spectral reading: it has at least two rows and two columns, and a readable dtype.
     """
@@ -62,7 +64,12 @@ class TensorFigures:
 
 
 def tensor_figures(session: Session) -> TensorFigures:
-    """Return the sums over the tensors of all visible models. Reads all of them twice: their sizes, their measures."""
+    """Return the sums over the tensors of all visible models, computed once for each state of the catalog."""
+    return cached(session, "tensor figures", lambda: _tensor_figures(session))
+
+
+def _tensor_figures(session: Session) -> TensorFigures:
+    # All tensors are read twice, each time from one index: their sizes, and their measures.
     facet_columns = select(Facet.id, Facet.type, Facet.slot, Facet.dtype)
     sizes_by_facet = select(Placement.facet_id, func.sum(Placement.size_bytes)).where(*_original())
     sizes = dict(session.execute(sizes_by_facet.group_by(Placement.facet_id)).all())
@@ -72,23 +79,15 @@ def tensor_figures(session: Session) -> TensorFigures:
         if facet in sizes
     }
     composed = set(session.scalars(select(ChimeraRow.model_id)))
-    matrices: defaultdict[int, GroupFigures] = defaultdict(GroupFigures)
-    thetas: defaultdict[tuple[str, int], list[float]] = defaultdict(lambda: [0.0, 0])
+    # The sums of each model are kept: their exact sum does not depend on their order, so equal models have equal means.
+    matrices: defaultdict[int, list[tuple[int, int, float, float]]] = defaultdict(list)
+    thetas: defaultdict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
     lowest: dict[int, float] = {}
     for model, facet, *figures in session.execute(_sums_by_model().execution_options(yield_per=ROWS_AT_ONCE)):
         tensors, measured, theta_sum, square_sum, low, high, spectra, spectral_sum, *of_matrices = figures
         matrix_measured, matrix_sum, matrix_low = of_matrices
         if spectra:
-            matrices[model].add(
-                GroupFigures(
-                    tensors=spectra,
-                    measured=matrix_measured,
-                    theta_sum=matrix_sum,
-                    theta_minimum=matrix_low,
-                    spectral_count=spectra,
-                    spectral_sum=spectral_sum,
-                )
-            )
+            matrices[model].append((spectra, matrix_measured, matrix_sum, spectral_sum))
         if model in composed:
             continue
         group = facets[facet]
@@ -105,15 +104,30 @@ def tensor_figures(session: Session) -> TensorFigures:
             )
         )
         if measured:
-            sums = thetas[group.type, model]
-            sums[0] += theta_sum
-            sums[1] += measured
+            thetas[group.type, model].append((measured, theta_sum))
         if matrix_measured and group.type != OrganType.NORM.value:
             lowest[model] = min(matrix_low, lowest.get(model, matrix_low))
     means: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
-    for (kind, model), (theta_sum, measured) in sorted(thetas.items()):
-        means[kind].append((theta_sum / measured, model))
-    return TensorFigures(list(facets.values()), matrices, means, lowest)
+    for (kind, model), parts in sorted(thetas.items()):
+        counts, sums = zip(*parts, strict=True)
+        means[kind].append((math.fsum(sums) / sum(counts), model))
+    return TensorFigures(
+        facets=list(facets.values()),
+        matrices={model: _figures_of_matrices(parts) for model, parts in matrices.items()},
+        means=dict(means),
+        lowest=lowest,
+    )
+
+
+def _figures_of_matrices(parts: Sequence[tuple[int, int, float, float]]) -> GroupFigures:
+    counts, measured, thetas, spectra = zip(*parts, strict=True)
+    return GroupFigures(
+        tensors=sum(counts),
+        measured=sum(measured),
+        theta_sum=math.fsum(thetas),
+        spectral_count=sum(counts),
+        spectral_sum=math.fsum(spectra),
+    )
 
 
 def _sums_by_model() -> Select[*tuple[Any, ...]]:
