@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 from msgspec import structs
@@ -25,18 +25,16 @@ from organs.cli.registries import local_registry, local_session, registry_addres
 from organs.cli.tables import print_page, print_table
 from organs.registry.amounts import size_text
 from organs.registry.catalog.vocabulary import SCOPE_MEANINGS, SCOPES
-from organs.registry.client.address import API, parse_address
+from organs.registry.client.address import parse_address
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
 from organs.registry.columns import CellKind, Column
+from organs.registry.endpoints import accounts as endpoints
 from organs.registry.entities.account import (
     TOKEN_DAYS_DEFAULT,
     TOKEN_DAYS_MAX,
-    Account,
     AccountToken,
-    AccountTokenPage,
     ContributorAccount,
     ContributorAccountPage,
-    CreatedToken,
     ListedToken,
     ListedTokenPage,
     TokenRequest,
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
     from organs.registry.catalog.tables import ContributorRow
 
 DEFAULT, NO_QUOTA = "default", "none"
-TOKENS_PATH = f"{API}/account/tokens"
 SHOWN_ONCE = "copy the token now: it cannot be shown again; organ login URL stores it"
 TYPED_MAX_BYTES = 256
 """The longest line that is read; a token has 63 characters."""
@@ -216,7 +213,7 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
             raise click.UsageError("a remote registry creates tokens only for your own account: leave out CONTRIBUTOR")
         request = TokenRequest(scopes=scopes, label=label, days=lifetime_days)
         with remote_registry() as remote:
-            created = remote.connection.post(CreatedToken, TOKENS_PATH, request)
+            created = endpoints.make_token(remote.connection, request)
         text = created.token
         if created.expires_at is not None:
             print_remark(f"expires {created.expires_at:%Y-%m-%d}")
@@ -242,7 +239,7 @@ def list_tokens(contributor: str | None) -> None:
         if contributor is not None:
             raise click.UsageError("a remote registry lists only the tokens of your own account: leave out CONTRIBUTOR")
         with remote_registry() as remote:
-            page = remote.connection.read(AccountTokenPage, TOKENS_PATH)
+            page = endpoints.tokens(remote.connection)
     else:
         with local_session() as session:
             owners = (
@@ -254,7 +251,7 @@ def list_tokens(contributor: str | None) -> None:
                 for row in tokens_of(session, owner.id)
             ]
         page = ListedTokenPage(items=tuple(listed), next=None)
-    print_page(page, lambda token: token.id, _print_tokens, empty="No tokens.")
+    print_page(cast(Page[AccountToken], page), lambda token: token.id, _print_tokens, empty="No tokens.")
 
 
 def _limit(account: ContributorAccount) -> int | str:
@@ -288,7 +285,7 @@ def revoke(token_id: str) -> None:
     if registry_address() is not None:
         try:
             with remote_registry() as remote:
-                revoked = remote.connection.delete(AccountToken, f"{TOKENS_PATH}/{token_id}").id
+                revoked = endpoints.revoke_token(remote.connection, token_id).id
         except NotFound as error:
             raise NoSuchToken(str(error)) from error
     else:
@@ -347,7 +344,7 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool) -> None:
     parse_token(token)
     connection = Connection(address, token, plain_http=insecure)
     try:
-        account = connection.read(Account, f"{API}/account")
+        account = endpoints.account(connection)
     finally:
         connection.close()
     keep_token(address, KeptToken(token, insecure))

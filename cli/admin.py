@@ -28,7 +28,8 @@ from organs.cli.options import ID_MAX, after_option, flag, limit_option
 from organs.cli.registries import local_registry, local_session
 from organs.cli.tables import print_page, print_table
 from organs.registry.amounts import count_text, plural_text, size_text, theta_text
-from organs.registry.columns import CellKind, Column
+from organs.registry.columns import CellKind, Column, for_people
+from organs.registry.entities.server import EVENT_COLUMNS
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
 from organs.registry.names import LOCAL, parse_model_name
@@ -208,12 +209,7 @@ def events(limit: int, after: str | None, by: str, action: str) -> None:
     with local_session() as session:
         page = newest_events(session, limit, after, by, action)
 
-    columns = (
-        Column("at", "time (UTC)", CellKind.SECOND),
-        Column("contributor", "account", rank=1),
-        Column("action"),
-        Column("text", "object"),
-    )
+    columns = for_people(EVENT_COLUMNS, page.items)
     print_page(page, lambda event: event.text, columns, empty="No such events.")
 
 

@@ -150,7 +150,7 @@ def test_an_error_raised_in_a_view_reaches_the_client_as_the_same_class_with_its
 ) -> None:
     due = sample(code)
     with pytest.raises(OrganError) as caught:
-        raising.read(AcceptedAnswer, f"/api/v1/raise/{code}")
+        raising.send(AcceptedAnswer, "GET", f"/api/v1/raise/{code}")
     error = caught.value
     assert type(error) is type(due) is TABLE[code]
     assert (str(error), error.detail, error.code, error.status) == (str(due), due.detail, code, due.status)
@@ -163,7 +163,7 @@ def test_an_error_raised_in_a_view_reaches_the_client_as_the_same_class_with_its
 @pytest.mark.parametrize("code", [code for code, kind in TABLE.items() if kind.status == INTERNAL])
 def test_an_internal_error_of_the_server_discloses_no_details(code: str, raising: Connection) -> None:
     with pytest.raises(Unreachable, match="The server failed to answer this request") as caught:
-        raising.read(AcceptedAnswer, f"/api/v1/raise/{code}")
+        raising.send(AcceptedAnswer, "GET", f"/api/v1/raise/{code}")
     assert sample(code).detail not in str(caught.value)
     assert (type(caught.value), caught.value.errors) == (Unreachable, ())
 
@@ -189,7 +189,7 @@ def answered(body: Any, status: int) -> OrganError:
     """Return the error that a client raises for such an answer."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     with scripted_server(lambda _: Answer(status, data)) as server, pytest.raises(OrganError) as caught:
-        Connection(server.url, tries=1).read(AcceptedAnswer, "/x")
+        Connection(server.url, tries=1).send(AcceptedAnswer, "GET", "/x")
     return caught.value
 
 

@@ -13,6 +13,7 @@ from organs.registry.catalog.queries.events import yanked_by
 from organs.registry.catalog.queries.model_names import model_by_name, own_model
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.tables import ModelRow
+from organs.registry.entities.base import Entity
 from organs.registry.errors import Conflict, NotAllowed
 from organs.registry.names import ModelName
 from organs.web.auth import ADMIN, UPLOAD, RequestUser, identity, need
@@ -180,7 +181,7 @@ def _check_allowed(model: ModelRow, is_allowed: bool) -> ModelRow:
     return model
 
 
-def queue_job(kind: str, arguments: Mapping[str, object]) -> int:
+def queue_job(kind: str, arguments: Entity | Mapping[str, object]) -> int:
     """Add a job of the user to the end of the queue and return its id. The user must be allowed to write.
 
     Raises as `add_job`.

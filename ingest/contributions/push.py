@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import structs
 
 from organs.ingest.contributions.manifest import BadManifest, parse_stated_metadata
 from organs.ingest.contributions.sending import (
     CHUNK_BYTES,
     PASSING,
-    UPLOADS,
     CutFile,
     Load,
     Memory,
@@ -40,22 +39,21 @@ from organs.ingest.sources import ModelSource, open_files
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.client.address import API
+from organs.registry.client.address import in_path
 from organs.registry.client.connection import Connection
 from organs.registry.compose.metadata import LICENSE_KEY
 from organs.registry.digest import model_digest
-from organs.registry.entities.account import Account
-from organs.registry.entities.base import Digest, Entity, ModelText, prepared
+from organs.registry.endpoints import accounts, models, submissions, uploads
+from organs.registry.entities.base import Digest, prepared
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.organ import Digests
 from organs.registry.entities.submission import (
-    KnownDigests,
     Submission,
     SubmissionFile,
     SubmissionFinding,
     SubmissionMetadata,
     SubmissionRequest,
     Upload,
-    UploadPage,
 )
 from organs.registry.errors import (
     BadInput,
@@ -68,7 +66,6 @@ from organs.registry.errors import (
     OverQuota,
 )
 from organs.registry.names import ModelName, parse_new_name
-from organs.registry.upload_limits import SUBMISSION_FILES_MAX
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
@@ -278,7 +275,7 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
 
     Raises BadName, and NotAllowed for another contributor's namespace, before anything is read or sent.
     """
-    namespace = connection.read(Account, f"{API}/account").namespace
+    namespace = accounts.account(connection).namespace
     requested = options.name or source.name.name
     name = parse_new_name(requested if "/" in requested else f"{namespace}/{requested}")
     if name.version is not None:
@@ -286,17 +283,6 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     if namespace != LOCAL and name.namespace.lower() != namespace.lower():
         raise NotAllowed(f"{name.namespace} is not your namespace: use {namespace}/{name.name}")
     return name
-
-
-class _RegisteredFile(Entity):
-    sha256: Digest
-
-
-class _RegisteredFiles(Entity):
-    """The fields of a registered model that identify its files."""
-
-    name: ModelText
-    files: Annotated[tuple[_RegisteredFile, ...], Meta(max_length=SUBMISSION_FILES_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +298,6 @@ class _Push:
     stop: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def path(self) -> str:
-        """The path of the model in the registry."""
-        return f"{API}/models/{self.name.namespace}/{self.name.name}"
-
-    @property
     def key(self) -> str:
         """The key of its submission in the memory."""
         digest = model_digest([file.sha256 for file in self.files])
@@ -327,7 +308,7 @@ class _Push:
         digests = [file.sha256 for file in self.files]
         registered = None  # the newest model of this name
         with suppress(NotFound):
-            registered = self.connection.read(_RegisteredFiles, self.path)
+            registered = models.model(self.connection, *in_path(self.name))
         if registered is not None and [file.sha256 for file in registered.files] == digests:
             address = f"{self.connection.url}/models/{registered.name}"
             unused_metadata = (NOT_CHANGED.format(address=address),) if self.options.metadata else ()
@@ -343,15 +324,14 @@ class _Push:
         sent, earlier = self.memory.read(self.key, SentSubmission), None
         if sent is not None and not self.options.dry_run:
             with suppress(NotFound):
-                earlier = self.connection.read(Submission, f"{API}/submissions/{sent.submission}")
+                earlier = submissions.submission(self.connection, sent.submission)
         if earlier is not None and (earlier.state == "quarantined" or not earlier.has_ended):
             return self._report(self._followed(earlier), [], pieces.values(), 0)
         self.progress.stage("look up", None)
         known_digests: set[Digest] = set()
         for begin in range(0, len(pieces), LOOKUP_MAX):
-            body = {"digests": list(pieces)[begin : begin + LOOKUP_MAX]}
-            ask = partial(self.connection.post, KnownDigests, f"{UPLOADS}/lookup", body)
-            known_digests.update(self._ask(ask).known)
+            body = Digests(digests=tuple(pieces)[begin : begin + LOOKUP_MAX])
+            known_digests.update(self._ask(partial(uploads.lookup_uploads, self.connection, body)).known)
         missing = [piece for digest, piece in pieces.items() if digest not in known_digests]
         known = [piece for digest, piece in pieces.items() if digest in known_digests]
         if missing:
@@ -372,7 +352,7 @@ class _Push:
         )
         metadata = msgspec.convert(self.options.metadata, prepared(SubmissionMetadata))
         request = SubmissionRequest(files=tuple(files), metadata=metadata, accept=self.options.accepted or None)
-        submission = self._ask(lambda: self.connection.put(Submission, self.path, request))
+        submission = self._ask(lambda: submissions.submit_model(self.connection, *in_path(self.name), request))
         self.memory.write(self.key, SentSubmission(submission=submission.id))
         return self._report(self._followed(submission), missing, known, sender.sent_bytes)
 
@@ -386,7 +366,7 @@ class _Push:
         not. Uploads of an earlier run already count. Known pieces, of `known_bytes`, can be in finished uploads; their
         size is at most that of all uploads without the open ones.
         """
-        account = self._ask(lambda: self.connection.read(Account, f"{API}/account"))
+        account = self._ask(lambda: accounts.account(self.connection))
         quota = account.quota
         size_bytes = sum(file.size_bytes for file in self.files)
         model = f"{self.name} has {size_text(size_bytes)}"
@@ -395,10 +375,10 @@ class _Push:
             raise OverQuota(f"{model}; {self.connection.url} takes at most {limit}: {UNSENT}")
         if account.namespace == LOCAL:
             return  # the local account has no quota
-        uploads = self._ask(lambda: self.connection.read(UploadPage, UPLOADS)).items
-        new = [load for load in loads(missing) if not _has_upload(load, uploads)]
+        begun = self._ask(lambda: uploads.uploads(self.connection)).items
+        new = [load for load in loads(missing) if not _has_upload(load, begun)]
         new_bytes = sum(load.size_bytes + PIECE_ROW_BYTES * len(load.pieces) * load.is_pack for load in new)
-        finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in uploads))
+        finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in begun))
         after = structs.replace(
             quota, used_bytes=quota.used_bytes + new_bytes, uploads_bytes=quota.uploads_bytes + new_bytes
         )
@@ -424,7 +404,7 @@ class _Push:
                 raise PushStopped
             pause = min(pause * 1.5, POLL_MAX_SECONDS)
             try:
-                submission = self.connection.read(Submission, f"{API}/submissions/{submission.id}")
+                submission = submissions.submission(self.connection, submission.id)
                 patience.succeeded()
             except PASSING as error:
                 patience.wait(error)

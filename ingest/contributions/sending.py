@@ -22,9 +22,9 @@ from msgspec import structs
 
 from organs.ingest.dissect import DissectedFile
 from organs.ingest.hashing import BufferPool, FilePass, HashedPiece, Piece, Stages
-from organs.registry.client.address import API
 from organs.registry.client.connection import Connection
 from organs.registry.digest import digest_of
+from organs.registry.endpoints import uploads
 from organs.registry.entities.base import Count, Digest, E, Entity, decode, encode
 from organs.registry.entities.submission import FilePiece, PackPiece, Upload, UploadRequest
 from organs.registry.errors import (
@@ -356,7 +356,6 @@ def in_lanes(items: Sequence[T], do: Callable[[T], None], count: int, stop: thre
         raise
 
 
-UPLOADS = f"{API}/uploads"
 CHUNK_BYTES = 8 * 1024 * 1024
 DAMAGED_MAX = 3
 """Times that an upload can refuse a chunk or disappear before the push fails."""
@@ -412,25 +411,24 @@ class Sender:
     def _next_step(self, load: OpenLoad, upload: Upload | None) -> Upload:
         """Open the upload, send its next chunk, or finish it; return its new state."""
         if upload is None:
-            return _checked(self.connection.post(Upload, UPLOADS, load.request), load.request)
-        path, begin, size_bytes = f"{UPLOADS}/{upload.id}", upload.received_bytes, load.request.size_bytes
+            return _checked(uploads.begin_upload(self.connection, load.request), load.request)
+        begin, size_bytes = upload.received_bytes, load.request.size_bytes
         if begin == size_bytes:  # finishing twice changes nothing
             try:
-                self.connection.put(Upload, path)
+                uploads.finish_upload(self.connection, upload.id)
             except BadInput as error:
                 with suppress(OrganError):
-                    self.connection.delete(Upload, path)  # otherwise the next run would continue it
+                    uploads.cancel_upload(self.connection, upload.id)  # otherwise the next run would continue it
                 raise Misfit(str(error)) from error
             return structs.replace(upload, state="complete")
         chunk_bytes = max(min(self.chunk_bytes, upload.chunk_bytes.most), chunk_min_bytes(size_bytes))
         data = load.source.read_at(load.offset + begin, min(chunk_bytes, size_bytes - begin))
-        headers = {
-            "Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{size_bytes}",
-            "Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:",
-        }
+        place = f"bytes {begin}-{begin + len(data) - 1}/{size_bytes}"
+        digest = f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:"
         with self.lock:
             self.sent_bytes += len(data)
-        updated = _checked(self.connection.send_bytes(Upload, "PATCH", path, data, headers), load.request)
+        answer = uploads.receive_chunk(self.connection, upload.id, place, digest, data=data)
+        updated = _checked(answer, load.request)
         if updated.received_bytes == begin:
             raise BadReply("the registry refuses more bytes of an upload without a reason")
         return updated
@@ -438,7 +436,7 @@ class Sender:
     def _look_up(self, load: OpenLoad, upload: Upload) -> Upload | None:
         """Return the current state of `upload`; the last known if the registry does not answer, None if it is gone."""
         try:
-            return _checked(self.connection.read(Upload, f"{UPLOADS}/{upload.id}"), load.request)
+            return _checked(uploads.upload(self.connection, upload.id), load.request)
         except NotFound:
             return None
         except OrganError:

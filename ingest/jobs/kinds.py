@@ -108,10 +108,10 @@ class JobKind(Generic[A]):
     request: type[Entity] | type[dict[str, object]] | None = None
     """The class of requests, by default that of the arguments; a dictionary is read by `settle`."""
 
-    def settled(self, registry: LocalRegistry, inputs: Mapping[str, object], contributor: str) -> A:
-        """Return the arguments of a job for `inputs`, JSON from outside. Raises BadInput, and as `settle`."""
+    def settled(self, registry: LocalRegistry, inputs: Entity | Mapping[str, object], contributor: str) -> A:
+        """Return the arguments of a job for a request, or for JSON from outside. Raises BadInput, and as `settle`."""
         request: Any = inputs
-        if self.request is not dict:
+        if self.request is not dict and isinstance(inputs, Mapping):
             try:
                 request = convert(dict(inputs), self.request or self.arguments)
             except BadDocument as error:

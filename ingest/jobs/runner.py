@@ -43,7 +43,7 @@ from organs.registry.catalog.work import (
     renew,
     write_end,
 )
-from organs.registry.entities.base import prepared
+from organs.registry.entities.base import Entity, prepared
 from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import OUTAGES, BadInput, OrganError
 from organs.registry.local import LocalRegistry
@@ -72,7 +72,7 @@ _log = logging.getLogger(__name__)
 def add_job(
     registry: LocalRegistry,
     kind: str,
-    inputs: Mapping[str, object],
+    inputs: Entity | Mapping[str, object],
     contributor: str = LOCAL,
     kinds: Mapping[str, JobKind[Any]] = KINDS,
 ) -> int:

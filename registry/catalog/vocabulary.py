@@ -46,11 +46,11 @@ TEXT_GROUPS = {
 }
 """Kinds of built-in texts that `on:` accepts under one name."""
 CONTRIBUTOR_STATES = ("active", "suspended")
-MANAGE_TOKENS = "tokens"
+READ, UPLOAD, ADMIN, MANAGE_TOKENS = "read", "upload", "admin", "tokens"
 SCOPE_MEANINGS = {
-    "read": "see the account; reading the catalog needs no token",
-    "upload": "send models to the own namespace, edit and yank them, compose, start jobs",
-    "admin": "administer the registry: approve, refuse, remove, read the event log",
+    READ: "see the account; reading the catalog needs no token",
+    UPLOAD: "send models to the own namespace, edit and yank them, compose, start jobs",
+    ADMIN: "administer the registry: approve, refuse, remove, read the event log",
     MANAGE_TOKENS: "list the tokens of the account, create more, revoke those that it created",
 }
 """What a token allows. No scope includes another: `admin` does not allow uploads, and only `tokens` allows to create,

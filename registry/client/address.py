@@ -5,12 +5,12 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, quote, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
+from organs.registry.endpoints import downloads
 from organs.registry.errors import BadName, BadReply, BadSetting
 from organs.registry.names import ModelName, parse_model_name
 
-API = "/api/v1"
 ADDRESS_MAX_LENGTH = 2048
 _PORTS = {"http": 80, "https": 443}
 
@@ -106,19 +106,21 @@ def parse_full_name(text: str) -> ModelName:
     return name
 
 
-def model_path(name: ModelName) -> str:
-    """Return the path of a model in the API."""
-    return f"/models/{quote(str(name), safe='/@')}"
+def in_path(name: ModelName) -> tuple[str, str]:
+    """Return the namespace, and the name with its version, as the paths of endpoints have them."""
+    return name.namespace, str(name).partition("/")[2]
 
 
 def gguf_path(full_name: str) -> str:
     """Return the path of a model as one file, by its full name in an answer; raises BadReply for an invalid name."""
-    return f"{model_path(parse_full_name(full_name))}.gguf"
+    namespace, name = in_path(parse_full_name(full_name))
+    return downloads.model_gguf.address(namespace=namespace, name=name)
 
 
 def file_path(full_name: str, file: str) -> str:
     """Return the path of an original file of a model; `check_file_name` has accepted the name `file`."""
-    return f"{model_path(parse_full_name(full_name))}/files/{quote(file, safe='')}"
+    namespace, name = in_path(parse_full_name(full_name))
+    return downloads.model_file.address(namespace=namespace, name=name, file=file)
 
 
 def check_file_name(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from organs.registry.client.address import API, check_file_name, gguf_path
+from organs.registry.client.address import check_file_name, gguf_path
 from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, fetch
 from organs.registry.client.files import file_of_lock
@@ -16,6 +16,7 @@ from organs.registry.compose.api import NO_LOCK_YET, RecipeBuilder, RecipePlan
 from organs.registry.compose.build import Progress
 from organs.registry.compose.lock import Lock, parse_lock
 from organs.registry.compose.recipe import Recipe, recipe_values
+from organs.registry.endpoints import chimeras, jobs
 from organs.registry.entities.base import E
 from organs.registry.entities.job import Job
 from organs.registry.entities.plan import MadeChimera, PlannedRecipe
@@ -32,25 +33,17 @@ FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
 """The first and the longest wait between two requests for a job, and the factor by which the wait grows."""
 
 
-def job_result(
-    connection: Connection,
-    kind: type[E],
-    path: str,
-    body: object,
-    progress: StepProgress,
-) -> E:
-    """Start a job by POST to `path` below the API, wait until it has finished, and return its result.
+def job_result(connection: Connection, kind: type[E], job: Job, progress: StepProgress) -> E:
+    """Wait until `job`, which was started, has finished, and return its result.
 
-    The job continues if the wait is interrupted. Raises the error of the registry if it refuses the request, and the
-    error of a job that failed; Unreachable for a job that was cancelled, met an error of the server, or lost its
-    runner; BadReply for a result that is not an entity of `kind`.
+    The job continues if the wait is interrupted. Raises the error of a job that failed; Unreachable for a job that was
+    cancelled, met an error of the server, or lost its runner; BadReply for a result that is not an entity of `kind`.
     """
-    job = connection.post(Job, API + path, body)
     seconds = FIRST_SECONDS
     while job.is_active:
         connection.sleep(seconds)
         seconds = min(seconds * GROWTH, LAST_SECONDS)
-        job = connection.read(Job, f"{API}/jobs/{job.id}")
+        job = jobs.job(connection, job.id)
         progress(job.progress, job.note)
     if job.state == "failed" and job.problem is not None and job.problem.get("status") != INTERNAL:
         raise error_of_document(job.problem, connection.url)
@@ -71,7 +64,7 @@ class RemoteComposition(RecipeBuilder):
 
     def plan(self) -> RemotePlan:
         """Return the plan, which the server makes; it makes nothing else. Raises NotFound for an unknown base."""
-        planned = self.registry.connection.post(PlannedRecipe, f"{API}/plans", recipe_values(self.recipe), every_part=1)
+        planned = chimeras.plan(self.registry.connection, recipe_values(self.recipe), every_part=True)
         if planned.plan is None:
             if [finding.code for finding in planned.findings] == ["unknown-base"]:
                 raise NotFound(planned.findings[0].sentence)
@@ -103,7 +96,7 @@ class RemotePlan(RecipePlan):
     def lock(self) -> Lock:
         """Return the lock; nothing is made. Raises NotComposable if the plan cannot be made or computes organs."""
         self.check()
-        planned = self._connection.post(PlannedRecipe, f"{API}/plans", recipe_values(self.recipe), lock=1)
+        planned = chimeras.plan(self._connection, recipe_values(self.recipe), lock=True)
         if planned.lock is None:
             raise NotComposable([NO_LOCK_YET], [])
         try:
@@ -127,8 +120,8 @@ class RemotePlan(RecipePlan):
                 progress(note, done_bytes - reported_bytes)
                 reported_bytes = done_bytes
 
-        recipe = recipe_values(self.recipe)
-        return job_result(self._connection, MadeChimera, "/chimeras", recipe, report)
+        job = chimeras.compose(self._connection, recipe_values(self.recipe))
+        return job_result(self._connection, MadeChimera, job, report)
 
     def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
         """Make and register the chimera on the server, and download its file to `path`, replacing an existing file.

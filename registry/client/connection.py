@@ -20,7 +20,6 @@ from functools import cache, partial
 from http.client import HTTPException
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
-from urllib.parse import urlencode
 
 import urllib3
 import urllib3.connection
@@ -201,31 +200,29 @@ class Connection:
         """Close the sockets."""
         self._pool.clear()
 
-    def read(self, kind: type[E], path: str, **query: Any) -> E:
-        """Return the entity at `path`, which begins with a slash; parameters of `query` that are None are left out.
+    def send(
+        self,
+        kind: type[E],
+        method: str,
+        path: str,
+        body: object = None,
+        data: bytes | memoryview | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> E:
+        """Send `body`, an entity or plain values, as JSON, or `data`, and return the entity in the answer.
 
-        Raises the error in the answer of the registry (`registry.entities.problem.error_of`), Unreachable, and BadReply
-        for an answer that is not an entity of `kind`.
+        `registry.endpoints` have the paths. Raises the error in the answer of the registry
+        (`registry.entities.problem.error_of`), Unreachable, and BadReply for an answer that is not an entity of `kind`.
+        An answer to `data` with status 416 is no error. After Unreachable for `data`, the caller requests how many
+        bytes have arrived, and continues after them.
         """
-        with self._request("GET", path + _query(query), None, {"Accept": "application/json"}) as response:
-            return self._entity(response, kind)
-
-    def post(self, kind: type[E], path: str, body: object, **query: Any) -> E:
-        """Send `body`, an entity or plain values, as JSON and return the entity in the answer; raises as `read`."""
-        return self._write("POST", kind, path + _query(query), body)
-
-    def put(self, kind: type[E], path: str, body: object = None) -> E:
-        """Send `body` as JSON, unless it is None, and return the entity in the answer; raises as `read`."""
-        return self._write("PUT", kind, path, body)
-
-    def delete(self, kind: type[E], path: str) -> E:
-        """Remove the resource at `path` and return the entity in the answer; raises as `read`."""
-        return self._write("DELETE", kind, path, None)
-
-    def _write(self, method: str, kind: type[E], path: str, body: object) -> E:
-        data = None if body is None else encode(body)
-        headers = {"Accept": "application/json"} | ({} if data is None else {"Content-Type": "application/json"})
-        with self._request(method, path, data, headers) as response:
+        headers = {"Accept": "application/json", **(headers or {})}
+        if data is not None:
+            headers["Content-Type"] = "application/octet-stream"
+        elif body is not None:
+            headers["Content-Type"] = "application/json"
+        sent = encode(body) if data is None and body is not None else data
+        with self._request(method, path, sent, headers, as_data=data is not None) as response:
             return self._entity(response, kind)
 
     def _entity(self, response: BaseHTTPResponse, kind: type[E]) -> E:
@@ -236,16 +233,6 @@ class Connection:
             return decode(data, kind)
         except ValueError as error:
             raise NoRegistry(f"{self.address} does not answer as a registry does: {str(error)[:300]}") from error
-
-    def send_bytes(
-        self, kind: type[E], method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str]
-    ) -> E:
-        """Send `data` and return the entity in the answer, also in one with status 416. Raises as `read`.
-
-        After Unreachable, the caller requests how many bytes have arrived, and continues after them.
-        """
-        with self._request(method, path, data, {"Content-Type": "application/octet-stream", **headers}) as response:
-            return self._entity(response, kind)
 
     @contextmanager
     def download(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:
@@ -264,8 +251,7 @@ class Connection:
         """
         response = self._send(method, self.address.of(path), data, headers)
         try:
-            wants_bytes = as_data or data is not None
-            if response.status >= 300 and not (response.status in _AS_DATA and wants_bytes):
+            if response.status >= 300 and not (response.status in _AS_DATA and as_data):
                 body = self._body(response, PROBLEM_MAX_BYTES)
                 raise error_of(response.status, body or b"", str(self.address), wait_seconds(response) or 0)
             yield response
@@ -348,16 +334,6 @@ def user_agent() -> str:
         return f"organ-registry/{version('organ-registry')}"
     except PackageNotFoundError:
         return "organ-registry/0"
-
-
-def _query(query: Mapping[str, Any]) -> str:
-    pairs = [
-        (name, str(item).lower() if isinstance(item, bool) else item)
-        for name, value in query.items()
-        for item in (value if isinstance(value, list | tuple) else (value,))
-        if item is not None
-    ]
-    return f"?{urlencode(pairs)}" if pairs else ""
 
 
 def may_repeat(method: str, error: Exception) -> bool:

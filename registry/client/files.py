@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from organs.registry.client.address import API, parse_full_name
+from organs.registry.client.address import parse_full_name
 from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import (
     READ_BYTES,
@@ -24,8 +24,8 @@ from organs.registry.client.fetching import (
 )
 from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.model import ModelSummary
-from organs.registry.entities.organ import Digests, KnownOrgans
+from organs.registry.endpoints import downloads, models, organs
+from organs.registry.entities.organ import Digests
 from organs.registry.errors import BadGguf, BadInput, BadReply, NotAssemblable, NotFound, Unreachable
 from organs.registry.gguf import ByteSource, Header, padded, read_header
 from organs.registry.gguf.header import range_digest
@@ -196,7 +196,7 @@ def file_of_parts(remote: RemoteRegistry, lock: Lock) -> FetchedLock:
     """Return the file of `lock` to assemble from the base's header and the organs; raises as `file_of_lock` does."""
     missing = []
     try:
-        base = remote.connection.read(ModelSummary, f"{API}/headers/{lock.header}")
+        base = models.header(remote.connection, lock.header)
     except NotFound:
         base = None
         missing = [f"no model has the header {lock.header[:12]} of its base"]
@@ -204,7 +204,7 @@ def file_of_parts(remote: RemoteRegistry, lock: Lock) -> FetchedLock:
     absent: set[str] = set()
     for first in range(0, len(digests), LOOKUP_MAX):
         request = Digests(digests=digests[first : first + LOOKUP_MAX])
-        absent |= set(remote.connection.post(KnownOrgans, f"{API}/organs/lookup", request).absent)
+        absent |= set(organs.lookup(remote.connection, request).absent)
     lacking = [tensor for tensor in lock.tensors if tensor.digest in absent]
     missing += [
         f"the registry has no organ {tensor.digest[:12]} of {tensor.spec.name}" for tensor in lacking[:MISSING_SHOWN]
@@ -290,7 +290,7 @@ class FetchedLock(OutputFiles):
             begin = before - offset
             try:
                 headers = {"Range": f"bytes={begin}-"} if begin else {}
-                with self._connection.download(f"/organs/{tensor.digest}.raw", headers) as reply:
+                with self._connection.download(downloads.organ_raw.address(digest=tensor.digest), headers) as reply:
                     sent, expected = reply.headers.get("content-range"), f"bytes {begin}-{size_bytes - 1}/{size_bytes}"
                     if reply.status != (206 if begin else 200) or (begin and sent != expected):
                         raise BadReply(f"{url} sends something other than {label}")

@@ -19,11 +19,10 @@ from organs.registry.catalog.cursor import (
 )
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.client.address import (
-    API,
     check_file_name,
     file_path,
     gguf_path,
-    model_path,
+    in_path,
     parse_full_name,
     whole_file_name,
 )
@@ -31,13 +30,14 @@ from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, is_digest, parse_prefix
-from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera
+from organs.registry.endpoints import about, chimeras, downloads, jobs, models, organs
+from organs.registry.entities.chimera import AssemblyRequest, Chimera
 from organs.registry.entities.finding import BESIDE_FILE_CODES
 from organs.registry.entities.job import Job, JobPage, ValidationRequest
-from organs.registry.entities.model import Model, ModelPage, ModelSummary
+from organs.registry.entities.model import Model, ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX, ModelVersions
-from organs.registry.entities.server import Figures, Root
+from organs.registry.entities.server import Figures
 from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
 from organs.registry.interface import VERSIONS_DEFAULT, TextProgress, job_steps
@@ -145,18 +145,18 @@ class RemoteRegistry:
         """Return a page of organs: `registry.search("type:organ theta>=40 sort:-theta")`."""
         parse_query(query)
         check_limit(limit)
-        return self.connection.read(OrganPage, f"{API}/organs", q=query, limit=limit, after=after)
+        return organs.organs(self.connection, query, limit, after)
 
     def count(self, query: str = "") -> FacetCounts:
         """Return how many organs match, by type, slot, dtype, architecture, license and θ."""
         parse_query(query)
-        return self.connection.read(FacetCounts, f"{API}/facets", q=query)
+        return organs.facets(self.connection, query)
 
     def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
         """Return a page of models: `registry.models("coder license:mit sort:-theta")`."""
         parse_query(query, MODELS)
         check_limit(limit)
-        return self._models(query, limit=limit, after=after)
+        return models.models(self.connection, query, limit, after)
 
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""
@@ -172,52 +172,48 @@ class RemoteRegistry:
     def versions(self, name: str, *, limit: int = VERSIONS_DEFAULT) -> ModelVersions:
         """Return the newest versions of a model's name."""
         check_limit(limit, VERSIONS_MAX)
-        path = f"{API}{model_path(replace(self.resolved(name), version=None))}/versions"
-        page = self.connection.read(ModelVersions, path)
+        page = models.model_versions(self.connection, *in_path(replace(self.resolved(name), version=None)))
         left_out = page.left_out + max(0, len(page.items) - limit)
         return ModelVersions(items=page.items[:limit], left_out=left_out)
 
     def jobs(self, *, limit: int = 50, after: str | None = None) -> JobPage:
         """Return a page of jobs, newest first; raises NotFound without an account."""
-        return self.connection.read(JobPage, f"{API}/jobs", limit=limit, after=after)
+        return jobs.jobs(self.connection, limit, after)
 
     def job(self, job: int) -> Job:
         """Return a job with its result."""
-        return self.connection.read(Job, f"{API}/jobs/{job}")
+        return jobs.job(self.connection, job)
 
     def cancel_job(self, job: int) -> Job:
         """Cancel a job and return it; a job that has ended does not change."""
-        return self.connection.delete(Job, f"{API}/jobs/{job}")
+        return jobs.cancel(self.connection, job)
 
     def figures(self) -> Figures:
         """Return the numbers of visible models and of their organs, and the size of their files."""
-        return self.connection.read(Root, API).figures
+        return about.root(self.connection).figures
 
     def storage(self, *, limit: int | None = None) -> Storage:
         """Return what is stored how and what this saves, by family, model and encoding, the largest first."""
-        from organs.registry.entities.storage import Storage
+        from organs.registry.endpoints import administration
+        from organs.registry.entities.storage import ROWS_DEFAULT as STORAGE_ROWS_DEFAULT
 
-        return self.connection.read(Storage, f"{API}/storage", limit=limit)
+        return administration.storage(self.connection, STORAGE_ROWS_DEFAULT if limit is None else limit)
 
     def leaderboard(
         self, base: str | None = None, *, on: str | None = None, limit: int = 50, after: str | None = None
     ) -> Leaderboard:
         """Return a page of validated chimeras with their donors, the largest measured gain first."""
-        from organs.registry.entities.gain import Leaderboard
-
         check_limit(limit)
-        return self.connection.read(Leaderboard, f"{API}/leaderboard", base=base, on=on, limit=limit, after=after)
+        return chimeras.leaderboard(self.connection, base, on, limit, after)
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """Return the models with organs that fit the model `base`, by type, the most similar first."""
-        from organs.registry.entities.plan import FittingModels
-
         check_limit(limit)
-        return self.connection.read(FittingModels, f"{API}/fitting", base=base, limit=limit)
+        return chimeras.fitting(self.connection, base, limit)
 
     def chimera(self, lock: str) -> Chimera:
         """Return the chimera whose lock has a digest that begins with `lock`."""
-        return self.connection.read(Chimera, f"{API}/chimeras/{parse_prefix(lock)}")
+        return chimeras.chimera(self.connection, parse_prefix(lock))
 
     def lock_text(self, lock: str) -> str:
         """Return the lock whose digest begins with `lock`, as text; raises BadReply for another lock."""
@@ -262,7 +258,8 @@ class RemoteRegistry:
             raise BadSetting("a remote registry validates with its own texts and runtime: it takes no others")
         tokens, minutes = (None, None) if budget is None else (budget.tokens, budget.seconds / 60.0)
         request = ValidationRequest(chimera=chimera, tokens=tokens, minutes=minutes)
-        return job_result(self.connection, VerdictReport, "/validations", request, job_steps(progress))
+        job = chimeras.validate(self.connection, request)
+        return job_result(self.connection, VerdictReport, job, job_steps(progress))
 
     def quick_look(
         self,
@@ -279,27 +276,26 @@ class RemoteRegistry:
         if texts is not None:
             raise BadSetting("a remote registry looks at chimeras with its own texts: it takes no others")
         request = QuickLookRequest(chimera=chimera, seconds=None if budget is None else budget.seconds)
-        return job_result(self.connection, QuickLook, "/quick-looks", request, job_steps(progress))
+        job = chimeras.quick_look(self.connection, request)
+        return job_result(self.connection, QuickLook, job, job_steps(progress))
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
         """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
-        from organs.registry.entities.plan import Compatibility
-
-        return self.connection.read(Compatibility, f"{API}/compatibility", base=base, donor=donor)
+        return chimeras.compatibility(self.connection, base, donor)
 
     def compare(self, first: str, second: str) -> Comparison:
         """Return two models side by side: how similar their weights are, and what else differs."""
-        from organs.registry.entities.comparison import Comparison
-
-        names = {"first": str(self.resolved(first)), "second": str(self.resolved(second))}
-        return self.connection.read(Comparison, f"{API}/compare", **names)
+        return models.compare(self.connection, str(self.resolved(first)), str(self.resolved(second)))
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""
-        from organs.registry.entities.report import Report
+        from organs.registry.endpoints import reports
+        from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 
-        path = f"{API}/reports" + ("" if model is None else model_path(self.resolved(model)))
-        return self.connection.read(Report, path, limit=limit)
+        if model is None:
+            return reports.report(self.connection, ROWS_DEFAULT if limit is None else limit)
+        namespace, name = in_path(self.resolved(model))
+        return reports.report_on_model(self.connection, namespace, name, ORGANS_DEFAULT if limit is None else limit)
 
     def assemble(self, name: str, path: str | Path, progress: Progress = no_progress) -> Digest:
         """Download the file of a model to `path`, replacing an existing file; return its SHA-256.
@@ -384,7 +380,7 @@ class RemoteRegistry:
         from organs.registry.client.files import FetchedFiles
 
         organ = self.organ(prefix)
-        file = FileToFetch(f"/organs/{organ.digest}.raw", organ.size_bytes, organ.digest)
+        file = FileToFetch(downloads.organ_raw.address(digest=organ.digest), organ.size_bytes, organ.digest)
         return FetchedFiles(self.connection, [(f"{organ.digest}.raw", file)])
 
     @contextmanager
@@ -409,27 +405,22 @@ class RemoteRegistry:
 
     def ranked_models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
         """Return a page of complete models by falling mean θ, without adapters and chimeras."""
-        return self._models(query, limit=limit, after=after, ranked=1)
-
-    def _models(self, query: str, **parameters: int | str | None) -> ModelPage:
-        return self.connection.read(ModelPage, f"{API}/models", q=query, **parameters)
+        return models.models(self.connection, query, limit, after, ranked=True)
 
     def model_page(self, name: str) -> Model:
         """Return a model without its organs."""
-        return self.connection.read(Model, API + model_path(self.resolved(name)))
+        return models.model(self.connection, *in_path(self.resolved(name)))
 
     def resolved(self, name: str) -> ModelName:
         """Return the model's name for `name`, a name or `sha256:` and a digest; raises BadName, NotFound, Ambiguous."""
         if not is_digest(name):
             return parse_model_name(name)
-        return parse_full_name(
-            self.connection.read(ModelSummary, f"{API}/models/lookup", digest=parse_prefix(name)).name
-        )
+        return parse_full_name(models.model_lookup(self.connection, parse_prefix(name)).name)
 
     def whole_file(self, name: str) -> FileToFetch:
         """Return the model called `name` as one file to download."""
         request = AssemblyRequest(model=str(self.resolved(name)))
-        assembly = self.connection.post(Assembly, f"{API}/assemblies", request)
+        assembly = chimeras.assemble(self.connection, request)
         path = gguf_path(assembly.model)
         if assembly.sha256 is not None:
             return FileToFetch(path, assembly.size_bytes, assembly.sha256)
@@ -465,7 +456,7 @@ class RemoteRegistry:
     def organ(self, prefix: str) -> Organ:
         """Return the organ whose digest begins with `prefix`."""
         bare = parse_prefix(prefix)
-        organ = self.connection.read(Organ, f"{API}/organs/{bare}")
+        organ = organs.organ(self.connection, bare)
         if not organ.digest.startswith(bare):
             raise BadReply(f"the registry answers with another organ than {prefix}: {organ.digest}")
         return organ
@@ -474,7 +465,7 @@ class RemoteRegistry:
         organs: list[PlacedOrgan] = []
         after: str | None = None
         while True:
-            page = self.connection.read(OrganPage, f"{API}{model_path(name)}/organs", limit=PAGE_MAX, after=after)
+            page = models.model_organs(self.connection, *in_path(name), PAGE_MAX, after)
             organs += page.items
             after = page.next
             if after is None:

@@ -18,7 +18,7 @@ from organs.registry.compose.parents import Library, Parent, Part
 from organs.registry.compose.plan import PlannedPart, mean_of
 from organs.registry.entities.finding import Severity, in_order
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import AdapterChoice, Candidate, Candidates, CellOrgan, CellTotals, TypeTotals
+from organs.registry.entities.plan import ALIKE, AdapterChoice, Candidate, Candidates, CellOrgan, CellTotals, TypeTotals
 from organs.registry.errors import TooCostly
 from organs.registry.names import parse_model_name
 from organs.registry.search.language import MODELS, parse_query
@@ -32,8 +32,6 @@ THETA = "-theta"
 EXAMINED_MAX = 600
 """Organs that a search for candidates examines, the best first. It is also the limit of organs that fit."""
 ADAPTERS_EXAMINED_MAX = 12
-ALIKE = "-alike"
-"""The order by likeness. All other orders are those of a search for organs."""
 COMPARED_MAX = 48
 """Models that are compared for one cell: relatives of the base, then the first models of a search."""
 NEWEST_ADAPTERS = 50

@@ -31,6 +31,7 @@ from organs.registry.compose.recipe import recipe_file, recipe_from_json, recipe
 from organs.registry.entities import model as model_entities
 from organs.registry.entities.base import ITEMS_MAX, Digest, prepared
 from organs.registry.entities.chimera import (
+    NEWEST,
     Chimera,
     ChimeraPage,
     ChimeraSummary,
@@ -57,10 +58,8 @@ from organs.registry.search.filters import Names
 from organs.registry.search.language import on_term
 
 
-def chimera_page(
-    session: Session, limit: int, after: str | None = None, *, order: str = chimera_rows.NEWEST
-) -> ChimeraPage:
-    """Return the next `limit` visible chimeras after `after`, by one of `chimera_rows.ORDERS`. Raises BadQuery."""
+def chimera_page(session: Session, limit: int, after: str | None = None, *, order: str = NEWEST) -> ChimeraPage:
+    """Return the next `limit` visible chimeras after `after`, by one of `ORDERS`. Raises BadQuery."""
     rows, next_page = chimera_rows.chimeras_in_order(session, order, limit, after)
     ids = [model.id for model, _ in rows]
     verdicts = chimera_rows.strongest_verdicts(session, ids)

@@ -15,12 +15,11 @@ from typing import Any
 
 from organs.registry.compose.recipe import Recipe, recipe_of_values, recipe_values
 from organs.registry.documents import NUMBER_PATTERN, SHOWN_MAX, BadDocument, Reason, joined, plain_scalar, quoted
+from organs.registry.entities.plan import STEP_MAX_LENGTH
 from organs.registry.errors import BadRecipe
 
 STEPS_MAX = 64
 """Parameters of one recipe, including its base and its name."""
-TEXT_MAX_LENGTH = 6000
-"""Characters of one parameter; enough for the longest query in quotation marks."""
 
 LISTS = {"graft": "grafts", "adapter": "adapters", "purify": "purify", "accept": "accept", "meta": "metadata"}
 """Parameters that can be repeated, each with the key of its list in a recipe."""
@@ -103,9 +102,9 @@ def _recipe_values(steps: Iterable[Step], reasons: list[Reason]) -> dict[str, An
     for parameter, text in steps:
         path = f"{LISTS[parameter]}[{len(lists.get(parameter, ()))}]" if parameter in LISTS else parameter
         try:
-            if len(text) > TEXT_MAX_LENGTH:
+            if len(text) > STEP_MAX_LENGTH:
                 raise BadDocument(
-                    [(path, f"a step has at most {TEXT_MAX_LENGTH:,} characters; this one has {len(text):,}")]
+                    [(path, f"a step has at most {STEP_MAX_LENGTH:,} characters; this one has {len(text):,}")]
                 )
             if parameter in SINGLE:
                 if parameter in singles:

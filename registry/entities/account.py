@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.base import (
     WHOLE_MAX,
     Bytes,
@@ -190,6 +191,16 @@ class Contributor(Entity):
     chimeras: Annotated[Count, Meta(description="Models that were composed in this registry.")]
     downloads: Count
     grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of a model, summed over the models.")]
+
+
+CONTRIBUTOR_COLUMNS = (
+    Column("name", "contributor", CellKind.NAME),
+    Column("models", kind=CellKind.COUNT),
+    Column("chimeras", kind=CellKind.COUNT, rank=3),
+    Column("downloads", kind=CellKind.COUNT),
+    Column("grafts", "uses as donor", CellKind.COUNT, 3),
+    Column("since", rank=3),
+)
 
 
 class ContributorPage(Page[Contributor]):

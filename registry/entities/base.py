@@ -176,7 +176,7 @@ def schemas(kinds: list[type[Entity]]) -> dict[str, Schema]:
     return {name: _closed(schema, name in partial) for name, schema in sorted(components.items())}
 
 
-def schema_name(kind: type[Entity]) -> str:
+def schema_name(kind: type) -> str:
     """Return the name of the schema of `kind`."""
     return kind.__name__
 

@@ -41,6 +41,10 @@ from organs.registry.entities.plan import (
 )
 from organs.registry.entities.validation import QuickLook, Verdict
 
+NEWEST, GAINED = "new", "gain"
+ORDERS = (NEWEST, GAINED)
+"""The orders of a list of chimeras: newest first, or the largest settled gain first."""
+
 
 class Origins(Entity, omit_defaults=True):
     """Where the tensors of a chimera come from, as the catalog stores it. Numbers are places in `parents`."""

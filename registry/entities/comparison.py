@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry.amounts import names_text
+from organs.registry.columns import CellKind, Column, data_only
 from organs.registry.entities.base import (
     Change,
     Count,
@@ -85,6 +86,16 @@ class ComparedOrgan(Entity):
     second_theta: Theta | None
     first_digest: Digest | None
     second_digest: Digest | None
+
+
+COMPARED_COLUMNS = (
+    Column("name", "tensor", CellKind.NAME),
+    Column("type", rank=1),
+    *data_only("tower", "block", "slot", "shape"),
+    Column("likeness", kind=CellKind.SHARE),
+    Column("change", kind=CellKind.CHANGE),
+    *data_only("identical", "first_theta", "second_theta", "first_digest", "second_digest"),
+)
 
 
 class ComparedExpert(Entity):

@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, structs
 
 from organs.registry.amounts import weight_change
-from organs.registry.columns import CellKind, Column
+from organs.registry.columns import CellKind, Column, data_only
 from organs.registry.entities.base import Change, Count, Entity, Likeness, ModelText, Page, Share, Text, Theta, Word
 from organs.registry.entities.finding import Finding
 
@@ -16,6 +16,8 @@ EDGES_MAX = 10_000
 """The most edges in an answer: of a model, or of the models of a family."""
 MODELS_MAX = 1000
 """The most models of a family in an answer."""
+FAMILIES_DEFAULT, FAMILIES_MAX = 6, 50
+"""Families on a page."""
 
 RELATIVE = "relative"
 """The direction of a measured edge if it is not known which of the two models was made from the other."""
@@ -126,6 +128,9 @@ class FamilyEdge(Entity):
     def distance(self) -> float | None:
         """The change, from the likeness if it is not known exactly."""
         return None if self.change is None and self.likeness is None else weight_change(self.change, self.likeness)
+
+
+FAMILY_EDGE_COLUMNS = data_only("child", "parent", "relation", "evidence", "likeness", "change")
 
 
 class MissingParent(Entity):

@@ -24,6 +24,7 @@ from organs.registry.entities.base import (
     Likeness,
     ModelText,
     Page,
+    RequestBody,
     Shape,
     Text,
     Texts,
@@ -213,7 +214,7 @@ class KnownOrgans(Page[KnownOrgan]):
     absent: Annotated[Items[Digest], Meta(description="The digests without a registered organ.")]
 
 
-class Digests(Entity):
+class Digests(RequestBody):
     """Digests to look up."""
 
     digests: Annotated[

@@ -33,6 +33,12 @@ Words = Text | Texts
 """One word, or a list of words."""
 Blocks = int | Text | Items[int | Text]
 """A block, a range such as `2-5`, or a list of both."""
+STEP_MAX_LENGTH = 6000
+"""The most characters of one step in an address; enough for the longest query in quotation marks."""
+ALIKE = "-alike"
+CANDIDATE_ORDERS = {ALIKE: "change", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
+"""Orders of the candidates for a cell: the smallest change or the largest value first. Only the change tells relatives
+apart. All but the first are orders of a search for organs."""
 
 
 class _SelectedStep(Entity, omit_defaults=True, forbid_unknown_fields=True):

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from organs.registry.columns import CellKind, Column, data_only
 from organs.registry.entities.base import (
     WHOLE_MAX,
     Bytes,
@@ -66,6 +67,16 @@ class Event(Entity):
     action: Annotated[Word, Meta(description="A few words: `yank`.")]
     model: ModelText | None
     text: Annotated[Text, Meta(description="The object of the action, and the reason. Never a token or an address.")]
+
+
+EVENT_COLUMNS = (
+    *data_only("id"),
+    Column("at", "time (UTC)", CellKind.SECOND),
+    Column("action"),
+    Column("contributor", rank=3),
+    *data_only("model"),
+    Column("text", "details", CellKind.PROSE),
+)
 
 
 class EventPage(Page[Event]):

@@ -23,9 +23,6 @@ from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, F
 from organs.registry.relatives.lineage import descents_among
 from organs.registry.similarity import Groups
 
-FAMILIES_DEFAULT = 6
-"""Families on a page by default."""
-FAMILIES_MAX = 50
 FAMILY_MIN = 2
 """Members of the smallest family in lists."""
 MEMBERS_MAX = 60

@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from organs.registry.client.connection import ANSWER_MAX_BYTES, CHUNK_BYTES, Connection
+from organs.registry.endpoints import models, uploads
 from organs.registry.entities.base import Entity
-from organs.registry.entities.submission import KnownDigests
+from organs.registry.entities.submission import KnownDigests, UploadRequest
 from organs.registry.errors import (
     BadInput,
     BadReply,
@@ -22,6 +23,7 @@ from organs.registry.errors import (
     BadToken,
     Busy,
     Conflict,
+    NoRegistry,
     NotAllowed,
     NotFound,
     OrganError,
@@ -66,23 +68,25 @@ def test_a_request_names_the_program_its_version_and_the_token_and_carries_json(
     token = new_token().text
     with scripted_server(lambda _: FINE) as server:
         connection = Connection(f"{server.url}/", token)
-        assert connection.post(AcceptedAnswer, "/api/v1/uploads", {"kind": "piece"}) == AcceptedAnswer(fine=True)
-        assert connection.read(
-            AcceptedAnswer, "/api/v1/models", q="a b&c", limit=2, after=None, ranked=True, by=["x", "y"]
-        ) == AcceptedAnswer(fine=True)
+        request = UploadRequest(kind="piece", size_bytes=5)
+        with pytest.raises(NoRegistry):  # the answer is no upload
+            uploads.begin_upload(connection, request)
+        with pytest.raises(NoRegistry):
+            models.models(connection, "a b&c", 2, None, ranked=True)
         posted, got = server.requests
-    assert (posted.method, posted.path, posted.values) == ("POST", "/api/v1/uploads", {"kind": "piece"})
+    assert (posted.method, posted.path) == ("POST", "/api/v1/uploads")
+    assert posted.values == {"kind": "piece", "size_bytes": 5}
     assert posted.headers["User-Agent"].startswith("organ-registry/")
     assert posted.headers["Authorization"] == f"Bearer {token}"
     assert posted.headers["Content-Type"] == "application/json"
-    assert got.path == "/api/v1/models?q=a+b%26c&limit=2&ranked=true&by=x&by=y"
+    assert got.path == "/api/v1/models?q=a+b%26c&limit=2&ranked=1"
 
 
 def test_bytes_are_sent_with_their_length_and_416_is_an_answer() -> None:
     data = bytes(range(256)) * 1000
     with scripted_server(lambda _: as_json({"known": ["0" * 64]}, 416, Range="bytes=0-6")) as server:
         headers = {"Content-Range": "bytes 0-9/10"}
-        reply = Connection(server.url).send_bytes(KnownDigests, "PATCH", "/u", memoryview(data), headers)
+        reply = Connection(server.url).send(KnownDigests, "PATCH", "/u", data=memoryview(data), headers=headers)
         (asked,) = server.requests
     assert reply.known == ("0" * 64,), "416 is an answer like any other"
     assert asked.body == data
@@ -133,14 +137,14 @@ def test_an_answer_without_a_known_code_is_an_error_by_its_status(
     answer: Answer, kind: type[OrganError], said: str
 ) -> None:
     with scripted_server(lambda _: answer) as server, pytest.raises(kind, match=said) as raised:
-        Connection(server.url).read(AcceptedAnswer, "/api/v1/x")
+        Connection(server.url).send(AcceptedAnswer, "GET", "/api/v1/x")
     assert type(raised.value) is kind
 
 
 def test_an_idempotent_request_is_repeated_after_a_broken_connection() -> None:
     naps = Naps()
     with scripted_server(in_turn(CUT, CUT, FINE)) as server:
-        assert Connection(server.url, sleep=naps).read(AcceptedAnswer, "/x") == AcceptedAnswer(fine=True)
+        assert Connection(server.url, sleep=naps).send(AcceptedAnswer, "GET", "/x") == AcceptedAnswer(fine=True)
         assert len(server.requests) == 3
     assert 0 < naps.seconds[0] < naps.seconds[1] * 1.5
 
@@ -148,8 +152,8 @@ def test_an_idempotent_request_is_repeated_after_a_broken_connection() -> None:
 @pytest.mark.parametrize(
     "send",
     [
-        lambda connection: connection.post(AcceptedAnswer, "/x", {}),
-        lambda connection: connection.send_bytes(KnownDigests, "PATCH", "/x", b"abc", {}),
+        lambda connection: connection.send(AcceptedAnswer, "POST", "/x", {}),
+        lambda connection: connection.send(KnownDigests, "PATCH", "/x", data=b"abc", headers={}),
     ],
 )
 def test_a_request_that_is_not_idempotent_is_not_repeated_after_a_broken_connection(
@@ -165,7 +169,7 @@ def test_an_unreachable_registry_gives_an_error_of_one_sentence_after_some_attem
     naps = Naps()
     refused = r"^http://127\.0\.0\.1:\d+ does not answer: .*refused"
     with unused_address() as url, pytest.raises(Unreachable, match=refused) as raised:
-        Connection(url, sleep=naps).read(AcceptedAnswer, "/x")
+        Connection(url, sleep=naps).send(AcceptedAnswer, "GET", "/x")
     assert "object at" not in str(raised.value)
     assert len(naps.seconds) == 3
 
@@ -177,7 +181,7 @@ def test_a_request_is_repeated_after_the_time_of_retry_after() -> None:
         as_problem(503, "busy", Retry_After=past),
     )
     with scripted_server(in_turn(*later, FINE)) as server:
-        assert Connection(server.url, sleep=naps).post(AcceptedAnswer, "/x", {}) == AcceptedAnswer(fine=True)
+        assert Connection(server.url, sleep=naps).send(AcceptedAnswer, "POST", "/x", {}) == AcceptedAnswer(fine=True)
     assert naps.seconds == [7.0, 0.0]
 
 
@@ -185,7 +189,7 @@ def test_a_long_retry_after_is_not_waited_for() -> None:
     naps = Naps()
     with scripted_server(lambda _: as_problem(429, "often", Retry_After="61")) as server:
         with pytest.raises(TooMany) as raised:
-            Connection(server.url, sleep=naps).read(AcceptedAnswer, "/x")
+            Connection(server.url, sleep=naps).send(AcceptedAnswer, "GET", "/x")
         assert len(server.requests) == 1
     assert (raised.value.seconds, naps.seconds) == (61.0, [])
 
@@ -195,15 +199,15 @@ def test_a_redirect_within_the_registry_is_followed_for_reading_only() -> None:
         return FINE if asked.path == "/there" else Answer(308, b"", {"Location": "/there"})
 
     with scripted_server(script) as server:
-        assert Connection(server.url).read(AcceptedAnswer, "/here") == AcceptedAnswer(fine=True)
+        assert Connection(server.url).send(AcceptedAnswer, "GET", "/here") == AcceptedAnswer(fine=True)
         with pytest.raises(BadReply, match="not followed"):
-            Connection(server.url).put(AcceptedAnswer, "/here", {})
+            Connection(server.url).send(AcceptedAnswer, "PUT", "/here", {})
 
 
 def test_a_loop_of_redirects_ends() -> None:
     with scripted_server(lambda _: Answer(302, b"", {"Location": "/x"})) as server:
         with pytest.raises(BadReply, match="not followed"):
-            Connection(server.url).read(AcceptedAnswer, "/x")
+            Connection(server.url).send(AcceptedAnswer, "GET", "/x")
         assert len(server.requests) < 10
 
 
@@ -217,7 +221,7 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
     ):
         location = there.format(other=other.port, port=server.port) or "ftp://127.0.0.1/x"
         with pytest.raises(BadReply, match="another registry"):
-            Connection(server.url, new_token().text).read(AcceptedAnswer, "/x")
+            Connection(server.url, new_token().text).send(AcceptedAnswer, "GET", "/x")
         with pytest.raises(BadReply, match="another registry"), Connection(server.url).download("/x"):
             pass
         assert not other.requests
@@ -226,21 +230,21 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
 def test_an_answer_that_is_too_large_is_not_read() -> None:
     huge = Answer(200, b'"' + b"a" * (ANSWER_MAX_BYTES + 5) + b'"')
     with scripted_server(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
-        Connection(server.url).read(AcceptedAnswer, "/x")
+        Connection(server.url).send(AcceptedAnswer, "GET", "/x")
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"a":', b"[" * 100_000, b"\xff\xfe"])
 def test_an_answer_that_is_not_a_json_object_is_not_from_a_registry(body: bytes) -> None:
     with scripted_server(lambda _: Answer(200, body)) as server, pytest.raises(BadReply, match="as a registry does"):
-        Connection(server.url).read(AcceptedAnswer, "/x")
+        Connection(server.url).send(AcceptedAnswer, "GET", "/x")
 
 
 def test_an_answer_that_never_comes_raises_an_error() -> None:
     with scripted_server(lambda _: Answer(200, b"{", promised=100)) as server, pytest.raises(Unreachable, match="cut"):
-        Connection(server.url).read(AcceptedAnswer, "/x")
+        Connection(server.url).send(AcceptedAnswer, "GET", "/x")
     with scripted_server(slow := Slow()) as server:
         with pytest.raises(Unreachable, match="timed out"):
-            Connection(server.url, read_seconds=0.1, tries=1).read(AcceptedAnswer, "/x")
+            Connection(server.url, read_seconds=0.1, tries=1).send(AcceptedAnswer, "GET", "/x")
         slow.go_on()
 
 
@@ -260,8 +264,8 @@ def test_a_connection_can_be_used_after_a_refused_request() -> None:
     with scripted_server(in_turn(as_problem(404, "no"), FINE)) as server:
         connection = Connection(server.url)
         with pytest.raises(NotFound):
-            connection.read(AcceptedAnswer, "/x")
-        assert connection.read(AcceptedAnswer, "/x") == AcceptedAnswer(fine=True)
+            connection.send(AcceptedAnswer, "GET", "/x")
+        assert connection.send(AcceptedAnswer, "GET", "/x") == AcceptedAnswer(fine=True)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +320,7 @@ def test_several_threads_share_one_connection() -> None:
 
     with scripted_server(script) as server, ThreadPoolExecutor(8) as threads:
         connection = Connection(server.url)
-        answers = list(threads.map(lambda number: connection.read(Echo, f"/{number}"), range(60)))
+        answers = list(threads.map(lambda number: connection.send(Echo, "GET", f"/{number}"), range(60)))
     assert answers == [Echo(path=f"/{number}") for number in range(60)]
 
 
@@ -357,7 +361,7 @@ def test_a_server_that_sends_very_slowly_does_not_block_a_call(beginning: bytes)
         connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
         begun = time.monotonic()
         with pytest.raises(Unreachable, match=r"it took more than 0\.2\d* seconds"):
-            connection.read(AcceptedAnswer, "/api/v1/models")
+            connection.send(AcceptedAnswer, "GET", "/api/v1/models")
         assert time.monotonic() - begun < 20, "the answer would take 20 seconds, and is not waited for a second time"
         connection.close()
 
@@ -383,6 +387,6 @@ def test_a_connection_that_was_cut_in_time_is_not_used_again() -> None:
     with scripted_server(script) as server:
         connection = Connection(server.url, read_seconds=0.2)
         with pytest.raises(Unreachable):
-            connection.post(AcceptedAnswer, "/x", {})
-        assert connection.read(AcceptedAnswer, "/y") == AcceptedAnswer(fine=True)
+            connection.send(AcceptedAnswer, "POST", "/x", {})
+        assert connection.send(AcceptedAnswer, "GET", "/y") == AcceptedAnswer(fine=True)
         connection.close()

@@ -11,17 +11,18 @@ from urllib.parse import urlencode
 import pytest
 
 from organs.registry.client.address import (
-    API,
     check_file_name,
     parse_full_name,
 )
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.columns import CellKind
+from organs.registry.endpoints import chimeras, reports
+from organs.registry.endpoints.declaration import ROOT as API
 from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import Comparison
-from organs.registry.entities.job import Job
+from organs.registry.entities.job import Job, ReportRequest
 from organs.registry.entities.model import Model, ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage
 from organs.registry.entities.plan import Compatibility, PlannedRecipe
@@ -89,8 +90,8 @@ def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
             "comparison": (raw(ask, f"{API}/compare", first="base", second="tuned"), decoded(Comparison)),
             "figures": (raw(ask, f"{API}/reports/figures"), shown_report),
             "table": (json.loads(encode(REPORT)), shown_report),
-            "plan": (json.loads(encode(ask.post(PlannedRecipe, f"{API}/plans", recipe))), decoded(PlannedRecipe)),
-            "job": (json.loads(encode(ask.post(Job, f"{API}/reports", {"limit": 1}))), decoded(Job)),
+            "plan": (json.loads(encode(chimeras.plan(ask, recipe))), decoded(PlannedRecipe)),
+            "job": (json.loads(encode(reports.keep_report(ask, ReportRequest(limit=1)))), decoded(Job)),
         }
     return {name: (shortened(values), take) for name, (values, take) in found.items()}
 

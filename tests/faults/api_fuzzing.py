@@ -32,11 +32,11 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import ContributorRow, SubmissionRow, Token, now
+from organs.registry.endpoints.submissions import EXAMPLE_SUBMISSIONS as SUBMISSIONS
+from organs.registry.endpoints.uploads import EXAMPLES as UPLOADS
 from organs.registry.errors import Conflict, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
-from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
-from organs.web.api.uploads import EXAMPLES as UPLOADS
 from organs.web.app import create_app
 from organs.web.rate_limits import (
     RATES_KEY,

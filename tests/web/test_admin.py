@@ -26,10 +26,10 @@ from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import EventRow, JobRow, Lineage, ModelRow, Placement, SubmissionRow, now
 from organs.registry.catalog.vocabulary import Action
+from organs.registry.endpoints.table import API
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.api.document import document as make_document
-from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.metrics import watch_errors
 from organs.web.settings import WebSettings
@@ -147,7 +147,7 @@ def document() -> dict[str, Any]:
 
 
 def told(name: str) -> Any:
-    return operations()[name]
+    return API[name]
 
 
 def test_pages_of_administrators_are_404_for_everyone_else(site: Site) -> None:

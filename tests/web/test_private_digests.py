@@ -30,8 +30,8 @@ from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.records import ModelRecord
 from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.tables import ModelRow, OtherName
+from organs.registry.endpoints.table import API
 from organs.registry.local import LocalRegistry
-from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
 from organs.web.pages.routes import FIELD
@@ -255,7 +255,7 @@ def requests(twins: Twins, *, every_page: bool) -> Iterator[tuple[str, str, dict
     Without `every_page`, pages that have a twin as JSON are sent no queries: the twin is.
     """
     rules = {rule.rule for rule in twins.apps[0].url_map.iter_rules()}
-    taken = {operation.path: {one.name for one in operation.parameters} for operation in operations().values()}
+    taken = {operation.path: {one.name for one in operation.parameters} for operation in API.values()}
     for rule in twins.apps[0].url_map.iter_rules():
         if rule.endpoint == "static" or rule.rule in FOR_OPERATORS:
             continue

@@ -17,10 +17,10 @@ from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 from werkzeug.wrappers import Request
 
 from organs.registry.digest import digest_of
+from organs.registry.endpoints.table import API
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
 from organs.web.api.document import document as make_document
-from organs.web.api.operation import operations
 from organs.web.app import create_app
 from organs.web.file_responses import allow_streams
 from organs.web.settings import WebSettings
@@ -51,7 +51,7 @@ def bob(registry: LocalRegistry, ada: UploadClient) -> UploadClient:
 
 
 def told(name: str) -> Any:
-    return operations()[name]
+    return API[name]
 
 
 def spooled(registry: LocalRegistry, upload: str) -> bytes:

@@ -6,9 +6,8 @@ Pages call the same functions, after `web.permissions.check_admin`.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
-from flask import g, request
+from flask import g
 from msgspec import UNSET, structs
 
 from organs.ingest.contributions import submissions
@@ -29,7 +28,8 @@ from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.fleet import fleet_run, fleet_runs
 from organs.registry.catalog.queries.submissions import submission_by_id
 from organs.registry.catalog.register import accounts, model_changes
-from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, SCOPES
+from organs.registry.catalog.vocabulary import ADMIN, CONTRIBUTOR_STATES, SCOPES
+from organs.registry.endpoints import administration as endpoints
 from organs.registry.entities.account import (
     ContributorAccount,
     ContributorAccountPage,
@@ -40,46 +40,16 @@ from organs.registry.entities.account import (
 from organs.registry.entities.fleet import FleetRun, FleetRunPage
 from organs.registry.entities.published import Removal, RemovalRequest
 from organs.registry.entities.server import AdminOverview, EventPage, ServerHealth
-from organs.registry.entities.storage import ROWS_DEFAULT, ROWS_MAX, Storage
+from organs.registry.entities.storage import Storage
 from organs.registry.entities.submission import RefusalRequest, Submission, SubmissionReviewPage
-from organs.registry.errors import BadInput, BadRequest, NoSuchRun
+from organs.registry.errors import BadInput, BadRequest
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.storage import storage as stored
-from organs.web.api.operation import ROOT, operation, read_body, writing_operation
-from organs.web.auth import ADMIN
+from organs.web.api.operation import serves
 from organs.web.health import server_health
-from organs.web.params import (
-    AFTER,
-    LIMIT,
-    NAMESPACE,
-    STORAGE_ROWS,
-    Parameter,
-    number_parameter,
-    parsed_number,
-    path_parameter,
-    requested_limit,
-    requested_page,
-)
 from organs.web.permissions import user_name
 from organs.web.rate_limits import NEW_TOKENS, rates
 from organs.web.responses import reading, registry, searching
-
-GROUP = "Administration"
-CREATED = 201
-EXAMPLES = {"approve": "91", "refuse": "92"}
-"""The submissions of the examples."""
-_WORD: dict[str, Any] = {"type": "string", "maxLength": 96}
-CONTRIBUTOR = path_parameter("contributor", "The contributor's name.", _WORD, "ada")
-RUN = number_parameter("run")
-BY = Parameter("contributor", "Only events of this contributor.", {"type": "string"}, "")
-ACTION = Parameter("action", "Only this action.", {"type": "string"}, "")
-PLAIN_NAME = path_parameter(
-    "name",
-    "The model's name without a version; the version is in the body.",
-    {"type": "string", "maxLength": 96},
-    "Zoo-B-2M-v1.0-Q8_0",
-)
-
 
 EVENTS_SHOWN = 10
 """Newest events in the overview."""
@@ -90,70 +60,36 @@ STORAGE_SECONDS = 10.0
 """Time limit. The sizes take about 5 s at a million placements; they are cached until the catalog changes."""
 
 
-@operation(GROUP, "/admin/overview", "Registry overview with the newest events", scope=ADMIN)
+@serves(endpoints.overview)
 def overview() -> AdminOverview:
-    """Return the number of submissions to review, models and contributors by state, uploads, and the newest events."""
     with searching() as session:
         return admin_overview(session, EVENTS_SHOWN)
 
 
-@operation(GROUP, "/admin/health", "The health of the server", scope=ADMIN)
+@serves(endpoints.health)
 def health() -> ServerHealth:
-    """Return checks of the server, those that need action first, and the numbers behind them: the queue, the intake,
-    the storage, the database, and what went wrong in the process that answers."""
     return server_health()
 
 
-@operation(
-    GROUP,
-    "/admin/quarantine",
-    "List submissions to review",
-    LIMIT,
-    AFTER,
-    example=f"{ROOT}/admin/quarantine?limit=1",
-    scope=ADMIN,
-)
-def quarantine() -> SubmissionReviewPage:
-    """Return the submissions that were inspected and need a review, oldest first. Only their contributors and
-    administrators see them until an administrator approves them."""
+@serves(endpoints.quarantine)
+def quarantine(limit: int, after: str | None) -> SubmissionReviewPage:
     with searching() as session:
-        return waiting_submissions(session, *requested_page())
+        return waiting_submissions(session, limit, after)
 
 
-@writing_operation(
-    GROUP,
-    "/admin/submissions/{submission}/approve",
-    "Approve a submission",
-    number_parameter("submission", EXAMPLES["approve"]),
-    refusals=(404, 409),
-    scope=ADMIN,
-)
-def approve_submission(submission: str) -> Submission:
-    """Publish the model of a submission. 409 for a submission that is not held for review."""
-    submission_id = parsed_number(submission, "submission")
-    submissions.approve_submission(registry(), submission_id, user_name())
-    return decision(submission_id)
+@serves(endpoints.approve_submission)
+def approve_submission(submission: int) -> Submission:
+    submissions.approve_submission(registry(), submission, user_name())
+    return decision(submission)
 
 
-@writing_operation(
-    GROUP,
-    "/admin/submissions/{submission}/refuse",
-    "Refuse a submission",
-    number_parameter("submission", EXAMPLES["refuse"]),
-    body=RefusalRequest,
-    example='{"reason": "Its license does not allow it."}',
-    refusals=(404, 409),
-    scope=ADMIN,
-)
-def refuse_submission(submission: str) -> Submission:
-    """Refuse a submission; its contributor sees the reason. The next sweeps remove its bytes. 409 for a submission that
-    is not held for review."""
-    return refuse(submission, read_body(RefusalRequest).reason)
+@serves(endpoints.refuse_submission)
+def refuse_submission(submission: int, body: RefusalRequest) -> Submission:
+    return refuse(submission, body.reason)
 
 
-def refuse(submission: str, reason: str) -> Submission:
+def refuse(submission_id: int, reason: str) -> Submission:
     """Refuse the submission with that number. Raises NotFound, Conflict, and BadValue for an empty reason."""
-    submission_id = parsed_number(submission, "submission")
     submissions.refuse_submission(registry(), submission_id, reason, user_name())
     return decision(submission_id)
 
@@ -164,22 +100,8 @@ def decision(submission_id: int) -> Submission:
         return submission_by_id(session, submission_id).entity()
 
 
-@writing_operation(
-    GROUP,
-    "/admin/models/{namespace}/{name}/remove",
-    "Remove a model permanently",
-    NAMESPACE,
-    PLAIN_NAME,
-    body=RemovalRequest,
-    example='{"version": 1, "reason": "It was not theirs to give."}',
-    refusals=(404, 409),
-    scope=ADMIN,
-)
-def remove_model(namespace: str, name: str) -> Removal:
-    """Remove a model. Its name, digest and reason stay. Chimeras keep the organs that they took from it. The next
-    sweeps remove bytes that nothing else uses.
-    """
-    body = read_body(RemovalRequest)
+@serves(endpoints.remove_model)
+def remove_model(namespace: str, name: str, body: RemovalRequest) -> Removal:
     if parse_model_name(f"{namespace}/{name}").version is not None:
         raise BadRequest("name", "The version belongs in the body, not in the address.")
     with registry().catalog.writing() as session:
@@ -189,43 +111,20 @@ def remove_model(namespace: str, name: str) -> Removal:
         return structs.replace(removal, state=model.state, reason=model.state_reason)
 
 
-@operation(
-    GROUP, "/admin/events", "Event log", LIMIT, AFTER, BY, ACTION, example=f"{ROOT}/admin/events?limit=1", scope=ADMIN
-)
-def events() -> EventPage:
-    """Return the event log, newest first. Entries are never changed or removed."""
-    contributor, action = (request.args.get(name, "").strip() for name in ("contributor", "action"))
+@serves(endpoints.events)
+def events(limit: int, after: str | None, contributor: str | None, action: str | None) -> EventPage:
     with searching() as session:
-        return newest_events(session, *requested_page(), contributor, action)
+        return newest_events(session, limit, after, contributor or "", action or "")
 
 
-@operation(
-    GROUP,
-    "/admin/contributors",
-    "List contributors with state and quota",
-    LIMIT,
-    AFTER,
-    example=f"{ROOT}/admin/contributors?limit=1",
-    scope=ADMIN,
-)
-def contributor_accounts() -> ContributorAccountPage:
-    """Return all contributors, newest first, including those without a visible model."""
+@serves(endpoints.contributor_accounts)
+def contributor_accounts(limit: int, after: str | None) -> ContributorAccountPage:
     with searching() as session:
-        return all_contributors(session, *requested_page(), default_bytes=registry().settings.quota_bytes)
+        return all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
 
 
-@writing_operation(
-    GROUP,
-    "/admin/contributors",
-    "Add a contributor",
-    status=CREATED,
-    body=NewContributorRequest,
-    example='{"name": "grace", "quota": 5000000000}',
-    scope=ADMIN,
-)
-def add_contributor() -> ContributorAccount:
-    """Add a contributor without a token. `organ token create`, on the registry's machine, creates one."""
-    body = read_body(NewContributorRequest)
+@serves(endpoints.add_contributor)
+def add_contributor(body: NewContributorRequest) -> ContributorAccount:
     with registry().catalog.writing() as session:
         contributor = accounts.add_contributor(session, body.name, user_name(), body.quota)
         return contributor_account(session, contributor, registry().settings.quota_bytes)
@@ -247,26 +146,13 @@ def add_with_token(name: str, scopes: Collection[str], days: int | None) -> Crea
         return CreatedToken(**structs.asdict(token), token=created.text)
 
 
-@writing_operation(
-    GROUP,
-    "/admin/contributors/{contributor}",
-    "Suspend a contributor or set a quota",
-    CONTRIBUTOR,
-    method="patch",
-    body=ContributorChangeRequest,
-    example='{"quota": 2000000000}',
-    refusals=(404,),
-    scope=ADMIN,
-)
-def change_contributor(contributor: str) -> ContributorAccount:
-    """Change the state or the quota of a contributor. Tokens of a suspended contributor stop working at once; published
-    models stay."""
-    changes = read_body(ContributorChangeRequest)
-    if changes.state is UNSET and changes.quota is UNSET:
+@serves(endpoints.change_contributor)
+def change_contributor(contributor: str, body: ContributorChangeRequest) -> ContributorAccount:
+    if body.state is UNSET and body.quota is UNSET:
         raise BadRequest(None, "The body must have state, quota, or both.")
-    if changes.state is not UNSET and changes.state not in CONTRIBUTOR_STATES:
+    if body.state is not UNSET and body.state not in CONTRIBUTOR_STATES:
         raise BadRequest("state", f"state must be {' or '.join(CONTRIBUTOR_STATES)}.")
-    return change(contributor, changes)
+    return change(contributor, body)
 
 
 def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAccount:
@@ -281,37 +167,21 @@ def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAc
         return contributor_account(session, row, registry().settings.quota_bytes)
 
 
-@operation(
-    GROUP, "/admin/fleet", "List runs of fleets", LIMIT, AFTER, example=f"{ROOT}/admin/fleet?limit=1", scope=ADMIN
-)
-def fleet() -> FleetRunPage:
-    """Return the runs of fleets with their progress, newest first."""
+@serves(endpoints.fleet)
+def fleet(limit: int, after: str | None) -> FleetRunPage:
     g.not_cached = True  # the speed changes with the time
     with searching() as session:
-        return fleet_runs(session, *requested_page())
+        return fleet_runs(session, limit, after)
 
 
-@operation(GROUP, "/admin/fleet/{run}", "Get a run of a fleet", RUN, refusals=(404,), scope=ADMIN)
-def fleet_progress(run: str) -> FleetRun:
-    """Return the progress of a run, with units that failed or were set aside, and its workers."""
-    run_id = parsed_number(run, "run", NoSuchRun)
+@serves(endpoints.fleet_progress)
+def fleet_progress(run: int) -> FleetRun:
     g.not_cached = True
     with searching() as session:
-        return fleet_run(session, run_id)
+        return fleet_run(session, run)
 
 
-@operation(
-    GROUP,
-    "/storage",
-    "What is stored how, and what this saves",
-    STORAGE_ROWS,
-    example=f"{ROOT}/storage?limit=2",
-    scope=ADMIN,
-    is_open_locally=True,
-)
-def storage() -> Storage:
-    """Return the size of all files and their size on the disk, with families, models and encodings by stored size. On
-    a personal server, no token is needed."""
-    limit = requested_limit(ROWS_DEFAULT, ROWS_MAX)
+@serves(endpoints.storage)
+def storage(limit: int) -> Storage:
     with reading(STORAGE_SECONDS) as session:
         return stored(session, limit)

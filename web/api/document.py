@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -13,13 +12,15 @@ from typing import Any
 import msgspec
 
 from organs.registry.catalog.queries.reports import public_figures
-from organs.registry.entities.base import REF_TEMPLATE, Schema, schemas
+from organs.registry.endpoints import about as endpoints
+from organs.registry.endpoints.declaration import DOCUMENT, ROOT, Endpoint, Parameter
+from organs.registry.endpoints.table import API, DOWNLOADS, GROUPS
+from organs.registry.entities.base import REF_TEMPLATE, Entity, Schema, schema_name, schemas
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.entities.server import Root
 from organs.registry.entities.submission import Upload
-from organs.web.api.operation import ROOT, Operation, entities, operation, operations
+from organs.web.api.operation import serves
 from organs.web.file_responses import OCTETS
-from organs.web.params import DIGEST, NAME, NAMESPACE, Parameter, path_parameter
 from organs.web.responses import (
     searching,
 )
@@ -32,94 +33,8 @@ def example_answers() -> dict[str, Any]:
     return examples
 
 
-DOWNLOADS_GROUP = "Downloads"
-SHAPE_PATTERN = "^[0-9]+(x[0-9]+){0,3}$"
 _TEXT: Schema = {"type": "string"}
-
-
-@dataclass(frozen=True, slots=True)
-class DownloadAddress:
-    """An address that sends bytes."""
-
-    path: str
-    name: str
-    summary: str
-    description: str
-    parameters: tuple[Parameter, ...]
-
-
-_TOLD_APART = (
-    Parameter(
-        "dtype",
-        "The dtype of the organ, if several organs have the same bytes.",
-        {"type": "string", "maxLength": 16},
-        "F32",
-    ),
-    Parameter(
-        "shape",
-        "The shape of the organ, if several organs have the same bytes.",
-        {"type": "string", "pattern": SHAPE_PATTERN, "maxLength": 96},
-        "192",
-    ),
-)
-_NAME_INSIDE = Parameter(
-    "name", "The name of the tensor in the file: one of the names that it has in models.", _TEXT, ""
-)
-_FILE = path_parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf")
-
-DOWNLOADS = (
-    DownloadAddress(
-        "/organs/{digest}.raw",
-        "organ_raw",
-        "An organ's bytes",
-        "The plain bytes, as in the model's file.",
-        (DIGEST, *_TOLD_APART),
-    ),
-    DownloadAddress(
-        "/organs/{digest}.bin",
-        "organ_bin",
-        "An organ as a file",
-        "The file format of organ directories: a header with name, dtype and shape, then the plain bytes.",
-        (DIGEST, *_TOLD_APART, _NAME_INSIDE),
-    ),
-    DownloadAddress(
-        "/organs/{digest}.npy",
-        "organ_npy",
-        "An organ's values for NumPy",
-        "The values as float32. 409 for a dtype that the registry cannot decode.",
-        (DIGEST, *_TOLD_APART),
-    ),
-    DownloadAddress(
-        "/models/{namespace}/{name}.gguf",
-        "model_gguf",
-        "A model as one file",
-        "The original file, byte for byte. Shards are merged.",
-        (NAMESPACE, NAME),
-    ),
-    DownloadAddress(
-        "/models/{namespace}/{name}/files/{file}",
-        "model_file",
-        "A file of a model",
-        "One of the original files, by its name.",
-        (NAMESPACE, NAME, _FILE),
-    ),
-)
-
-
 VERSION = "3.1.1"
-GROUPS: Mapping[str, str] = {
-    "About": "The version of the server, and this document.",
-    "Organs": "Search, count and look up the tensors of models.",
-    "Models": "Search, compare and edit models; lineage and files.",
-    "Chimeras": "Plan, make and validate chimeras: models with organs of other models.",
-    "Reports": "Summaries of all measurements, with explanations.",
-    "Uploads": "Upload files and pieces in chunks; uploads can be resumed.",
-    "Submissions": "Models made from uploads: check, publish, withdraw.",
-    "Contributors": "Public contributors; your own account and its tokens.",
-    "Administration": "Reviews, removals, contributors and the event log. Needs the scope `admin`.",
-    "Jobs": "Long tasks run as jobs from a queue: progress and results.",
-    DOWNLOADS_GROUP: "Files and organs as bytes, at addresses outside of `/api/v1`. Errors are pages for people.",
-}
 DESCRIPTION = """\
 Answers are JSON, except downloads, which are bytes.
 
@@ -184,10 +99,9 @@ SECURITY_TEXT = "A contributor's token; `organ token create` creates one."
 def document(version: str) -> Schema:
     """Return the OpenAPI document for that version of the program."""
     paths: dict[str, Schema] = {}
-    order = tuple(GROUPS)
-    for spec in sorted(operations().values(), key=lambda spec: order.index(spec.group)):
+    for spec in API.values():
         paths.setdefault(spec.path, {})[spec.method] = _operation(spec)
-    for download in DOWNLOADS:
+    for download in DOWNLOADS.values():
         paths[download.path] = {"get": _download(download)}
     return {
         "openapi": VERSION,
@@ -199,7 +113,7 @@ def document(version: str) -> Schema:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": [{"name": name, "description": text} for name, text in GROUPS.items()],
+        "tags": [{"name": group.name, "description": group.text} for group in GROUPS],
         "paths": paths,
         "components": {
             "schemas": _schemas(),
@@ -215,6 +129,8 @@ def document(version: str) -> Schema:
 
 def _schemas() -> dict[str, Schema]:
     """Return the schemas of all entities that operations answer or take, and of what is not an entity."""
+    kinds = [kind for spec in API.values() for kind in (spec.answer, spec.body) if isinstance(kind, type)]
+    entities = list(dict.fromkeys(kind for kind in kinds if issubclass(kind, Entity)))
     _, problem = msgspec.json.schema_components([Problem], ref_template=REF_TEMPLATE)
     upload = schemas([Upload])["Upload"]
     upload_problem: Schema = {
@@ -222,10 +138,10 @@ def _schemas() -> dict[str, Schema]:
         "allOf": [_ref("Problem"), {name: part for name, part in upload.items() if name != "additionalProperties"}],
     }
     openapi: Schema = {"type": "object", "description": "This document.", "required": ["openapi", "info", "paths"]}
-    return {DOCUMENT: openapi, "UploadProblem": upload_problem, **problem, **schemas(entities())}
+    return {DOCUMENT: openapi, "UploadProblem": upload_problem, **problem, **schemas(entities)}
 
 
-def _operation(spec: Operation) -> Schema:
+def _operation(spec: Endpoint[..., Any]) -> Schema:
     described: Schema = {
         "operationId": spec.name,
         "tags": [spec.group],
@@ -240,14 +156,14 @@ def _operation(spec: Operation) -> Schema:
         described["parameters"] += [_component("parameters", name) for name in _API_CONDITIONS]
         described["responses"]["304"] = _component("responses", "NotModified")
     if spec.body is not None:
-        described["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(spec.body)}}}
+        described["requestBody"] = {"required": True, "content": {_JSON: {"schema": _ref(schema_name(spec.body))}}}
     if spec.bytes_example is not None:
         described["requestBody"] = {"required": True, "content": {OCTETS: {"schema": _BYTES}}}
     return described
 
 
-def _answer(spec: Operation) -> Schema:
-    content: Schema = {"schema": _ref(spec.answer)}
+def _answer(spec: Endpoint[..., Any]) -> Schema:
+    content: Schema = {"schema": _ref(spec.answer_name)}
     example = example_answers().get(spec.name)
     if example is not None:
         content["example"] = example
@@ -260,13 +176,13 @@ def _answer(spec: Operation) -> Schema:
     return answer | ({"headers": headers} if headers else {})
 
 
-def _download(spec: DownloadAddress) -> Schema:
+def _download(spec: Endpoint[..., Any]) -> Schema:
     headers = {name: _text_header("") for name in _FILE_HEADERS}
     content: Schema = {OCTETS: {"schema": {}}}
     part = {**headers, "Content-Range": _text_header("The range and the size of the file.")}
     return {
         "operationId": spec.name,
-        "tags": [DOWNLOADS_GROUP],
+        "tags": [spec.group],
         "summary": spec.summary,
         "description": spec.description,
         "parameters": [_parameter(parameter) for parameter in spec.parameters]
@@ -276,7 +192,7 @@ def _download(spec: DownloadAddress) -> Schema:
             "206": {"description": "The requested range.", "headers": part, "content": content},
             "304": _component("responses", "NotModified"),
         }
-        | _refused("words", [status for status in _DOWNLOAD_REFUSALS if status != 410 or NAMESPACE in spec.parameters]),
+        | _refused("words", [status for status in _DOWNLOAD_REFUSALS if status != 410 or "{namespace}" in spec.path]),
     }
 
 
@@ -292,7 +208,7 @@ def _responses() -> Schema:
         for form in ("json", "words"):
             if status in (429, 503) and f"{form}-{status}" in responses:
                 responses[f"{form}-{status}"]["headers"] = {"Retry-After": _text_header("Seconds.")}
-    used = {f"json-{status}" for spec in operations().values() for status in spec.refusals}
+    used = {f"json-{status}" for spec in API.values() for status in spec.refusals}
     return {name: response for name, response in responses.items() if not name.startswith("json-") or name in used}
 
 
@@ -324,14 +240,8 @@ def _component(kind: str, name: str) -> Schema:
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
-GROUP = "About"
-DOCUMENT = "Document"
-"""The schema of the OpenAPI document, the one answer that is not an entity."""
-
-
-@operation(GROUP, "", "About this server", example=ROOT)
+@serves(endpoints.root)
 def root() -> Root:
-    """Return the version of the program, figures of the registry, and links."""
     with searching() as session:
         figures = public_figures(session)
     names = ("organs", "facets", "models", "compare", "reports", "jobs", "openapi.json")
@@ -339,9 +249,8 @@ def root() -> Root:
     return Root(name="Organ registry", version=program_version(), figures=figures, links=links)
 
 
-@operation(GROUP, "/openapi.json", "This document", answer=DOCUMENT)
+@serves(endpoints.openapi)
 def openapi() -> Schema:
-    """Return the OpenAPI 3.1 document of the API."""
     return document(program_version())
 
 

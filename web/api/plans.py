@@ -13,21 +13,22 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
-from flask import g, request
+from flask import g
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.kinds import PLAN_COST_MAX
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.compose.candidates import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
+from organs.registry.compose.candidates import Cell, adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
 from organs.registry.compose.parents import Parent, RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, read_recipe, recipe_file, recipe_findings, recipe_yaml
-from organs.registry.compose.steps import PARAMETERS, TEXT_MAX_LENGTH, read_steps
-from organs.registry.entities.base import Schema
+from organs.registry.compose.steps import PARAMETERS, read_steps
+from organs.registry.endpoints import chimeras as endpoints
+from organs.registry.endpoints.declaration import Values, members
 from organs.registry.entities.finding import Finding, Findings, Severity, in_order
 from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe, RecipeRequest
 from organs.registry.errors import (
@@ -42,10 +43,9 @@ from organs.registry.errors import (
     TooSlow,
 )
 from organs.registry.search.fitting import fitting_models
-from organs.web.api.operation import ROOT, operation, requested_recipe
+from organs.web.api.operation import serves
 from organs.web.auth import identity
 from organs.web.client_address import client_address
-from organs.web.params import BASE, DONOR, EVERY_PART, LIMIT, LOCK_TOO, Parameter, requested_limit, requested_switch
 from organs.web.permissions import planner
 from organs.web.rate_limits import Rate, rates
 from organs.web.responses import reading, registry, searching
@@ -63,9 +63,9 @@ NAMES_MAX = 200
 """Maximum number of tensor names in one finding."""
 FITTING_SHOWN = 12
 """Maximum number of models that are shown as fitting the base of an unfinished recipe."""
-ORDERS = {ALIKE: "change", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
-"""Orders of candidates: the smallest change or the largest value first. Only the change tells relatives apart."""
 BLOCK_DIGITS = 9
+YAML = "yaml"
+"""The member of a body that holds the whole recipe as text."""
 
 P = TypeVar("P", bound=PlannedRecipe)
 T = TypeVar("T")
@@ -148,13 +148,6 @@ def parsed_cell(text: str) -> Cell:
     return Cell(kind, int(block) if is_number else None, tower or "text")
 
 
-def checked_order(text: str) -> str:
-    """Return an order of candidates, by default likeness. Raises BadQuery for an unknown order."""
-    if text and text not in ORDERS:
-        raise BadQuery("order", f"one of {', '.join(ORDERS)}")
-    return text or ALIKE
-
-
 def _unless_too_slow(query: Callable[[Session], T]) -> T | None:
     """Return the result of `query`, or None if it took too long. In that case the answer is not cached."""
     try:
@@ -213,29 +206,25 @@ def _charge(cost: int) -> None:
         rates().hit(ANONYMOUS_PLANNING, client_address(), cost=milliseconds)
 
 
-GROUP = "Chimeras"
 PLAN_SECONDS = 5.0
 """Time limit of the queries of one plan."""
-RECIPE_EXAMPLE = json.dumps(
-    {
-        "base": "local/Zoo-A-2M-v1.0-F16",
-        "grafts": [{"from": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ", "blocks": "1-3"}],
-    }
-)
 
 
-@operation(
-    GROUP, "/plans", "Plan a recipe", EVERY_PART, LOCK_TOO, body=RecipeRequest, example=RECIPE_EXAMPLE, refusals=(429,)
-)
-def plan() -> PlannedRecipe:
-    """Return findings, sizes, a screen, and every organ that a recipe changes. Nothing is made or written. The
-    answer is 200 also for a refused recipe; its findings give the reasons. Without a known base there is no plan. The
-    cost is estimated first: 413 for more than 2 s of processor time, or 10 s with an account. Lists have at most 2,000
-    rows.
-    """
-    return planned_for_client(
-        requested_recipe(), every_part=requested_switch("every_part"), with_lock=requested_switch("lock")
-    )
+@serves(endpoints.plan)
+def plan(body: RecipeRequest | Values, every_part: bool, lock: bool) -> PlannedRecipe:
+    return planned_for_client(recipe_arguments(body), every_part=every_part, with_lock=lock)
+
+
+def recipe_arguments(body: RecipeRequest | Values) -> dict[str, object]:
+    """Return a body as arguments of the job `compose`: `recipe`, or `recipe_text` if the body is `{"yaml": TEXT}`."""
+    values = dict(members(body))
+    if YAML not in values:
+        return {"recipe": values}
+    if len(values) > 1:
+        raise BadRequest(YAML, f"{YAML} holds the whole recipe; other members are not allowed beside it.")
+    if not isinstance(values[YAML], str) or not values[YAML]:
+        raise BadRequest(YAML, f"{YAML} must be a text: the recipe.")
+    return {"recipe_text": values[YAML]}
 
 
 def planned_for_client(
@@ -260,92 +249,24 @@ def planned_for_client(
     return cut_plan(planned)
 
 
-def _steps(name: str, description: str, example: str) -> Parameter:
-    schema: Schema = {"type": "array", "items": {"type": "string", "maxLength": TEXT_MAX_LENGTH}}
-    return Parameter(name, f"{description} May be repeated.", schema, example, is_repeatable=True)
+@serves(endpoints.composition)
+def composition(cell: str | None, order: str, **steps: str | list[str] | None) -> CompositionState:
+    texts = {name: [text] if isinstance(text, str) else text or [] for name, text in steps.items()}
+    recipe = read_steps((name, text) for name in PARAMETERS for text in texts[name])
+    return compose_for_client(recipe, (), cell or "", order).state
 
 
-def _step(name: str, description: str, example: str) -> Parameter:
-    return Parameter(name, description, {"type": "string", "maxLength": TEXT_MAX_LENGTH}, example)
-
-
-STEPS = (
-    BASE,
-    _steps(
-        "graft", "A graft: `from:acme/coder type:organ blocks:2-5`.", "from:local/Zoo-A-2M-Code-v1.0-F16 type:organ"
-    ),
-    _steps("adapter", "An adapter: `from:acme/lora scale:0.5`.", ""),
-    _steps("purify", "A purification: `method:fractal type:organ`.", ""),
-    _steps("accept", "The code of a warning to accept.", ""),
-    _steps("meta", "Metadata: `general.name=Tiny`.", ""),
-    _step("encode", "The dtype of computed organs whose own dtype cannot be written.", ""),
-    _step("name", "The name under which the chimera would be registered.", ""),
-    _step("cell", "A cell of the base whose candidates are returned: `organ:2`, `embed:none`.", "organ:2"),
-    Parameter("order", "The order of the candidates.", {"type": "string", "enum": list(ORDERS)}, "-theta"),
-)
-
-
-@operation(
-    GROUP,
-    "/composition",
-    "Plan steps, and list what can be chosen next",
-    *STEPS,
-    example=f"{ROOT}/composition?base=local/Zoo-A-2M-v1.0-F16&cell=organ:2",
-    refusals=(404, 409, 410, 413, 429),
-)
-def composition() -> CompositionState:
-    """Return the plan of the steps in the address, and the choices for the next step: the cells of the base with θ, the
-    models and adapters that fit, and the candidates for one cell.
-    """
-    _requested_name("base")
-    steps = [(name, text) for name in PARAMETERS for text in request.args.getlist(name)]
-    order = checked_order(request.args.get("order", ""))
-    return compose_for_client(read_steps(steps), (), request.args.get("cell", ""), order).state
-
-
-@operation(
-    GROUP,
-    "/compatibility",
-    "Check whether two models fit",
-    BASE,
-    DONOR,
-    example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
-    refusals=(404, 409, 410, 429),
-)
-def compatibility() -> Compatibility:
-    """Return how many organs of each type of a donor fit into a base, with all findings. A type can be refused while
-    the others fit.
-    """
-    names = [_requested_name("base"), _requested_name("donor")]
+@serves(endpoints.compatibility)
+def compatibility(base: str, donor: str) -> Compatibility:
     with reading(PLAN_SECONDS) as session:
-        base, donor = pair_for_client(session, *names)
-        return cut_pair(check_compatibility(base, donor))
+        return cut_pair(check_compatibility(*pair_for_client(session, base, donor)))
 
 
-@operation(
-    GROUP,
-    "/fitting",
-    "List models that fit a base",
-    BASE,
-    LIMIT,
-    example=f"{ROOT}/fitting?base=local/Zoo-A-2M-v1.0-F16&limit=2",
-    refusals=(404, 409, 410),
-)
-def fitting() -> FittingModels:
-    """Return related models first, the most similar first; then unrelated models, newest first, whose organs only have
-    the right shapes. At most 1,000 models are checked, so that one page can hold all results.
-    """
-    name, limit = _requested_name("base"), requested_limit()
+@serves(endpoints.fitting)
+def fitting(base: str, limit: int) -> FittingModels:
     with reading(PLAN_SECONDS) as session:
-        return fitting_models(session, model_by_text(session, name), limit)
+        return fitting_models(session, model_by_text(session, base), limit)
 
 
 def _without_plan(findings: list[Finding]) -> PlannedRecipe:
     return cut_plan(PlannedRecipe(can_be_made=False, findings=in_order(findings), plan=None))
-
-
-def _requested_name(parameter: str) -> str:
-    name = request.args.get(parameter)
-    if not name:
-        raise BadRequest(parameter, f"{parameter} is missing: give the name of a model, namespace/name.")
-    return name

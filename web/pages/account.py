@@ -14,7 +14,8 @@ from organs.registry.catalog.queries.accounts import MODELS_MAX, visible_models_
 from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.register.accounts import PAGE_TOKEN, SESSION, end_session, open_page_token, open_session
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
-from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, TokenRequest
+from organs.registry.endpoints import accounts as endpoints
+from organs.registry.entities.account import CONTRIBUTOR_COLUMNS, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, TokenRequest
 from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.web.answer_cache import reveal_headers
 from organs.web.api import accounts
@@ -26,6 +27,7 @@ from organs.web.pages.routes import (
     paged,
     writing_form,
 )
+from organs.web.params import requested
 from organs.web.permissions import ONLY_READS, log_in_first
 from organs.web.rate_limits import LOG_INS, PAGE_TOKENS, rates
 from organs.web.responses import json_answer, reading, registry, searching, settings, with_parameters
@@ -207,15 +209,14 @@ def log_out() -> str:
     return url_for("pages.home")
 
 
-COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
-"""Columns of the list as CSV."""
-
-
 @paged("/contributors", csv=True, api="contributors")
 def contributors() -> WebPage:
     """Show the contributors with visible models, newest first."""
     csv = with_parameters(url_for("pages.contributors_csv"), {}, limit="1000")
-    return list_page("contributors.html", accounts.contributors(), columns=COLUMNS, extra={"csv": csv})
+    page = accounts.contributors(**requested(endpoints.contributors))
+    return list_page(
+        "contributors.html", page, columns=CONTRIBUTOR_COLUMNS, extra={"csv": csv, "columns": CONTRIBUTOR_COLUMNS[1:]}
+    )
 
 
 @paged("/contributors/<contributor>", api="contributor")

@@ -8,18 +8,19 @@ from flask import request, url_for
 
 from organs.registry.amounts import parse_size
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, Action
+from organs.registry.endpoints import administration as endpoints
 from organs.registry.entities.account import ContributorChangeRequest
-from organs.registry.errors import BadInput, BadName, NotFound
+from organs.registry.entities.server import EVENT_COLUMNS
+from organs.registry.errors import BadInput, BadName, NoSuchRun, NotFound
 from organs.web.api import admin as administration
 from organs.web.auth import ADMIN
 from organs.web.error_pages import sentence_of
 from organs.web.pages.account import DAYS
 from organs.web.pages.routes import WebPage, list_links, list_page, paged, writing_form
-from organs.web.params import parsed_number
+from organs.web.params import parsed_number, requested
 from organs.web.permissions import check_admin
 from organs.web.responses import with_parameters
 
-EVENT_COLUMNS = ("id", "at", "contributor", "action", "model", "text")
 """Columns of the event log as CSV."""
 FIELD_MAX = 4096
 """Characters of a field of a form. A longer text is cut here; the service refuses it because of its length."""
@@ -47,7 +48,7 @@ def admin_health() -> WebPage:
 def admin_quarantine() -> WebPage:
     """Show the submissions held for review, with their findings."""
     check_admin()
-    page = administration.quarantine()
+    page = administration.quarantine(**requested(endpoints.quarantine))
     decided = None
     with suppress(NotFound):
         decided = administration.decision(parsed_number(request.args.get("decided", ""), "submission"))
@@ -59,14 +60,14 @@ def admin_quarantine() -> WebPage:
 @writing_form("/admin/submissions/<submission>/approve", scope=ADMIN)
 def admin_approve(submission: str) -> str:
     """Approve a submission, and show the submissions that still wait."""
-    administration.approve_submission(submission)
+    administration.approve_submission(parsed_number(submission, "submission"))
     return url_for("pages.admin_quarantine", decided=submission)
 
 
 @writing_form("/admin/submissions/<submission>/refuse", scope=ADMIN)
 def admin_refuse(submission: str) -> str:
     """Refuse a submission, and show the submissions that still wait."""
-    administration.refuse(submission, _field("reason"))
+    administration.refuse(parsed_number(submission, "submission"), _field("reason"))
     return url_for("pages.admin_quarantine", decided=submission)
 
 
@@ -74,7 +75,7 @@ def admin_refuse(submission: str) -> str:
 def admin_events() -> WebPage:
     """Show the event log, newest first, filtered by `contributor` and `action`."""
     check_admin()
-    page = administration.events()
+    page = administration.events(**requested(endpoints.events))
     filters = {name: request.args.get(name, "").strip() for name in ("contributor", "action")}
     csv = with_parameters(url_for("pages.admin_events_csv"), filters, limit="1000")
     extra = {"filters": filters, "actions": list(Action), "csv": csv}
@@ -106,20 +107,20 @@ def admin_add_contributor() -> WebPage:
 def admin_fleet() -> WebPage:
     """Show the runs of fleets with their progress."""
     check_admin()
-    return list_page("admin_fleet.html", administration.fleet())
+    return list_page("admin_fleet.html", administration.fleet(**requested(endpoints.fleet)))
 
 
 @paged("/admin/fleet/<run>")
 def admin_fleet_run(run: str) -> WebPage:
     """Show a run with its failures and its workers."""
     check_admin()
-    progress = administration.fleet_progress(run)
+    progress = administration.fleet_progress(parsed_number(run, "run", NoSuchRun))
     return WebPage("admin_fleet_run.html", {"run": progress}, body=progress)
 
 
 def _contributors_page(problem: str | None = None, name: str = "") -> WebPage:
     """Return the list with the form for a new account, which shows `problem` after a mistake."""
-    page = administration.contributor_accounts()
+    page = administration.contributor_accounts(**requested(endpoints.contributor_accounts))
     form = {"problem": problem, "typed": name, "scopes": administration.FIRST_SCOPES, "days": DAYS}
     return WebPage(
         "admin_contributors.html",

@@ -9,16 +9,17 @@ from flask import Response, redirect, request, url_for
 
 from organs.registry.amounts import NO_VALUE, change_text, gain_text, perplexity_text
 from organs.registry.anatomy import OrganType, type_name
-from organs.registry.catalog.queries.chimeras import GAINED, NEWEST, chimeras_by_lock
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.compose.chimeras import chimera_page
-from organs.registry.entities.chimera import Chimera, ChimeraPage, ChimeraSummary
+from organs.registry.endpoints import chimeras as endpoints
+from organs.registry.entities.chimera import GAINED, NEWEST, Chimera, ChimeraPage, ChimeraSummary
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
 from organs.registry.entities.validation import RunReport, TextVerdict, VerdictReport
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
 from organs.web.pages.routes import Context, Sheet, WebPage, list_links, paged, sheet_of, writing_form
-from organs.web.params import requested_choice, requested_page
+from organs.web.params import requested
 from organs.web.permissions import queue_job
 from organs.web.render import donor_class
 from organs.web.responses import model_address, plain_page, searching, with_parameters
@@ -33,10 +34,10 @@ GAINS_SHOWN = 5
 @paged("/chimeras", csv=True, api="chimeras")
 def chimeras() -> WebPage:
     """Show the models that were composed here, by gain or by age; `after` and `limit` page through them."""
-    orders = tuple(ORDERS) if plain_page() else (NEWEST, GAINED)
-    order = requested_choice("order", orders)
+    values = requested(endpoints.chimeras, limit=CARDS, order=GAINED if plain_page() else NEWEST)
+    order = values["order"]
     with searching() as session:
-        page = chimera_page(session, *requested_page(CARDS), order=order)
+        page = chimera_page(session, **values)
     return WebPage("chimeras.html", lambda: _gallery(page, order), sheet=lambda: _sheet(page), next=page.next)
 
 

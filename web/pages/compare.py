@@ -10,7 +10,7 @@ from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.model_names import models_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.relatives import related_pairs
-from organs.registry.entities.comparison import Comparison, OrganChange
+from organs.registry.entities.comparison import COMPARED_COLUMNS, Comparison, OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.names import parse_model_name
@@ -22,11 +22,6 @@ from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.responses import plain_page, searching, wants_csv, with_parameters
 
 SIDES = ("first", "second")
-COLUMNS = (
-    *("name", "type", "tower", "block", "slot", "shape", "likeness", "change", "identical"),
-    *("first_theta", "second_theta", "first_digest", "second_digest"),
-)
-"""Columns of the compared organs in a CSV file."""
 PAIRS_SHOWN = 12
 CHANGED_SHOWN = 20
 STACKS_SHOWN = 20
@@ -62,7 +57,7 @@ def compare() -> WebPage:
     return WebPage(
         "compare.html",
         lambda: _form(names) | _comparison(result, organs, changes),
-        sheet=lambda: sheet_of(COLUMNS, result.changed),
+        sheet=lambda: sheet_of(COMPARED_COLUMNS, result.changed),
     )
 
 

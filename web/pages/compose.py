@@ -31,17 +31,16 @@ from organs.registry.compose.screen import KNOWN, ChangeKind
 from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import Candidates, CompositionState, RecipeFile
+from organs.registry.entities.plan import ALIKE, CANDIDATE_ORDERS, Candidates, CompositionState, RecipeFile
 from organs.registry.errors import BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query, short_text
 from organs.registry.search.models import search_models
-from organs.web.api.plans import ORDERS, UnderWay, checked_order, compose_for_client, cut_pair, pair_for_client
+from organs.web.api.plans import UnderWay, compose_for_client, cut_pair, pair_for_client
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import cell_grid, letters
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, paged, writing_form
-from organs.web.params import requested_query
 from organs.web.permissions import queue_job
 from organs.web.responses import reading, searching, settings
 
@@ -59,7 +58,7 @@ class RequestedSteps:
 
     steps: tuple[Step, ...]
     cell: str = ""
-    order: str = next(iter(ORDERS))
+    order: str = ALIKE
 
     @property
     def base(self) -> str:
@@ -79,7 +78,7 @@ class RequestedSteps:
     def address(self, *, cell: str | None = None, order: str | None = None, anchor: str = "") -> str:
         """Return the address of the page of these steps. `cell` and `order` replace the selected ones."""
         selection = {"cell": self.cell if cell is None else cell, "order": order or self.order}
-        shown = [(name, text) for name, text in selection.items() if text and text != next(iter(ORDERS))]
+        shown = [(name, text) for name, text in selection.items() if text and text != ALIKE]
         return compose_address([*self.steps, *shown]) + (f"#{anchor}" if anchor else "")
 
     def without(self, place: int) -> RequestedSteps:
@@ -99,7 +98,10 @@ def requested_steps(form: MultiDict[str, str]) -> RequestedSteps:
     Empty fields and fields with other names are ignored.
     """
     steps = [(name, text.strip()) for name in PARAMETERS for text in form.getlist(name) if text.strip()]
-    return RequestedSteps(tuple(steps), form.get("cell", ""), checked_order(form.get("order", "")))
+    order = form.get("order") or ALIKE
+    if order not in CANDIDATE_ORDERS:
+        raise BadQuery("order", f"one of {', '.join(CANDIDATE_ORDERS)}")
+    return RequestedSteps(tuple(steps), form.get("cell", ""), order)
 
 
 def compose_address(steps: Sequence[Step], endpoint: str = "pages.compose") -> str:
@@ -232,7 +234,7 @@ def _compose_page(requested: RequestedSteps, under_way: UnderWay, status: int, p
                 "chosen": order == requested.order,
                 "address": requested.address(order=order, anchor="candidates"),
             }
-            for order, label in ORDERS.items()
+            for order, label in CANDIDATE_ORDERS.items()
         ],
         "hidden": kept,
         "name_problem": next((finding.sentence for finding in findings if finding.field == "name"), ""),
@@ -447,7 +449,7 @@ def _base_choice(requested: RequestedSteps, problem: str | None = None, status: 
     """Show the choice of a base: a search, models with many relatives, the newest models."""
     query, page, text = None, None, request.args.get("q", "")
     try:
-        query = requested_query(MODELS)
+        query = parse_query(text, MODELS)
     except BadQuery as error:
         problem, status = str(error), 400
     with searching() as session:

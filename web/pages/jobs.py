@@ -13,13 +13,14 @@ from sqlalchemy.orm import Session
 from organs.ingest.jobs.packs import has_pack
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id
+from organs.registry.endpoints import jobs as endpoints
 from organs.registry.entities.job import Job
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.web.api import jobs as api
 from organs.web.auth import ANY
 from organs.web.pages.routes import Context, WebPage, list_page, paged, writing_form
-from organs.web.params import parsed_number
+from organs.web.params import parsed_number, requested
 from organs.web.permissions import may_see_jobs, whose_jobs
 from organs.web.render import VERDICT_MEANINGS
 from organs.web.responses import model_address, organ_address, registry, searching
@@ -159,7 +160,7 @@ RESULT_SHOWN_CHARACTERS = 20_000
 @paged("/jobs")
 def jobs() -> WebPage:
     """Show the jobs that the user may see, newest first; `after` and `limit` page through them."""
-    page = api.jobs()
+    page = api.jobs(**requested(endpoints.jobs))
     return list_page("jobs.html", page, extra={"is_active": any(job.is_active for job in page)})
 
 
@@ -176,7 +177,7 @@ def job(job: str) -> WebPage:
 @writing_form("/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
     """Cancel a job, and show it again."""
-    return url_for("pages.job", job=api.cancel(job).id)
+    return url_for("pages.job", job=api.cancel(parsed_number(job, "job")).id)
 
 
 def _page_context(job: Job, file: JobFile | None) -> Context:

@@ -7,6 +7,7 @@ from flask import request, url_for
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.vocabulary import TEXT_GROUPS
 from organs.registry.compose.chimeras import leaderboard as leaderboard_page
+from organs.registry.endpoints import chimeras as endpoints
 from organs.registry.entities.gain import COLUMNS, Leaderboard
 from organs.registry.errors import BadQuery
 from organs.registry.search.language import on_term
@@ -15,19 +16,19 @@ from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.compose import recipe_address
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, list_links, paged, sheet_of
-from organs.web.params import requested_gains, requested_page
+from organs.web.params import requested
 from organs.web.responses import plain_page, searching, with_parameters
 
 
 @paged("/leaderboard", csv=True, api="leaderboard")
 def leaderboard() -> WebPage:
     """Show the validated chimeras of the base in `base`, or of all, by their largest gain on the texts in `on`."""
-    base, on = requested_gains()
-    limit, after = requested_page()
+    values = requested(endpoints.leaderboard)
+    base, on = values["base"], values["on"]
     try:
         with searching() as session:
             row = None if base is None else model_by_text(session, base)
-            page = leaderboard_page(session, row, on, limit, after)
+            page = leaderboard_page(session, row, on, values["limit"], values["after"])
             name = None if row is None else row.full_name
     except (*UNKNOWN_MODEL, BadQuery) as error:
         if not plain_page():
@@ -40,7 +41,7 @@ def leaderboard() -> WebPage:
 
 
 def _context(page: Leaderboard, base: str | None = None, on: str | None = None, problem: str | None = None) -> Context:
-    requested = {name: request.args.get(name, "").strip() for name in ("base", "on", "limit")}
+    typed = {name: request.args.get(name, "").strip() for name in ("base", "on", "limit")}
     terms = ["type:organ", f"fits:{base}" if base else "", str(on_term(on)) if on else "", "sort:-gain"]
     search_text = " ".join(filter(None, terms))
     return {
@@ -48,13 +49,13 @@ def _context(page: Leaderboard, base: str | None = None, on: str | None = None, 
         "notes": page.notes,
         "base": base,
         "problem": problem,
-        "requested": (requested["base"], requested["on"]),
+        "requested": (typed["base"], typed["on"]),
         "names": offered_names(),
         "texts": [*TEXT_GROUPS, *KINDS],
         "recipes": {graft.lock_id: recipe_address(graft.recipe) for graft in page},
         "search": url_for("pages.organs", q=search_text),
         "search_text": search_text,
         "compose": url_for("pages.compose", base=base),
-        "csv": with_parameters(url_for("pages.leaderboard_csv"), requested, limit="1000"),
+        "csv": with_parameters(url_for("pages.leaderboard_csv"), typed, limit="1000"),
         **list_links(page.next, "base", "on"),
     }

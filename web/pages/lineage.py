@@ -6,10 +6,11 @@ from flask import request, url_for
 
 from organs.registry.catalog.queries.model_lists import visible_models
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.entities.lineage import Family, FamilyPage
+from organs.registry.endpoints import models as endpoints
+from organs.registry.entities.lineage import FAMILIES_DEFAULT, FAMILY_EDGE_COLUMNS, Family, FamilyPage
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.relatives.families import FAMILIES_DEFAULT, families, family_of
+from organs.registry.relatives.families import families, family_of
 from organs.web.charts.families import (
     BOX_HEIGHT,
     BOX_WIDTH,
@@ -20,12 +21,10 @@ from organs.web.charts.families import (
 )
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.routes import Context, WebPage, paged, sheet_of
-from organs.web.params import requested_place
+from organs.web.params import requested
 from organs.web.render import SHARE_STEPS
 from organs.web.responses import plain_page, searching, with_parameters
 
-COLUMNS = ("child", "parent", "relation", "evidence", "likeness", "change")
-"""Columns of the edges in a CSV file."""
 NAMES_OFFERED = 200
 
 
@@ -33,7 +32,7 @@ NAMES_OFFERED = 200
 def lineage() -> WebPage:
     """Show all families, the largest first. With `model`, show the family of that model."""
     name = request.args.get("model", "")
-    first = 0 if name else requested_place()
+    first = 0 if name else requested(endpoints.model_families)["after"]
     try:
         with searching() as session:
             if name:
@@ -49,7 +48,7 @@ def lineage() -> WebPage:
     return WebPage(
         "lineage.html",
         lambda: _context(page, name, first),
-        sheet=lambda: sheet_of(COLUMNS, [edge for family in page for edge in family.edges]),
+        sheet=lambda: sheet_of(FAMILY_EDGE_COLUMNS, [edge for family in page for edge in family.edges]),
         next=page.next,
     )
 

@@ -9,11 +9,12 @@ from flask import request
 
 from organs.registry.amounts import count_text
 from organs.registry.columns import for_people
+from organs.registry.endpoints import models as endpoints
 from organs.registry.entities.model import COLUMNS, FoldedModelPage
 from organs.registry.entities.organ import FacetCounts
 from organs.registry.errors import BadQuery, TooSlow
 from organs.registry.search.counts import PARAMS, SIZES, model_counts
-from organs.registry.search.language import MADE_FROM, MODELS, QUANT, TAG, Query, Sort, bounded
+from organs.registry.search.language import MADE_FROM, MODELS, QUANT, TAG, Query, Sort, bounded, parse_query
 from organs.registry.search.models import folded_models, search_models
 from organs.web.pages.lists import (
     FilterValue,
@@ -25,7 +26,7 @@ from organs.web.pages.lists import (
     query_context,
 )
 from organs.web.pages.routes import Context, WebPage, paged, sheet_of
-from organs.web.params import requested_page, requested_query
+from organs.web.params import requested
 from organs.web.responses import plain_page, reading, searching, settings
 
 ENDPOINT = "pages.models"
@@ -51,7 +52,8 @@ EXAMPLES = ("kind:model sort:-size", "tag:code", "quant:Q8_0 sort:new", "license
 def models() -> WebPage:
     """Show the models that match the query in `q`, newest first unless it sorts; a CSV does not fold quantisations."""
     try:
-        query, (limit, after) = requested_query(MODELS), requested_page()
+        values = requested(endpoints.models)
+        query, limit, after = parse_query(values["q"], MODELS), values["limit"], values["after"]
         with searching() as session:
             if not plain_page():
                 found = search_models(session, query, limit, after)
@@ -60,9 +62,9 @@ def models() -> WebPage:
     except BadQuery as error:
         if not plain_page():
             raise
-        values: Context = {"items": [], "notes": [], "filters": [], "terms": [], "problem": str(error)}
-        values |= {"text": request.args.get("q", ""), "examples": examples(ENDPOINT, EXAMPLES)}
-        return WebPage("models.html", values, status=400)
+        context: Context = {"items": [], "notes": [], "filters": [], "terms": [], "problem": str(error)}
+        context |= {"text": request.args.get("q", ""), "examples": examples(ENDPOINT, EXAMPLES)}
+        return WebPage("models.html", context, status=400)
     return WebPage("models.html", _list_context(query, page), next=page.next)
 
 

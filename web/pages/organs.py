@@ -10,6 +10,7 @@ from organs.registry.anatomy import EXAMPLE_SLOTS, OrganType, type_name
 from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.vocabulary import BIN_DEGREES, THETA_MAX_DEGREES
 from organs.registry.columns import for_people
+from organs.registry.endpoints import organs as endpoints
 from organs.registry.entities.organ import (
     COLUMNS,
     LIKENESS_TO_ORGAN,
@@ -43,7 +44,7 @@ from organs.web.pages.lists import (
     query_context,
 )
 from organs.web.pages.routes import Context, WebPage, paged, sheet_of
-from organs.web.params import requested_query
+from organs.web.params import requested
 from organs.web.permissions import may_see_storage
 from organs.web.render import caution_of
 from organs.web.responses import plain_page, reading, searching, settings
@@ -76,14 +77,15 @@ def organs() -> WebPage:
     """
     try:
         begins = "q" not in request.args and plain_page()
-        query = parse_query(ORGANS.start) if begins else requested_query(ORGANS)
-        page, counts = searched_organs(query)
+        values = requested(endpoints.organs)
+        query = parse_query(ORGANS.start if begins else values["q"], ORGANS)
+        page, counts = searched_organs(query, values["limit"], values["after"])
     except BadQuery as error:
         if not plain_page():
             raise
-        values: Context = {"items": [], "notes": [], "filters": [], "bars": [], "terms": []}
-        values |= {"text": request.args.get("q", ""), "problem": str(error), "examples": examples(ENDPOINT, EXAMPLES)}
-        return WebPage("organs.html", values, status=400)
+        context: Context = {"items": [], "notes": [], "filters": [], "bars": [], "terms": []}
+        context |= {"text": request.args.get("q", ""), "problem": str(error), "examples": examples(ENDPOINT, EXAMPLES)}
+        return WebPage("organs.html", context, status=400)
     return WebPage(
         "organs.html",
         lambda: _list_context(query, page, counts) | {"begins": begins, "facets": counts},

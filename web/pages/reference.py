@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+from organs.registry.endpoints.declaration import Endpoint
+from organs.registry.endpoints.table import API
 from organs.web.api.document import document, example_answers, program_version
-from organs.web.api.operation import Operation, operations
 from organs.web.pages.routes import Context, WebPage, paged
 from organs.web.responses import origin
 
@@ -24,9 +26,8 @@ def reference() -> WebPage:
 
 
 def _page_context(api_document: Context) -> Context:
-    specs = operations()
     shown = [
-        _operation(method, path, item[method], specs.get(item[method]["operationId"]))
+        _operation(method, path, item[method], API.get(item[method]["operationId"]))
         for path, item in api_document["paths"].items()
         for method in _METHODS
         if method in item
@@ -51,7 +52,7 @@ def _page_context(api_document: Context) -> Context:
     }
 
 
-def _operation(method: str, path: str, item: Context, spec: Operation | None) -> Context:
+def _operation(method: str, path: str, item: Context, spec: Endpoint[..., Any] | None) -> Context:
     answer = None
     if spec is not None and spec.name not in _WITHOUT_ANSWER and spec.name in example_answers():
         lines = json.dumps(example_answers()[spec.name], ensure_ascii=False, indent=2).split("\n")
@@ -70,7 +71,7 @@ def _operation(method: str, path: str, item: Context, spec: Operation | None) ->
         ],
         "request": None if spec is None else _request(path, spec),
         "answer": answer,
-        "schema": None if spec is None else spec.answer,
+        "schema": None if spec is None else spec.answer_name,
         "statuses": [
             (status, response["description"])
             for status, response in sorted(item["responses"].items())
@@ -88,7 +89,7 @@ def _type_text(schema: Context) -> str:
     return f"{text}, {schema['default']} by default" if "default" in schema else text
 
 
-def _request(path: str, spec: Operation) -> str:
+def _request(path: str, spec: Endpoint[..., Any]) -> str:
     """Return the example request to this server as a curl command."""
     server = origin()
     if spec.method == "get":

@@ -44,6 +44,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.columns import Column
+from organs.registry.endpoints.table import API
 from organs.registry.entities.base import Page
 from organs.registry.entities.report import Cell
 from organs.registry.errors import NAMES_MAX, Ambiguous, BadDigest, BadName, NotFound, SeveralModels
@@ -51,7 +52,6 @@ from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import sheet
 from organs.registry.search.language import QUERY_MAX_LENGTH
 from organs.web.answer_cache import reveal_headers
-from organs.web.api.operation import operations
 from organs.web.auth import UPLOAD, identity, session_secret
 from organs.web.permissions import check_anybody, check_writing
 from organs.web.responses import (
@@ -183,7 +183,7 @@ def paged(address: str, *, csv: bool = False, api: str | Callable[[], str] | Non
         def redirect_to_api(**arguments: Any) -> Response:
             """Redirect to the operation of the API, with the query parameters that the operation has."""
             operation = api() if callable(api) else str(api)
-            known = {parameter.name for parameter in operations()[operation].parameters if not parameter.is_in_path}
+            known = {parameter.name for parameter in API[operation].parameters if not parameter.is_in_path}
             query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
             location = url_for(f"api.{operation}", **arguments) + (f"?{urlencode(query)}" if query else "")
             return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from flask import request, url_for
 
 from organs.registry.amounts import percent_text
+from organs.registry.endpoints import administration as endpoints
 from organs.registry.entities.storage import ENCODING_COLUMNS, FAMILY_COLUMNS, MODEL_COLUMNS, Storage, Way
 from organs.registry.errors import BadQuery, TooSlow
 from organs.web.api import admin as administration
 from organs.web.pages.routes import Context, Sheet, WebPage, paged, sheet_of
+from organs.web.params import requested
 from organs.web.permissions import check_admin, may_see_storage
 from organs.web.responses import plain_page
 
@@ -25,7 +27,7 @@ def storage() -> WebPage:
     if not may_see_storage():
         check_admin()
     try:
-        result = administration.storage()
+        result = administration.storage(**requested(endpoints.storage))
     except TooSlow as error:
         if not plain_page():
             raise

@@ -26,10 +26,10 @@ from organs.registry.catalog.queries.submissions import (
     upload_entity,
 )
 from organs.registry.catalog.tables import UploadRow
+from organs.registry.endpoints.declaration import ROOT
 from organs.registry.entities.submission import SubmissionMetadata
 from organs.registry.errors import BadInput, BadName, NotComposable
 from organs.web.api import accounts, submissions, uploads
-from organs.web.api.operation import ROOT
 from organs.web.api.uploads import current_contributor_id
 from organs.web.auth import UPLOAD, identity, need
 from organs.web.pages.routes import Context, WebPage, paged, writing_form
@@ -93,7 +93,7 @@ def publish_submission(submission: str) -> str | WebPage:
 @writing_form("/submissions/<submission>/withdraw")
 def withdraw_submission(submission: str) -> str:
     """Withdraw a submission, and show it again."""
-    submissions.withdraw_submission(submission)
+    submissions.withdraw_submission(parsed_number(submission, "submission"))
     return url_for("pages.submission", submission=submission)
 
 

@@ -31,7 +31,7 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.base import Digest as DigestText
 from organs.registry.entities.base import Entity, Shape, Text, prepared
-from organs.registry.entities.chimera import Origins
+from organs.registry.entities.chimera import GAINED, Origins
 from organs.registry.entities.organ import AddedAdapter, DerivedOrgan, MadeOrgan, OrganSource
 from organs.registry.entities.plan import ADAPTER
 from organs.registry.entities.validation import QuickLook
@@ -52,11 +52,6 @@ CHILDREN_MAX = 1000
 
 _SAME_LOCKS_MAX = 100
 _StoredOrgan = tuple[DigestText, Text, Shape]
-
-
-NEWEST, GAINED = "new", "gain"
-ORDERS = (NEWEST, GAINED)
-"""The orders of a list of chimeras: newest first, or the largest settled gain first."""
 
 
 def chimeras_in_order(

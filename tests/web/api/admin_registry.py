@@ -10,9 +10,9 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import SubmissionRow, now
+from organs.registry.endpoints.administration import EXAMPLE_SUBMISSIONS as EXAMPLES
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.web.api.admin import EXAMPLES
 from organs.web.app import create_app
 from tests.fleets import put_run
 from tests.web.accounts import authorization, new_token

@@ -9,8 +9,8 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from werkzeug.test import TestResponse
 
+from organs.registry.endpoints.declaration import Endpoint
 from organs.registry.entities.problem import MEDIA_TYPE
-from organs.web.api.operation import Operation
 
 
 def faults(document: dict[str, Any], schema: str, value: Any) -> list[str]:
@@ -22,14 +22,14 @@ def faults(document: dict[str, Any], schema: str, value: Any) -> list[str]:
     return [f"{'/'.join(map(str, one.path))}: {one.message[:300]}" for one in validator.iter_errors(value)]
 
 
-def assert_as_described(document: dict[str, Any], operation: Operation, answer: TestResponse) -> Any:
+def assert_as_described(document: dict[str, Any], operation: Endpoint[..., Any], answer: TestResponse) -> Any:
     """Status, type, headers and shape of an answer are those of its operation; gives what it holds."""
     responses = document["paths"][operation.path][operation.method]["responses"]
     assert str(answer.status_code) in responses, (operation.name, answer.status_code, answer.text[:300])
     is_answer = answer.status_code == operation.status
     assert answer.mimetype == ("application/json" if is_answer else MEDIA_TYPE)
     value = json.loads(answer.text, parse_constant=lambda name: math.nan)
-    schema = operation.answer if is_answer else "Problem"
+    schema = operation.answer_name if is_answer else "Problem"
     assert faults(document, schema, value) == [], operation.name
     if answer.status_code == operation.status:
         for header in responses[str(operation.status)].get("headers", {}):

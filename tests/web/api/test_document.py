@@ -14,10 +14,11 @@ from flask.testing import FlaskClient
 from markupsafe import escape
 from openapi_spec_validator import validate
 
+from organs.registry.endpoints.declaration import Endpoint
+from organs.registry.endpoints.table import API
 from organs.registry.local import LocalRegistry
 from organs.web.api.document import document as make_document
 from organs.web.api.document import example_answers
-from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.gguf_files import file_bytes, raw_file, text, unsigned
@@ -95,9 +96,9 @@ def _records(schema: Any) -> Iterable[dict[str, Any]]:
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize("operation", operations().values(), ids=lambda operation: operation.name)
+@pytest.mark.parametrize("operation", API.values(), ids=lambda operation: operation.name)
 def test_the_answer_to_every_example_is_as_described(
-    request: pytest.FixtureRequest, document: dict[str, Any], operation: Operation
+    request: pytest.FixtureRequest, document: dict[str, Any], operation: Endpoint[..., Any]
 ) -> None:
     is_of_jobs = operation.group == "Jobs"  # which a server that only reads does not show
     name = "writing_zoo" if operation.scope or is_of_jobs else "zoo"
@@ -113,12 +114,12 @@ def test_the_answer_to_every_example_is_as_described(
         assert 'rel="next"' in answer.headers["Link"]
 
 
-@pytest.mark.parametrize("operation", operations().values(), ids=lambda operation: operation.name)
-def test_the_example_answer_in_the_document_is_as_described(operation: Operation) -> None:
-    if operation.answer == "Document":
+@pytest.mark.parametrize("operation", API.values(), ids=lambda operation: operation.name)
+def test_the_example_answer_in_the_document_is_as_described(operation: Endpoint[..., Any]) -> None:
+    if operation.answer_name == "Document":
         assert operation.name not in example_answers()
     else:
-        assert faults(make_document("1"), operation.answer, example_answers()[operation.name]) == []
+        assert faults(make_document("1"), operation.answer_name, example_answers()[operation.name]) == []
 
 
 def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient, document: dict[str, Any]) -> None:
@@ -164,7 +165,7 @@ def test_an_empty_registry_is_as_described(registry: LocalRegistry, document: di
 
 def _assert_all_as_described(client: FlaskClient, document: dict[str, Any]) -> None:
     """Ask for everything that lists lead to."""
-    by_name = operations()
+    by_name = API
 
     def ask(operation: str, /, **more: str) -> Any:
         path = by_name[operation].path
@@ -206,12 +207,12 @@ def test_every_command_in_the_documentation_succeeds(zoo: FlaskClient) -> None:
             assert answer.status_code == 200, match[0]
 
 
-WRITES = [operation for operation in operations().values() if operation.writes]
+WRITES = [operation for operation in API.values() if operation.writes]
 
 
 @pytest.mark.parametrize("operation", WRITES, ids=lambda operation: operation.name)
 def test_every_write_is_refused_without_a_token(
-    zoo: FlaskClient, document: dict[str, Any], operation: Operation
+    zoo: FlaskClient, document: dict[str, Any], operation: Endpoint[..., Any]
 ) -> None:
     answer = send_example(zoo, operation, is_allowed=False)
     assert answer.status_code == 401

@@ -15,10 +15,11 @@ from werkzeug.test import TestResponse
 from organs.ingest.jobs.runner import Runner
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe import read_recipe
+from organs.registry.endpoints.declaration import Endpoint
+from organs.registry.endpoints.table import API
 from organs.registry.entities.problem import ERRORS_MAX
 from organs.registry.local import LocalRegistry
 from organs.web.api.document import document as make_document
-from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.compose.bad_recipes import BAD
@@ -58,8 +59,8 @@ def writer(kin: LocalRegistry) -> FlaskClient:
     return create_app(kin, WebSettings(personal=True)).test_client()
 
 
-def told(name: str) -> Operation:
-    return operations()[name]
+def told(name: str) -> Endpoint[..., Any]:
+    return API[name]
 
 
 def post(client: FlaskClient, path: str, body: Any, **headers: str) -> TestResponse:

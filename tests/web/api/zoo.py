@@ -17,13 +17,14 @@ from organs.registry.catalog.register.accounts import LOCAL, add_contributor
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import add_submission, add_upload
 from organs.registry.catalog.tables import ChimeraRow, ModelRow, Token, now
+from organs.registry.endpoints.accounts import EXAMPLE_TOKEN
+from organs.registry.endpoints.declaration import Endpoint
+from organs.registry.endpoints.submissions import EXAMPLE_SUBMISSIONS as SUBMISSIONS
+from organs.registry.endpoints.table import API
+from organs.registry.endpoints.uploads import EXAMPLE_BYTES, EXAMPLES
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import PREFIX
 from organs.web import responses
-from organs.web.api.accounts import EXAMPLE_TOKEN
-from organs.web.api.operation import Operation, operations
-from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
-from organs.web.api.uploads import EXAMPLE_BYTES, EXAMPLES
 from organs.web.file_responses import OCTETS
 from tests.gains import add_gains
 from tests.small_models import ingest_file
@@ -112,7 +113,7 @@ def put_submissions(registry: LocalRegistry) -> None:
             row.model_id = model.id if name == "shown" else None
 
 
-def send_example(client: FlaskClient, told: Operation, *, is_allowed: bool = True) -> TestResponse:
+def send_example(client: FlaskClient, told: Endpoint[..., Any], *, is_allowed: bool = True) -> TestResponse:
     """The answer to the example request of an operation; of one that writes, by a client that may.
 
     What only contributors with tokens may is asked with one, if it is to be allowed.
@@ -144,8 +145,8 @@ def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, A
     Only those of administrators, or only the others.
     """
     found = {}
-    for told in operations().values():
-        if told.answer == "Document" or (told.scope == "admin") != administering:
+    for told in API.values():
+        if told.answer_name == "Document" or (told.scope == "admin") != administering:
             continue
         answer = send_example(client, told)
         assert answer.status_code == told.status, (told.name, answer.text)
