@@ -33,7 +33,8 @@ from tests.registry_templates import RegistryTemplates
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROSE = [*DOCUMENTS, *sorted((ROOT / "docs" / "design").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+NOTES = [*sorted((ROOT / "docs" / "design").glob("*.md")), *sorted((ROOT / "bench" / "results").glob("*.md"))]
+PROSE = [*DOCUMENTS, *NOTES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 """All pages, with those whose blocks of code are not run."""
 FOLDERS = ("registry", "ingest", "web", "cli", "migrations", "tests", "bench", "docs", "examples")
 NAMES_OF_OTHERS = {"convert_hf_to_gguf.py"}
@@ -342,10 +343,10 @@ def test_a_missing_file_is_detected() -> None:
     assert _MODULE.findall("python -m bench.mistakes --quick") == ["bench.mistakes"]
 
 
-def test_every_design_note_is_in_the_list_of_design_notes() -> None:
-    folder = ROOT / "docs" / "design"
-    listed = re.findall(r"\]\(([a-z-]+\.md)\)", (folder / "README.md").read_text(encoding="utf-8"))
-    assert sorted(listed) == sorted(path.name for path in folder.glob("*.md") if path.name != "README.md")
+@pytest.mark.parametrize("folder", ["docs/design", "bench/results"])
+def test_every_note_is_in_the_list_of_its_folder(folder: str) -> None:
+    listed = re.findall(r"\]\(([a-z-]+\.md)\)", (ROOT / folder / "README.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(path.name for path in (ROOT / folder).glob("*.md") if path.name != "README.md")
 
 
 def test_the_tables_of_the_real_model_are_those_of_the_bench(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ checking -> publishing -> ready              a finding must be accepted before i
 checking -> publishing -> published          or quarantined, where an administrator must approve it
 checking, publishing -> refused              with findings; its uploads are removed
 
-Two processes work on a submission (`docs/design/inspection.md`). A confined inspector parses the files and measures
+Two processes work on a submission (`docs/design/submissions.md`). A confined inspector parses the files and measures
 their tensors. The job's process locates the bytes, sends them to the inspector, checks its answers, computes every
 digest, stores the blobs and writes the rows.
 """

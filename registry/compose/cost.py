@@ -1,6 +1,6 @@
 """The cost of planning, estimated in advance: a short recipe can name very large models or request much work.
 
-A cost is in microseconds of processor time, on the machine that docs/design/planning-cost.md names. Each expensive step
+A cost is in microseconds of processor time, on the machine that bench/results/planning.md names. Each expensive step
 is charged to a budget before it is done. A recipe is refused before anything is read if its named models and steps
 alone exceed the budget.
 """

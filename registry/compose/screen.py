@@ -1,7 +1,7 @@
 """The screen: what the weights say about a composition before it is made. It is free, and grades nothing.
 
 It says how the changed organs are related to those that they replace, how large the change is, and what was measured
-for such changes. No formula of weights gives the cost of a change: see the note on prediction in `docs/design`.
+for such changes. No formula of weights gives the cost of a change: see `docs/design/validation.md`.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ KNOWN: Mapping[ChangeKind, Known] = {
     ),
 }
 """All that was measured, by kind of change: the extremes of `bench/grafts.json`, and of an earlier family of the same
-base (`docs/design/prediction.md`). The screen names kinds in this order."""
+base (`bench/results/validation.md`). The screen names kinds in this order."""
 USUAL = (
     "On a real model it was 5e-6 for a light fine-tune, 2.5e-4 for one that cost up to +27%, and 0.0018 for rounding "
     "to 4 bits, which costs almost nothing: the size alone does not say the cost"

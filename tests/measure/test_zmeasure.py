@@ -24,7 +24,7 @@ DRAWS: dict[str, Draw] = {
     "laplace": lambda random, size: random.laplace(size=size),
     "student": lambda random, size: random.standard_t(3, size),
 }
-# Size, distribution, mean θ and its standard deviation: the table of docs/design/z-measure-choices.md.
+# Size, distribution, mean θ and its standard deviation: the table of bench/results/measures.md.
 CALIBRATION = [
     (98_304, "uniform", 0.0, 0.0),
     (98_304, "gaussian", 34.2, 0.1),
