@@ -48,7 +48,6 @@ ModelDigest = Annotated[
     str,
     note(
         "The digest of a model, its file or its lock, or at least the first 8 characters, with or without `sha256:`.",
-        EXAMPLE_BASE,
         EXAMPLE_LOCK,
         pattern="^(sha256:)?[0-9a-fA-F]{8,64}$",
     ),
