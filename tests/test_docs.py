@@ -33,7 +33,13 @@ from tests.registry_templates import RegistryTemplates
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROSE = [*DOCUMENTS, *sorted((ROOT / "docs" / "design").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PROSE = [
+    *DOCUMENTS,
+    *sorted((ROOT / "docs" / "design").glob("*.md")),
+    *sorted((ROOT / "bench" / "results").glob("*.md")),
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+]
 """All pages, with those whose blocks of code are not run."""
 FOLDERS = ("registry", "ingest", "web", "cli", "migrations", "tests", "bench", "docs", "examples")
 NAMES_OF_OTHERS = {"convert_hf_to_gguf.py"}
@@ -350,7 +356,7 @@ def test_every_design_note_is_in_the_list_of_design_notes() -> None:
 
 def test_the_tables_of_the_real_model_are_those_of_the_bench(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(TABLE.read_text(encoding="utf-8"))
-    for path, is_short in (("README.md", True), ("docs/prediction.md", False)):
+    for path, is_short in (("README.md", True), ("bench/results/prediction-real-model.md", False)):
         print_table(rows, is_short=is_short)
         printed = capsys.readouterr().out.strip()
         assert printed in (ROOT / path).read_text(encoding="utf-8"), f"python -m bench.real_models --table: {path}"
