@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
-import inspect
 import json
 import re
 import threading
@@ -28,7 +25,6 @@ from organs.registry.client.connection import PROBLEM_MAX_BYTES, Connection
 from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, plain_problem, problem_of
 from organs.registry.errors import (
     DETAIL_MAX_LENGTH,
-    ERRORS,
     BadAdapter,
     BadDirectory,
     BadGguf,
@@ -61,19 +57,12 @@ from organs.registry.local import LocalRegistry
 from organs.registry.validation.runtime import NoRuntime
 from organs.web.app import create_app
 from organs.web.repositories import RevisionRemoved
+from tests import write_errors_page
 from tests.client.scripted_server import AcceptedAnswer, Answer, scripted_server
-from tests.test_code_rules import PRODUCT, ROOT, modules, tree
+from tests.test_code_rules import ROOT
+from tests.write_errors_page import all_errors
 
 WORDS = "it happened to 'Größe', \N{ROCKET}"
-
-
-def all_errors() -> dict[str, type[OrganError]]:
-    """Return the table with every error class of the product, after importing every module that defines one."""
-    for path in modules(*PRODUCT):
-        classes = (node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef))
-        if any(keyword.arg == "code" for node in classes for keyword in node.keywords):
-            importlib.import_module(".".join(("organs", *path.with_suffix("").parts)))
-    return dict(sorted(ERRORS.items()))
 
 
 TABLE = all_errors()
@@ -266,14 +255,16 @@ def test_a_problem_of_http_has_the_standard_phrase_as_title_and_code() -> None:
     ]
 
 
-def test_the_page_of_errors_has_every_class_with_its_status_and_exit_code() -> None:
-    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (\d+) \| (\d) \| `(\w+)` \| (.+) \|$", text, re.MULTILINE)
-    due = [
-        (code, str(kind.status), str(kind.exit_code), kind.__name__, (inspect.getdoc(kind) or "").partition("\n\n")[0])
-        for code, kind in TABLE.items()
-    ]
-    assert rows == due
+def test_the_page_of_errors_is_the_one_that_the_classes_give() -> None:
+    page = write_errors_page.TARGET.read_text(encoding="utf-8")
+    assert page == write_errors_page.written(page), "PYTHONPATH=. python -m tests.write_errors_page"
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (\d+) \| (\d) \| `(\w+)` \| (?:.+) \|$", page, re.MULTILINE)
+    assert rows == [(code, str(kind.status), str(kind.exit_code), kind.__name__) for code, kind in TABLE.items()]
+
+
+@pytest.mark.parametrize("code", TABLE)
+def test_the_page_of_errors_names_the_data_that_are_sent(code: str) -> None:
+    assert write_errors_page.data(TABLE[code]) == list(data_of(sample(code)))
 
 
 def test_every_exit_code_is_explained_by_the_help_of_the_command_and_the_guide() -> None:

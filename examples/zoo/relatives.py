@@ -2,8 +2,9 @@
 
     python examples/zoo/relatives.py
 
-Prints the table of docs/relatives.md: every model that has matrices of Zoo A's shapes against Zoo A in F16, and every
-other pair in one line. A row has the mean correlation of the matrices by type, by fingerprints and over whole tensors.
+Prints the table of bench/results/relatives-zoo.md: every model that has matrices of Zoo A's shapes against Zoo A in
+F16, and every other pair in one line. A row has the mean correlation of the matrices by type, by fingerprints and over
+whole tensors.
 """
 
 import sys
