@@ -1,4 +1,4 @@
-"""The leaderboard of the shipped models, made by running it: the table in bench/results/chimeras-leaderboard.md.
+"""The leaderboard of the shipped models, made by running it: the table in bench/results/leaderboard.md.
 
     python -m bench.leaderboard             about six minutes on two cores
     python -m bench.leaderboard --home DIR  keep the registry, to look at it with `organ --home DIR serve`

@@ -4,7 +4,7 @@
     python -m bench.real_models FOLDER                        compose and measure what has no row yet
     python -m bench.real_models FOLDER --minutes 60           begin no graft after so many minutes
     python -m bench.real_models FOLDER --only "LoRA x 3"      only the grafts with this text in their names
-    python -m bench.real_models --table                       print the rows: bench/results/prediction-real-model.md
+    python -m bench.real_models --table                       print the rows: bench/results/real-model.md
     python -m bench.real_models --table short                 a few of them: README.md
 
 Needs the extra `validate` and the group `bench-real`. Grafts are composed by the registry in FOLDER/home; blends are

@@ -20,7 +20,7 @@ from organs.cli.console import (
 from organs.cli.registries import local_registry, selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import NO_VALUE, share_text, size_text, weight_change_text
-from organs.registry.columns import CellKind, Column, for_people
+from organs.registry.columns import CellKind, Column
 from organs.registry.entities.comparison import COMPARED_COLUMNS, ComparedStack, ComparedType, Comparison
 from organs.registry.errors import BadInput
 from organs.registry.measures import THETA_LEGEND
@@ -151,8 +151,8 @@ def _print_changed(result: Comparison) -> None:
             "Changed most: the matrices with the largest change. The change of a single organ is uncertain, by a tenth "
             "or more of it."
         )
-        rows = result.unequal[:CHANGED_SHOWN]
-        print_table(for_people(COMPARED_COLUMNS, rows), rows)
+        columns = [column for column in COMPARED_COLUMNS if not column.data_only]
+        print_table(columns, result.unequal[:CHANGED_SHOWN])
     if result.stacks:
         click.echo()
         print_sentence(f"Experts: {result.experts_sentence} With the change of each in brackets:")

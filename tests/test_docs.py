@@ -351,7 +351,7 @@ def test_every_note_is_in_the_list_of_its_folder(folder: str) -> None:
 
 def test_the_tables_of_the_real_model_are_those_of_the_bench(capsys: pytest.CaptureFixture[str]) -> None:
     rows = json.loads(TABLE.read_text(encoding="utf-8"))
-    for path, is_short in (("README.md", True), ("bench/results/prediction-real-model.md", False)):
+    for path, is_short in (("README.md", True), ("bench/results/real-model.md", False)):
         print_table(rows, is_short=is_short)
         printed = capsys.readouterr().out.strip()
         assert printed in (ROOT / path).read_text(encoding="utf-8"), f"python -m bench.real_models --table: {path}"

@@ -195,11 +195,11 @@ class Contributor(Entity):
 
 CONTRIBUTOR_COLUMNS = (
     Column("name", "contributor", CellKind.NAME),
+    Column("since", rank=3),
     Column("models", kind=CellKind.COUNT),
     Column("chimeras", kind=CellKind.COUNT, rank=3),
     Column("downloads", kind=CellKind.COUNT),
     Column("grafts", "uses as donor", CellKind.COUNT, 3),
-    Column("since", rank=3),
 )
 
 

@@ -72,10 +72,10 @@ class Event(Entity):
 EVENT_COLUMNS = (
     *data_only("id"),
     Column("at", "time (UTC)", CellKind.SECOND),
+    Column("contributor", rank=1),
     Column("action"),
-    Column("contributor", rank=3),
     *data_only("model"),
-    Column("text", "details", CellKind.PROSE),
+    Column("text", "details"),
 )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from organs.registry.client.connection import Connection
 from organs.registry.digest import digest_of
+from organs.web.api.document import example_answers
 from tests.client.scripted_server import Answer, ReceivedRequest, ScriptedServer, as_json, as_problem, scripted_server
 
 Values = dict[str, Any]
@@ -201,7 +202,8 @@ class FakeRegistry:
         ended = begun | {"progress": 1.0, "note": ""} | self.outcome
         if ended["state"] == "published":
             ended |= published
-            self.models[name] = {"files": request.values["files"], "name": f"{name}@{version}", "version": version}
+            own = {"files": request.values["files"], "name": f"{name}@{version}", "version": version}
+            self.models[name] = example_answers()["model"] | own
         self.submissions[number] = ended
         return as_json(begun, 202)
 
