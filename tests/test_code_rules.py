@@ -61,7 +61,9 @@ MORE_FACES: dict[str, str] = {
 
 OPEN_VALUES: dict[str, str] = {
     "registry/entities/base.py": "A JSON Schema is an open document: any keyword with any value.",
+    "registry/endpoints/about.py": "The OpenAPI document is JSON of any shape.",
     "web/api/document.py": "The OpenAPI document and its examples are JSON of any shape.",
+    "web/params.py": "Arguments of a call: the endpoint's parameters have the types.",
     "web/server/gateway.py": "PEP 3333 defines the WSGI environment as a dictionary of any values.",
     "web/pages/anatomy.py": "The context of a template: only Jinja reads it.",
     "web/pages/chimeras.py": "The context of a template: only Jinja reads it.",
