@@ -14,13 +14,13 @@ from organs.registry.catalog.queries.model_lists import count_models, ranked_mod
 from organs.registry.catalog.queries.model_names import model_by_name, visible_model_with_digest
 from organs.registry.catalog.queries.organs import organs_by_prefix, reachable_digests, reachable_organs
 from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.catalog.tables import Blob, ModelRow, OrganRow, Placement
+from organs.registry.catalog.tables import Base, Blob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.server import RegistryTotals
 from organs.registry.errors import Ambiguous, BadDigest, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
-from tests.catalog.test_tables import NOON, ROWS
+from tests.catalog.test_tables import NOON, sample_row
 from tests.gguf_files import file_bytes, text
 from tests.small_models import ingest_file, small_model, weight_tensor
 
@@ -34,8 +34,8 @@ def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) 
 def add_organs(registry: LocalRegistry, *digests: str, **more: Any) -> None:
     with registry.catalog.writing() as session:
         for number, digest in enumerate(digests, 1):
-            session.execute(insert(Blob), [ROWS["blobs"] | {"id": number, "digest": digest}])
-            session.execute(insert(OrganRow), [ROWS["organs"] | {"id": number, "blob_id": number} | more])
+            session.execute(insert(Blob), [sample_row(Base.metadata.tables["blobs"]) | {"id": number, "digest": digest}])
+            session.execute(insert(OrganRow), [sample_row(Base.metadata.tables["organs"]) | {"id": number, "blob_id": number} | more])
 
 
 def found_by(registry: LocalRegistry, prefix: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_the_same_bytes_in_two_shapes_are_two_organs_of_one_digest(registry: Loc
     digest = "12345678" * 8
     add_organs(registry, digest)
     with registry.catalog.writing() as session:
-        session.execute(insert(OrganRow), [ROWS["organs"] | {"id": 2, "shape": "2x2"}])
+        session.execute(insert(OrganRow), [sample_row(Base.metadata.tables["organs"]) | {"id": 2, "shape": "2x2"}])
     assert found_by(registry, digest[:8]) == [digest, digest]
 
 
@@ -221,7 +221,7 @@ def test_the_totals_count_every_blob_once(registry: LocalRegistry, tmp_path: Pat
 def test_many_digests_are_queried_in_several_statements(registry: LocalRegistry) -> None:
     digests = [digest_of(b"%d" % number) for number in range(1_300)]
     with registry.catalog.writing() as session:
-        session.execute(insert(Blob), [ROWS["blobs"] | {"id": None, "digest": digest} for digest in digests[::2]])
+        session.execute(insert(Blob), [sample_row(Base.metadata.tables["blobs"]) | {"id": None, "digest": digest} for digest in digests[::2]])
     with registry.catalog.reading() as session:
         assert set(blobs_by_digest(session, digests)) == set(digests[::2])
 

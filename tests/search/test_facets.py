@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import select
 
-from organs.registry.catalog.register.counts import count_placements
 from organs.registry.catalog.tables import Facet, FacetCount, ModelRow, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.entities.organ import FacetCounts
@@ -74,30 +73,6 @@ def test_the_counts_equal_a_recount_after_several_ingests(registry: LocalRegistr
         assert ingest_file(registry, tmp_path / name).created
         assert rolled_up(registry) == recounted(registry)
     assert sum(rolled_up(registry).values()) == 10 + 10 + 14 + 2 + 6
-
-
-def test_an_ingest_that_adds_nothing_counts_nothing(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(small_model())
-    ingest_file(registry, tmp_path / "a.gguf")
-    before = rolled_up(registry)
-    assert not ingest_file(registry, tmp_path / "a.gguf").created
-    assert rolled_up(registry) == before
-
-
-def test_a_second_name_of_the_same_bytes_counts_again(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(small_model())
-    ingest_file(registry, tmp_path / "a.gguf")
-    before = rolled_up(registry)
-    ingest_file(registry, tmp_path / "a.gguf", "other/name")
-    assert rolled_up(registry) == {key: 2 * count for key, count in before.items()} == recounted(registry)
-
-
-def test_removed_placements_are_no_longer_counted(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(small_model())
-    ingest_file(registry, tmp_path / "a.gguf")
-    with registry.catalog.writing() as session:
-        count_placements(session, 1, sign=-1)
-    assert rolled_up(registry) == {}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from organs.registry.search.language import MODELS, Choice, parse_query
 from organs.registry.search.models import folded_models, search_models
 from tests.search.catalogs import (
     RandomModel,
-    RandomPlacement,
     WrittenCatalog,
     random_edges,
     random_gains,
@@ -73,16 +72,6 @@ def test_a_search_for_models_equals_a_scan_of_every_model_page_by_page(
         assert len(page.items) == limit
         assert len(names) < 10_000, "a walk without an end"
     assert names == [placed.models[row.id].full_name for row in expected]
-
-
-def test_models_without_a_mean_come_last_in_both_directions(many: Many) -> None:
-    registry, _ = many
-    for direction in ("", "-"):
-        values = [model.mean_theta for model in page_of(registry, f"sort:{direction}theta").items]
-        known = [value for value in values if value is not None]
-        assert known == sorted(known, reverse=direction == "-")
-        assert values[: len(known)] == known
-        assert len(known) < len(values)
 
 
 def test_models_are_found_by_words_of_name_title_tags_and_description(registry: LocalRegistry) -> None:
@@ -156,18 +145,6 @@ def test_names_beyond_ascii_are_found_in_any_case(stated: str, registry: LocalRe
         for value in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
             assert found(registry, f"{field}:{value}") == ["acme/tiny"], value
             assert found(registry, f"-{field}:{value}") == []
-
-
-def test_license_none_finds_a_license_called_none_and_a_missing_license(registry: LocalRegistry) -> None:
-    rows = [
-        RandomModel((RandomPlacement(organ=1),), name="a", license="none"),
-        RandomModel((RandomPlacement(organ=2),), name="b", license=None),
-    ]
-    write_models(registry, [*rows, RandomModel((RandomPlacement(organ=3),), name="c")])
-    assert found(registry, "license:none") == ["acme/b", "acme/a"]
-    assert found(registry, "-license:none") == ["acme/c"]
-    assert [organ.model for organ in registry.search("license:none sort:theta")] == ["acme/a@1", "acme/b@1"]
-    assert registry.count("").fields["license"] == {"none": 2, "mit": 1}
 
 
 def test_only_complete_models_are_ranked_and_their_cursors_belong_to_the_ranking(registry: LocalRegistry) -> None:
