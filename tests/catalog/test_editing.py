@@ -60,6 +60,8 @@ def found(session: Session, query: str) -> list[str]:
 def test_an_edited_model_is_found_by_its_new_words(session: Session) -> None:
     edit(session, title="Weaver", description="Spins *yarns*.", tags=["wool", "wool", "Größe"])
     assert found(session, "weaver yarns wool größe") == ["child"]
+    edit(session, tags=["  a b ", "", "a b", "c"])
+    assert model_named(session, "child").tags == ("a b", "c")
     edit(session, title="", description=None, tags=[])
     assert (found(session, "weaver"), found(session, "wool")) == ([], [])
     model = model_named(session, "child")
@@ -187,11 +189,6 @@ def test_an_invalid_license_gets_a_sentence(text: str) -> None:
     problem = license_problem(text)
     assert problem is not None
     assert problem.endswith(".")
-
-
-def test_tags_are_stored_as_a_list(session: Session) -> None:
-    edit(session, tags=["  a b ", "", "a b", "c"])
-    assert model_named(session, "child").tags == ("a b", "c")
 
 
 def test_an_edited_license_applies_to_chimeras(family: LocalRegistry) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from datetime import timedelta
 
 import pytest
@@ -35,7 +34,7 @@ from organs.registry.catalog.register.fleet import (
     start_run,
 )
 from organs.registry.catalog.tables import FleetRunRow, FleetUnit
-from organs.registry.catalog.work import UNITS, fail, put_back, renew
+from organs.registry.catalog.work import UNITS, fail, put_back
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadValue, Conflict, NoSuchRun
 from organs.registry.local import LocalRegistry
@@ -110,39 +109,16 @@ def test_each_unit_is_claimed_once_in_the_order_of_the_plan_or_by_its_number(reg
         assert (due_units(session, run, 9), count_unfinished(session, run)) == ([], 3)
 
 
-def test_many_workers_at_once_claim_every_unit_exactly_once(registry: LocalRegistry) -> None:
-    run, numbers = begin(registry, 40), []
-
-    def work() -> None:
-        while (found := claim(registry, run)) is not None:
-            numbers.append(found.key[1])
-
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(numbers) == list(range(1, 41))
-
-
-def test_a_claim_ends_with_a_result_or_with_a_reason(registry: LocalRegistry) -> None:
+def test_a_unit_ends_with_a_result_of_limited_size_and_keeps_its_own_size(registry: LocalRegistry) -> None:
     run = begin(registry)
-    first, second = claimed(registry, run), claimed(registry, run)
-    with registry.catalog.writing() as session:
-        assert renew(session, first)
-        assert finish_unit(session, first, json.dumps({"model": "local/a@1"}), 250)
-        assert fail(session, second, "not a GGUF file\0")
-        for write in (renew, put_back):
-            assert not write(session, first)
-        assert not finish_unit(session, second, "{}")
-    assert (unit(registry).state, unit(registry).size_bytes, unit(registry).holder) == ("done", 100, None)
-    assert (unit(registry, 2).state, unit(registry, 2).note) == ("failed", "not a GGUF file␀")
-
-
-def test_a_result_that_is_too_large_is_refused(registry: LocalRegistry) -> None:
-    found = claimed(registry, begin(registry))
+    found = claimed(registry, run)
     with pytest.raises(BadInput, match="65,536 bytes"), registry.catalog.writing() as session:
         finish_unit(session, found, '"' + "x" * 65536 + '"')
+    with registry.catalog.writing() as session:
+        assert finish_unit(session, found, json.dumps({"model": "local/a@1"}), 250)
+        assert not finish_unit(session, found, "{}")
+    row = unit(registry)
+    assert (row.state, row.size_bytes, row.holder, row.finished_at is None) == ("done", 100, None, False)
 
 
 def test_a_unit_whose_worker_died_is_claimed_again_and_the_dead_worker_cannot_end_it(registry: LocalRegistry) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, select, update
-from sqlalchemy.orm import undefer
+from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog.queries.jobs import has_jobs, is_anything_due, is_to_be_done, newest_jobs
 from organs.registry.catalog.register.jobs import (
@@ -54,10 +55,6 @@ def claimed(registry: LocalRegistry, *kinds: str, alone: bool = False) -> JobCla
     return claimed_job
 
 
-def state_of(registry: LocalRegistry, job_id: int) -> str:
-    return row(registry, job_id).state
-
-
 def row(registry: LocalRegistry, job_id: int) -> JobRow:
     with registry.catalog.reading() as session:
         return session.get_one(JobRow, job_id, options=[undefer(JobRow.arguments), undefer(JobRow.result)])
@@ -84,19 +81,14 @@ def test_a_runner_gets_only_jobs_of_its_own_kinds(registry: LocalRegistry) -> No
     assert claimed(registry, "compose", "validate").kind == "validate"
 
 
-def test_a_job_in_an_exclusive_lane_waits_for_the_running_job(registry: LocalRegistry) -> None:
+def test_a_job_in_an_exclusive_lane_waits_until_the_runner_before_it_ends(registry: LocalRegistry) -> None:
     enqueue(registry, "validate")
     enqueue(registry, "validate")
-    first = claimed(registry, "validate", alone=True)
+    enqueue(registry, "validate")
+    ended = claimed(registry, "validate", alone=True)
     assert claim(registry, "validate", alone=True) is None
     with registry.catalog.writing() as session:
-        assert finish(session, first, "{}")
-    assert claimed(registry, "validate", alone=True).id != first.id
-
-
-def test_a_cancelled_job_holds_its_lane_until_its_runner_releases_it(registry: LocalRegistry) -> None:
-    enqueue(registry, "validate")
-    enqueue(registry, "validate")
+        assert finish(session, ended, "{}")
     first = claimed(registry, "validate", alone=True)
     with registry.catalog.writing() as session:
         cancel_job(session, first.id)
@@ -105,7 +97,7 @@ def test_a_cancelled_job_holds_its_lane_until_its_runner_releases_it(registry: L
     with registry.catalog.writing() as session:
         assert not put_back(session, first)
     assert claim(registry, "validate", alone=True) is not None
-    assert state_of(registry, first.id) == "cancelled"
+    assert row(registry, first.id).state == "cancelled"
 
 
 def test_a_job_is_refused_while_the_queue_is_full(registry: LocalRegistry) -> None:
@@ -158,20 +150,36 @@ def test_the_job_of_a_dead_runner_is_tried_once_more_and_then_fails(registry: Lo
     assert job.finished_at is not None
 
 
-def test_a_runner_whose_lease_ended_can_no_longer_change_its_job(registry: LocalRegistry) -> None:
+@pytest.mark.parametrize("how", ["its lease ended", "it put the job back", "it finished the job", "it failed"])
+def test_a_runner_that_lost_its_job_can_no_longer_change_it(how: str, registry: LocalRegistry) -> None:
     enqueue(registry)
     slow = claimed(registry)
-    let_lease_end(registry)
-    other = claimed(registry)
+    lose: dict[str, Callable[[Session], bool]] = {
+        "it put the job back": lambda session: put_back(session, slow),
+        "it finished the job": lambda session: finish(session, slow, '{"by":"slow"}'),
+        "it failed": lambda session: fail(session, slow, "early"),
+    }
+    if how in lose:
+        with registry.catalog.writing() as session:
+            assert lose[how](session)
+    else:
+        let_lease_end(registry)
+    other = claim(registry)
+    assert (other is None) == (how in ("it finished the job", "it failed"))
+    before = row(registry, slow.id)
     with registry.catalog.writing() as session:
         assert not renew(session, slow)
         assert not report_progress(session, slow, 0.9, "late")
-        assert not finish(session, slow, '{"by":"slow"}')
+        assert not finish(session, slow, '{"by":"late"}')
         assert not fail(session, slow, "late")
         assert not put_back(session, slow)
-        assert finish(session, other, '{"by":"other"}')
-    job = row(registry, slow.id)
-    assert (job.state, job.result) == ("finished", '{"by":"other"}')
+    after = row(registry, slow.id)
+    assert (after.state, after.progress, after.note) == (before.state, before.progress, before.note)
+    if other is not None:
+        assert other.attempt == slow.attempt + (how == "its lease ended")
+        with registry.catalog.writing() as session:
+            assert finish(session, other, '{"by":"other"}')
+        assert (row(registry, slow.id).state, row(registry, slow.id).result) == ("finished", '{"by":"other"}')
 
 
 def test_a_lease_that_is_renewed_does_not_end(registry: LocalRegistry) -> None:
@@ -198,20 +206,6 @@ def test_a_job_that_is_put_back_waits_like_a_new_job(registry: LocalRegistry) ->
     assert (job.state, job.progress, job.note, job.lease_expires_at) == ("queued", 0.0, "", None)
 
 
-def test_a_runner_that_put_its_job_back_can_no_longer_change_it(registry: LocalRegistry) -> None:
-    enqueue(registry)
-    slow = claimed(registry)
-    with registry.catalog.writing() as session:
-        assert put_back(session, slow)
-    other = claimed(registry)
-    assert other.attempt == slow.attempt
-    with registry.catalog.writing() as session:
-        assert not renew(session, slow)
-        assert not finish(session, slow, '{"by":"slow"}')
-        assert finish(session, other, '{"by":"other"}')
-    assert row(registry, slow.id).result == '{"by":"other"}'
-
-
 def test_a_waiting_job_is_cancelled_immediately_and_a_running_job_is_notified(registry: LocalRegistry) -> None:
     running, waiting = enqueue(registry), enqueue(registry)
     held = claimed(registry)
@@ -224,7 +218,7 @@ def test_a_waiting_job_is_cancelled_immediately_and_a_running_job_is_notified(re
     with registry.catalog.writing() as session:
         assert not report_progress(session, held, 0.5, "")
         assert not finish(session, held, "{}")
-    assert [state_of(registry, job_id) for job_id in (running, waiting)] == ["cancelled", "cancelled"]
+    assert [row(registry, job_id).state for job_id in (running, waiting)] == ["cancelled", "cancelled"]
 
 
 def test_a_finished_or_unknown_job_cannot_be_cancelled(registry: LocalRegistry) -> None:

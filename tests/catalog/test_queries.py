@@ -13,29 +13,25 @@ from organs.registry.catalog.queries.model_contents import ingest_of
 from organs.registry.catalog.queries.model_lists import count_models, ranked_models, visible_models
 from organs.registry.catalog.queries.model_names import model_by_name, visible_model_with_digest
 from organs.registry.catalog.queries.organs import organs_by_prefix, reachable_digests, reachable_organs
-from organs.registry.catalog.queries.reports import running_totals
-from organs.registry.catalog.tables import Base, Blob, ModelRow, OrganRow, Placement
+from organs.registry.catalog.tables import Blob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.server import RegistryTotals
 from organs.registry.errors import Ambiguous, BadDigest, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
 from tests.catalog.test_tables import NOON, sample_row
 from tests.gguf_files import file_bytes, text
-from tests.small_models import ingest_file, small_model, weight_tensor
-
-
-def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) -> str:
-    path = folder / f"{name}.gguf"
-    path.write_bytes(data)
-    return ingest_file(registry, path).model
+from tests.related_models import ingest_bytes
+from tests.small_models import small_model, weight_tensor
 
 
 def add_organs(registry: LocalRegistry, *digests: str, **more: Any) -> None:
     with registry.catalog.writing() as session:
         for number, digest in enumerate(digests, 1):
-            session.execute(insert(Blob), [sample_row(Base.metadata.tables["blobs"]) | {"id": number, "digest": digest}])
-            session.execute(insert(OrganRow), [sample_row(Base.metadata.tables["organs"]) | {"id": number, "blob_id": number} | more])
+            session.execute(insert(Blob), [sample_row("blobs") | {"id": number, "digest": digest}])
+            session.execute(
+                insert(OrganRow),
+                [sample_row("organs") | {"id": number, "blob_id": number} | more],
+            )
 
 
 def found_by(registry: LocalRegistry, prefix: str) -> list[str]:
@@ -86,7 +82,7 @@ def test_the_same_bytes_in_two_shapes_are_two_organs_of_one_digest(registry: Loc
     digest = "12345678" * 8
     add_organs(registry, digest)
     with registry.catalog.writing() as session:
-        session.execute(insert(OrganRow), [sample_row(Base.metadata.tables["organs"]) | {"id": 2, "shape": "2x2"}])
+        session.execute(insert(OrganRow), [sample_row("organs") | {"id": 2, "shape": "2x2"}])
     assert found_by(registry, digest[:8]) == [digest, digest]
 
 
@@ -121,23 +117,18 @@ def test_a_yanked_model_is_found_by_its_name_but_not_listed(registry: LocalRegis
 @pytest.mark.parametrize("state", ["quarantined", "removed"])
 def test_a_model_that_is_not_shown_counts_as_absent(state: str, registry: LocalRegistry, tmp_path: Path) -> None:
     data = small_model()
-    set_state(registry, ingest_bytes(registry, tmp_path, "a", data), state)
+    name = ingest_bytes(registry, tmp_path, "a", data)
+    with registry.catalog.reading() as session:
+        model = model_by_name(session, parse_model_name(name))
+        assert visible_model_with_digest(session, digest_of(data), None) == model
+        assert visible_model_with_digest(session, digest_of(data), parse_model_name("b")) is None
+        assert visible_model_with_digest(session, digest_of(b"other"), None) is None
+    set_state(registry, name, state)
     with registry.catalog.reading() as session:
         with pytest.raises(NotFound):
             model_by_name(session, parse_model_name("a"))
         assert visible_model_with_digest(session, digest_of(data), None) is None
         assert list(ranked_models(session)) == []
-
-
-def test_the_same_bytes_are_found_by_their_digest_and_by_each_name(registry: LocalRegistry, tmp_path: Path) -> None:
-    data = small_model()
-    ingest_bytes(registry, tmp_path, "a", data)
-    with registry.catalog.reading() as session:
-        model = visible_model_with_digest(session, digest_of(data), None)
-        assert model is not None
-        assert model.name == "a"
-        assert visible_model_with_digest(session, digest_of(data), parse_model_name("b")) is None
-        assert visible_model_with_digest(session, digest_of(b"other"), None) is None
 
 
 def test_models_are_listed_newest_first_and_by_id_at_equal_times(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -204,24 +195,13 @@ def test_a_blob_lists_the_models_and_tensors_that_need_it(registry: LocalRegistr
         assert names_of_blob(session, row.id) == ["local/a@1: output_norm.weight", "local/b@1: output_norm.weight"]
 
 
-def test_the_totals_count_every_blob_once(registry: LocalRegistry, tmp_path: Path) -> None:
-    with registry.catalog.reading() as session:
-        assert running_totals(session) == RegistryTotals(0, 0, 0, 0, 0, 0)
-    data = small_model()
-    for name in ("a", "b"):
-        ingest_bytes(registry, tmp_path, name, data)
-    with registry.catalog.reading() as session:
-        totals = running_totals(session)
-    assert (totals.models, totals.placements, totals.organs) == (1, 10, 10)
-    assert totals.blobs == 10 + 1, "ten tensors, and what the header says"
-    assert len(data) - 10 * 31 < totals.size_bytes <= len(data)
-    assert 0 < totals.stored_bytes < totals.size_bytes
-
-
 def test_many_digests_are_queried_in_several_statements(registry: LocalRegistry) -> None:
     digests = [digest_of(b"%d" % number) for number in range(1_300)]
     with registry.catalog.writing() as session:
-        session.execute(insert(Blob), [sample_row(Base.metadata.tables["blobs"]) | {"id": None, "digest": digest} for digest in digests[::2]])
+        session.execute(
+            insert(Blob),
+            [sample_row("blobs") | {"id": None, "digest": digest} for digest in digests[::2]],
+        )
     with registry.catalog.reading() as session:
         assert set(blobs_by_digest(session, digests)) == set(digests[::2])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, LargeBinary, String, Table, Text, delete, insert, select, text, update
+from sqlalchemy import Column, Integer, LargeBinary, String, Text, delete, insert, select, text, update
 from sqlalchemy.exc import StatementError
 from sqlalchemy.orm import InstrumentedAttribute
 
@@ -50,11 +50,10 @@ SPECIAL: dict[str, dict[str, Any]] = {"lineage": {"child_model_id": 1}, "catalog
 """Values of the sample rows that the columns alone do not determine."""
 
 
-def sample_row(table: Table) -> dict[str, Any]:
+def sample_row(name: str) -> dict[str, Any]:
     """Return a row with a valid value in each required column; it refers to the sample rows of other tables."""
-    return {column.name: _sample(column) for column in table.columns if not column.nullable} | SPECIAL.get(
-        table.name, {}
-    )
+    columns = Base.metadata.tables[name].columns
+    return {column.name: _sample(column) for column in columns if not column.nullable} | SPECIAL.get(name, {})
 
 
 def _sample(column: Column[Any]) -> object:
@@ -86,7 +85,7 @@ def refusing(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) 
 def fill(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         for table in Base.metadata.sorted_tables:
-            session.execute(insert(table), [sample_row(table)])
+            session.execute(insert(table), [sample_row(table.name)])
 
 
 def change(registry: LocalRegistry, table: type[Base], **values: object) -> None:
@@ -251,7 +250,7 @@ def test_the_child_of_an_edge_is_a_model_or_an_organ(
 )
 def test_a_duplicate_row_is_refused(table: type[Base], different: dict[str, Any], filled: LocalRegistry) -> None:
     change(filled, Blob, file="ab/name")
-    row = sample_row(Base.metadata.tables[table.__tablename__]) | different
+    row = sample_row(table.__tablename__) | different
     with pytest.raises(CatalogError, match=r"UNIQUE|unique constraint"), filled.catalog.writing() as session:
         session.execute(insert(table), [row])
 
@@ -315,7 +314,7 @@ def test_a_new_row_gets_the_current_time(registry: LocalRegistry) -> None:
 
 def test_the_bytes_of_an_inline_blob_are_deleted_with_its_row(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
-        session.execute(insert(Blob), [sample_row(Base.metadata.tables["blobs"]) | {"id": 2, "digest": "cd" * 32}])
+        session.execute(insert(Blob), [sample_row("blobs") | {"id": 2, "digest": "cd" * 32}])
         session.execute(insert(InlineBlob), [{"blob_id": 2, "stored": b"more"}])
         session.execute(delete(Blob).where(Blob.id == 2))
         assert session.scalars(select(InlineBlob.blob_id)).all() == [1]

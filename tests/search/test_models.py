@@ -74,35 +74,6 @@ def test_a_search_for_models_equals_a_scan_of_every_model_page_by_page(
     assert names == [placed.models[row.id].full_name for row in expected]
 
 
-def test_models_are_found_by_words_of_name_title_tags_and_description(registry: LocalRegistry) -> None:
-    write_models(
-        registry,
-        [
-            RandomModel((), namespace="zoo", name="a", title="Für Ärzte"),
-            RandomModel((), namespace="zoo", name="b", tags=("Größe", "letters")),
-            RandomModel((), namespace="zoo", name="c-coder", description="Tuned on LETTERS, finely"),
-        ],
-    )
-    for text, names in {
-        "zoo": ["zoo/c-coder", "zoo/b", "zoo/a"],
-        "ZOO": ["zoo/c-coder", "zoo/b", "zoo/a"],
-        "arzte": ["zoo/a"],
-        "ÄRZTE": ["zoo/a"],
-        "fur": ["zoo/a"],
-        "grosse": ["zoo/b"],
-        "lett": ["zoo/c-coder", "zoo/b"],
-        "lett code": ["zoo/c-coder"],
-        "etters": [],
-        "zoo -letters": ["zoo/a"],
-        "-coder": ["zoo/b", "zoo/a"],
-        "-zoo-coder": ["zoo/b", "zoo/a"],
-        "-zoo": [],
-        "lett%": ["zoo/c-coder", "zoo/b"],
-        "l_t": ["zoo/c-coder"],
-    }.items():
-        assert found(registry, text) == names, text
-
-
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -162,25 +133,6 @@ def test_only_complete_models_are_ranked_and_their_cursors_belong_to_the_ranking
     assert after is not None
     with pytest.raises(BadQuery, match="another query"):
         page_of(registry, "", after=after)
-
-
-def test_models_added_between_pages_cause_no_duplicates(registry: LocalRegistry) -> None:
-    write_models(registry, [RandomModel((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
-    for text in ("", "sort:new", "sort:-theta", "sort:theta"):
-        before = found(registry, text)
-        seen: list[str] = []
-        after = None
-        for number in itertools.count():
-            page = page_of(registry, text, 2, after)
-            seen += [model.name.partition("@")[0] for model in page.items]
-            after = page.next
-            if after is None:
-                break
-            if number < 20:
-                name = f"late{len(text)}{text[-1:]}-{number}"
-                write_models(registry, [RandomModel((), name=name, mean_theta=number % 3 or None)])
-        assert len(set(seen)) == len(seen)
-        assert [name for name in seen if name in before] == before
 
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])

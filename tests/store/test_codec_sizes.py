@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import zstandard
 
-from organs.registry.gguf.types import dtype_by_name
 from organs.registry.store.codec import BYTES_CODEC, codec_for, encode_chunk, worth_encoding
 from organs.registry.store.codec.entropy import SAMPLE_BYTES, looks_worth_it
 from organs.registry.store.codec.fast import Bytes
@@ -75,15 +74,6 @@ def test_a_plane_that_shrinks_by_less_than_2_percent_is_kept_raw() -> None:
     assert not worth_encoding(encode_chunk(BYTES_CODEC, noise(5000)))
 
 
-def test_a_chunk_that_is_kept_raw_has_the_plain_bytes() -> None:
-    codec = codec_for("Q4_K")
-    plain = skewed(codec.chunk_bytes)
-    chunk = encode_chunk(codec.kept_raw(), plain)
-    assert [bytes(piece) for piece in chunk.pieces] == [plain]
-    assert chunk.entry.plane_is_raw == (True,)
-    assert codec.kept_raw().chunk_bytes == codec.chunk_bytes
-
-
 def normal_plane(spread: int, size_bytes: int, seed: int) -> Bytes:
     """Return bytes of a normal distribution that wraps around."""
     values = np.random.default_rng(seed).normal(0, spread, size_bytes)
@@ -106,14 +96,10 @@ def test_the_sample_accepts_planes_that_gain_3_percent(spread: int, pays: bool) 
     assert verdicts.count(pays) >= 17
 
 
-def test_a_plane_whose_first_half_is_noise_is_still_encoded() -> None:
-    plane = np.frombuffer(noise(MEBI) + bytes(MEBI), np.uint8)
-    frame = frame_of(plane)
+def test_the_sample_is_from_the_whole_plane_and_shorter_planes_are_tried() -> None:
+    frame = frame_of(np.frombuffer(noise(MEBI) + bytes(MEBI), np.uint8))
     assert frame is not None
     assert len(frame) < 1.001 * MEBI
-
-
-def test_a_plane_shorter_than_the_sample_is_tried_and_kept_raw_if_it_does_not_shrink() -> None:
     assert frame_of(np.frombuffer(noise(SAMPLE_BYTES), np.uint8)) is None
     assert frame_of(np.frombuffer(b"\x7e" * 64, np.uint8)) is not None
 
@@ -122,9 +108,3 @@ def test_a_vocabulary_shrinks_to_less_than_half() -> None:
     words = [f"word{index * 7919 % 100_003}".encode() for index in range(60_000)]
     plain = b"".join(len(word).to_bytes(8, "little") + word for word in words)
     assert len(store(BYTES_CODEC, plain)) < 0.4 * len(plain)
-
-
-def test_a_norm_of_a_few_hundred_values_costs_little_more_than_itself() -> None:
-    for dtype_name in ("F32", "BF16"):
-        plain = noise(dtype_by_name(dtype_name).size_bytes(256))
-        assert len(store(codec_for(dtype_name), plain)) - len(plain) <= 104
