@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import insert, update
+from sqlalchemy import insert
 
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.tables import Lineage, ModelRow, now
+from organs.registry.catalog.tables import Lineage, now
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.lineage import LineageEdge, ModelLineage, merged_edges
 from organs.registry.local import LocalRegistry
@@ -106,31 +106,11 @@ def test_a_wrongly_declared_parent_is_detected(registry: LocalRegistry, tmp_path
     assert codes(registry, "base") == ["no-known-relatives"], "what others say of it is theirs to answer for"
 
 
-def test_a_quantisation_of_two_bits_has_the_similarity_that_two_bits_allow(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
-    coarse = model_file("Base", related_tensors(dtype="Q4_0"), parent_entries("Base"))
-    ingest_bytes(registry, tmp_path, "coarse", coarse)
-    assert codes(registry, "coarse") == []
-    assert {edge.relation for edge in lineage(registry, "coarse").edges} == {"quantized"}
-
-
 def test_a_parent_of_other_shapes_cannot_be_compared(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     only_norms = [(spec, data) for spec, data in related_tensors() if len(spec.shape) == 1]
     ingest_bytes(registry, tmp_path, "odd", model_file("Odd", only_norms, parent_entries("Base")))
     assert codes(registry, "odd") == ["parent-not-comparable"]
-
-
-def test_a_hidden_relative_has_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(
-        registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
-    )
-    with registry.catalog.writing() as session:
-        session.execute(update(ModelRow).where(ModelRow.name == "base").values(state="removed"))
-    assert lineage(registry, "tuned").edges == ()
 
 
 def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -278,6 +278,13 @@ def random_gains(placed: WrittenCatalog, seed: int) -> list[RandomGain]:
     return gains
 
 
+def write_random_catalog(registry: LocalRegistry, models: int, seed: int) -> WrittenCatalog:
+    """Write random models with their lineage and what they gained."""
+    placed = write_models(registry, random_models(models, seed))
+    write_edges(registry, placed, random_edges(placed, seed))
+    return write_gains(registry, placed, random_gains(placed, seed))
+
+
 def random_models(models: int, seed: int) -> list[RandomModel]:
     """Return random models. Organs have several places, values are equal or missing, and some models are hidden."""
     chance, facts = random.Random(seed), random.Random(f"facts {seed}")

@@ -20,12 +20,8 @@ from organs.registry.search.models import folded_models, search_models
 from tests.search.catalogs import (
     RandomModel,
     WrittenCatalog,
-    random_edges,
-    random_gains,
-    random_models,
-    write_edges,
-    write_gains,
     write_models,
+    write_random_catalog,
 )
 from tests.search.oracle import expected_models
 from tests.search.queries import query_texts
@@ -36,9 +32,7 @@ Many = tuple[LocalRegistry, WrittenCatalog]
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        placed = write_models(registry, random_models(80, seed=11))
-        write_edges(registry, placed, random_edges(placed, seed=11))
-        yield registry, write_gains(registry, placed, random_gains(placed, seed=11))
+        yield registry, write_random_catalog(registry, 80, seed=11)
 
 
 def page_of(

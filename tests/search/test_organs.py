@@ -29,12 +29,9 @@ from tests.search.catalogs import (
     RandomPlacement,
     WrittenCatalog,
     digest,
-    random_edges,
-    random_gains,
     random_models,
-    write_edges,
-    write_gains,
     write_models,
+    write_random_catalog,
 )
 from tests.search.oracle import expected_organs, matches
 from tests.search.queries import query_texts
@@ -49,9 +46,7 @@ Many = tuple[LocalRegistry, WrittenCatalog]
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     """Return a registry with some hundred placements, and the written rows."""
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        placed = write_models(registry, random_models(60, seed=7))
-        write_edges(registry, placed, random_edges(placed, seed=7))
-        yield registry, write_gains(registry, placed, random_gains(placed, seed=7))
+        yield registry, write_random_catalog(registry, 60, seed=7)
 
 
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:

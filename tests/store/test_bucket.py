@@ -534,13 +534,6 @@ def test_a_cache_that_a_former_process_filled_is_trimmed_by_the_first_new_piece(
     assert cached_bytes(tmp_path) <= TRIMMED_TO * 10_500
 
 
-def test_two_caches_share_a_folder(place: BlobBucket, service: MemoryService, tmp_path: Path) -> None:
-    first, second = (BlobBucket(URL, PieceCache(tmp_path / "cache", 100 * MEBI)) for _ in range(2))
-    file = put_object(place, b"data")
-    assert read_all(first, file) == read_all(second, file) == b"data"
-    assert service.requests["get", file] == 1
-
-
 def test_two_caches_trim_one_folder_at_the_same_time(tmp_path: Path) -> None:
     def fill(number: int) -> int:
         cache, right = PieceCache(tmp_path, 20_000), 0

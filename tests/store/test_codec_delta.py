@@ -44,16 +44,6 @@ def test_any_bytes_are_restored_with_any_parent(
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=IDS)
-def test_every_difference_is_that_of_some_bytes(dtype: DType) -> None:
-    size = 700 * dtype.block_bytes
-    parent, residual = odd_bytes(size, 1, 0.1), odd_bytes(size, 2, 0.1)
-    plain, again = np.empty_like(residual), np.empty_like(residual)
-    add_parent(dtype, parent, residual, plain)
-    subtract_parent(dtype, parent, plain, again)
-    assert np.array_equal(again, residual)
-
-
-@pytest.mark.parametrize("dtype", TYPES, ids=IDS)
 def test_lengths_around_a_cache_block_are_restored_and_equal_bytes_leave_zeros(dtype: DType) -> None:
     for blocks in {1, *(CACHE_BLOCK_BYTES // 4 // dtype.block_bytes + more for more in (-1, 0, 1))} - {0}:
         parent = odd_bytes(blocks * dtype.block_bytes, blocks)

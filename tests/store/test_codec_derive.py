@@ -78,16 +78,6 @@ def test_any_bytes_are_restored_from_any_source(
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=PAIR_IDS)
-def test_any_residual_is_that_of_some_plain_bytes(source: DType, target: DType) -> None:
-    source_bytes = odd_bytes(source.size_bytes(2048), 1, 0.05)
-    residual = odd_bytes(target.size_bytes(2048), 2, 0.05)
-    plain, again = np.empty_like(residual), np.empty_like(residual)
-    derive.from_residual(source, target, source_bytes, residual, plain)
-    derive.to_residual(source, target, source_bytes, plain, again)
-    assert np.array_equal(residual, again)
-
-
-@pytest.mark.parametrize(("source", "target"), PAIRS, ids=PAIR_IDS)
 def test_lengths_around_a_piece_are_restored(source: DType, target: DType) -> None:
     for elements in (derive.PIECE_ELEMENTS - 256, derive.PIECE_ELEMENTS, derive.PIECE_ELEMENTS + 256):
         residual_of(

@@ -104,22 +104,6 @@ def test_memory_that_is_not_aligned_is_encoded_and_decoded() -> None:
     assert encode_chunk(codec_for("F32"), shifted) == encode_chunk(codec_for("F32"), plain)
 
 
-def test_bf16_planes_hold_the_exponent_and_the_sign_above_the_mantissa() -> None:
-    # 1.0, -1.5, 0.0, -0.0 and a NaN with a payload.
-    plain = np.array([0x3F80, 0xBFC0, 0x0000, 0x8000, 0xFFC5], dtype="<u2").view(np.uint8)
-    planes: list[Bytes] = [np.empty(5, np.uint8), np.empty(5, np.uint8)]
-    split_planes(codec_for("BF16"), plain, planes)
-    assert planes[0].tolist() == [127, 127, 0, 0, 255]
-    assert planes[1].tolist() == [0x00, 0xC0, 0x00, 0x80, 0xC5]
-
-
-def test_f32_planes_hold_exponent_sign_with_mantissa_and_two_low_bytes() -> None:
-    plain = np.array([0xBFC0_1234, 0x3F80_00FF], dtype="<u4").view(np.uint8)
-    planes: list[Bytes] = [np.empty(2, np.uint8) for _ in range(4)]
-    split_planes(codec_for("F32"), plain, planes)
-    assert [plane.tolist() for plane in planes] == [[127, 127], [0xC0, 0x00], [0x12, 0x00], [0x34, 0xFF]]
-
-
 def test_q4_k_scales_are_transposed_and_quants_stay_together() -> None:
     codec = codec_for("Q4_K")
     plain = np.frombuffer(bytes(range(144)) + bytes(range(100, 244)), np.uint8)

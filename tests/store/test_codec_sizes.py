@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import zstandard
 
 from organs.registry.store.codec import BYTES_CODEC, codec_for, encode_chunk, worth_encoding
 from organs.registry.store.codec.entropy import SAMPLE_BYTES, looks_worth_it
@@ -12,7 +11,6 @@ from organs.registry.store.codec.fast import Bytes
 from tests.store.codec_cases import frame_of, noise, skewed, store, weights
 
 MEBI = 1 << 20
-COMPRESSED_LITERALS, TREELESS_LITERALS = 2, 3
 
 
 @pytest.mark.parametrize(
@@ -30,38 +28,6 @@ COMPRESSED_LITERALS, TREELESS_LITERALS = 2, 3
 def test_weights_are_compressed_to_the_documented_size(dtype_name: str, most: float) -> None:
     plain = weights(dtype_name, 2 * MEBI)
     assert len(store(codec_for(dtype_name), plain)) <= most * len(plain)
-
-
-def test_in_bf16_only_the_exponents_are_encoded() -> None:
-    entry = encode_chunk(codec_for("BF16"), weights("BF16", MEBI)).entry
-    assert entry.plane_is_raw == (False, True)
-    assert entry.plane_sizes_bytes[0] < 0.34 * MEBI
-    assert entry.plane_sizes_bytes[1] == MEBI
-
-
-def test_f32_converted_from_bf16_uses_no_space_for_its_zero_bytes() -> None:
-    half = np.frombuffer(weights("BF16", MEBI), "<u2")
-    plain = (half.astype("<u4") << 16).tobytes()
-    assert len(store(codec_for("F32"), plain)) < len(store(codec_for("BF16"), half.tobytes())) + 2000
-
-
-def test_the_frame_declares_its_size_and_carries_no_checksum_and_no_dictionary() -> None:
-    frame = encode_chunk(codec_for("BF16"), weights("BF16", MEBI)).pieces[0]
-    parameters = zstandard.get_frame_parameters(frame)
-    assert parameters.content_size == MEBI
-    assert parameters.window_size <= 128 << 10
-    assert parameters.dict_id == 0
-    assert not parameters.has_checksum
-
-
-def test_the_tuned_parameters_encode_literals_and_beat_level_3() -> None:
-    exponents = np.frombuffer(weights("BF16", MEBI), "<u2") >> 7 & 0xFF
-    plane = exponents.astype(np.uint8)
-    frame = frame_of(plane)
-    assert frame is not None
-    assert len(frame) < 0.85 * len(zstandard.ZstdCompressor(level=3).compress(plane.tobytes()))
-    # The literals section of the first block begins after the frame head of 10 bytes and the block head of 3.
-    assert frame[13] & 3 in (COMPRESSED_LITERALS, TREELESS_LITERALS)
 
 
 def test_a_plane_that_shrinks_by_less_than_2_percent_is_kept_raw() -> None:
