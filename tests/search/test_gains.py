@@ -154,24 +154,6 @@ def test_the_leaderboard_is_by_gain_on_the_texts_and_over_the_base(family: Local
         family.leaderboard("nobody")
 
 
-def test_a_search_with_a_base_counts_only_gains_over_it(family: LocalRegistry) -> None:
-    add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
-    add_gains(family, graft(family, "tuned", "other", base="second"), {"narrative": 7.0})
-    for text, gain in {"gain>0": 7.0, "fits:base gain>0": 5.0, "on:code": 5.0}.items():
-        found = organs_with_gain(family, f"model:tuned block:0 slot:ffn_up {text}")
-        assert found == [("local/tuned", FED[1], gain)], text
-    assert [gain for _, _, gain in organs_with_gain(family, "fits:base model:tuned slot:ffn_up sort:-gain")] == [
-        5.0
-    ] * 2
-    assert [gain for _, _, gain in organs_with_gain(family, "fits:base model:tuned slot:ffn_up")] == [None, None]
-    assert organs_with_gain(family, "fits:base model:tuned slot:ffn_up gain>5.1") == []
-    assert names(family, "kin:second on:prose sort:-gain") == ["me/other", "local/tuned"]
-    assert names(family, "gain<-1") == []
-    best = next(iter(family.models("model:tuned sort:-gain"))).gain
-    assert best is not None
-    assert (str(best), best.chimera, best.base) == ("+7.0% ± 1.0% narrative", "me/other@1", "local/second@1")
-
-
 def test_a_plan_states_what_its_donors_gained_before(family: LocalRegistry) -> None:
     add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0, "narrative": -2.0})
     add_gains(family, graft(family, "tuned", "part", blocks=1), {"python": 1.5})
