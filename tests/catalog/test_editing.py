@@ -25,7 +25,7 @@ from organs.registry.search.language import MODELS, parse_query
 from organs.registry.search.models import search_models
 from organs.registry.search.rows import search_organs
 from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
-from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.related_models import ingest_all, model_file, parent_entries, related_tensors
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,8 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """Return a registry with a base and a child that declares another, unregistered parent."""
     home = tmp_path_factory.mktemp("editing")
     with LocalRegistry.open(home / "home") as opened:
-        ingest_bytes(opened, home, "base", model_file("Base", related_tensors()))
-        ingest_bytes(
-            opened, home, "child", model_file("Child", related_tensors(correlation=0.9), parent_entries("Elsewhere"))
-        )
+        child = model_file("Child", related_tensors(correlation=0.9), parent_entries("Elsewhere"))
+        ingest_all(opened, home, base=related_tensors(), child=child)
         yield opened
 
 

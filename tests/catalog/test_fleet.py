@@ -62,6 +62,7 @@ def let_expire(session: Session) -> None:
 
 
 def unit(session: Session, number: int = 1) -> FleetUnit:
+    session.flush()
     session.expire_all()
     return session.scalars(select(FleetUnit).where(FleetUnit.number == number)).one()
 
@@ -81,9 +82,8 @@ def test_a_plan_without_units_or_with_too_many_is_refused(session: Session, monk
     for count in (0, 3):
         with pytest.raises(BadInput, match="1 to 2 units"):
             begin(session, count)
-    with pytest.raises(BadValue):
+    with pytest.raises(BadValue), session.begin_nested():
         start_run(session, "zoo", DIGEST, [NewUnit("ingest", "/models/\udcff.gguf")])
-    session.rollback()
     assert fleet_runs(session, 10).items == ()
 
 

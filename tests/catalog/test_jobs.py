@@ -54,6 +54,7 @@ def claimed(session: Session, *kinds: str, alone: bool = False) -> JobClaim:
 
 
 def row(session: Session, job_id: int) -> JobRow:
+    session.flush()
     session.expire_all()
     return session.get_one(JobRow, job_id, options=[undefer(JobRow.arguments), undefer(JobRow.result)])
 

@@ -38,14 +38,17 @@ def stored(data: bytes = BYTES, file: str | None = None) -> StoredBlob:
     return StoredBlob(digest_of(data), len(data), 6, "raw", 1, file, inline)
 
 
-def record(name: str = "a", data: bytes = BYTES, **more: object) -> ModelRecord:
-    digest = digest_of(data)
+def record(name: str = "a", *, digest: Digest | None = None, **more: object) -> ModelRecord:
+    """Return a model of one organ with BYTES, in a file with this digest."""
+    organ_digest = digest_of(BYTES)
+    own_digest = digest or organ_digest
     place = place_of("output_norm.weight")
-    placement = PlacementRecord("output_norm.weight", place, digest, "F32", (4,), 16, 32, None)
-    file = FileRecord(f"{name}.gguf", 48, digest, digest, 20, (PartRecord(0, 16, digest, 0),), (placement,))
+    placement = PlacementRecord("output_norm.weight", place, organ_digest, "F32", (4,), 16, 32, None)
+    part = PartRecord(0, 16, organ_digest, 0)
+    file = FileRecord(f"{name}.gguf", 48, own_digest, organ_digest, 20, (part,), (placement,))
     default = ModelRecord(
         name=ModelName("local", name),
-        digest=digest,
+        digest=own_digest,
         kind="model",
         architecture="llama",
         title="A",

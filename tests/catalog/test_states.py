@@ -39,7 +39,7 @@ from tests.catalog.test_register import record, register_in
 from tests.random_files import BESIDE_FIXTURES
 from tests.related_models import (
     declared_pairs,
-    ingest_bytes,
+    ingest_all,
     measured_pairs,
     model_file,
     parent_entries,
@@ -55,10 +55,8 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """Return a registry with a base, a fine-tune, an unrelated model, and a chimera of both with a computed organ."""
     home = tmp_path_factory.mktemp("states")
     with LocalRegistry.open(home / "home") as opened:
-        ingest_bytes(opened, home, "base", model_file("Base", related_tensors()))
         tuned = model_file("Tuned", related_tensors(correlation=0.9), parent_entries("Base"))
-        ingest_bytes(opened, home, "tuned", tuned)
-        ingest_bytes(opened, home, "stranger", model_file("Stranger", related_tensors(seed=7)))
+        ingest_all(opened, home, base=related_tensors(), tuned=tuned, stranger=related_tensors(seed=7))
         recipe = opened.compose("base").graft("tuned", type="organ", blocks=0).graft("stranger", type="organ", blocks=1)
         recipe = recipe.purify("fractal", slot="attn_q").accept("unrelated-lineage")
         recipe.plan().register()
@@ -208,8 +206,7 @@ def _free(session: Session) -> list[int]:
 
 
 def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp_path: Path) -> None:
-    for name, seed in (("base", 0), ("donor", 7)):
-        ingest_bytes(registry, tmp_path, name, model_file(name.title(), related_tensors(seed=seed)))
+    ingest_all(registry, tmp_path, base=related_tensors(), donor=related_tensors(seed=7))
     recipe = registry.compose("base").graft("donor", type="organ", blocks=1).purify("fractal", slot="attn_q")
     made = recipe.accept("unrelated-lineage").plan().register()
     before = assemble_model(registry, made.model, tmp_path / "before")[0].read_bytes()
@@ -230,19 +227,13 @@ def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp
 
 
 def test_a_quarantined_model_gets_its_relatives_when_it_is_published(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    ingest_bytes(
-        registry, tmp_path, "child", model_file("Child", related_tensors(correlation=0.9), parent_entries("Base"))
-    )
+    child = model_file("Child", related_tensors(correlation=0.9), parent_entries("Base"))
+    late = model_file("Late", related_tensors(correlation=0.8, other_seed=5), parent_entries("Base"))
+    ingest_all(registry, tmp_path, base=related_tensors(), child=child)
     pairs, declared = measured_pairs(registry), declared_pairs(registry)
     with registry.catalog.writing() as session:
         hide_model(session, model_named(session, "base"), "quarantined", "to be looked at", "local")
-    ingest_bytes(
-        registry,
-        tmp_path,
-        "late",
-        model_file("Late", related_tensors(correlation=0.8, other_seed=5), parent_entries("Base")),
-    )
+    ingest_all(registry, tmp_path, late=late)
     assert declared_pairs(registry) != declared
     with registry.catalog.writing() as session:
         (base,) = session.scalars(select(ModelRow).where(ModelRow.name == "base"))

@@ -13,18 +13,13 @@ from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives import declared
 from tests.gguf_files import file_bytes, text
-from tests.related_models import declared_pairs, ingest_bytes, model_file, parent_entries, related_tensors
+from tests.related_models import declared_pairs, ingest_all, model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, weight_tensor
 
 BASE = model_file("Base", related_tensors())
 COPY = model_file("Base", related_tensors(dtype="Q8_0"), parent_entries("Base"))
 OTHER_COPY = model_file("base", related_tensors(dtype="Q8_0", correlation=0.9999), parent_entries("BASE"))
 TUNED = model_file("Tuned", related_tensors(correlation=0.99), parent_entries("base"))
-
-
-def ingest_all(registry: LocalRegistry, folder: Path, **files: bytes) -> None:
-    for name, data in files.items():
-        ingest_bytes(registry, folder, name, data)
 
 
 @pytest.mark.parametrize("order", list(permutations(("base", "copy", "other", "tuned")))[::5])

@@ -18,7 +18,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives import find_relatives, measured
 from organs.registry.similarity import NOISE
 from tests.gguf_files import file_bytes, text
-from tests.related_models import ingest_bytes, measured_pairs, model_file, related_tensors
+from tests.related_models import ingest_all, ingest_bytes, measured_pairs, model_file, related_tensors
 from tests.small_models import Tensors, block_metadata, ingest_file, weight_tensor
 
 FAMILY = {
@@ -43,8 +43,7 @@ def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
 def test_every_order_of_ingest_finds_the_same_pairs(
     order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    for name in order:
-        ingest_bytes(registry, tmp_path, name, FAMILY[name])
+    ingest_all(registry, tmp_path, **{name: FAMILY[name] for name in order})
     alike = {("base", "quantised"): 1.0, ("base", "tuned"): 0.99, ("quantised", "tuned"): 0.99}
     alike |= {(name, "far"): 0.6 for name in ("base", "quantised", "tuned")}
     expected = {frozenset(pair): ("relative", pytest.approx(score, abs=TOLERANCE)) for pair, score in alike.items()}
@@ -92,8 +91,7 @@ def test_two_models_are_related_by_the_matrices_of_whole_models(
 
 
 def test_the_parent_of_a_measured_edge_is_the_older_model(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "tuned", FAMILY["tuned"])
-    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
+    ingest_all(registry, tmp_path, tuned=FAMILY["tuned"], base=FAMILY["base"])
     assert found(registry, "base") == [("tuned", "relative")]
     with registry.catalog.reading() as session:
         (edge,) = session.scalars(select(Lineage).where(Lineage.evidence == "measured")).all()
@@ -110,9 +108,8 @@ def test_the_same_file_again_adds_no_edge(registry: LocalRegistry, tmp_path: Pat
 def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     longer = [weight_tensor("token_embd.weight", (64, 128), seed=9), *related_tensors(correlation=0.99)[1:]]
-    ingest_bytes(registry, tmp_path, "longer", model_file("Longer", longer))
+    ingest_all(registry, tmp_path, base=FAMILY["base"], longer=longer)
     ((relation, score),) = measured_pairs(registry).values()
     assert (relation, score) == ("relative", pytest.approx(0.99, abs=0.01))
     with registry.catalog.reading() as session:
@@ -121,10 +118,9 @@ def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(
 
 
 def test_a_donor_is_related_by_its_grafted_organs(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     strange = dict(related_tensors(seed=5))
     grafted = [(spec, data if "ffn" in spec.name else strange[spec]) for spec, data in related_tensors()]
-    ingest_bytes(registry, tmp_path, "grafted", model_file("Grafted", grafted))
+    ingest_all(registry, tmp_path, base=FAMILY["base"], grafted=grafted)
     ((relation, score),) = measured_pairs(registry).values()
     assert (relation, score) == ("relative", pytest.approx(4 / 7, abs=TOLERANCE))
 

@@ -22,7 +22,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.upkeep import sweep
 from tests.gains import add_gains
 from tests.registry_templates import RegistryTemplates
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.related_models import ingest_all, related_tensors
 
 FED = ("blk.0.ffn_down.weight", "blk.0.ffn_up.weight", "blk.1.ffn_down.weight", "blk.1.ffn_up.weight")
 
@@ -31,8 +31,7 @@ def add_family(registry: LocalRegistry, folder: Path) -> None:
     """Register a base, two fine-tunes of it and a stranger."""
     kin = {"base": related_tensors(), "tuned": related_tensors(correlation=0.995)}
     others = {"second": related_tensors(correlation=0.98), "stranger": related_tensors(seed=7)}
-    for name, tensors in (kin | others).items():
-        ingest_bytes(registry, folder, name, model_file(name.capitalize(), tensors))
+    ingest_all(registry, folder, **kin, **others)
 
 
 @pytest.fixture
@@ -180,7 +179,7 @@ def test_organs_that_equal_those_of_the_base_and_their_donors_have_no_part_in_a_
 ) -> None:
     tensors = related_tensors(correlation=0.97)
     own = [mine if "ffn" in mine[0].name else base for mine, base in zip(tensors, related_tensors(), strict=True)]
-    ingest_bytes(family, tmp_path, "partly", model_file("Partly", own))
+    ingest_all(family, tmp_path, partly=own)
     model = made(family.compose("base").graft("partly", type=["organ", "skeleton"]), "mixed")
     add_gains(family, model, {"python": 5.0})
     assert {name for _, name, _ in organs_with_gain(family, "gain>0")} == set(FED)
