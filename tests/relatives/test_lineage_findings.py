@@ -33,7 +33,7 @@ def parent(
         ("model", None, 0, ("no-known-relatives", "info")),
         ("model", None, 1, None),
         ("vocabulary", None, 0, None),
-        ("adapter", None, 0, ("no-base-named", "info")),
+        ("adapter", None, 0, ("no-base-named", "warn")),
         ("adapter", parent(None, None, "adapter"), 0, None),
     ],
 )
