@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.tables import Lineage, now
+from organs.registry.catalog.tables import Lineage, ModelRow, now
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.lineage import LineageEdge, ModelLineage, merged_edges
 from organs.registry.local import LocalRegistry
@@ -108,6 +108,15 @@ def test_a_parent_of_other_shapes_cannot_be_compared(registry: LocalRegistry, tm
     only_norms = [(spec, data) for spec, data in related_tensors() if len(spec.shape) == 1]
     ingest_all(registry, tmp_path, base=BASE, odd=model_file("Odd", only_norms, parent_entries("Base")))
     assert codes(registry, "odd") == ["parent-not-comparable"]
+
+
+@pytest.mark.parametrize("state", ["quarantined", "removed"])
+def test_a_hidden_relative_is_not_shown(state: str, registry: LocalRegistry, tmp_path: Path) -> None:
+    tuned = model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
+    ingest_all(registry, tmp_path, base=BASE, tuned=tuned)
+    with registry.catalog.writing() as session:
+        session.execute(update(ModelRow).where(ModelRow.name == "base").values(state=state))
+    assert lineage(registry, "tuned").edges == ()
 
 
 def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
