@@ -170,6 +170,14 @@ def test_an_unknown_or_hidden_name_finds_nothing_and_the_nearest_is_named(
     assert found(registry, "fits:acme/bas,acme/base") == ["acme/donor ffn_up"]
 
 
+def test_a_name_means_its_exact_case_or_else_every_case(registry: LocalRegistry) -> None:
+    write_models(registry, [BASE, replace(BASE, namespace="Acme", rows=()), donor(UP)])
+    assert found(registry, "fits:Acme/base") == []
+    page = registry.search("fits:ACME/BASE model:acme/donor")
+    assert [organ.slot for organ in page] == ["ffn_up"]
+    assert page.notes == ("several models are called ACME/BASE; the likeness is that to acme/base@1",)
+
+
 def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> None:
     others = donor(RandomPlacement(slot="ffn_up", organ=9), architecture=None)
     write_models(registry, [replace(BASE, architecture=None), others])
