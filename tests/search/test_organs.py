@@ -134,7 +134,7 @@ def test_every_plan_gives_the_same_pages_and_cursors(text: str, size: int, many:
 
 
 def test_a_search_result_has_the_values_of_its_rows(registry: LocalRegistry) -> None:
-    row = RandomPlacement(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
+    row = RandomPlacement(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=30.0, spectral_signal=0.25)
     write_models(registry, [RandomModel((row,), license=None, version=3)])
     (organs,) = registry.search("")
     assert organs == PlacedOrgan(
@@ -148,10 +148,10 @@ def test_a_search_result_has_the_values_of_its_rows(registry: LocalRegistry) -> 
         dtype="F16",
         shape=(64, 128),
         size_bytes=4096,
-        theta=None,
+        theta=30.0,
         magnitude=0.9,
-        signal=None,
-        spectral_signal=None,
+        signal=row.signal,
+        spectral_signal=0.25,
         stable_rank=12.5,
         effective_rank=18.75,
         architecture="llama",
