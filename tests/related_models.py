@@ -102,6 +102,12 @@ def ingest_bytes(registry: LocalRegistry, folder: Path, name: str, data: bytes) 
     return ingest_file(registry, path).model
 
 
+def ingest_all(registry: LocalRegistry, folder: Path, **models: bytes | Tensors) -> None:
+    """Ingest models in order, by name: complete files, or the tensors of a model with its name as title."""
+    for name, model in models.items():
+        ingest_bytes(registry, folder, name, model if isinstance(model, bytes) else model_file(name.title(), model))
+
+
 def measured_pairs(registry: LocalRegistry) -> dict[frozenset[str], tuple[str, float]]:
     """Return the relation and score of each pair of model names with a measured relation."""
     pairs: dict[frozenset[str], tuple[str, float]] = {}

@@ -44,18 +44,14 @@ def test_a_cursor_reads_back_to_the_last_bit(query: str, value: float | None, ro
     assert set(text) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
 
-def test_the_cursor_of_another_query_is_refused() -> None:
+def test_the_cursor_of_another_query_or_without_a_required_value_is_refused() -> None:
     text = cursor_text(QUERY, PageEnd(1.0, 1))
     with pytest.raises(BadQuery, match="this cursor belongs to another query") as caught:
         parse_cursor("type:norm sort:-theta", text)
     assert caught.value.term == "after"
-
-
-def test_a_cursor_without_a_value_is_refused_where_every_row_has_one() -> None:
-    text = cursor_text(QUERY, PageEnd(None, 1))
-    assert parse_cursor(QUERY, text) == PageEnd(None, 1)
+    valueless = cursor_text(QUERY, PageEnd(None, 1))
     with pytest.raises(BadQuery, match="not a cursor"):
-        parse_cursor(QUERY, text, missing=False)
+        parse_cursor(QUERY, valueless, missing=False)
 
 
 @pytest.mark.parametrize(
@@ -63,22 +59,16 @@ def test_a_cursor_without_a_value_is_refused_where_every_row_has_one() -> None:
     [
         (1.0, -1),
         (1.0, 2**63),
-        (1.0, 10**50),
         (1.0, 1.0),
         (1.0, True),
-        (1.0, None),
         (1.0, "1"),
-        (1.0, [1]),
         (True, 1),
         ("1", 1),
-        ("1' OR 1=1", 1),
         ([1.0], 1),
-        ({}, 1),
         (2**63, 1),
         (-(2**63), 1),
         (float("nan"), 1),
         (float("inf"), 1),
-        (-float("inf"), 1),
     ],
 )
 def test_a_row_id_that_is_not_a_number_is_refused(values: tuple[Any, Any]) -> None:
@@ -90,29 +80,22 @@ def test_a_row_id_that_is_not_a_number_is_refused(values: tuple[Any, Any]) -> No
     "text",
     [
         "",
-        "x",
         "=",
-        "====",
         "WyI",
         "Wy I",
         "ＷyI",
         "\x00",
         "\ud800",
         packed(),
-        packed(1),
         packed(mark(QUERY), 1.0),
         packed(mark(QUERY), 1.0, 1, 1),
         packed(mark(QUERY)[:-1], 1.0, 1),
         packed(None, 1.0, 1),
-        packed([], 1.0, 1),
         base64.urlsafe_b64encode(b"17").decode(),
-        base64.urlsafe_b64encode(b"null").decode(),
-        base64.urlsafe_b64encode(b'"abc"').decode(),
         base64.urlsafe_b64encode(b'{"a":1,"b":2,"c":3}').decode(),
         base64.urlsafe_b64encode(f'["{mark(QUERY)}",1e999,1]'.encode()).decode(),
         base64.urlsafe_b64encode(b"\xff\xfe\x00").decode(),
         base64.urlsafe_b64encode(b"[" * 140).decode(),
-        base64.urlsafe_b64encode(b"1" * 149).decode(),
         cursor_text(QUERY, PageEnd(1.0, 1)) + " " * 200,
         "A" * 1_000_000,
     ],

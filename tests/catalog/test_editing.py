@@ -25,7 +25,7 @@ from organs.registry.search.language import MODELS, parse_query
 from organs.registry.search.models import search_models
 from organs.registry.search.rows import search_organs
 from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
-from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.related_models import ingest_all, model_file, parent_entries, related_tensors
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,8 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """Return a registry with a base and a child that declares another, unregistered parent."""
     home = tmp_path_factory.mktemp("editing")
     with LocalRegistry.open(home / "home") as opened:
-        ingest_bytes(opened, home, "base", model_file("Base", related_tensors()))
-        ingest_bytes(
-            opened, home, "child", model_file("Child", related_tensors(correlation=0.9), parent_entries("Elsewhere"))
-        )
+        child = model_file("Child", related_tensors(correlation=0.9), parent_entries("Elsewhere"))
+        ingest_all(opened, home, base=related_tensors(), child=child)
         yield opened
 
 
@@ -60,6 +58,8 @@ def found(session: Session, query: str) -> list[str]:
 def test_an_edited_model_is_found_by_its_new_words(session: Session) -> None:
     edit(session, title="Weaver", description="Spins *yarns*.", tags=["wool", "wool", "Größe"])
     assert found(session, "weaver yarns wool größe") == ["child"]
+    edit(session, tags=["  a b ", "", "a b", "c"])
+    assert model_named(session, "child").tags == ("a b", "c")
     edit(session, title="", description=None, tags=[])
     assert (found(session, "weaver"), found(session, "wool")) == ([], [])
     model = model_named(session, "child")
@@ -187,11 +187,6 @@ def test_an_invalid_license_gets_a_sentence(text: str) -> None:
     problem = license_problem(text)
     assert problem is not None
     assert problem.endswith(".")
-
-
-def test_tags_are_stored_as_a_list(session: Session) -> None:
-    edit(session, tags=["  a b ", "", "a b", "c"])
-    assert model_named(session, "child").tags == ("a b", "c")
 
 
 def test_an_edited_license_applies_to_chimeras(family: LocalRegistry) -> None:

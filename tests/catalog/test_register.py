@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from sqlalchemy import func, insert, select
+from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.blobs import blobs_by_digest, unneeded_blobs
@@ -21,7 +21,7 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.catalog.tables import Blob, BlobLease, EventRow, Ingest, Lineage, ModelMetadata, ModelRow, OrganRow
+from organs.registry.catalog.tables import Blob, BlobLease, EventRow, Ingest, Lineage, ModelMetadata, ModelRow
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadValue, CatalogError, MissingBlob
 from organs.registry.local import LocalRegistry
@@ -38,14 +38,17 @@ def stored(data: bytes = BYTES, file: str | None = None) -> StoredBlob:
     return StoredBlob(digest_of(data), len(data), 6, "raw", 1, file, inline)
 
 
-def record(name: str = "a", data: bytes = BYTES, **more: object) -> ModelRecord:
-    digest = digest_of(data)
+def record(name: str = "a", *, digest: Digest | None = None, **more: object) -> ModelRecord:
+    """Return a model of one organ with BYTES, in a file with this digest."""
+    organ_digest = digest_of(BYTES)
+    own_digest = digest or organ_digest
     place = place_of("output_norm.weight")
-    placement = PlacementRecord("output_norm.weight", place, digest, "F32", (4,), 16, 32, None)
-    file = FileRecord(f"{name}.gguf", 48, digest, digest, 20, (PartRecord(0, 16, digest, 0),), (placement,))
+    placement = PlacementRecord("output_norm.weight", place, organ_digest, "F32", (4,), 16, 32, None)
+    part = PartRecord(0, 16, organ_digest, 0)
+    file = FileRecord(f"{name}.gguf", 48, own_digest, organ_digest, 20, (part,), (placement,))
     default = ModelRecord(
         name=ModelName("local", name),
-        digest=digest,
+        digest=own_digest,
         kind="model",
         architecture="llama",
         title="A",
@@ -58,13 +61,17 @@ def record(name: str = "a", data: bytes = BYTES, **more: object) -> ModelRecord:
     return replace(default, **more)  # type: ignore[arg-type]
 
 
+def register_in(session: Session, wanted: ModelRecord, *, keep_name: bool = False) -> Registered:
+    ingest_id = begin_ingest(session, "test")
+    record_blobs(session, ingest_id, [stored()])
+    registered = register_model(session, wanted, keep_name=keep_name)
+    end_ingest(session, ingest_id, "finished", None, registered.model.id)
+    return registered
+
+
 def register(registry: LocalRegistry, wanted: ModelRecord, *, keep_name: bool = False) -> Registered:
     with registry.catalog.writing() as session:
-        ingest_id = begin_ingest(session, "test")
-        record_blobs(session, ingest_id, [stored()])
-        registered = register_model(session, wanted, keep_name=keep_name)
-        end_ingest(session, ingest_id, "finished", None, registered.model.id)
-        return registered
+        return register_in(session, wanted, keep_name=keep_name)
 
 
 def test_a_model_with_swept_blobs_is_refused(registry: LocalRegistry) -> None:
@@ -133,16 +140,10 @@ def test_a_registered_parent_is_linked_by_its_digest_and_an_unknown_parent_is_le
     child = register(registry, record("b", digest=digest_of(b"another file"), parents=parents))
     with registry.catalog.reading() as session:
         edge = session.scalars(select(Lineage).where(Lineage.child_model_id == child.model.id)).one()
+        origins = session.scalars(select(Lineage.parent_model_id).where(Lineage.child_organ_id.is_not(None))).all()
+    assert origins == [first.model.id], "an organ originates from the first model that has it"
     assert (edge.parent_model_id, edge.parent_text) == (first.model.id, "a.gguf")
     assert (edge.relation, edge.evidence) == ("grafted", "recorded")
-
-
-def test_an_organ_originates_from_the_first_model_that_has_it(registry: LocalRegistry) -> None:
-    register(registry, record())
-    register(registry, record("b", digest=digest_of(b"another file")))
-    with registry.catalog.reading() as session:
-        assert len(session.scalars(select(OrganRow)).all()) == 1
-        assert session.scalars(select(Lineage.parent_model_id)).all() == [1]
 
 
 def test_the_same_bytes_are_registered_once_unless_another_name_is_requested(registry: LocalRegistry) -> None:
@@ -189,27 +190,18 @@ def test_a_blob_recorded_by_another_ingest_keeps_its_row_and_the_new_file_is_ret
     assert row.file == first
 
 
-def test_a_corrupt_blob_is_replaced_when_its_bytes_are_stored_again(registry: LocalRegistry) -> None:
-    large = b"L" * 100_000
-    first, second = (f"{digest_of(large)[:2]}/{digest_of(large)}.{nonce * 16}" for nonce in "12")
+@pytest.mark.parametrize("is_inline", [False, True])
+def test_a_corrupt_blob_is_replaced_when_its_bytes_are_stored_again(is_inline: bool, registry: LocalRegistry) -> None:
+    digest = digest_of(BYTES)
+    first, second = (None if is_inline else f"{digest[:2]}/{digest}.{nonce * 16}" for nonce in "12")
+    healed = replace(stored(file=second), inline=b"healed" if is_inline else None)
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "one")
-        record_blobs(session, ingest_id, [stored(large, first)])
-        assert mark_corrupt(session, blobs_by_digest(session, [digest_of(large)])[digest_of(large)])
-        assert record_blobs(session, ingest_id, [stored(large, second)]) == [first]
-        (row,) = blobs_by_digest(session, [digest_of(large)]).values()
-    assert (row.file, row.state) == (second, "present")
-
-
-def test_a_corrupt_inline_blob_is_replaced_in_its_row(registry: LocalRegistry, tmp_path: Path) -> None:
-    with registry.catalog.writing() as session:
-        ingest_id = begin_ingest(session, "one")
-        record_blobs(session, ingest_id, [stored()])
-        assert mark_corrupt(session, blobs_by_digest(session, [digest_of(BYTES)])[digest_of(BYTES)])
-        fresh = replace(stored(), inline=b"healed", stored_bytes=6)
-        assert record_blobs(session, ingest_id, [fresh]) == []
-        (row,) = blobs_by_digest(session, [digest_of(BYTES)]).values()
-    assert (row.inline, row.state) == (b"healed", "present")
+        record_blobs(session, ingest_id, [stored(file=first)])
+        assert mark_corrupt(session, blobs_by_digest(session, [digest])[digest])
+        assert record_blobs(session, ingest_id, [healed]) == ([] if is_inline else [first])
+        (row,) = blobs_by_digest(session, [digest]).values()
+    assert (row.file, row.inline, row.state) == (second, healed.inline, "present")
 
 
 def test_more_blobs_than_a_statement_has_parameters_are_leased_together(registry: LocalRegistry) -> None:

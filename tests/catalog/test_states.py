@@ -12,13 +12,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from organs.ingest.service import publish_model
-from organs.registry.anatomy import OrganType, Place, Tower
 from organs.registry.catalog.queries.blobs import unneeded
-from organs.registry.catalog.queries.model_contents import files_of, parts_of, placements_of
+from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.queries.model_names import model_by_text, removed_with_digest
-from organs.registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.model_changes import hide_model, remove_model, show_model
-from organs.registry.catalog.register.models import register_model
 from organs.registry.catalog.tables import (
     Base,
     Blob,
@@ -33,16 +30,16 @@ from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import Digest
 from organs.registry.errors import BadValue, Busy, Conflict, NotFound
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.search.language import MODELS, parse_query
 from organs.registry.search.models import search_models
 from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right, model_named, rolled_back
+from tests.catalog.test_register import record, register_in
 from tests.random_files import BESIDE_FIXTURES
 from tests.related_models import (
     declared_pairs,
-    ingest_bytes,
+    ingest_all,
     measured_pairs,
     model_file,
     parent_entries,
@@ -58,10 +55,8 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """Return a registry with a base, a fine-tune, an unrelated model, and a chimera of both with a computed organ."""
     home = tmp_path_factory.mktemp("states")
     with LocalRegistry.open(home / "home") as opened:
-        ingest_bytes(opened, home, "base", model_file("Base", related_tensors()))
         tuned = model_file("Tuned", related_tensors(correlation=0.9), parent_entries("Base"))
-        ingest_bytes(opened, home, "tuned", tuned)
-        ingest_bytes(opened, home, "stranger", model_file("Stranger", related_tensors(seed=7)))
+        ingest_all(opened, home, base=related_tensors(), tuned=tuned, stranger=related_tensors(seed=7))
         recipe = opened.compose("base").graft("tuned", type="organ", blocks=0).graft("stranger", type="organ", blocks=1)
         recipe = recipe.purify("fractal", slot="attn_q").accept("unrelated-lineage")
         recipe.plan().register()
@@ -90,37 +85,8 @@ def act(session: Session, model: ModelRow, what: str) -> None:
         assert model.state == before
 
 
-def copied(session: Session, model: ModelRow, name: str, state: str) -> ModelRow:
-    """Register the same bytes once more in the given state."""
-    files = [_file(session, model, position) for position, _ in enumerate(files_of(session, model.id))]
-    record = ModelRecord(
-        parse_model_name(name), Digest(model.digest), model.kind, model.architecture, model.title, None,
-        model.license, None, (), tuple(files), state=state,
-    )  # fmt: skip
-    return register_model(session, record, keep_name=True).model
-
-
-def _file(session: Session, model: ModelRow, position: int) -> FileRecord:
-    file = files_of(session, model.id)[position]
-    digests = {blob_id: Digest(digest) for blob_id, digest in session.execute(select(Blob.id, Blob.digest)).all()}
-    parts = [
-        PartRecord(part.offset_bytes, part.size_bytes, digests[part.blob_id], part.blob_offset_bytes)
-        for part in parts_of(session, file.id)
-    ]
-    placements = [
-        PlacementRecord(
-            one.name, Place(OrganType(one.type), Tower(one.tower), one.block, one.slot), Digest(digest), one.dtype,
-            tuple(map(int, shape.split("x"))), one.size_bytes, one.offset_bytes, None,
-        )
-        for one, shape, digest, _ in placements_of(session, model.id)
-        if one.file_id == file.id
-    ]  # fmt: skip
-    same = (Digest(file.sha256), Digest(file.header_sha256), file.header_bytes)
-    return FileRecord(file.name, file.size_bytes, *same, tuple(parts), tuple(placements))
-
-
 STEPS = st.lists(
-    st.tuples(st.sampled_from((*ACTS, "copy", "copy hidden")), st.integers(min_value=0, max_value=5)), max_size=8
+    st.tuples(st.sampled_from((*ACTS, "visible", "quarantined")), st.integers(min_value=0, max_value=5)), max_size=8
 )
 
 
@@ -133,10 +99,10 @@ def test_the_counts_equal_a_recount_after_any_changes_of_state(
         for what, number in steps:
             models = session.scalars(select(ModelRow).order_by(ModelRow.id)).all()
             model = models[number % len(models)]
-            if what.startswith("copy") and model.state != "removed":
-                copied(session, model, "acme/copy", "quarantined" if "hidden" in what else "visible")
-            elif not what.startswith("copy"):
+            if what in ACTS:
                 act(session, model, what)
+            else:
+                register_in(session, record("new", state=what), keep_name=True)
             assert_counts_are_right(session)
 
 
@@ -211,7 +177,7 @@ def test_a_removed_model_keeps_only_its_name_and_the_reason(session: Session) ->
     assert (model.full_name, model.state, model.state_reason) == ("local/stranger@1", "removed", "not ours to give")
     assert (model.title, model.license, model.size_bytes) == (None, None, size_bytes)
     assert removed_with_digest(session, Digest(model.digest)) == model
-    assert copied(session, model_named(session, "base"), "stranger", "visible").version == 2
+    assert register_in(session, record("stranger"), keep_name=True).model.version == 2
 
 
 @pytest.mark.parametrize("name", ["base", "stranger", "tuned"])
@@ -240,8 +206,7 @@ def _free(session: Session) -> list[int]:
 
 
 def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp_path: Path) -> None:
-    for name, seed in (("base", 0), ("donor", 7)):
-        ingest_bytes(registry, tmp_path, name, model_file(name.title(), related_tensors(seed=seed)))
+    ingest_all(registry, tmp_path, base=related_tensors(), donor=related_tensors(seed=7))
     recipe = registry.compose("base").graft("donor", type="organ", blocks=1).purify("fractal", slot="attn_q")
     made = recipe.accept("unrelated-lineage").plan().register()
     before = assemble_model(registry, made.model, tmp_path / "before")[0].read_bytes()
@@ -262,19 +227,13 @@ def test_a_chimera_outlives_its_base_and_its_donors(registry: LocalRegistry, tmp
 
 
 def test_a_quarantined_model_gets_its_relatives_when_it_is_published(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    ingest_bytes(
-        registry, tmp_path, "child", model_file("Child", related_tensors(correlation=0.9), parent_entries("Base"))
-    )
+    child = model_file("Child", related_tensors(correlation=0.9), parent_entries("Base"))
+    late = model_file("Late", related_tensors(correlation=0.8, other_seed=5), parent_entries("Base"))
+    ingest_all(registry, tmp_path, base=related_tensors(), child=child)
     pairs, declared = measured_pairs(registry), declared_pairs(registry)
     with registry.catalog.writing() as session:
         hide_model(session, model_named(session, "base"), "quarantined", "to be looked at", "local")
-    ingest_bytes(
-        registry,
-        tmp_path,
-        "late",
-        model_file("Late", related_tensors(correlation=0.8, other_seed=5), parent_entries("Base")),
-    )
+    ingest_all(registry, tmp_path, late=late)
     assert declared_pairs(registry) != declared
     with registry.catalog.writing() as session:
         (base,) = session.scalars(select(ModelRow).where(ModelRow.name == "base"))

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.populated import populate
 from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.queries.reports import (
-    counted_totals,
     public_figures,
     running_totals,
 )
@@ -24,6 +22,7 @@ from organs.registry.catalog.register.organs import (
 from organs.registry.entities.server import Figures, RegistryTotals
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import verify
+from tests.catalog.counts import assert_counts_are_right
 from tests.faults.failing import (
     LARGE,
     SMALL,
@@ -40,61 +39,37 @@ from tests.small_models import ingest_file, small_model, weight_tensor
 
 
 def exact(registry: LocalRegistry) -> RegistryTotals:
-    """Return the totals after asserting that they equal a full count."""
+    """Return the totals after asserting that all counts equal a full count."""
     with registry.catalog.reading() as session:
-        kept = running_totals(session)
-        assert kept == counted_totals(session)
-    return kept
-
-
-def spoilt(registry: LocalRegistry) -> None:
-    """Write wrong totals."""
-    with registry.catalog.writing() as session:
-        add_to_totals(session, {"models": 3, "size_bytes": -1})
-
-
-def test_an_empty_registry_has_totals_of_zero(registry: LocalRegistry) -> None:
-    assert exact(registry) == RegistryTotals(0, 0, 0, 0, 0, 0)
+        assert_counts_are_right(session)
+        return running_totals(session)
 
 
 def test_models_that_share_organs_count_all_placements_and_each_organ_once(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    for name, data in (
-        ("a.gguf", small_model()),
-        ("longer.gguf", small_model("Longer", blocks=3)),
-        ("other.gguf", small_model("Other", seed=1)),
-        ("empty.gguf", file_bytes([], [])),
-    ):
-        (tmp_path / name).write_bytes(data)
-        ingest_file(registry, tmp_path / name)
-        exact(registry)
-    totals = exact(registry)
-    assert (totals.models, totals.placements, totals.organs) == (4, 10 + 14 + 10, 10 + 4 + 10)
-    assert 0 < totals.stored_bytes < totals.size_bytes
-
-
-def test_a_known_file_adds_nothing_and_a_second_name_adds_its_placements(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    (tmp_path / "a.gguf").write_bytes(small_model())
-    ingest_file(registry, tmp_path / "a.gguf")
-    before = exact(registry)
-    assert not ingest_file(registry, tmp_path / "a.gguf").created
-    assert exact(registry) == before
-    ingest_file(registry, tmp_path / "a.gguf", "other/name")
-    after = exact(registry)
-    assert (after.models, after.placements, after.organs) == (2, 20, 10)
-    assert after.size_bytes == before.size_bytes
-
-
-def test_an_organ_used_twice_in_a_model_counts_once(registry: LocalRegistry, tmp_path: Path) -> None:
+    assert exact(registry) == RegistryTotals(0, 0, 0, 0, 0, 0)
     spec, data = weight_tensor("blk.0.ffn_up.weight", (64, 64))
     twin, _ = weight_tensor("blk.1.ffn_up.weight", (64, 64))
-    (tmp_path / "twins.gguf").write_bytes(file_bytes([], [(spec, data), (twin, data)]))
-    ingest_file(registry, tmp_path / "twins.gguf")
-    totals = exact(registry)
-    assert (totals.placements, totals.organs) == (2, 1)
+    for name, content, placements, organs in (
+        ("a", small_model(), 10, 10),
+        ("longer", small_model("Longer", blocks=3), 14, 4),
+        ("other", small_model("Other", seed=1), 10, 10),
+        ("empty", file_bytes([], []), 0, 0),
+        ("twins", file_bytes([], [(spec, data), (twin, data)]), 2, 1),
+        ("a", small_model(), 0, 0),
+        ("other/name", small_model(), 10, 0),
+    ):
+        before = exact(registry)
+        path = tmp_path / f"{name.partition('/')[0]}.gguf"
+        path.write_bytes(content)
+        assert ingest_file(registry, path, name).created == (placements > 0 or name == "empty")
+        after = exact(registry)
+        assert (after.placements, after.organs) == (before.placements + placements, before.organs + organs)
+        assert (after == before) == (placements == 0 and name == "a")
+    assert (after.models, after.blobs - after.organs) == (6, 5), "a header for each file, but that of the known one"
+    assert after.size_bytes == before.size_bytes
+    assert 0 < after.stored_bytes < after.size_bytes
 
 
 def test_blobs_of_a_failed_ingest_count_until_they_are_doomed(registry: LocalRegistry) -> None:
@@ -171,25 +146,6 @@ def test_the_same_blob_twice_in_one_batch_counts_once(registry: LocalRegistry) -
     assert exact(registry).blobs == 1
 
 
-def test_a_transaction_that_fails_changes_no_total(registry: LocalRegistry) -> None:
-    blob = registry.blobs.put(random_bytes(LARGE))
-
-    def fail_halfway() -> None:
-        with registry.catalog.writing() as session:
-            record_blobs(session, begin_ingest(session, "a test"), [blob])
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail_halfway()
-    assert exact(registry) == RegistryTotals(0, 0, 0, 0, 0, 0)
-
-
-def test_a_generated_catalog_has_its_totals(registry: LocalRegistry) -> None:
-    populate(registry, 600)
-    totals = exact(registry)
-    assert (totals.models, totals.placements) == (2, 582)
-
-
 def test_the_public_figures_count_only_visible_models(registry: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
@@ -206,7 +162,8 @@ def test_verify_reports_wrong_totals_and_repair_corrects_them(registry: LocalReg
     ingest_file(registry, tmp_path / "a.gguf")
     right = exact(registry)
     assert verify(registry.catalog, registry.blobs, repair=True).miscounted == {}
-    spoilt(registry)
+    with registry.catalog.writing() as session:
+        add_to_totals(session, {"models": 3, "size_bytes": -1})
     wrong = {"models": (4, 1), "size_bytes": (right.size_bytes - 1, right.size_bytes)}
     assert verify(registry.catalog, registry.blobs).miscounted == wrong
     assert verify(registry.catalog, registry.blobs, repair=True).miscounted == wrong

@@ -16,7 +16,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import lineage as relatives_lineage
 from organs.registry.relatives.lineage import lineage_of
-from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.related_models import ingest_all, model_file, parent_entries, related_tensors
 
 BASE = model_file("Base", related_tensors())
 
@@ -67,17 +67,15 @@ def test_a_declared_and_a_recorded_edge_to_one_model_are_merged() -> None:
 
 
 def test_a_model_alone_has_no_lineage(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
+    ingest_all(registry, tmp_path, base=BASE)
     lineage_page = lineage(registry, "base")
     assert (lineage_page.model, lineage_page.edges, lineage_page.left_out) == ("local/base@1", (), 0)
     assert codes(registry, "base") == ["no-known-relatives"]
 
 
 def test_an_edge_is_shown_from_both_ends(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(
-        registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
-    )
+    tuned = model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
+    ingest_all(registry, tmp_path, base=BASE, tuned=tuned)
     above, measured = lineage(registry, "tuned").edges
     assert above == LineageEdge(
         direction="parent",
@@ -97,45 +95,32 @@ def test_an_edge_is_shown_from_both_ends(registry: LocalRegistry, tmp_path: Path
 
 
 def test_a_wrongly_declared_parent_is_detected(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(registry, tmp_path, "liar", model_file("Liar", related_tensors(seed=7), parent_entries("Base")))
+    liar = model_file("Liar", related_tensors(seed=7), parent_entries("Base"))
+    ingest_all(registry, tmp_path, base=BASE, liar=liar)
     assert codes(registry, "liar") == ["parent-unrelated"]
-    ingest_bytes(registry, tmp_path, "true", model_file("True", related_tensors(seed=7, correlation=0.999)))
+    ingest_all(registry, tmp_path, true=related_tensors(seed=7, correlation=0.999))
     assert codes(registry, "liar") == ["parent-unrelated", "close-relative-not-declared"]
     assert codes(registry, "true") == ["close-relative-not-declared"]
     assert codes(registry, "base") == ["no-known-relatives"], "what others say of it is theirs to answer for"
 
 
-def test_a_quantisation_of_two_bits_has_the_similarity_that_two_bits_allow(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
-    coarse = model_file("Base", related_tensors(dtype="Q4_0"), parent_entries("Base"))
-    ingest_bytes(registry, tmp_path, "coarse", coarse)
-    assert codes(registry, "coarse") == []
-    assert {edge.relation for edge in lineage(registry, "coarse").edges} == {"quantized"}
-
-
 def test_a_parent_of_other_shapes_cannot_be_compared(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
     only_norms = [(spec, data) for spec, data in related_tensors() if len(spec.shape) == 1]
-    ingest_bytes(registry, tmp_path, "odd", model_file("Odd", only_norms, parent_entries("Base")))
+    ingest_all(registry, tmp_path, base=BASE, odd=model_file("Odd", only_norms, parent_entries("Base")))
     assert codes(registry, "odd") == ["parent-not-comparable"]
 
 
-def test_a_hidden_relative_has_no_name(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(
-        registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
-    )
+@pytest.mark.parametrize("state", ["quarantined", "removed"])
+def test_a_hidden_relative_is_not_shown(state: str, registry: LocalRegistry, tmp_path: Path) -> None:
+    tuned = model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
+    ingest_all(registry, tmp_path, base=BASE, tuned=tuned)
     with registry.catalog.writing() as session:
-        session.execute(update(ModelRow).where(ModelRow.name == "base").values(state="removed"))
+        session.execute(update(ModelRow).where(ModelRow.name == "base").values(state=state))
     assert lineage(registry, "tuned").edges == ()
 
 
 def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", BASE)
-    ingest_bytes(registry, tmp_path, "other", model_file("Other", related_tensors(seed=4)))
+    ingest_all(registry, tmp_path, base=BASE, other=related_tensors(seed=4))
     edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
     with registry.catalog.writing() as session:
         session.execute(insert(Lineage), [edge | {"created_at": now()}])
@@ -144,8 +129,7 @@ def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tm
 
 
 def test_a_recorded_parent_is_not_also_a_child_by_measurement(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "coarse", model_file("Base", related_tensors(dtype="Q4_0")))
-    ingest_bytes(registry, tmp_path, "fine", BASE)
+    ingest_all(registry, tmp_path, coarse=model_file("Base", related_tensors(dtype="Q4_0")), fine=BASE)
     assert [edge.direction for edge in lineage(registry, "fine").edges] == ["child"], "the weights alone say so"
     edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
     with registry.catalog.writing() as session:
@@ -157,7 +141,8 @@ def test_a_recorded_parent_is_not_also_a_child_by_measurement(registry: LocalReg
 def test_more_edges_than_are_shown_are_counted(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ingest_bytes(registry, tmp_path, "merged", model_file("Merged", related_tensors(), parent_entries("X", "Y", "Z")))
+    merged = model_file("Merged", related_tensors(), parent_entries("X", "Y", "Z"))
+    ingest_all(registry, tmp_path, merged=merged)
     monkeypatch.setattr(relatives_lineage, "EDGES_MAX", 2)
     lineage_page = lineage(registry, "merged")
     assert [edge.text for edge in lineage_page.edges] == ["X", "Y"]

@@ -13,10 +13,6 @@ from organs.registry.relatives.lineage import (
 from organs.registry.similarity import Kinship
 
 
-def codes(kind: str, *declared: Declared, relatives: int = 0) -> list[str]:
-    return [finding.code for finding in findings(kind, declared, {}, relatives)]
-
-
 def parent(
     kinship: Kinship | None, score: float | None, relation: str = "finetune", *, is_encoding: bool = False
 ) -> Declared:
@@ -24,19 +20,28 @@ def parent(
 
 
 @pytest.mark.parametrize(
-    ("declared", "expected"),
+    ("kind", "declared", "relatives", "expected"),
     [
-        (parent(Kinship.CLOSE, 0.99), []),
-        (parent(Kinship.KIN, 0.968, "quantized", is_encoding=True), []),
-        (parent(Kinship.KIN, 0.5), ["parent-loosely-related"]),
-        (parent(Kinship.UNRELATED, 0.01), ["parent-unrelated"]),
-        (parent(Kinship.INCOMPARABLE, None), ["parent-not-comparable"]),
-        (parent(None, None), []),
-        (Declared("Org/Base", "finetune", None), ["parent-not-registered"]),
+        ("model", parent(Kinship.CLOSE, 0.99), 0, None),
+        ("model", parent(Kinship.KIN, 0.968, "quantized", is_encoding=True), 0, None),
+        ("model", parent(Kinship.KIN, 0.5), 0, ("parent-loosely-related", "info")),
+        ("model", parent(Kinship.KIN, 0.5, "quantized"), 0, ("parent-loosely-related", "warn")),
+        ("model", parent(Kinship.UNRELATED, 0.01), 0, ("parent-unrelated", "warn")),
+        ("model", parent(Kinship.INCOMPARABLE, None), 0, ("parent-not-comparable", "info")),
+        ("model", parent(None, None), 0, None),
+        ("model", Declared("Org/Base", "finetune", None), 0, ("parent-not-registered", "info")),
+        ("model", None, 0, ("no-known-relatives", "info")),
+        ("model", None, 1, None),
+        ("vocabulary", None, 0, None),
+        ("adapter", None, 0, ("no-base-named", "warn")),
+        ("adapter", parent(None, None, "adapter"), 0, None),
     ],
 )
-def test_a_declared_parent_is_checked_against_the_weights(declared: Declared, expected: list[str]) -> None:
-    assert codes("model", declared) == expected
+def test_declarations_are_checked_against_the_weights(
+    kind: str, declared: Declared | None, relatives: int, expected: tuple[str, str] | None
+) -> None:
+    found = findings(kind, [] if declared is None else [declared], {}, relatives)
+    assert [(finding.code, finding.severity) for finding in found] == ([] if expected is None else [expected])
 
 
 def test_sentences_name_the_parent_the_number_and_how_much_was_compared() -> None:
@@ -60,31 +65,12 @@ def test_a_model_that_declares_itself_gets_a_finding_that_the_original_is_missin
     )
 
 
-def test_a_loose_parent_is_worse_where_a_quantisation_is_claimed() -> None:
-    severities = [
-        findings("model", [parent(Kinship.KIN, 0.5, relation)], {}, 1)[0].severity
-        for relation in ("finetune", "quantized")
-    ]
-    assert severities == ["info", "warn"]
-
-
-def test_an_adapter_is_not_compared_and_must_name_its_base() -> None:
-    assert codes("adapter") == ["no-base-named"]
-    assert codes("adapter", parent(None, None, "adapter")) == []
-
-
 def test_undeclared_close_relatives_are_one_finding() -> None:
     close = {f"local/m{number}@1": 0.98 + number / 1000 for number in (4, 3, 2, 1, 0)}
     (finding,) = findings("model", [], close, 5)
     assert finding.code == "close-relative-not-declared"
     assert finding.models == tuple(f"local/m{number}@1" for number in (4, 3, 2, 1, 0))
     assert "local/m4@1, local/m3@1, local/m2@1 and 2 more" in finding.sentence
-
-
-def test_a_model_without_declarations_and_relatives_gets_a_finding() -> None:
-    assert codes("model") == ["no-known-relatives"]
-    assert codes("model", relatives=1) == []
-    assert codes("vocabulary") == []
 
 
 def test_a_close_relative_is_explained_by_any_chain_of_declarations() -> None:

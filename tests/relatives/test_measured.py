@@ -12,14 +12,14 @@ from sqlalchemy import select, update
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import Lineage, ModelRow, Placement
 from organs.registry.errors import OrganError
-from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.gguf import KeyValue, TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import find_relatives, measured
 from organs.registry.similarity import NOISE
 from tests.gguf_files import file_bytes, text
-from tests.related_models import ingest_bytes, measured_pairs, model_file, related_tensors
-from tests.small_models import block_metadata, ingest_file, weight_tensor
+from tests.related_models import ingest_all, ingest_bytes, measured_pairs, model_file, related_tensors
+from tests.small_models import Tensors, block_metadata, ingest_file, weight_tensor
 
 FAMILY = {
     "base": model_file("Base", related_tensors()),
@@ -39,46 +39,59 @@ def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
         return [(session.get_one(ModelRow, edge.model_id).name, edge.relation) for edge in relatives]
 
 
-def test_relatives_are_found_and_unrelated_models_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
-    for name, data in FAMILY.items():
-        ingest_bytes(registry, tmp_path, name, data)
-    pairs = measured_pairs(registry)
-    expected = {
-        ("base", "quantised"): ("quantized", 1.0),
-        ("base", "tuned"): ("relative", 0.99),
-        ("quantised", "tuned"): ("relative", 0.99),
-        ("base", "far"): ("relative", 0.6),
-        ("quantised", "far"): ("relative", 0.6),
-        ("tuned", "far"): ("relative", 0.6),
-    }
-    assert set(pairs) == {frozenset(pair) for pair in expected}
-    for pair, (relation, score) in expected.items():
-        assert pairs[frozenset(pair)] == (relation, pytest.approx(score, abs=TOLERANCE))
-
-
 @pytest.mark.parametrize("order", list(permutations(FAMILY))[::29])
 def test_every_order_of_ingest_finds_the_same_pairs(
     order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    for name in order:
-        ingest_bytes(registry, tmp_path, name, FAMILY[name])
-    pairs = measured_pairs(registry)
-    assert len(pairs) == 6
-    for pair, (relation, score) in pairs.items():
-        assert "stranger" not in pair
-        assert relation == ("quantized" if pair == {"base", "quantised"} else "relative")
-        assert score == pytest.approx(0.6 if "far" in pair else 1.0, abs=TOLERANCE)
+    ingest_all(registry, tmp_path, **{name: FAMILY[name] for name in order})
+    alike = {("base", "quantised"): 1.0, ("base", "tuned"): 0.99, ("quantised", "tuned"): 0.99}
+    alike |= {(name, "far"): 0.6 for name in ("base", "quantised", "tuned")}
+    expected = {frozenset(pair): ("relative", pytest.approx(score, abs=TOLERANCE)) for pair, score in alike.items()}
+    expected[frozenset(("base", "quantised"))] = ("quantized", pytest.approx(1.0, abs=TOLERANCE))
+    assert measured_pairs(registry) == expected
 
 
-def test_the_same_weights_with_other_metadata_are_fully_similar(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "one", model_file("One", related_tensors()))
-    ingest_bytes(registry, tmp_path, "two", model_file("Two", related_tensors()))
-    assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
+def turned(tensors: Tensors) -> Tensors:
+    """Return the matrices with their shapes exchanged."""
+    return [
+        (TensorSpec(spec.name, spec.shape[::-1], spec.dtype), data)
+        for spec, data in tensors
+        if len(set(spec.shape)) == 2
+    ]
+
+
+HALVES = [weight_tensor(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))]
+OPAQUE = [(TensorSpec("blk.0.ffn_up.weight", (128, 64), dtype_by_name("Q1_0")), bytes(range(18)) * 64)]
+BLOCKS, ADAPTER = block_metadata("Alike"), [text("general.type", "adapter")]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "tensors", "others", "are_related"),
+    [
+        (BLOCKS, related_tensors(), related_tensors(), True),
+        (BLOCKS, OPAQUE, OPAQUE, True),
+        (BLOCKS, related_tensors(), turned(related_tensors()), False),
+        (BLOCKS, *[[weight_tensor("output_norm.weight", (512,), dtype="F32")]] * 2, False),
+        (ADAPTER, HALVES, HALVES, False),
+        ([], [], [], False),
+    ],
+    ids=["equal weights", "equal weights that are not read", "other shapes", "vectors", "adapters", "vocabularies"],
+)
+def test_two_models_are_related_by_the_matrices_of_whole_models(
+    metadata: list[KeyValue],
+    tensors: Tensors,
+    others: Tensors,
+    are_related: bool,
+    registry: LocalRegistry,
+    tmp_path: Path,
+) -> None:
+    for name, own in (("one", tensors), ("two", others)):
+        ingest_bytes(registry, tmp_path, name, file_bytes([*metadata, text("general.description", name)], own))
+    assert measured_pairs(registry) == ({frozenset(("one", "two")): ("relative", 1.0)} if are_related else {})
 
 
 def test_the_parent_of_a_measured_edge_is_the_older_model(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "tuned", FAMILY["tuned"])
-    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
+    ingest_all(registry, tmp_path, tuned=FAMILY["tuned"], base=FAMILY["base"])
     assert found(registry, "base") == [("tuned", "relative")]
     with registry.catalog.reading() as session:
         (edge,) = session.scalars(select(Lineage).where(Lineage.evidence == "measured")).all()
@@ -95,9 +108,8 @@ def test_the_same_file_again_adds_no_edge(registry: LocalRegistry, tmp_path: Pat
 def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     longer = [weight_tensor("token_embd.weight", (64, 128), seed=9), *related_tensors(correlation=0.99)[1:]]
-    ingest_bytes(registry, tmp_path, "longer", model_file("Longer", longer))
+    ingest_all(registry, tmp_path, base=FAMILY["base"], longer=longer)
     ((relation, score),) = measured_pairs(registry).values()
     assert (relation, score) == ("relative", pytest.approx(0.99, abs=0.01))
     with registry.catalog.reading() as session:
@@ -105,41 +117,12 @@ def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(
     assert (relative.similarity.organ_count, relative.similarity.first_count) == (6, 7)
 
 
-def test_other_shapes_are_not_compared(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
-    turned = [(TensorSpec(spec.name, spec.shape[::-1], spec.dtype), data) for spec, data in related_tensors()]
-    turned = [(spec, data) for spec, data in turned if len(set(spec.shape)) == 2]
-    ingest_bytes(registry, tmp_path, "turned", model_file("Turned", turned))
-    assert measured_pairs(registry) == {}
-
-
 def test_a_donor_is_related_by_its_grafted_organs(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     strange = dict(related_tensors(seed=5))
     grafted = [(spec, data if "ffn" in spec.name else strange[spec]) for spec, data in related_tensors()]
-    ingest_bytes(registry, tmp_path, "grafted", model_file("Grafted", grafted))
+    ingest_all(registry, tmp_path, base=FAMILY["base"], grafted=grafted)
     ((relation, score),) = measured_pairs(registry).values()
     assert (relation, score) == ("relative", pytest.approx(4 / 7, abs=TOLERANCE))
-
-
-def test_models_with_unreadable_weights_are_related_if_organs_are_identical(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    opaque = [(TensorSpec("blk.0.ffn_up.weight", (128, 64), dtype_by_name("Q1_0")), bytes(range(18)) * 64)]
-    for name in ("one", "two"):
-        ingest_bytes(registry, tmp_path, name, model_file(name, opaque))
-    assert measured_pairs(registry) == {frozenset(("one", "two")): ("relative", 1.0)}
-
-
-def test_adapters_and_vocabularies_have_no_measured_relatives(registry: LocalRegistry, tmp_path: Path) -> None:
-    halves = [
-        weight_tensor(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 8)), ("b", (8, 64)))
-    ]
-    for name in ("one", "two"):
-        entries = [text("general.type", "adapter"), text("general.name", name)]
-        ingest_bytes(registry, tmp_path, name, file_bytes(entries, halves))
-        ingest_bytes(registry, tmp_path, f"words-{name}", file_bytes([text("general.name", name)]))
-    assert measured_pairs(registry) == {}
 
 
 def test_a_hidden_model_is_not_found(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -195,10 +178,3 @@ def test_two_relatives_ingested_concurrently_find_each_other(registry: LocalRegi
         frozenset(("base", "far")),
         frozenset(("tuned", "far")),
     }
-
-
-def test_a_model_without_matrices_has_no_measured_relatives(registry: LocalRegistry, tmp_path: Path) -> None:
-    norm = weight_tensor("output_norm.weight", (512,), dtype="F32")
-    for name in ("one", "two"):
-        ingest_bytes(registry, tmp_path, name, file_bytes(block_metadata(name), [norm]))
-    assert measured_pairs(registry) == {}

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import event
 
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.local import LocalRegistry
@@ -15,6 +13,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives import record_relatives, resolve_declared
 from organs.registry.relatives.lineage import lineage_of
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.search.test_query_plans import plan, planner, spoken
 
 LARGE = re.compile(
     r"SCAN (placements|organs|fingerprints|lineage|model_metadata|model_words|blobs)\b(?! USING COVERING)"
@@ -27,25 +26,14 @@ def test_every_statement_uses_an_index(registry: LocalRegistry, tmp_path: Path) 
         file = model_file("Base", related_tensors(correlation=0.9, other_seed=number + 3))
         ingest_bytes(registry, tmp_path, f"base{number}", file)
     ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(), parent_entries("Base", "Absent")))
-    statements: dict[str, Any] = {}
-
-    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        statements[statement] = parameters
-
-    event.listen(registry.catalog.writer, "before_cursor_execute", note)
-    with registry.catalog.writing() as session:
+    with spoken(registry) as heard, registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name("tuned"))
         record_relatives(session, model)
         resolve_declared(session, model)
         lineage_of(session, model)
-        event.remove(registry.catalog.writer, "before_cursor_execute", note)
-        questions = {text: values for text, values in statements.items() if text.lstrip().startswith("SELECT")}
-        assert len(questions) >= 8
-        connection = session.connection()
-        plans = {
-            text: [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}", values)]
-            for text, values in questions.items()
-        }
-    steps = [step for plan in plans.values() for step in plan]
+    selects = {statement: given for statement, given in heard if statement.lstrip().startswith("SELECT")}
+    assert len(selects) >= 8
+    with planner(registry) as connection:
+        steps = [step for statement, given in selects.items() for step in plan(connection, statement, given)]
     assert [step for step in steps if LARGE.search(step)] == []
     assert sum("ix_placements_place (slot=? AND block=? AND tower=?)" in step for step in steps) >= 1

@@ -16,7 +16,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives import settle_sources, sources
 from organs.registry.relatives.lineage import lineage_of
 from tests.cli.in_process import OrganCommand
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.related_models import ingest_all, related_tensors
 from tests.small_models import Tensors, weight_tensor
 
 BASE = related_tensors()
@@ -56,8 +56,7 @@ def test_the_true_source_is_proved_in_any_order_of_arrival(
     order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
 ) -> None:
     tensors = {"base": BASE, "code": CODE, "docs": DOCS, "small": quantised(CODE)}
-    for name in order:
-        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors[name]))
+    ingest_all(registry, tmp_path, **{name: tensors[name] for name in order})
     assert measured(registry, "small") == {
         "code": ("parent", "quantized"), "base": ("relative", "relative"), "docs": ("relative", "relative"),
     }  # fmt: skip
@@ -68,8 +67,7 @@ def test_the_true_source_is_proved_in_any_order_of_arrival(
 
 
 def test_a_quantisation_with_an_importance_matrix_has_no_source(registry: LocalRegistry, tmp_path: Path) -> None:
-    for name, tensors in (("base", BASE), ("small", quantised(BASE, noise=0.03))):
-        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    ingest_all(registry, tmp_path, base=BASE, small=quantised(BASE, noise=0.03))
     assert measured(registry, "small") == {"base": ("relative", "relative")}
     assert "source-not-settled" in codes(registry, "small")
     assert "not proved to be a plain quantisation: encoding" in registry.compare("base", "small").sentence
@@ -80,8 +78,7 @@ def test_without_an_encoder_the_source_stays_open_and_the_finding_names_the_extr
 ) -> None:
     small = quantised(BASE)
     monkeypatch.setattr(sources, "can_encode", lambda _dtype: False)
-    for name, tensors in (("base", BASE), ("small", small)):
-        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    ingest_all(registry, tmp_path, base=BASE, small=small)
     assert measured(registry, "small") == {"base": ("relative", "quantized")}
     (finding,) = [one for one in lineage(registry, "small").findings if one.code == "source-not-tried"]
     assert "extra quantize" in finding.sentence
@@ -102,8 +99,7 @@ def test_a_proof_compares_all_blocks_and_names_the_matrices_with_others(
         (spec, data[:20] + bytes(reversed(data[20:36])) + data[36:] if spec.name == "blk.1.ffn_up.weight" else data)
         for spec, data in small
     ]
-    for name, tensors in (("base", BASE), ("small", small), ("altered", altered), ("code", CODE)):
-        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    ingest_all(registry, tmp_path, base=BASE, small=small, altered=altered, code=CODE)
     organ = OrganCommand(registry.settings.home)
     assert organ.done("compare", "small", "base", "--prove").lines[0] == (
         "local/small@1 is exactly the quantisation of local/base@1 in 7 of 7 matrices. "
@@ -130,8 +126,7 @@ def test_a_proof_compares_the_last_blocks_and_says_what_was_not_encoded(
     wide = TensorSpec("blk.0.attn_output.weight", (32, 33), dtype_by_name("F32"))
     other_type = (wide, dequantize(matrices[3][1], dtype_by_name("F16")).tobytes())
     small = [short, altered(*long), altered(*matrices[2]), other_type, norms[0], altered(*norms[1])]
-    for name, tensors in (("base", [*matrices, *norms]), ("small", small)):
-        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    ingest_all(registry, tmp_path, base=[*matrices, *norms], small=small)
     proof = registry.prove("base", "small")
     assert proof is not None
     assert (proof.exact, proof.organs, proof.equal_blocks, proof.blocks) == (1, 2, 67, 68)
@@ -148,8 +143,7 @@ def test_hostile_values_are_not_encoded(registry: LocalRegistry, tmp_path: Path)
         (spec, np.full(len(data) // 2, np.inf, np.float16).tobytes() if spec.name == "blk.0.attn_q.weight" else data)
         for spec, data in BASE
     ]
-    for name, tensors in (("hostile", hostile), ("small", small)):
-        ingest_bytes(registry, tmp_path, name, model_file(name.title(), tensors))
+    ingest_all(registry, tmp_path, hostile=hostile, small=small)
     proof = registry.prove("hostile", "small")
     assert proof is not None
     assert (proof.exact, proof.differing) == (6, ("block 0 attn_q",))

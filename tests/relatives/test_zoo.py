@@ -58,14 +58,10 @@ def values_of(name: str) -> dict[Slot, np.ndarray[Any, np.dtype[np.float32]]]:
     return values
 
 
-def test_exactly_the_relatives_of_a_are_found(zoo: LocalRegistry) -> None:
-    expected = {frozenset((first, second)) for first in KIN for second in KIN if first != second}
-    assert set(measured_pairs(zoo)) == expected
-
-
-def test_only_a_and_its_quantisation_have_the_same_weights(zoo: LocalRegistry) -> None:
-    quantised = {pair for pair, (relation, _) in measured_pairs(zoo).items() if relation == "quantized"}
-    assert quantised == {frozenset((A, QUANTISED))}
+def test_exactly_the_relatives_of_a_are_found_and_one_has_the_same_weights(zoo: LocalRegistry) -> None:
+    pairs = measured_pairs(zoo)
+    assert set(pairs) == {frozenset((first, second)) for first in KIN for second in KIN if first != second}
+    assert {pair for pair, (relation, _) in pairs.items() if relation == "quantized"} == {frozenset((A, QUANTISED))}
 
 
 def test_similarities_agree_with_whole_tensors_within_the_noise(zoo: LocalRegistry) -> None:
@@ -78,15 +74,6 @@ def test_similarities_agree_with_whole_tensors_within_the_noise(zoo: LocalRegist
         # An estimate from 256 values has the standard error (1 - r²) / 16; the limit is four for the mean of 29.
         tolerance = 4 * NOISE * (1 - whole**2) / MATRICES**0.5 + FINGERPRINT_ROUNDING
         assert comparison.likeness == pytest.approx(whole, abs=tolerance), name
-
-
-def test_relatives_are_in_the_true_order_of_kinship(zoo: LocalRegistry) -> None:
-    scores = {name: zoo.compare(A, name).likeness for name in (QUANTISED, CODE, PROSE, MIDDLE, BRANCH, EARLY, B)}
-    assert scores[QUANTISED] > 0.999
-    assert min(scores[CODE], scores[PROSE]) > 0.98
-    assert 0.75 < scores[MIDDLE] < 0.9
-    assert all(0.4 < scores[name] < 0.6 for name in (BRANCH, EARLY))
-    assert abs(scores[B]) < 0.1
 
 
 def test_a_declared_parent_resolves_to_the_right_file(zoo: LocalRegistry) -> None:
@@ -110,13 +97,6 @@ def test_findings_report_where_declared_and_measured_disagree(zoo: LocalRegistry
     }
 
 
-def test_other_shapes_cannot_be_compared(zoo: LocalRegistry) -> None:
-    comparison = zoo.compare(A, C)
-    assert (comparison.likeness, comparison.kinship) == (None, "incomparable")
-    assert len(comparison.shapes_differ) == 38
-    assert comparison.only_second == ("output.weight",)
-
-
 def test_a_model_is_described_and_compared_by_its_facts(zoo: LocalRegistry) -> None:
     assert page(zoo, A).facts == {
         "kind": "model",
@@ -133,15 +113,3 @@ def test_a_model_is_described_and_compared_by_its_facts(zoo: LocalRegistry) -> N
     differs = {difference.what: (difference.first, difference.second) for difference in zoo.compare(A, C).differs}
     assert differs["embedding length"] == ("192", page(zoo, C).facts["embedding length"])
     assert "license" not in differs
-
-
-def test_a_model_lists_its_parents_children_and_relatives(zoo: LocalRegistry) -> None:
-    edges = page(zoo, A).lineage
-    children = [edge for edge in edges if edge.direction == "child"]
-    relatives = [edge for edge in edges if edge.direction == "relative"]
-    assert {edge.model for edge in children} == {f"local/{name}@1" for name in (QUANTISED, CODE, PROSE, ADAPTER)}
-    assert [edge.model for edge in relatives[:1]] == [f"local/{QUANTISED}@1"]
-    assert [edge.likeness for edge in relatives] == sorted((edge.likeness for edge in relatives), reverse=True)
-    (parent,) = [edge for edge in page(zoo, BRANCH).lineage if edge.direction == "parent"]
-    assert (parent.model, parent.text) == (f"local/{EARLY}@1", "organ registry/Zoo A v0.1")
-    assert parent.likeness == pytest.approx(0.5, abs=0.1)

@@ -6,7 +6,7 @@ import hashlib
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,6 +42,7 @@ THETAS = (None, None, 0.0, 4.999, 5.0, 12.5, 39.999999999999996, 40.0, 44.999, 4
 SPECTRALS = (None, 0.0, 0.25, 0.3, 0.3, 0.30000000000000004, 1.0)
 MAGNITUDES = (None, 0.0, 0.9, 0.9, 1.02)
 RANKS = (None, 1.0, 12.5, 200.0)
+FINGERPRINTS = ("random",) * 8 + ("constant", "none")
 SIZES = (1, 4096, 4096, 2_000_000, 3 * 10**9, 2**62)
 PLACES = (
     ("embed", "text", None, "token_embd"),
@@ -57,6 +58,7 @@ PLACES = (
     ("adapter", "text", 7, "attn_q.lora_a"),
     ("other", "text", None, "what?is[this]*"),
 )
+SHAPES = ("64x64", "64x128", "64")
 DTYPES = ("F16", "Q8_0", "Q4_K", "F32")
 ARCHITECTURES = ("llama", "qwen2", "LLaMA", None)
 LICENSES = ("apache-2.0", "mit", "MIT", "none", "llama 3, community", None)
@@ -67,6 +69,15 @@ DESCRIPTIONS = (None, "A model's letters, ﬁne-tuned", "ΣΊΣΥΦΟΣ İstanbu
 HEADS, EXPERTS = (None, None, None, "8", "4"), (None, None, None, None, "16")
 """The values of `attention.head_count` and `expert_count`; None if they are not stated."""
 CONTRIBUTORS = ("alice", "Bob", "carol smith", "local")
+OF_MODELS = (
+    *("namespace", "name", "version", "state", "kind", "complete", "architecture", "title", "description", "license"),
+    *("parameters", "size_bytes", "mean_theta", "mean_signal", "downloads", "grafts"),
+)
+OF_PLACEMENTS = (
+    *("type", "tower", "block", "slot", "dtype", "size_bytes"),
+    *("theta", "magnitude", "signal", "spectral_signal", "stable_rank", "effective_rank"),
+)
+"""The columns that are fields of the classes below."""
 STATES = ("visible", "visible", "visible", "visible", "quarantined", "removed", "yanked")
 
 
@@ -267,6 +278,13 @@ def random_gains(placed: WrittenCatalog, seed: int) -> list[RandomGain]:
     return gains
 
 
+def write_random_catalog(registry: LocalRegistry, models: int, seed: int) -> WrittenCatalog:
+    """Write random models with their lineage and what they gained."""
+    placed = write_models(registry, random_models(models, seed))
+    write_edges(registry, placed, random_edges(placed, seed))
+    return write_gains(registry, placed, random_gains(placed, seed))
+
+
 def random_models(models: int, seed: int) -> list[RandomModel]:
     """Return random models. Organs have several places, values are equal or missing, and some models are hidden."""
     chance, facts = random.Random(seed), random.Random(f"facts {seed}")
@@ -312,48 +330,21 @@ def _drawn_facts(chance: random.Random, architecture: str) -> tuple[tuple[str, s
 
 
 def _drawn_row(chance: random.Random, organ: int) -> RandomPlacement:
-    kind, tower, block, slot = chance.choice(PLACES)
-    return RandomPlacement(
-        type=kind,
-        tower=tower,
-        block=block,
-        slot=slot,
-        organ=organ,
-        shape=chance.choice(("64x64", "64x128", "64")),
-        dtype=chance.choice(DTYPES),
-        size_bytes=chance.choice(SIZES),
-        theta=chance.choice(THETAS),
-        magnitude=chance.choice(MAGNITUDES),
-        spectral_signal=chance.choice(SPECTRALS),
-        stable_rank=chance.choice(RANKS),
-        fingerprint=chance.choice(("random",) * 8 + ("constant", "none")),
-        nonfinite=random.Random(f"nonfinite {organ}").choice((0, 0, 0, 0, 0, 0, 7, None)),
-    )
+    drawn: tuple[Sequence[Any], ...]
+    drawn = (PLACES, SHAPES, DTYPES, SIZES, THETAS, MAGNITUDES, SPECTRALS, RANKS, FINGERPRINTS)
+    place, *values = [chance.choice(choices) for choices in drawn]
+    nonfinite = random.Random(f"nonfinite {organ}").choice((0, 0, 0, 0, 0, 0, 7, None))
+    return RandomPlacement(*place, organ, *values, nonfinite)
 
 
 def _place(session: Session, model: RandomModel, placed: WrittenCatalog, chance: random.Random) -> None:
     number = len(placed.models) + 1
     own = ModelRow(
-        namespace=model.namespace,
-        name=model.name,
-        version=model.version,
+        **{name: getattr(model, name) for name in OF_MODELS},
         digest=hashlib.sha256(f"model {number}".encode()).hexdigest(),
-        state=model.state,
-        kind=model.kind,
-        complete=model.complete,
         contributor_id=contributor_id(session, model.contributor),
-        architecture=model.architecture,
-        title=model.title,
-        description=model.description,
-        license=model.license,
         tags=(),
-        parameters=model.parameters,
         tensors=len(model.rows),
-        size_bytes=model.size_bytes,
-        mean_theta=model.mean_theta,
-        mean_signal=model.mean_signal,
-        downloads=model.downloads,
-        grafts=model.grafts,
         nonfinite_tensors=model.nonfinite,
         flags=(),
         unassemblable=(),
@@ -362,15 +353,8 @@ def _place(session: Session, model: RandomModel, placed: WrittenCatalog, chance:
     session.add(own)
     session.flush()
     placed.models[own.id] = model
-    file = ModelFileRow(
-        model_id=own.id,
-        position=0,
-        name="a.gguf",
-        size_bytes=1,
-        sha256=own.digest,
-        header_sha256=own.digest,
-        header_bytes=1,
-    )
+    digests = {"sha256": own.digest, "header_sha256": own.digest}
+    file = ModelFileRow(model_id=own.id, position=0, name="a.gguf", size_bytes=1, header_bytes=1, **digests)
     session.add(file)
     session.flush()
     words = unique_words([model.namespace, model.name, model.title, *model.tags, model.description])
@@ -391,8 +375,9 @@ def _place_rows(
     counts: Counter[tuple[int, int]] = Counter()
     for position, (row, key) in enumerate(zip(model.rows, keys, strict=True)):
         organ_id = _organ_id(session, row, placed, chance)
-        values = _values(row, position) | {"organ_id": organ_id, "facet_id": facets[key], "visible": shown}
-        made = Placement(model_id=model_id, position=position, file_id=file_id, offset_bytes=0, **values)
+        values = {name: getattr(row, name) for name in OF_PLACEMENTS} | {"name": tensor_name(row, position)}
+        values |= {"organ_id": organ_id, "facet_id": facets[key], "visible": shown, "offset_bytes": 0}
+        made = Placement(model_id=model_id, position=position, file_id=file_id, **values)
         session.add(made)
         session.flush()
         placed.rows[made.id] = (row, model)
@@ -406,37 +391,12 @@ def _place_rows(
     insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rolled)
 
 
-def _values(row: RandomPlacement, position: int) -> dict[str, Any]:
-    return {
-        "name": tensor_name(row, position),
-        "type": row.type,
-        "tower": row.tower,
-        "block": row.block,
-        "slot": row.slot,
-        "dtype": row.dtype,
-        "size_bytes": row.size_bytes,
-        "theta": row.theta,
-        "magnitude": row.magnitude,
-        "signal": row.signal,
-        "spectral_signal": row.spectral_signal,
-        "stable_rank": row.stable_rank,
-        "effective_rank": row.effective_rank,
-    }
-
-
 def _organ_id(session: Session, row: RandomPlacement, placed: WrittenCatalog, chance: random.Random) -> int:
     if row.organ in placed.organs:
         return placed.organs[row.organ]
-    blob = Blob(
-        digest=digest(row.organ),
-        size_bytes=1,
-        stored_bytes=1,
-        codec="bytes",
-        codec_version=1,
-        state="present",
-        created_at=NOON,
-        touched_at=NOON,
-    )
+    times = {"created_at": NOON, "touched_at": NOON}
+    sizes = {"size_bytes": 1, "stored_bytes": 1}
+    blob = Blob(digest=digest(row.organ), codec="bytes", codec_version=1, state="present", **sizes, **times)
     session.add(blob)
     session.flush()
     organ = OrganRow(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=row.elements, nonfinite=row.nonfinite)

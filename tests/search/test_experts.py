@@ -11,7 +11,6 @@ from sqlalchemy import select
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
 from organs.registry.search import plan as search_plan
 from organs.registry.search.counts import count_organs
@@ -111,21 +110,6 @@ def test_like_ranks_experts_by_likeness_to_one(registry: LocalRegistry) -> None:
     assert len(found) == 2 * STACKS * EXPERTS
     likeness = [organ.likeness for organ in found]
     assert likeness == sorted(likeness, reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("expert:none", "leave expert: out to find whole tensors"),
-        ("expert:3 fits:local/Mixture", "name the base with kin: instead of fits:"),
-        ("expert:3 gain>=1", "gains are measured for whole tensors"),
-        ("expert:x", "is not a number for expert"),
-        ("expert:1.5", "expert is a whole number"),
-    ],
-)
-def test_terms_that_do_not_apply_are_refused_with_a_sentence(text: str, reason: str) -> None:
-    with pytest.raises(BadQuery, match=reason):
-        parse_query(text)
 
 
 @pytest.mark.parametrize("text", ["expert:3 type:organ", "expert:2-5 theta>=34.5", "expert:3 slot:ffn_up_exps block:1"])

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import ModelRow
-from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
@@ -25,7 +19,7 @@ from organs.registry.search import fitting
 from organs.registry.search import plan as search_plan
 from organs.registry.search.fitting import batches_of_models, fitting_models
 from tests.registry_templates import RegistryTemplates, add_zoo_models
-from tests.search.catalogs import RandomModel, RandomPlacement, WrittenCatalog, digest, write_models
+from tests.search.catalogs import RandomModel, RandomPlacement, WrittenCatalog, write_models, write_random_catalog
 from tests.search.oracle import fits
 
 BASE = RandomModel(
@@ -58,96 +52,86 @@ def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> Fitti
 # The definition, part by part.
 
 
-@pytest.mark.parametrize(
-    ("row", "more", "does"),
-    [
-        (RandomPlacement(slot="ffn_up", organ=9), {}, True),
-        (RandomPlacement(slot="ffn_up", organ=9, dtype="Q4_K", theta=None), {}, True),
-        (RandomPlacement(type="embed", block=None, slot="token_embd", organ=9), {}, True),
-        (RandomPlacement(slot="ffn_up", organ=2), {}, False),
-        (RandomPlacement(slot="ffn_up", organ=3), {}, True),
-        (RandomPlacement(slot="ffn_up", block=2, organ=9), {}, False),
-        (RandomPlacement(slot="ffn_up", block=None, organ=9), {}, False),
-        (RandomPlacement(type="embed", block=0, slot="token_embd", organ=9), {}, False),
-        (RandomPlacement(slot="ffn_down", organ=9), {}, False),
-        (RandomPlacement(slot="ffn_up", tower="vision", organ=9), {}, False),
-        (RandomPlacement(slot="ffn_up", shape="64x128", organ=9), {}, False),
-        (RandomPlacement(slot="ffn_up", shape="64", dtype="F32", organ=9), {}, False),
-        (RandomPlacement(slot="ffn_up", organ=9), {"architecture": "qwen2"}, False),
-        (RandomPlacement(slot="ffn_up", organ=9), {"architecture": "LLAMA"}, False),
-        (RandomPlacement(slot="ffn_up", organ=9), {"architecture": None}, False),
-        (RandomPlacement(slot="ffn_up", organ=9), {"kind": "adapter", "complete": False}, True),
-        (RandomPlacement(type="adapter", slot="ffn_up", organ=9), {}, False),
-        (RandomPlacement(slot="ffn_up", organ=9), {"state": "quarantined"}, False),
-        (RandomPlacement(slot="ffn_up", organ=9), {"state": "yanked"}, False),
-    ],
-)
-def test_an_organ_fits_where_the_base_has_another_of_its_shape(
-    row: RandomPlacement, more: dict[str, Any], does: bool, registry: LocalRegistry
-) -> None:
+UP, NORM = RandomPlacement(slot="ffn_up", organ=9), RandomPlacement(type="norm", slot="attn_norm", shape="64", organ=9)
+FITTING: dict[str, tuple[RandomPlacement, dict[str, Any], bool]] = {
+    "another organ of the same shape": (UP, {}, True),
+    "another type of tensor": (replace(UP, dtype="Q4_K", theta=None), {}, True),
+    "an organ outside of the blocks": (replace(UP, type="embed", block=None, slot="token_embd"), {}, True),
+    "the same organ": (replace(UP, organ=2), {}, False),
+    "the organ of another block": (replace(UP, organ=3), {}, True),
+    "a block that the base has not": (replace(UP, block=2), {}, False),
+    "no block": (replace(UP, block=None), {}, False),
+    "a block for an organ outside of the blocks": (replace(UP, type="embed", block=0, slot="token_embd"), {}, False),
+    "another slot": (replace(UP, slot="ffn_down"), {}, False),
+    "another tower": (replace(UP, tower="vision"), {}, False),
+    "another shape": (replace(UP, shape="64x128"), {}, False),
+    "a vector for a matrix": (replace(UP, shape="64", dtype="F32"), {}, False),
+    "another architecture": (UP, {"architecture": "qwen2"}, False),
+    "the architecture in another case": (UP, {"architecture": "LLAMA"}, False),
+    "no architecture": (UP, {"architecture": None}, False),
+    "an incomplete adapter": (UP, {"kind": "adapter", "complete": False}, True),
+    "an organ of the type adapter": (replace(UP, type="adapter"), {}, False),
+    "a quarantined model": (UP, {"state": "quarantined"}, False),
+    "a yanked model": (UP, {"state": "yanked"}, False),
+    "a vector in F32": (replace(NORM, dtype="F32"), {}, True),
+    "a vector in F16": (NORM, {}, False),
+    "a vector in I32": (replace(NORM, dtype="I32"), {}, False),
+    **{
+        f"a matrix in {dtype}": (replace(UP, dtype=dtype), {}, False)
+        for dtype in ("F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K", "TYPE_156", "F16_BE")
+    },
+}
+
+
+@pytest.mark.parametrize("case", FITTING)
+def test_an_organ_fits_where_the_base_has_another_of_its_shape(case: str, registry: LocalRegistry) -> None:
+    row, more, does = FITTING[case]
     write_models(registry, [BASE, donor(row, **more)])
     assert found(registry, "fits:acme/base") == ([f"acme/donor {row.slot}"] if does else [])
 
 
-@pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K", "TYPE_156", "F16_BE"])
-def test_a_dtype_that_a_runtime_does_not_support_for_a_matrix_does_not_fit(dtype: str, registry: LocalRegistry) -> None:
-    write_models(registry, [BASE, donor(RandomPlacement(slot="ffn_up", organ=9, dtype=dtype))])
-    assert found(registry, "fits:acme/base") == []
-
-
 @pytest.mark.parametrize(
     ("shape", "dtype", "does"),
-    [("64", "F32", True), ("64", "F16", False), ("64", "I32", False), ("64x1", "F32", True), ("64x1", "F16", False)],
+    [
+        *(("64x64", "F16", True), ("64x64", "I32", True), ("64x64", "F64", False), ("64x64", "TYPE_156", False)),
+        *(("64x64", "F32_BE", False), ("64", "I32", True), ("64", "F64", False), ("64x1", "F16", True)),
+    ],
 )
-def test_a_vector_fits_only_as_f32(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
-    norm = RandomPlacement(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
-    write_models(registry, [replace(BASE, rows=(norm,)), donor(replace(norm, dtype=dtype, organ=9))])
-    assert found(registry, "fits:acme/base") == (["acme/donor attn_norm"] if does else [])
+def test_the_dtype_of_the_base_fits_except_f64(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
+    row = RandomPlacement(slot="ffn_up", shape=shape, dtype=dtype)
+    write_models(registry, [replace(BASE, rows=(row,)), donor(replace(row, organ=9))])
+    assert found(registry, "fits:acme/base") == (["acme/donor ffn_up"] if does else [])
 
 
-@pytest.mark.parametrize(
-    ("dtype", "does"), [("F16", True), ("I32", True), ("F64", False), ("TYPE_156", False), ("F32_BE", False)]
-)
-def test_the_dtype_of_the_base_fits_except_f64(dtype: str, does: bool, registry: LocalRegistry) -> None:
-    rows = (
-        RandomPlacement(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4),
-        RandomPlacement(slot="ffn_up", dtype=dtype),
-    )
-    others = tuple(replace(row, organ=row.organ + 10) for row in rows)
-    write_models(registry, [replace(BASE, rows=rows), donor(*others)])
-    assert found(registry, "fits:acme/base") == (["acme/donor attn_norm", "acme/donor ffn_up"] if does else [])
+@pytest.mark.parametrize(("dtype", "does"), [("F32", True), ("F16", False)])
+def test_a_matrix_of_one_row_counts_as_a_vector(dtype: str, does: bool, registry: LocalRegistry) -> None:
+    row = RandomPlacement(slot="ffn_up", shape="64x1", dtype="F32")
+    write_models(registry, [replace(BASE, rows=(row,)), donor(replace(row, dtype=dtype, organ=9))])
+    assert found(registry, "fits:acme/base") == (["acme/donor ffn_up"] if does else [])
 
 
 HEADS = [
     *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),
     *("rope.dimension_count", "attention.sliding_window"),
 ]
+EXPERTS = ["expert_count", "expert_used_count"]
 
 
-@pytest.mark.parametrize("key", HEADS)
+@pytest.mark.parametrize("key", [*HEADS, *EXPERTS])
 @pytest.mark.parametrize(
     ("ours", "theirs", "does"),
     [("8", "8", True), ("8", "4", False), ("8", None, False), (None, "8", False), (None, None, True)],
 )
-def test_attention_fits_only_with_equal_head_counts_and_other_organs_always(
+def test_attention_fits_only_with_equal_heads_and_feed_forward_only_with_equal_experts(
     ours: str | None, theirs: str | None, does: bool, key: str, registry: LocalRegistry
 ) -> None:
     def stated(value: str | None) -> tuple[tuple[str, str], ...]:
         return (("general.name", "x"), *([(f"llama.{key}", value)] if value else []))
 
-    rows = RandomPlacement(type="skeleton", slot="attn_q", organ=8), RandomPlacement(slot="ffn_up", organ=9)
+    rows = RandomPlacement(type="skeleton", slot="attn_q", organ=8), UP
     write_models(registry, [replace(BASE, metadata=stated(ours)), donor(*rows, metadata=stated(theirs))])
-    attention = ["acme/donor attn_q"] if does else []
-    assert found(registry, "fits:acme/base") == [*attention, "acme/donor ffn_up"]
-
-
-@pytest.mark.parametrize("key", ["expert_count", "expert_used_count"])
-def test_a_feed_forward_organ_fits_where_the_number_of_experts_is_equal(key: str, registry: LocalRegistry) -> None:
-    rows = RandomPlacement(type="skeleton", slot="attn_q", organ=8), RandomPlacement(slot="ffn_up", organ=9)
-    other = donor(*rows, metadata=((f"llama.{key}", "8"),))
-    write_models(registry, [BASE, other, replace(BASE, name="expert", metadata=other.metadata)])
-    assert found(registry, "fits:acme/base model:acme/donor") == ["acme/donor attn_q"]
-    assert found(registry, "fits:acme/expert model:acme/donor") == ["acme/donor attn_q", "acme/donor ffn_up"]
+    assert ("acme/donor attn_q" in found(registry, "fits:acme/base")) == (does or key in EXPERTS)
+    assert ("acme/donor ffn_up" in found(registry, "fits:acme/base")) == (does or key in HEADS)
 
 
 def test_metadata_of_another_architecture_is_ignored(registry: LocalRegistry) -> None:
@@ -159,45 +143,6 @@ def test_metadata_of_another_architecture_is_ignored(registry: LocalRegistry) ->
 
 
 # Names of bases.
-
-
-def versions(*states: str) -> list[RandomModel]:
-    """Write versions of one model that have different slots."""
-    return [
-        replace(BASE, rows=(RandomPlacement(slot=f"slot{number}", organ=number),), version=number, state=state)
-        for number, state in enumerate(states, 1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("states", "asked", "slot"),
-    [
-        (("visible", "visible"), "acme/base", "slot2"),
-        (("visible", "visible"), "acme/base@1", "slot1"),
-        (("visible", "yanked"), "acme/base", "slot1"),
-        (("visible", "yanked"), "acme/base@2", "slot2"),
-        (("yanked", "yanked"), "acme/base", "slot2"),
-        (("visible", "quarantined"), "acme/base", "slot1"),
-        (("visible", "visible"), "ACME/Base", "slot2"),
-    ],
-)
-def test_a_name_means_its_newest_version_or_the_stated_version(
-    states: tuple[str, ...], asked: str, slot: str, registry: LocalRegistry
-) -> None:
-    rows = [RandomPlacement(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
-    write_models(registry, [*versions(*states), donor(*rows)])
-    assert found(registry, f"fits:{asked} model:acme/donor") == [f"acme/donor {slot}"]
-
-
-def test_a_name_means_its_exact_case_or_else_every_case(registry: LocalRegistry) -> None:
-    rows = [RandomPlacement(slot="ffn_up", organ=9), RandomPlacement(slot="ffn_down", organ=10)]
-    others = [
-        replace(BASE, namespace=name, rows=(RandomPlacement(slot=slot),))
-        for name, slot in (("acme", "ffn_up"), ("Acme", "ffn_down"))
-    ]
-    write_models(registry, [*others, donor(*rows)])
-    assert found(registry, "fits:Acme/base model:acme/donor") == ["acme/donor ffn_down"]
-    assert found(registry, "fits:ACME/BASE model:acme/donor") == ["acme/donor ffn_down", "acme/donor ffn_up"]
 
 
 def test_an_unknown_or_hidden_name_finds_nothing_and_the_nearest_is_named(
@@ -225,6 +170,14 @@ def test_an_unknown_or_hidden_name_finds_nothing_and_the_nearest_is_named(
     assert found(registry, "fits:acme/bas,acme/base") == ["acme/donor ffn_up"]
 
 
+def test_a_name_means_its_exact_case_or_else_every_case(registry: LocalRegistry) -> None:
+    write_models(registry, [BASE, replace(BASE, namespace="Acme", rows=()), donor(UP)])
+    assert found(registry, "fits:Acme/base") == []
+    page = registry.search("fits:ACME/BASE model:acme/donor")
+    assert [organ.slot for organ in page] == ["ffn_up"]
+    assert page.notes == ("several models are called ACME/BASE; the likeness is that to acme/base@1",)
+
+
 def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> None:
     others = donor(RandomPlacement(slot="ffn_up", organ=9), architecture=None)
     write_models(registry, [replace(BASE, architecture=None), others])
@@ -235,23 +188,6 @@ def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> 
 
 
 # Combination with other filters, and counts.
-
-
-def test_names_in_a_term_mean_or_several_terms_mean_and_and_minus_means_not(
-    registry: LocalRegistry,
-) -> None:
-    rows = [RandomPlacement(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
-    first, second = replace(BASE, rows=tuple(rows[:2])), replace(BASE, name="second", rows=tuple(rows[1:]))
-    others = donor(*(replace(row, organ=row.organ + 10) for row in rows))
-    write_models(registry, [first, second, others])
-    of_donor = "model:acme/donor"
-    assert found(registry, f"fits:acme/base,acme/second {of_donor}") == [
-        f"acme/donor {s}" for s in ("one", "three", "two")
-    ]
-    assert found(registry, f"fits:acme/base fits:acme/second {of_donor}") == ["acme/donor two"]
-    assert found(registry, f"fits:acme/base -fits:acme/second {of_donor}") == ["acme/donor one"]
-    assert found(registry, f"-fits:acme/base,acme/second {of_donor}") == []
-    assert found(registry, f"-fits:acme/base {of_donor}") == ["acme/donor three"]
 
 
 def test_counts_include_the_fit_filter_unless_too_many_organs_fit(
@@ -274,18 +210,6 @@ def test_counts_include_the_fit_filter_unless_too_many_organs_fit(
     assert counts.fields["slot"] == {"ffn_up": 4, "no": 1}
 
 
-def test_similar_organs_can_be_narrowed_to_those_that_fit(registry: LocalRegistry) -> None:
-    rows = (
-        RandomPlacement(slot="ffn_up", organ=8),
-        RandomPlacement(slot="ffn_up", block=1, organ=9),
-        RandomPlacement(slot="ffn_up", block=7, organ=10),
-    )
-    write_models(registry, [BASE, donor(*rows)])
-    like = f"like:{digest(8)[:16]}"
-    assert {organ.digest for organ in registry.search(like)} == {digest(number) for number in (2, 3, 8, 9, 10)}
-    assert {organ.digest for organ in registry.search(f"{like} fits:acme/base")} == {digest(8), digest(9)}
-
-
 def test_models_cannot_be_searched_by_fit(registry: LocalRegistry) -> None:
     write_models(registry, [BASE])
     with pytest.raises(BadQuery, match="fits is a field of organs; models have kind, model"):
@@ -295,79 +219,36 @@ def test_models_cannot_be_searched_by_fit(registry: LocalRegistry) -> None:
 # Random catalogs, compared with the definition for every row.
 
 
-SHAPES = st.sampled_from(("64x64", "64x64", "64x32", "64", "64x1"))
-DTYPES = st.sampled_from(("F32", "F16", "Q8_0", "I32", "F64"))
-PLACES = st.sampled_from(
-    [
-        *(("skeleton", "text", block, "attn_q") for block in (0, 1)),
-        *(("organ", "text", block, "ffn_up") for block in (0, 1, None)),
-        ("organ", "vision", 0, "ffn_up"),
-        ("norm", "text", 0, "attn_norm"),
-        ("adapter", "text", 0, "attn_q.lora_a"),
-        ("embed", "text", None, "token_embd"),
-    ]
-)
-FACTS = st.sampled_from(("llama.attention.head_count", "llama.expert_count", "qwen2.attention.key_length", "other"))
-
-
-@st.composite
-def catalogs(draw: st.DrawFn) -> list[RandomModel]:
-    """Generate models, many of which share places, shapes, organs and facts."""
-    places = draw(st.lists(st.tuples(PLACES, SHAPES, DTYPES), min_size=1, max_size=12))
-    organs = [
-        RandomPlacement(*where, organ=number, shape=shape, dtype=dtype)
-        for number, (where, shape, dtype) in enumerate(places)
-    ]
-    models = []
-    for number in range(draw(st.integers(1, 7))):
-        metadata = draw(st.dictionaries(FACTS, st.sampled_from(("8", "4")), max_size=2))
-        models.append(
-            RandomModel(
-                tuple(draw(st.lists(st.sampled_from(organs), max_size=8))),
-                name=f"m{number}",
-                state=draw(st.sampled_from(("visible", "visible", "visible", "yanked"))),
-                architecture=draw(st.sampled_from(("llama", "llama", "llama", "qwen2", None))),
-                metadata=tuple(sorted(metadata.items())),
-            )
-        )
-    return models
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, WrittenCatalog]]:
+    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
+        yield registry, write_random_catalog(registry, 60, seed=5)
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=30)
-@given(models=catalogs(), sampled=st.sampled_from((1, 4, 6000)), gathered=st.sampled_from((0, 3, 20_000)))
+@pytest.mark.parametrize("sampled", [1, 6000])
+@pytest.mark.parametrize("gathered", [0, 20_000])
 def test_the_search_finds_every_row_that_fits_by_definition(
-    models: list[RandomModel], sampled: int, gathered: int, migrated_database: Path
+    gathered: int, sampled: int, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        shutil.copy(migrated_database, folder)
-        patch.setattr(fitting, "SAMPLED_MAX", sampled)
-        patch.setattr(search_plan, "GATHER_MAX", gathered)
-        with LocalRegistry.open(folder) as registry:
-            placed = write_models(registry, models)
-            for base in models:
-                compare(registry, placed, base)
-
-
-def compare(registry: LocalRegistry, placed: WrittenCatalog, base: RandomModel) -> None:
-    name = f"{base.namespace}/{base.name}"
-    expected = {row_id for row_id, (row, model) in placed.visible.items() if fits(row, model, base)}
-    assert ids(placed, registry.search(f"fits:{name}", limit=PAGE_MAX)) == expected
-    assert ids(placed, registry.search(f"fits:{name} sort:size", limit=PAGE_MAX)) == expected
-    assert ids(placed, registry.search(f"-fits:{name}", limit=PAGE_MAX)) == placed.visible.keys() - expected
-    assert registry.count(f"fits:{name}").total in (None, len(expected))
-    fitting_page = models_fitting(registry, name)
-    by_model = {model.model: model.types for model in fitting_page.items}
-    assert by_model.keys() == {placed.rows[row_id][1].full_name for row_id in expected}
-    for model in placed.models.values():
-        if model.full_name in by_model:
-            assert by_model[model.full_name] == type_fits(model, base)
-
-
-def ids(placed: WrittenCatalog, page: OrganPage) -> set[int]:
-    row_ids = placed.found(page)
-    assert len(row_ids) == len(set(row_ids))
-    return set(row_ids)
+    registry, placed = many
+    monkeypatch.setattr(fitting, "SAMPLED_MAX", sampled)
+    monkeypatch.setattr(search_plan, "GATHER_MAX", gathered)
+    registry.catalog.cache.clear()
+    found_any = 0
+    for base in placed.models.values():
+        if base.state not in ("visible", "yanked"):
+            continue
+        expected = {row_id for row_id, (row, model) in placed.visible.items() if fits(row, model, base)}
+        for text, ids in (("fits:", expected), ("-fits:", placed.visible.keys() - expected)):
+            page = placed.found(registry.search(f"{text}{base.full_name}", limit=PAGE_MAX))
+            assert sorted(page) == sorted(ids)
+        assert registry.count(f"fits:{base.full_name}").total in (None, len(expected))
+        by_model = {model.model: model.types for model in models_fitting(registry, base.full_name).items}
+        fitting_models = [placed.rows[row_id][1] for row_id in expected]
+        assert by_model == {model.full_name: type_fits(model, base) for model in fitting_models}
+        found_any += len(expected) > 1
+    assert found_any > 10
 
 
 def type_fits(model: RandomModel, base: RandomModel) -> dict[str, FitCount]:
@@ -456,14 +337,3 @@ def test_in_the_zoo_exactly_the_models_of_equal_width_fit(
         assert {
             parse_model_name(organ.model).name for organ in zoo.search(f"fits:local/{name}", limit=PAGE_MAX)
         } == fitting_names
-
-
-def test_in_the_zoo_every_fit_agrees_with_the_headers(zoo: LocalRegistry) -> None:
-    a = {organ.name: organ for organ in zoo.search("model:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)}
-    organs = zoo.search("fits:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)
-    assert organs.next is None
-    assert all(organ.shape == a[organ.name].shape and organ.digest != a[organ.name].digest for organ in organs)
-    others = zoo.search("-model:local/Zoo-A-2M-v1.0-F16 -type:adapter", limit=PAGE_MAX)
-    same = [organ for organ in others if organ.name in a and organ.shape == a[organ.name].shape]
-    equal = [organ for organ in same if organ.digest == a[organ.name].digest and organ.dtype == a[organ.name].dtype]
-    assert len(organs) == len(same) - len(equal) > 0

@@ -22,7 +22,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.upkeep import sweep
 from tests.gains import add_gains
 from tests.registry_templates import RegistryTemplates
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.related_models import ingest_all, related_tensors
 
 FED = ("blk.0.ffn_down.weight", "blk.0.ffn_up.weight", "blk.1.ffn_down.weight", "blk.1.ffn_up.weight")
 
@@ -31,8 +31,7 @@ def add_family(registry: LocalRegistry, folder: Path) -> None:
     """Register a base, two fine-tunes of it and a stranger."""
     kin = {"base": related_tensors(), "tuned": related_tensors(correlation=0.995)}
     others = {"second": related_tensors(correlation=0.98), "stranger": related_tensors(seed=7)}
-    for name, tensors in (kin | others).items():
-        ingest_bytes(registry, folder, name, model_file(name.capitalize(), tensors))
+    ingest_all(registry, folder, **kin, **others)
 
 
 @pytest.fixture
@@ -154,24 +153,6 @@ def test_the_leaderboard_is_by_gain_on_the_texts_and_over_the_base(family: Local
         family.leaderboard("nobody")
 
 
-def test_a_search_with_a_base_counts_only_gains_over_it(family: LocalRegistry) -> None:
-    add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
-    add_gains(family, graft(family, "tuned", "other", base="second"), {"narrative": 7.0})
-    for text, gain in {"gain>0": 7.0, "fits:base gain>0": 5.0, "on:code": 5.0}.items():
-        found = organs_with_gain(family, f"model:tuned block:0 slot:ffn_up {text}")
-        assert found == [("local/tuned", FED[1], gain)], text
-    assert [gain for _, _, gain in organs_with_gain(family, "fits:base model:tuned slot:ffn_up sort:-gain")] == [
-        5.0
-    ] * 2
-    assert [gain for _, _, gain in organs_with_gain(family, "fits:base model:tuned slot:ffn_up")] == [None, None]
-    assert organs_with_gain(family, "fits:base model:tuned slot:ffn_up gain>5.1") == []
-    assert names(family, "kin:second on:prose sort:-gain") == ["me/other", "local/tuned"]
-    assert names(family, "gain<-1") == []
-    best = next(iter(family.models("model:tuned sort:-gain"))).gain
-    assert best is not None
-    assert (str(best), best.chimera, best.base) == ("+7.0% ± 1.0% narrative", "me/other@1", "local/second@1")
-
-
 def test_a_plan_states_what_its_donors_gained_before(family: LocalRegistry) -> None:
     add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0, "narrative": -2.0})
     add_gains(family, graft(family, "tuned", "part", blocks=1), {"python": 1.5})
@@ -198,7 +179,7 @@ def test_organs_that_equal_those_of_the_base_and_their_donors_have_no_part_in_a_
 ) -> None:
     tensors = related_tensors(correlation=0.97)
     own = [mine if "ffn" in mine[0].name else base for mine, base in zip(tensors, related_tensors(), strict=True)]
-    ingest_bytes(family, tmp_path, "partly", model_file("Partly", own))
+    ingest_all(family, tmp_path, partly=own)
     model = made(family.compose("base").graft("partly", type=["organ", "skeleton"]), "mixed")
     add_gains(family, model, {"python": 5.0})
     assert {name for _, name, _ in organs_with_gain(family, "gain>0")} == set(FED)

@@ -19,14 +19,9 @@ from organs.registry.search.language import MODELS, Choice, parse_query
 from organs.registry.search.models import folded_models, search_models
 from tests.search.catalogs import (
     RandomModel,
-    RandomPlacement,
     WrittenCatalog,
-    random_edges,
-    random_gains,
-    random_models,
-    write_edges,
-    write_gains,
     write_models,
+    write_random_catalog,
 )
 from tests.search.oracle import expected_models
 from tests.search.queries import query_texts
@@ -37,9 +32,7 @@ Many = tuple[LocalRegistry, WrittenCatalog]
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
     with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        placed = write_models(registry, random_models(80, seed=11))
-        write_edges(registry, placed, random_edges(placed, seed=11))
-        yield registry, write_gains(registry, placed, random_gains(placed, seed=11))
+        yield registry, write_random_catalog(registry, 80, seed=11)
 
 
 def page_of(
@@ -73,45 +66,6 @@ def test_a_search_for_models_equals_a_scan_of_every_model_page_by_page(
         assert len(page.items) == limit
         assert len(names) < 10_000, "a walk without an end"
     assert names == [placed.models[row.id].full_name for row in expected]
-
-
-def test_models_without_a_mean_come_last_in_both_directions(many: Many) -> None:
-    registry, _ = many
-    for direction in ("", "-"):
-        values = [model.mean_theta for model in page_of(registry, f"sort:{direction}theta").items]
-        known = [value for value in values if value is not None]
-        assert known == sorted(known, reverse=direction == "-")
-        assert values[: len(known)] == known
-        assert len(known) < len(values)
-
-
-def test_models_are_found_by_words_of_name_title_tags_and_description(registry: LocalRegistry) -> None:
-    write_models(
-        registry,
-        [
-            RandomModel((), namespace="zoo", name="a", title="Für Ärzte"),
-            RandomModel((), namespace="zoo", name="b", tags=("Größe", "letters")),
-            RandomModel((), namespace="zoo", name="c-coder", description="Tuned on LETTERS, finely"),
-        ],
-    )
-    for text, names in {
-        "zoo": ["zoo/c-coder", "zoo/b", "zoo/a"],
-        "ZOO": ["zoo/c-coder", "zoo/b", "zoo/a"],
-        "arzte": ["zoo/a"],
-        "ÄRZTE": ["zoo/a"],
-        "fur": ["zoo/a"],
-        "grosse": ["zoo/b"],
-        "lett": ["zoo/c-coder", "zoo/b"],
-        "lett code": ["zoo/c-coder"],
-        "etters": [],
-        "zoo -letters": ["zoo/a"],
-        "-coder": ["zoo/b", "zoo/a"],
-        "-zoo-coder": ["zoo/b", "zoo/a"],
-        "-zoo": [],
-        "lett%": ["zoo/c-coder", "zoo/b"],
-        "l_t": ["zoo/c-coder"],
-    }.items():
-        assert found(registry, text) == names, text
 
 
 @pytest.mark.parametrize(
@@ -158,18 +112,6 @@ def test_names_beyond_ascii_are_found_in_any_case(stated: str, registry: LocalRe
             assert found(registry, f"-{field}:{value}") == []
 
 
-def test_license_none_finds_a_license_called_none_and_a_missing_license(registry: LocalRegistry) -> None:
-    rows = [
-        RandomModel((RandomPlacement(organ=1),), name="a", license="none"),
-        RandomModel((RandomPlacement(organ=2),), name="b", license=None),
-    ]
-    write_models(registry, [*rows, RandomModel((RandomPlacement(organ=3),), name="c")])
-    assert found(registry, "license:none") == ["acme/b", "acme/a"]
-    assert found(registry, "-license:none") == ["acme/c"]
-    assert [organ.model for organ in registry.search("license:none sort:theta")] == ["acme/a@1", "acme/b@1"]
-    assert registry.count("").fields["license"] == {"none": 2, "mit": 1}
-
-
 def test_only_complete_models_are_ranked_and_their_cursors_belong_to_the_ranking(registry: LocalRegistry) -> None:
     write_models(
         registry,
@@ -185,25 +127,6 @@ def test_only_complete_models_are_ranked_and_their_cursors_belong_to_the_ranking
     assert after is not None
     with pytest.raises(BadQuery, match="another query"):
         page_of(registry, "", after=after)
-
-
-def test_models_added_between_pages_cause_no_duplicates(registry: LocalRegistry) -> None:
-    write_models(registry, [RandomModel((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
-    for text in ("", "sort:new", "sort:-theta", "sort:theta"):
-        before = found(registry, text)
-        seen: list[str] = []
-        after = None
-        for number in itertools.count():
-            page = page_of(registry, text, 2, after)
-            seen += [model.name.partition("@")[0] for model in page.items]
-            after = page.next
-            if after is None:
-                break
-            if number < 20:
-                name = f"late{len(text)}{text[-1:]}-{number}"
-                write_models(registry, [RandomModel((), name=name, mean_theta=number % 3 or None)])
-        assert len(set(seen)) == len(seen)
-        assert [name for name in seen if name in before] == before
 
 
 @pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])

@@ -70,56 +70,19 @@ def test_an_empty_query_selects_everything_by_descending_theta() -> None:
     assert parse_query("", MODELS).sort == Sort("new", True)
 
 
-def test_the_example_of_the_design_is_parsed() -> None:
-    query = parse_query(
-        "type:organ slot:ffn_up,ffn_down block:5-20 theta>=45 signal>0.6 spectral>=0.3 arch:qwen2 dtype:Q8_0 "
-        "model:acme/tiny license:mit by:alice sort:-theta coder"
-    )
-    assert query == Query(
-        terms=(
-            Choice("type", ("organ",)),
-            Choice("slot", ("ffn_up", "ffn_down")),
-            Bounds("block", (NumberRange(5, 20),)),
-            Bounds("theta", (NumberRange(low=45),)),
-            Bounds("signal", (NumberRange(low=0.6, low_open=True),)),
-            Bounds("spectral", (NumberRange(low=0.3),)),
-            Choice("arch", ("qwen2",)),
-            Choice("dtype", ("Q8_0",)),
-            Choice("model", ("acme/tiny",)),
-            Choice("license", ("mit",)),
-            Choice("by", ("alice",)),
-        ),
-        words=("coder",),
-        excluded_words=(),
-        like=None,
-        unique=False,
-        sort=Sort("theta", True),
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "term"),
     [
         ("type:organ", Choice("type", ("organ",))),
         ("type=organ", Choice("type", ("organ",))),
         ("TYPE:Organ", Choice("type", ("organ",))),
-        ("type:organ,norm,organ", Choice("type", ("organ", "norm"))),
         ("-type:norm,embed", Choice("type", ("norm", "embed"), negated=True)),
-        ("tower:vision", Choice("tower", ("vision",))),
         ("slot:FFN_up", Choice("slot", ("FFN_up",))),
         ("slot:attn_*", Choice("slot", ("attn_*",))),
         ('license:"llama 3, community",mit', Choice("license", ("llama 3, community", "mit"))),
-        ('"license:x"'.replace('"', ""), Choice("license", ("x",))),
-        ("license:mit", Choice("license", ("mit",))),
-        ("architecture:llama", Choice("arch", ("llama",))),
-        ("contributor:alice", Choice("by", ("alice",))),
         ("by:a:b", Choice("by", ("a:b",))),
         ("model:acme/tiny@2,acme/*", Choice("model", ("acme/tiny@2", "acme/*"))),
-        ("license:none", Choice("license", ("none",))),
-        ("fits:acme/base", Choice("fits", ("acme/base",))),
         ("-fits:acme/base@2,Little", Choice("fits", ("acme/base@2", "Little"), negated=True)),
-        ("kin:acme/base", Choice("kin", ("acme/base",))),
-        ("-kin:acme/base,Little", Choice("kin", ("acme/base", "Little"), negated=True)),
         ("slot:,a,,b,", Choice("slot", ("a", "b"))),
         ("theta>=45", Bounds("theta", (NumberRange(low=45),))),
         ("theta>45", Bounds("theta", (NumberRange(low=45, low_open=True),))),
@@ -130,39 +93,23 @@ def test_the_example_of_the_design_is_parsed() -> None:
         ("theta≥45°", Bounds("theta", (NumberRange(low=45),))),
         ("θ≤45.5", Bounds("theta", (NumberRange(high=45.5),))),
         ("θ:35°-60°", Bounds("theta", (NumberRange(35, 60),))),
-        ("theta:35–60", Bounds("theta", (NumberRange(35, 60),))),
         ("theta:.5-1.", Bounds("theta", (NumberRange(0.5, 1),))),
         ("theta:none", Bounds("theta", (), absent=True)),
         ("-theta:none", Bounds("theta", (), absent=True, negated=True)),
         ("-theta:40-45,NONE", Bounds("theta", (NumberRange(40, 45),), absent=True, negated=True)),
         ("block:0,3,7-9", Bounds("block", (NumberRange(0, 0), NumberRange(3, 3), NumberRange(7, 9)))),
-        ("magnitude>1", Bounds("z", (NumberRange(low=1, low_open=True),))),
-        ("spectral_signal>=0.3", Bounds("spectral", (NumberRange(low=0.3),))),
-        ("stable_rank<10", Bounds("rank", (NumberRange(high=10, high_open=True),))),
-        ("size>=10M", Bounds("size", (NumberRange(low=10_000_000),))),
         ("size=4.1k", Bounds("size", (NumberRange(4100, 4100),))),
         ("size:1.5k-2GB", Bounds("size", (NumberRange(1500, 2_000_000_000),))),
         ("size<1t", Bounds("size", (NumberRange(high=1e12, high_open=True),))),
         ("size=512b", Bounds("size", (NumberRange(512, 512),))),
+        ("size>=9223372036854774784", Bounds("size", (NumberRange(low=float(2**63 - 1024)),))),
+        ("theta:35-", Bounds("theta", (NumberRange(low=35),))),
+        ("theta:-60", Bounds("theta", (NumberRange(high=60),))),
+        ("block:none,-60", Bounds("block", (NumberRange(high=60),), absent=True)),
     ],
 )
 def test_a_term_is_parsed(text: str, term: Choice | Bounds) -> None:
     assert one_term(text) == term
-
-
-@pytest.mark.parametrize(
-    ("text", "term"),
-    [
-        ("kind:adapter", Choice("kind", ("adapter",))),
-        ("params>=1M", Bounds("params", (NumberRange(low=1_000_000),))),
-        ("parameters<7G", Bounds("params", (NumberRange(high=7e9, high_open=True),))),
-        ("tensors:10-20", Bounds("tensors", (NumberRange(10, 20),))),
-        ("license:none", Choice("license", ("none",))),
-        ("size>1k", Bounds("size", (NumberRange(low=1000, low_open=True),))),
-    ],
-)
-def test_a_term_of_models_is_parsed(text: str, term: Choice | Bounds) -> None:
-    assert one_term(text, MODELS) == term
 
 
 @pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
@@ -190,6 +137,9 @@ def test_every_sort_works_in_both_directions(vocabulary: Vocabulary) -> None:
 def test_every_alias_is_a_field_of_organs_or_models() -> None:
     assert set(ALIASES.values()) <= set(ORGANS.fields) | set(MODELS.fields)
     assert not set(ALIASES) & (set(ORGANS.fields) | set(MODELS.fields))
+    for alias, name in ALIASES.items():
+        vocabulary = ORGANS if name in ORGANS.fields else MODELS
+        assert one_term(f"{alias}:5", vocabulary) == one_term(f"{name}:5", vocabulary)
     assert parse_query("sort:-magnitude").sort == Sort("z", True)
     assert parse_query("sort:-created", MODELS).sort == Sort("new", True)
 
@@ -256,9 +206,7 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
     ("text", "sentence"),
     [
         ("tpye:organ", "'tpye:organ': there is no field 'tpye'; did you mean type:?"),
-        ("licens:mit", "'licens:mit': there is no field 'licens'; did you mean license:?"),
         ("-blok:5", "'-blok:5': there is no field 'blok'; did you mean block:?"),
-        ("spectrl>=0.3", "'spectrl>=0.3': there is no field 'spectrl'; did you mean spectral:?"),
         ("magnitud>1", "'magnitud>1': there is no field 'magnitud'; did you mean z:?"),
         ("srot:theta", "'srot:theta': there is no field 'srot'; did you mean sort:?"),
         (
@@ -270,8 +218,6 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
             "type:orgn",
             "'type:orgn': type is one of skeleton, organ, embed, norm, adapter, other; did you mean type:organ?",
         ),
-        ("type:xyz", "type is one of skeleton, organ, embed, norm, adapter, other"),
-        ("tower:visoin", "did you mean tower:vision?"),
         ("fits:acme/*", "'fits:acme/*': fits: takes complete names of models, without *"),
         (
             "fits:a/b/c",
@@ -280,18 +226,13 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
         ("fits:acme/base@0", "'0' is not a version: use a whole number from 1"),
         ('fits:"a b"', "'a b' is not a name"),
         ("fits>=acme/base", "fits is a name, not a number: write fits:VALUE"),
-        ("type>organ", "type is a name, not a number: write type:VALUE"),
         ("slot<=a", "slot is a name, not a number: write slot:VALUE"),
         ("type:", "'type:': a value is missing after it"),
-        ("slot:,,", "a value is missing after it"),
         ('slot:""', "a value is missing after it"),
-        ("theta:", "a value is missing after it"),
         ("theta>=", "'' is not a number for theta; write theta>=45 or theta:35-60"),
-        ("theta>=high", "'high' is not a number for theta; write theta>=45 or theta:35-60"),
         ("theta>=-5", "'-5' is not a number for theta"),
         ("theta>=4,5", "'4,5' is not a number for theta"),
         ("theta>=1e3", "'1e3' is not a number for theta"),
-        ("theta>=nan", "'nan' is not a number for theta"),
         ("theta>=inf", "'inf' is not a number for theta"),
         ("theta>=10M", "'10M' is not a number for theta"),
         ("theta>=٤٥", "'٤٥' is not a number for theta"),
@@ -307,11 +248,9 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
         ("gain:-5", "'gain:-5': write a number below 0 as gain<=-5 or gain=-5"),
         ("gain>=5%", "'5%' is not a number for gain; write gain>=2 or gain:2-10"),
         (":x", "write a field before it, without spaces: theta>=40, type:organ"),
-        ("...", "'...': a word needs a letter or a digit"),
         ("-", "'-': a word needs a letter or a digit"),
         ('license:"open', 'a quotation mark (") is not closed'),
         ("sort:", "organs can be sorted by theta, signal, z, spectral, rank, erank, size"),
-        ("sort:thета", "organs can be sorted by theta, signal, z, spectral, rank, erank, size"),
         (
             "sort:-thta",
             (
@@ -319,12 +258,10 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
                 "gain; did you mean sort:-theta?"
             ),
         ),
-        ("sort:block", "organs can be sorted by theta, signal, z, spectral, rank, erank, size"),
         ("sort:theta,signal", "organs can be sorted by theta"),
         ("sort>theta", "write sort:VALUE"),
         ("-sort:theta", "write sort:VALUE"),
         ("like:12345", "write an organ's digest, or at least 8 characters of it"),
-        ("like:ghijklmnop", "write an organ's digest, or at least 8 characters of it"),
         ("-like:abcdef12", "write like:VALUE"),
         ("like:abcdef12 sort:theta", "'sort:theta': like: ranks by likeness; leave sort: out"),
         ("likeness>=0.5", "'likeness>=0.5': likeness needs a base: add fits:MODEL or kin:MODEL"),
@@ -333,10 +270,19 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
         ("fits:a,b kin:c,d likeness:0-1", "likeness needs one base: name one model in fits: or kin:"),
         ("like:abcdef12 fits:a likeness>0.5", "like: ranks by the likeness to one organ; leave likeness out"),
         ("fits:a likeness>=high", "'high' is not a number for likeness; write likeness>=0.9 or likeness:0.5-1"),
-        ("kin:acme/*", "kin: takes complete names of models, without *"),
         ("unique:model", "the only value is unique:organ, which lists each organ once"),
         ("slot:a\x07b", "a value is printable text of at most 200 characters"),
-        ("slot:a\x00", "a value is printable text of at most 200 characters"),
+        ("expert:none", "leave expert: out to find whole tensors"),
+        ("expert:3 fits:local/Mixture", "name the base with kin: instead of fits:"),
+        ("expert:3 gain>=1", "gains are measured for whole tensors"),
+        ("sort:theta sort:z", "occurs twice"),
+        ("like:abcdef12 like:abcdef12", "occurs twice"),
+        ('license:a"b"c', "separate values by commas"),
+        *((f"type:organ {token} coder", 'write "or" as a comma') for token in ("AND", "NOT", "&&", "(type:organ)")),
+        *((f"size:1-{number}", "is too large") for number in (2**63, 2**63 - 1, "10000000T", "9223372037G")),
+        ("size>=" + "9" * 400, "is not a number"),
+        ("theta>=0." + "1" * 400, "is not a number"),
+        (f"type:organ slot:{'x' * 300} theta>=5", f"'slot:{'x' * 75}"),
     ],
 )
 def test_an_invalid_query_is_refused_in_one_sentence(text: str, sentence: str) -> None:
@@ -353,26 +299,15 @@ def test_an_invalid_query_is_refused_in_one_sentence(text: str, sentence: str) -
             "slot:ffn_up",
             "slot is a field of organs; models have kind, model, arch, license, by, tag, quant, base, theta",
         ),
-        ("block:5", "block is a field of organs"),
-        ("fits:acme/base", "fits is a field of organs"),
         ("kindd:model", "did you mean kind:?"),
-        ("kind:modle", "did you mean kind:model?"),
         ("sort:rank", "models can be sorted by new, theta, signal, params, tensors, size, downloads, grafts"),
         ("likeness>=0.5", "likeness needs a base: add kin:MODEL"),
         ("like:abcdef12", "like: is for organs; this is a search for models"),
         ("unique:organ", "unique: is for organs; this is a search for models"),
-        ("tensors>=2.5", "tensors is a whole number"),
     ],
 )
-def test_an_invalid_query_for_models_is_refused_in_one_sentence(text: str, sentence: str) -> None:
+def test_a_query_for_models_refuses_what_only_organs_have(text: str, sentence: str) -> None:
     assert sentence in refusal(text, MODELS)
-
-
-def test_an_invalid_term_is_named_and_shortened() -> None:
-    with pytest.raises(BadQuery) as caught:
-        parse_query(f"type:organ slot:{'x' * 300} theta>=5")
-    assert caught.value.term.startswith("slot:xxx")
-    assert str(caught.value).startswith(f"'slot:{'x' * 75}'")
 
 
 @pytest.mark.parametrize(
@@ -392,19 +327,6 @@ def test_an_invalid_term_is_named_and_shortened() -> None:
 def test_every_part_of_a_query_has_a_limit(fits: str, does_not: str, sentence: str) -> None:
     assert parse_query(fits)
     assert sentence in refusal(does_not)
-
-
-@pytest.mark.parametrize("digits", [str(2**63), str(2**63 - 1), "9" * 19, "10000000T", "9223372037G"])
-def test_a_number_beyond_63_bits_is_refused(digits: str) -> None:
-    assert "is too large" in refusal(f"size>={digits}")
-    assert "is too large" in refusal(f"size:1-{digits}")
-
-
-def test_a_number_of_any_length_is_refused() -> None:
-    assert "is not a number" in refusal("size>=" + "9" * 400)
-    assert "is not a number" in refusal("theta>=0." + "1" * 400)
-    assert one_term("size>=9223372036854774784") == Bounds("size", (NumberRange(low=float(2**63 - 1024)),))
-    assert NUMBER_MAX >= 2**63 - 1024
 
 
 # Queries written as text.
@@ -489,35 +411,8 @@ def test_the_nearest_word_is_found_in_any_case() -> None:
 # Terms of other query languages.
 
 
-@pytest.mark.parametrize("token", ["AND", "OR", "NOT", "&&", "(type:organ)", "(coder"])
-def test_boolean_operators_are_refused_with_a_hint(token: str) -> None:
-    assert 'all of them must hold; write "or" as a comma' in refusal(f"type:organ {token} coder")
-
-
 @pytest.mark.parametrize(
     ("word", "meant"), [("attention", "skeleton"), ("FFN", "organ"), ("mlp", "organ"), ("lora", "adapter")]
 )
 def test_a_common_synonym_of_a_type_is_the_type(word: str, meant: str) -> None:
     assert parse_query(f"type:{word}") == parse_query(f"type:{meant}")
-
-
-@pytest.mark.parametrize(
-    ("typed", "interval"),
-    [
-        ("theta:35-", NumberRange(low=35.0)),
-        ("theta:-60", NumberRange(high=60.0)),
-        ("theta:35-60", NumberRange(35.0, 60.0)),
-    ],
-)
-def test_a_range_may_be_open(typed: str, interval: NumberRange) -> None:
-    assert one_term(typed) == Bounds("theta", (interval,))
-    assert one_term(f"block:none,{typed.partition(':')[2]}") == Bounds("block", (interval,), absent=True)
-
-
-@pytest.mark.parametrize("text", ["sort:theta sort:z", "like:abcdef12 like:abcdef12"])
-def test_a_duplicate_sort_or_like_is_refused(text: str) -> None:
-    assert "occurs twice" in refusal(text)
-
-
-def test_quotation_marks_inside_a_value_are_refused() -> None:
-    assert "separate values by commas" in refusal('license:a"b"c')

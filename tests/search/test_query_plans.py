@@ -182,6 +182,8 @@ def test_no_statement_of_a_search_reads_a_whole_table(
         assert len(selects) > 200
         read = {}
         with planner(registry) as connection:
+            (step,) = plan(connection, "SELECT * FROM placements AS placements_1 WHERE name = 'a'", ())
+            assert SCAN.match(step), "this is how SQLite says that it reads a whole table"
             may_scan = {ALMOST_ALL, *small_tables(connection)} if statistics else set()
             for (statement, _), given in selects.items():
                 steps = plan(connection, statement, given)
@@ -189,20 +191,6 @@ def test_no_statement_of_a_search_reads_a_whole_table(
                 if scanned - may_scan:
                     read[statement] = steps
     assert read == {}
-
-
-@pytest.mark.sqlite
-def test_a_scan_of_a_whole_table_is_detected(registry: LocalRegistry) -> None:
-    write_models(registry, random_models(6, seed=5))
-    with planner(registry) as connection:
-        for statement, table in {
-            "SELECT * FROM placements WHERE name = 'a'": "placements",
-            "SELECT count(*) FROM placements AS placements_1": "placements",
-            "SELECT id FROM organs WHERE id NOT IN (SELECT organ_id FROM placements)": "organs",
-        }.items():
-            tables = [match["table"] for step in plan(connection, statement, ()) if (match := SCAN.match(step))]
-            assert table in tables
-        assert not any(SCAN.match(step) for step in plan(connection, "SELECT * FROM facets", ()))
 
 
 @contextmanager

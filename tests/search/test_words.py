@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert
 
 from organs.registry.catalog.tables import ModelWord
 from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, folded_words, unique_words
@@ -88,14 +88,3 @@ def test_a_lookup_finds_exactly_the_words_with_the_prefix(words: list[str], aske
     expected = {1 + number % 4 for number, word in enumerate(words) if word.startswith(asked)}
     with wordy.catalog.reading() as session:
         assert set(session.scalars(models_with_words([asked]))) == expected
-
-
-def test_a_lookup_of_several_words_needs_all_of_them(registry: LocalRegistry) -> None:
-    write_models(
-        registry, [RandomModel((), title="one two"), RandomModel((), name="b", title="one"), RandomModel((), name="c")]
-    )
-    with registry.catalog.reading() as session:
-        assert set(session.scalars(models_with_words(["on", "tw"]))) == {1}
-        assert set(session.scalars(models_with_words(["on"]))) == {1, 2}
-        assert set(session.scalars(models_with_words(["on", "on"]))) == {1, 2}
-        assert session.scalars(select(ModelWord.word).where(ModelWord.model_id == 3)).all() == ["acme", "c"]

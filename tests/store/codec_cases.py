@@ -113,3 +113,14 @@ def noise(size_bytes: int, seed: int = 0) -> bytes:
 def skewed(size_bytes: int, seed: int = 0) -> bytes:
     """Return bytes with about six bits of entropy each, which an entropy coder compresses in any plane."""
     return np.random.default_rng(seed).normal(0, 16, size_bytes).astype(np.int8).tobytes()
+
+
+ODD_BYTES = np.array([0x00, 0x01, 0x7B, 0x7C, 0x7E, 0x7F, 0x80, 0xFC, 0xFF], np.uint8)
+"""High bytes of zero, denormals, infinities and NaN in F16, BF16 and F32."""
+
+
+def odd_bytes(size_bytes: int, seed: int, share: float = 0.0) -> Bytes:
+    """Return random bytes; this share of them is from `ODD_BYTES`."""
+    generator = np.random.default_rng(seed)
+    random = generator.integers(0, 256, size_bytes, dtype=np.uint8)
+    return np.where(generator.random(size_bytes) < share, generator.choice(ODD_BYTES, size_bytes), random)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
 import numpy as np
@@ -20,6 +19,7 @@ from organs.registry.store.codec import codec_for, derive, fast
 from organs.registry.store.codec.fast import Bytes
 from organs.registry.store.codec.planes import join_planes, split_planes
 from tests.llama_quants import quantised
+from tests.store.codec_cases import odd_bytes
 
 ROW = 1024
 PAIRS = [
@@ -29,8 +29,6 @@ PAIR_IDS = [f"{source.name}-{target.name}" for source, target in PAIRS]
 PAIRS_OF_EACH = [pair for pair in PAIRS if pair[0].name == "BF16" or pair[1].name == "Q4_K"]
 """Each target once, and each source."""
 F16 = dtype_by_name("F16")
-ODD_BYTES = np.array([0x00, 0x01, 0x7B, 0x7C, 0x7E, 0x7F, 0x80, 0xFC, 0xFF], np.uint8)
-"""High bytes of zero, denormals, infinities and NaN in F16, BF16 and F32."""
 
 
 def layer(rows: int = 32, seed: int = 0) -> NDArray[np.float32]:
@@ -63,13 +61,6 @@ def pair(source: str, target: str) -> tuple[DType, DType]:
     return dtype_by_name(source), dtype_by_name(target)
 
 
-def content(size_bytes: int, seed: int, odd: float) -> Bytes:
-    """Return random bytes; the share `odd` of them is from `ODD_BYTES`."""
-    generator = np.random.default_rng(seed)
-    noise = generator.integers(0, 256, size_bytes, dtype=np.uint8)
-    return np.where(generator.random(size_bytes) < odd, generator.choice(ODD_BYTES, size_bytes), noise)
-
-
 @settings(deadline=None, max_examples=150)
 @given(
     pair=st.sampled_from(PAIRS),
@@ -82,18 +73,8 @@ def test_any_bytes_are_restored_from_any_source(
 ) -> None:
     source, target = pair
     elements = units * max(source.block_elements, target.block_elements)
-    source_bytes = content(source.size_bytes(elements), seeds[0], odd[0])
-    residual_of(source, target, source_bytes, content(target.size_bytes(elements), seeds[1], odd[1]))
-
-
-@pytest.mark.parametrize(("source", "target"), PAIRS, ids=PAIR_IDS)
-def test_any_residual_is_that_of_some_plain_bytes(source: DType, target: DType) -> None:
-    source_bytes = content(source.size_bytes(2048), 1, 0.05)
-    residual = content(target.size_bytes(2048), 2, 0.05)
-    plain, again = np.empty_like(residual), np.empty_like(residual)
-    derive.from_residual(source, target, source_bytes, residual, plain)
-    derive.to_residual(source, target, source_bytes, plain, again)
-    assert np.array_equal(residual, again)
+    source_bytes = odd_bytes(source.size_bytes(elements), seeds[0], odd[0])
+    residual_of(source, target, source_bytes, odd_bytes(target.size_bytes(elements), seeds[1], odd[1]))
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS, ids=PAIR_IDS)
@@ -102,8 +83,8 @@ def test_lengths_around_a_piece_are_restored(source: DType, target: DType) -> No
         residual_of(
             source,
             target,
-            content(source.size_bytes(elements), 3, 0.01),
-            content(target.size_bytes(elements), 4, 0.01),
+            odd_bytes(source.size_bytes(elements), 3, 0.01),
+            odd_bytes(target.size_bytes(elements), 4, 0.01),
         )
 
 
@@ -125,72 +106,64 @@ def test_the_quants_of_llama_cpp_follow_from_source_and_scales(
     assert not residual.any()
 
 
-@pytest.mark.parametrize("source", ["F32", "F16", "BF16", "Q8_0"])
-@pytest.mark.parametrize("target", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_blocks_with_simple_scales_follow_from_their_source_alone(source: str, target: str) -> None:
+ALL, K_QUANTS = slice(None), {"Q4_K": slice(16, 144), "Q6_K": slice(192), "Q2_K": slice(16, 80), "Q3_K": slice(96)}
+"""The bytes of a block, and those of its quants."""
+PREDICTED = [
+    *((source, target, False, ALL, 0.0) for source in ("F32", "F16", "BF16") for target in ("Q8_0", "Q4_0", "Q4_1")),
+    *((source, target, False, ALL, 0.0) for source in ("F32", "BF16", "Q8_0") for target in ("Q5_0", "Q5_1", "Q4_0")),
+    *(("BF16", target, weighted, K_QUANTS[target], 0.01) for target in ("Q2_K", "Q3_K") for weighted in (False, True)),
+    *(("BF16", "IQ4_NL", weighted, slice(2, 18), 0.01) for weighted in (False, True)),
+    *(("BF16", "IQ4_XS", weighted, slice(8, 136), 0.01) for weighted in (False, True)),
+    *(("BF16", target, True, slice(-16, None), 0.02) for target in ("Q4_0", "Q4_1", "Q5_0", "Q5_1")),
+    *((source, "F32", False, ALL, 0.0) for source in ("F16", "BF16")),
+]
+
+
+@pytest.mark.parametrize(("source", "target", "weighted", "part", "most"), PREDICTED)
+def test_a_source_predicts_the_quants_of_llama_cpp(
+    source: str, target: str, weighted: bool, part: slice, most: float
+) -> None:
     fine, coarse = pair(source, target)
-    if derive.can_derive(fine, coarse):
-        source_bytes = quantised(layer(), fine)
-        values = dequantize(source_bytes.data, fine).reshape(-1, ROW)
-        assert not residual_of(fine, coarse, source_bytes, quantised(values, coarse)).any()
-
-
-@pytest.mark.parametrize("target", ["Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_few_quants_of_other_types_are_predicted_wrongly(target: str, weighted: bool) -> None:
-    fine, coarse = pair("BF16", target)
     source_bytes = quantised(layer(), fine)
     plain = quantised(dequantize(source_bytes.data, fine).reshape(-1, ROW), coarse, importance(weighted))
-    residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)
-    quants = residual[
-        :, {"Q2_K": slice(16, 80), "Q3_K": slice(96), "IQ4_NL": slice(2, 18), "IQ4_XS": slice(8, 136)}[target]
-    ]
-    assert np.count_nonzero(quants) < 0.01 * quants.size
-
-
-@pytest.mark.parametrize("target", ["Q4_0", "Q4_1", "Q5_0", "Q5_1"])
-def test_scales_that_were_searched_with_an_importance_matrix_predict_nearly_all_quants(target: str) -> None:
-    fine, coarse = pair("BF16", target)
-    source_bytes = quantised(layer(), fine)
-    plain = quantised(dequantize(source_bytes.data, fine).reshape(-1, ROW), coarse, importance(True))
-    residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)
-    assert np.count_nonzero(residual[:, -16:]) < 0.02 * residual[:, -16:].size
+    residual = residual_of(fine, coarse, source_bytes, plain).reshape(-1, coarse.block_bytes)[:, part]
+    assert np.count_nonzero(residual) <= most * residual.size
 
 
 @pytest.mark.parametrize("target", ["F16", "BF16"])
-def test_casts_by_llama_cpp_follow_from_their_source(target: str) -> None:
+def test_casts_of_any_float_by_llama_cpp_follow_from_their_source(target: str) -> None:
     fine, coarse = pair("F32", target)
     odd = np.array([np.nan, -np.nan, np.inf, -np.inf, 1e-40, -6e-8, 65504, 65520, 3.4e38, -0.0], np.float32)
     values = np.concatenate([layer(), np.resize(odd, (1, ROW))])
-    source_bytes = quantised(values, fine)
-    assert not residual_of(fine, coarse, source_bytes, quantised(values, coarse)).any()
+    assert not residual_of(fine, coarse, quantised(values, fine), quantised(values, coarse)).any()
 
 
-@pytest.mark.parametrize("source", ["F16", "BF16"])
-def test_floats_that_were_widened_leave_nothing(source: str) -> None:
-    fine, wide = pair(source, "F32")
-    source_bytes = quantised(layer(), fine)
-    widened = dequantize(source_bytes.data, fine).astype(np.float32).view(np.uint8)
-    assert not residual_of(fine, wide, source_bytes, widened).any()
+@pytest.mark.parametrize(
+    ("source", "target", "quants", "most"),
+    [
+        *(("F16", "Q8_0", slice(34), 0.04), ("BF16", "Q8_0", slice(34), 0.09)),
+        *(("F16", "Q6_K", K_QUANTS["Q6_K"], 0.01), ("Q8_0", "Q4_K", K_QUANTS["Q4_K"], 0.02)),
+    ],
+)
+def test_a_source_that_was_rounded_leaves_few_residuals(source: str, target: str, quants: slice, most: float) -> None:
+    fine, coarse = pair(source, target)
+    residual = residual_of(fine, coarse, quantised(layer(), fine), quantised(layer(), coarse))
+    assert np.count_nonzero(residual.reshape(-1, coarse.block_bytes)[:, quants]) < most * residual.size
 
 
-def test_a_source_that_was_rounded_leaves_few_and_small_residuals() -> None:
-    values = layer()
-    for source, target, most in (
-        ("F16", "Q8_0", 0.04),
-        ("BF16", "Q8_0", 0.09),
-        ("F16", "Q6_K", 0.01),
-        ("Q8_0", "Q4_K", 0.02),
-    ):
-        fine, coarse = pair(source, target)
-        residual = residual_of(fine, coarse, quantised(values, fine), quantised(values, coarse))
-        quants = residual.reshape(-1, coarse.block_bytes)[
-            :, {"Q8_0": slice(34), "Q6_K": slice(192), "Q4_K": slice(16, 144)}[target]
-        ]
-        assert np.count_nonzero(quants) < most * quants.size
+def test_a_float_of_a_rounded_source_leaves_small_residuals() -> None:
     fine, coarse = pair("BF16", "F16")
-    words = residual_of(fine, coarse, quantised(values, fine), quantised(values, coarse)).view("<u2")
+    words = residual_of(fine, coarse, quantised(layer(), fine), quantised(layer(), coarse)).view("<u2")
     assert np.percentile(words, 99) <= 8
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [(source, target) for source, target in PAIRS if derive.is_dequantised(source, target)]
+)
+def test_dequantised_weights_are_predicted_to_the_last_bit(source: DType, target: DType) -> None:
+    blocks = quantised(layer(), source)
+    plain = np.frombuffer(quantize(dequantize(blocks.tobytes(), source), target), np.uint8)
+    assert not residual_of(source, target, blocks, plain).any()
 
 
 def test_infinite_and_missing_scales_are_restored_without_a_warning() -> None:
@@ -202,27 +175,6 @@ def test_infinite_and_missing_scales_are_restored_without_a_warning() -> None:
             plain = repeated[: target.size_bytes(elements)]
             residual_of(source, target, sources[source.name], plain)
             residual_of(source, target, repeated[: source.size_bytes(elements)], plain)
-
-
-def test_threads_have_memory_of_their_own() -> None:
-    fine, coarse = pair("BF16", "Q4_K")
-    cases = [
-        (content(fine.size_bytes(1 << 16), seed, 0), content(coarse.size_bytes(1 << 16), seed + 9, 0))
-        for seed in range(4)
-    ]
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda case: residual_of(fine, coarse, *case), cases * 2))
-
-
-@pytest.mark.parametrize(
-    "source", [one for one, other in PAIRS if other.name == "F16" and derive.is_dequantised(one, other)]
-)
-def test_dequantised_weights_are_predicted_to_the_last_bit(source: DType) -> None:
-    blocks = quantised(layer(), source)
-    for name in ("F32", "F16", "BF16"):
-        target = dtype_by_name(name)
-        plain = np.frombuffer(quantize(dequantize(blocks.tobytes(), source), target), np.uint8)
-        assert not residual_of(source, target, blocks, plain).any()
 
 
 def test_quantisations_are_sources_of_floats_only() -> None:
@@ -253,7 +205,7 @@ def compare_kernels(
         size = target.size_bytes(elements)
         cases = [
             (quantised(layer(), source)[: source.size_bytes(elements)], quantised(layer(), target)[:size]),
-            (content(source.size_bytes(elements), 6, 0.1), content(size, 7, 0.1)),
+            (odd_bytes(source.size_bytes(elements), 6, 0.1), odd_bytes(size, 7, 0.1)),
         ]
         for source_bytes, before in cases:
             results = []
@@ -264,11 +216,10 @@ def compare_kernels(
             assert results[0] == results[1], f"{source.name} to {target.name}"
 
 
-def test_the_kernels_return_the_same_bytes_as_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_return_the_same_bytes_as_numpy_also_for_the_last_blocks_of_a_chunk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     compare_kernels(fast.interpreted(), PAIRS_OF_EACH, 256, monkeypatch)
-
-
-def test_the_kernels_transform_the_last_blocks_of_a_chunk_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast, "TOGETHER", 512)
     compare_kernels(fast.interpreted(), [pair for pair in PAIRS_OF_EACH if pair[0].name == "BF16"], 768, monkeypatch)
 

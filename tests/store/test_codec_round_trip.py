@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.errors import EncodingFault
-from organs.registry.gguf.types import DTYPES
-from organs.registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for, delta_codec, encode_chunk
+from organs.registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for, delta_codec, derive_codec, encode_chunk
 from organs.registry.store.codec.chunks import (
     LENT_MIN_BYTES,
     lend,
@@ -56,14 +55,10 @@ def test_only_types_without_fields_share_a_codec_name() -> None:
     assert len(set(names)) == len(names) >= 18
 
 
-def test_a_chunk_of_bf16_is_two_mebi_elements() -> None:
-    assert codec_for("BF16").chunk_bytes == (2 << 20) * 2
-
-
 @PATIENT
 @given(
     codec=st.sampled_from(ALL_CODECS),
-    blocks=st.integers(1, 300),
+    blocks=st.integers(0, 300),
     content=st.sampled_from(sorted(CONTENTS)),
     seed=st.integers(0, 2**32 - 1),
     raw=st.booleans(),
@@ -109,22 +104,6 @@ def test_memory_that_is_not_aligned_is_encoded_and_decoded() -> None:
     assert encode_chunk(codec_for("F32"), shifted) == encode_chunk(codec_for("F32"), plain)
 
 
-def test_bf16_planes_hold_the_exponent_and_the_sign_above_the_mantissa() -> None:
-    # 1.0, -1.5, 0.0, -0.0 and a NaN with a payload.
-    plain = np.array([0x3F80, 0xBFC0, 0x0000, 0x8000, 0xFFC5], dtype="<u2").view(np.uint8)
-    planes: list[Bytes] = [np.empty(5, np.uint8), np.empty(5, np.uint8)]
-    split_planes(codec_for("BF16"), plain, planes)
-    assert planes[0].tolist() == [127, 127, 0, 0, 255]
-    assert planes[1].tolist() == [0x00, 0xC0, 0x00, 0x80, 0xC5]
-
-
-def test_f32_planes_hold_exponent_sign_with_mantissa_and_two_low_bytes() -> None:
-    plain = np.array([0xBFC0_1234, 0x3F80_00FF], dtype="<u4").view(np.uint8)
-    planes: list[Bytes] = [np.empty(2, np.uint8) for _ in range(4)]
-    split_planes(codec_for("F32"), plain, planes)
-    assert [plane.tolist() for plane in planes] == [[127, 127], [0xC0, 0x00], [0x12, 0x00], [0x34, 0xFF]]
-
-
 def test_q4_k_scales_are_transposed_and_quants_stay_together() -> None:
     codec = codec_for("Q4_K")
     plain = np.frombuffer(bytes(range(144)) + bytes(range(100, 244)), np.uint8)
@@ -136,13 +115,19 @@ def test_q4_k_scales_are_transposed_and_quants_stay_together() -> None:
 
 
 def test_threads_do_not_disturb_each_other() -> None:
-    def round_trips(seed: int) -> bool:
+    derived = derive_codec("Q4_K", "BF16")
+
+    def round_trips(seed: int) -> None:
         codec = ALL_CODECS[seed % len(ALL_CODECS)]
         plain = skewed(3000 * codec.block_bytes, seed)
-        return load(store(codec, plain), plain) == plain
+        assert load(store(codec, plain), plain) == plain
+        if codec.dtype is not None:  # an encoder decodes what it made, and fails if the bytes differ
+            store(delta_codec(codec.dtype.name), plain, skewed(len(plain), seed + 1))
+        quants = skewed(1000 * derived.block_bytes, seed)
+        store(derived, quants, skewed(derived.source_bytes(len(quants)), seed + 1))
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(round_trips, range(200)))
+        list(pool.map(round_trips, range(100)))
 
 
 @pytest.mark.parametrize(
@@ -172,16 +157,6 @@ def test_a_faulty_encoder_is_detected_before_anything_is_written(
     plain = weights("BF16", 66_000) if codec.name == "bf16-planes" else skewed(66_000)
     with pytest.raises(EncodingFault, match=codec.name):
         encode_chunk(codec, plain)
-
-
-def test_bytes_of_any_length_even_zero_read_back() -> None:
-    for length in (0, 1, 2, 4095, 100_001):
-        plain = (b"vocabulary " * (length // 11 + 1))[:length]
-        assert load(store(BYTES_CODEC, plain), plain) == plain
-
-
-def test_zero_blocks_of_any_type_read_back_as_zero_bytes() -> None:
-    assert all(load(store(codec_for(dtype.name), b""), b"") == b"" for dtype in DTYPES.values())
 
 
 @pytest.mark.long

@@ -15,7 +15,6 @@ from organs.registry.store.codec import (
     ChunkEntry,
     Codec,
     codec_for,
-    decode_chunk,
     encode_chunk,
     head_size_bytes,
     head_size_of,
@@ -71,18 +70,6 @@ def test_a_parsed_head_has_the_packed_values() -> None:
     assert [chunk.plain_offset_bytes for chunk in head.chunks] == [0, codec.chunk_bytes, 2 * codec.chunk_bytes]
     assert [chunk.plain_size_bytes for chunk in head.chunks] == [codec.chunk_bytes, codec.chunk_bytes, 102]
     assert head.chunks[0].offset_bytes == head_size_bytes(codec, len(plain))
-
-
-def test_any_chunk_is_decoded_without_the_others() -> None:
-    codec = codec_for("F16")
-    plain = skewed(codec.chunk_bytes * 2 + 10_000)
-    stored = store(codec, plain)
-    head = parse_head(stored, digest=digest_of(plain), plain_size_bytes=len(plain), stored_size_bytes=len(stored))
-    for chunk in reversed(head.chunks):
-        out = bytearray(chunk.plain_size_bytes)
-        alone = stored[chunk.offset_bytes : chunk.offset_bytes + chunk.stored_size_bytes]
-        decode_chunk(codec, chunk, alone, memoryview(out))
-        assert out == plain[chunk.plain_offset_bytes : chunk.plain_offset_bytes + chunk.plain_size_bytes]
 
 
 def test_a_plane_in_place_of_that_of_another_chunk_is_detected() -> None:
