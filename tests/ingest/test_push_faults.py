@@ -128,12 +128,3 @@ def test_the_first_failure_stops_the_other_threads() -> None:
     with pytest.raises(BadInput, match="no"):
         in_lanes(range(50), do, 4, stop)
     assert stop.is_set()
-
-
-def test_every_item_is_done_once_and_an_empty_list_is_valid() -> None:
-    done: list[int] = []
-    stop = threading.Event()
-    in_lanes(range(50), done.append, 4, stop)
-    in_lanes([], done.append, 4, stop)
-    assert sorted(done) == list(range(50))
-    assert not stop.is_set()
