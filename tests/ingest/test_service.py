@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,7 @@ from organs.registry.errors import BadGguf, BadName, NameTaken
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
+from tests.faults.failing import flip_bit
 from tests.gguf_files import file_bytes, text, unsigned
 from tests.ingest.one_source import ingest_path
 from tests.small_models import assemble_model, assert_round_trip, ingest_file, row_counts, small_model, weight_tensor
@@ -329,6 +332,30 @@ def test_a_failed_ingest_leaves_no_file_and_no_blob(registry: LocalRegistry, tmp
         row = session.scalars(select(Ingest)).one()
     assert (row.state, json.loads(row.report or "")) == ("failed", {"error": "no more"})
     assert row.finished_at is not None
+
+
+def corrupt_file(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(flip_bit(path.read_bytes(), 4 * path.stat().st_size))
+
+
+def truncate_file(path: Path) -> None:
+    path.chmod(0o644)
+    os.truncate(path, path.stat().st_size - 10)
+
+
+@pytest.mark.folder
+@pytest.mark.parametrize("damage", [corrupt_file, truncate_file, Path.unlink])
+def test_an_ingest_of_the_same_bytes_repairs_a_damaged_blob(
+    damage: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
+) -> None:
+    path = write(tmp_path, big_model(3))
+    ingest_file(registry, path)
+    damage(stored_files(registry)[1])
+    assert not sound(registry)
+    report = assert_round_trip(registry, path, tmp_path / "back")
+    assert (report.created, report.new_blobs) == (False, 1)
+    assert sound(registry)
 
 
 # Taken names.
