@@ -32,7 +32,7 @@ from organs.registry.catalog.register import submissions
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import remove_expired_upload, renew_uploads
-from organs.registry.catalog.tables import ContributorRow, UploadRow, now
+from organs.registry.catalog.tables import ContributorRow, SubmissionRow, UploadRow, now
 from organs.registry.digest import digest_of
 from organs.registry.entities.submission import PackPiece, UploadRequest
 from organs.registry.errors import OverQuota
@@ -120,8 +120,9 @@ def test_an_ended_submission_has_no_manifest(registry: LocalRegistry) -> None:
     assert (published.state, refused.state) == ("published", "refused")
     withdrawn = submit_model(registry, "ann/three", [whole_file(registry, "ann", small_model("Three"))])
     withdraw(registry, "ann", withdrawn)
-    for number in (published.id, refused.id, withdrawn):
-        assert submission_row(registry, number).row.manifest == "{}"
+    with registry.catalog.reading() as session:
+        for number in (published.id, refused.id, withdrawn):
+            assert session.get_one(SubmissionRow, number).manifest == "{}"
 
 
 def test_a_submission_of_a_suspended_contributor_waits_for_an_administrator(registry: LocalRegistry) -> None:
