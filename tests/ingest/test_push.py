@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.contributions.sending import Memory, Misfit, cut, distinct, loads, spans_of
+from organs.ingest.contributions import sending
+from organs.ingest.contributions.sending import Memory, Misfit, SentSubmission, cut, distinct, loads, spans_of
 from organs.ingest.dissect import dissect
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.queries.blobs import blobs_by_digest
@@ -305,6 +306,15 @@ def test_an_invalid_memory_entry_is_ignored(fake: FakeRegistry, tmp_path: Path, 
     (entry,) = (tmp_path / "cache").iterdir()
     entry.write_text(content)
     assert run_push(fake, path).state == "published"
+
+
+def test_the_oldest_memory_entries_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "ENTRIES_MAX", 8)
+    memory = Memory(tmp_path / "cache")
+    for number in range(11):
+        memory.write(f"{number}.json", SentSubmission(submission=7))
+    assert len(list((tmp_path / "cache").iterdir())) == 8
+    assert memory.read("10.json", SentSubmission) == SentSubmission(submission=7)
 
 
 def test_a_file_that_changes_while_it_is_sent_is_not_submitted(fake: FakeRegistry, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from tests.gguf_files import file_bytes, text
 from tests.ingest.one_source import ingest_path
 from tests.ingest.tool_layouts import (
     APACHE,
+    COMMIT,
     ZOO_NAMES,
     hub_repository,
     lay_out_zoo,
@@ -220,9 +221,12 @@ def test_complete_files_of_main_revisions_in_the_hub_cache_are_models_of_their_o
     hub_repository(cache, "acme/tiny", {"tiny-F16.gguf": b"new", "config.json": b"{}"}, "b" * 40)
     loading = hub_repository(cache, "models/stories--x", {"UD/stories.gguf": b"whole", "more.gguf": b"not yet"})
     (loading / "blobs" / hashlib.sha256(b"not yet").hexdigest()).rename(loading / "blobs" / "d.incomplete")
+    put(loading / "blobs" / "etag", b"named by no digest")
+    (loading / "snapshots" / COMMIT / "odd.gguf").symlink_to("../../blobs/etag")
     put(cache / "datasets--a--b" / "snapshots" / "x" / "data.gguf", b"no model")
     sources = {str(source.name): source for source in sources_of(found(machine(tmp_path), "hf-cache"))}
-    assert sorted(sources) == ["acme/gone-F16", "acme/tiny-F16", "by-models/stories"]
+    assert sorted(sources) == ["acme/gone-F16", "acme/tiny-F16", "by-models/odd", "by-models/stories"]
+    assert [len(sources[name].digests) for name in sorted(sources)] == [1, 1, 0, 1]
     (link,) = sources["acme/tiny-F16"].paths
     assert (link.name, link.read_bytes()) == ("tiny-F16.gguf", b"new"), "not the blob, which has no name"
 

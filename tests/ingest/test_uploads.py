@@ -480,7 +480,7 @@ def test_only_the_finished_uploads_of_a_model_and_its_sender_are_forgotten(
     whole, under_way = ada.sent(b"whole", "file"), ada.begin(b"under way", "piece")
     theirs = bob.sent(b"one")
     used = [digest_of(data) for data in (b"one", b"a", b"b", b"c", b"under way")]
-    assert forget_uploads(registry, ada, used, [whole, theirs, under_way]) == 3
+    assert forget_uploads(registry, ada.id, used, [whole, theirs, under_way]) == 3
     left = {path.name for path in registry.settings.uploads.iterdir()}
     assert left == {two, mixed, under_way, theirs}
     assert {one, pack, whole} & left == set()
@@ -530,12 +530,12 @@ def test_a_lookup_discloses_only_public_blobs_and_those_of_the_asker(
         ("quarantined", set(), everything),
         ("removed", set(), set()),
     ):
-        assert known(bob, state, ada) == for_anybody, state
-        assert known(ada, state, ada) == for_its_own, state
+        assert known(bob.id, state, ada.id) == for_anybody, state
+        assert known(ada.id, state, ada.id) == for_its_own, state
     with registry.catalog.writing() as session:
         lost = next(iter(everything))
         session.execute(update(Blob).where(Blob.digest == lost).values(state="corrupt"))
-    assert known(bob, "visible", ada) == everything - {lost}, "whoever brings it heals it"
+    assert known(bob.id, "visible", ada.id) == everything - {lost}, "whoever brings it heals it"
 
 
 def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: LocalRegistry, ada: Sender) -> None:
