@@ -117,6 +117,14 @@ def process_and_read(
     return submission_row(registry, submission_id)
 
 
+def submit_and_process(
+    registry: LocalRegistry, name: str, data: bytes, *, publish: bool = True, **options: Any
+) -> SubmissionWithJob:
+    """Submit the file `data` as a model, run its job with `options`, and return the submission."""
+    sent = whole_file(registry, parse_model_name(name).namespace, data)
+    return process_and_read(registry, submit_model(registry, name, [sent], publish=publish), publish=publish, **options)
+
+
 def submission_row(registry: LocalRegistry, submission_id: int) -> SubmissionWithJob:
     with registry.catalog.reading() as session:
         return submission_by_id(session, submission_id)

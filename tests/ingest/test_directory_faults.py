@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from organs.ingest.directory import opening
 from organs.ingest.directory.manifest import MANIFEST_LIMITS, PADDINGS_MAX, REASONS_MAX, TENSORS_MAX
-from organs.ingest.directory.opening import directory_size_bytes
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import directory_source, open_files
-from organs.registry.errors import BadDirectory, BadInput, BadSource
+from organs.registry.errors import BadDirectory, BadInput
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
@@ -27,9 +26,7 @@ from tests.ingest.directory_cases import (
     UP,
     UP_NAME,
     change_manifest,
-    extract_directory,
     gguf_bytes_of,
-    manifest_of,
     small_directory,
     write_manifest,
     write_organ,
@@ -183,37 +180,17 @@ def huge(folder: Path) -> None:
 
 CASES: dict[str, tuple[Meddle, str]] = {
     "up": (in_tensor("file", "../outside.bin"), "empty part, . or .."),
-    "up inside": (in_tensor("file", "organs/../../outside.bin"), "empty part, . or .."),
-    "absolute": (in_tensor("file", "/etc/passwd"), "an absolute path"),
-    "backslash": (in_tensor("file", "..\\outside.bin"), "not allowed in file names"),
-    "drive": (in_tensor("file", "C:/x.bin"), "not allowed in file names"),
-    "NUL": (in_tensor("file", "organs/a\0.bin"), "not a printable text"),
-    "bidi": (in_tensor("file", "organs/a\u202e.bin"), "not a printable text"),
-    "device": (in_tensor("file", "organs/NUL.bin"), "means a device"),
-    "long": (in_tensor("file", "organs/" + "x" * 300), "more than 200 bytes"),
-    "deep": (in_tensor("file", "a/" * 20 + "x"), "more than 8 parts"),
     "no file": (in_tensor("file", None), "file: a text of at most 1,024 characters is missing"),
     "file of another kind": (in_tensor("file", ["a"]), "file: this is a list; it should be a text"),
-    "no name": (in_tensor("name", None), "name: a text of at most 1,024 characters is missing"),
-    "name of another kind": (in_tensor("name", 7), "name: this is the number 7; it should be a text"),
     "another name": (in_tensor("name", "blk.9.ffn_up.weight"), "has the name 'blk.0.ffn_up.weight'"),
     "not there": (in_tensor("file", "organs/gone.bin"), "No such file"),
     "dtype unknown": (in_tensor("dtype", "F99"), "tensor type 'F99' is unknown"),
-    "dtype a number": (in_tensor("dtype", 1), "dtype: this is the number 1; it should be a text"),
-    "shape of text": (in_tensor("shape", ["a"]), "shape[0]: this is the text 'a'; it should be a whole number"),
     "size negative": (
         in_tensor("size_bytes", -1),
         "size_bytes: this is the number -1; it should be a whole number from 0",
     ),
-    "size over all": (in_tensor("size_bytes", 2**63), "size_bytes: this is a very large number; it should be a whole"),
     "digest short": (in_tensor("sha256", "abc"), "sha256: not a SHA-256 digest"),
-    "measures of text": (
-        in_tensor("measures", {"theta": "high"}),
-        "measures.theta: this is the text 'high'; it should be a number",
-    ),
-    "block of text": (in_tensor("block", "0"), "block: this is the text '0'; it should be a whole number"),
     "GGUF of none": (in_tensor("gguf", 1), "gguf is 1; there are 1 files"),
-    "tensor no object": (at_top("tensors", [1]), "tensors[0]: this is the number 1; it should be an object with name"),
     "no tensors": (at_top("tensors", None), "no tensor map"),
     "tensors a text": (at_top("tensors", "all"), "no tensor map"),
     "too many tensors": (at_top("tensors", [{}] * (TENSORS_MAX + 1)), "at most 65,536 are read"),
@@ -222,7 +199,6 @@ CASES: dict[str, tuple[Meddle, str]] = {
     "version of text": (at_top("version", "1"), "this program reads version 1"),
     "header file elsewhere": (at_top("header_file", "../x"), "it should be one of header.bin"),
     "no files": (at_top("files", []), "files: the list is empty"),
-    "files null": (at_top("files", None), "files: a list is missing"),
     "files of numbers": (at_top("files", [1]), "files[0]: this is the number 1; it should be an object with name"),
     "file name up": (in_file("name", "../x.gguf"), "not a plain name of a GGUF"),
     "file name other": (in_file("name", ".bashrc"), "not a plain name of a GGUF"),
@@ -231,11 +207,9 @@ CASES: dict[str, tuple[Meddle, str]] = {
     "file size none": (in_file("size_bytes", None), "files[0].size_bytes: it is missing"),
     "file size short": (in_file("size_bytes", 5_000), "bytes short"),
     "file size long": (in_file("size_bytes", 10**9), "follow the last tensor"),
-    "header of text": (in_file("header", "header.bin"), "it should be an object with offset_bytes, size_bytes"),
     "header without size": (in_file("header", {"offset_bytes": 0}), "header.size_bytes: it is missing"),
     "header too long": (in_file("header", {"offset_bytes": 0, "size_bytes": 2**62}), "manifest needs more"),
     "header elsewhere": (in_file("header", {"offset_bytes": 8, "size_bytes": 24}), "magic at byte 0"),
-    "padding of text": (in_file("padding", "x"), "padding: this is the text 'x'; it should be a list"),
     "padding without kept": (in_file("padding", [{"offset_bytes": 1}]), "padding[0].kept: it is missing"),
     "too many paddings": (in_file("padding", [{}] * (PADDINGS_MAX + 1)), "at most 65,537 are allowed"),
     "padding over an organ": (padding_over_an_organ, "overlaps a tensor or other padding"),
@@ -248,7 +222,6 @@ CASES: dict[str, tuple[Meddle, str]] = {
     "key twice": (repeated_entry, "key: it appears twice"),
     "metadata of text": (in_file("metadata", "x"), "metadata: it should be a list or an object"),
     "metadata plain and odd": (in_file("metadata", {"a": None}), "not a text, a number"),
-    "alignment of text": (in_file("alignment", "32"), "alignment: this is the text '32'; it should be a whole number"),
     "link": (through_link, "a symbolic link"),
     "linked folder": (through_linked_folder, "Not a directory"),
     "linked manifest": (linked("manifest.json"), "a symbolic link"),
@@ -279,29 +252,38 @@ CASES: dict[str, tuple[Meddle, str]] = {
 }
 
 
+def contents(folder: Path) -> list[Path]:
+    """Return the paths below `folder`, without those of the registry."""
+    return sorted(path for path in folder.rglob("*") if "home" not in path.parts)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
     case: str, folder: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     meddle, message = CASES[case]
     meddle(folder)
-    before = sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts)
+    before = contents(tmp_path)
     with pytest.raises(BadInput) as caught:
         ingest_model(registry, directory_source(folder))
     assert message in str(caught.value)
     assert len(str(caught.value)) < 4_000
     assert OUTSIDE.decode() not in str(caught.value)
+    assert contents(tmp_path) == before
     assert set(row_counts(registry).values()) == {0}
-    organ = OrganCommand(registry.settings.home)
-    for command in (
-        ["ingest", folder],
-        ["ingest", "--dry-run", folder],
-        ["assemble", folder, "-o", tmp_path / "o.gguf"],
-    ):
-        ended = organ(*command)
-        assert (ended.status, ended.out, len(ended.err.splitlines())) == (1, "", 1)
-        assert message.replace("\\", "\\\\") in ended.err or message in ended.err
-    assert sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts) == before
+
+
+@pytest.mark.parametrize("command", ["ingest", "ingest --dry-run", "assemble"])
+def test_commands_refuse_a_hostile_folder_with_one_line_and_leave_nothing(
+    command: str, folder: Path, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    through_link(folder)
+    before = contents(tmp_path)
+    output = ["-o", tmp_path / "o.gguf"] if command == "assemble" else []
+    ended = OrganCommand(registry.settings.home)(*command.split(), folder, *output)
+    assert (ended.status, ended.out, len(ended.err.splitlines())) == (1, "", 1)
+    assert "a symbolic link" in ended.err
+    assert contents(tmp_path) == before
     assert set(row_counts(registry).values()) == {0}
 
 
@@ -373,10 +355,6 @@ def test_a_manifest_with_any_replaced_value_is_read_or_refused(data: st.DataObje
         (folder / "manifest.json").write_bytes(original)
 
 
-def test_the_size_of_a_folder_is_known_for_progress(folder: Path) -> None:
-    assert directory_size_bytes(folder) >= manifest_of(folder)["files"][0]["size_bytes"]
-
-
 def test_headers_of_all_files_together_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = small_directory(tmp_path)
 
@@ -390,15 +368,3 @@ def test_headers_of_all_files_together_are_limited(tmp_path: Path, monkeypatch: 
     change_manifest(folder, name_it_thrice)
     with pytest.raises(BadDirectory, match="the headers of all files take more than"):
         gguf_bytes_of(folder)
-
-
-def test_a_folder_with_a_foreign_manifest_is_never_replaced(tmp_path: Path) -> None:
-    source, project = tmp_path / "a.gguf", tmp_path / "project"
-    source.write_bytes(small_model())
-    (project / "other").mkdir(parents=True)
-    (project / "other" / "thesis.txt").write_text("years")
-    (project / "manifest.json").write_text('{"name": "a web application"}')
-    for force in (False, True):
-        with pytest.raises(BadSource, match="other content"):
-            extract_directory(source, project, force=force)
-    assert (project / "other" / "thesis.txt").read_text() == "years"

@@ -25,7 +25,7 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import ModelExpert, model_experts, organ_detail
 from organs.registry.catalog.register import models
 from organs.registry.catalog.register import organs as organ_rows
-from organs.registry.catalog.register.model_changes import remove_model
+from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.register.organs import begin_ingest, insert_experts, record_blobs, record_stacks
 from organs.registry.catalog.tables import Blob, BlobPart, Expert, InlineBlob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
@@ -36,7 +36,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.relatives import comparison
 from organs.registry.store import BlobStore
 from organs.registry.store.files import Files
-from organs.registry.upkeep import Share, sweep, verify
+from organs.registry.upkeep import Fault, Share, sweep, verify
 from tests.faults.failing import blob_rows, flip_bit
 from tests.gguf_files import file_bytes
 from tests.small_models import (
@@ -51,6 +51,7 @@ from tests.small_models import (
     row_counts,
 )
 
+EVERYTHING = Share(1, 1)
 STACK = "blk.1.ffn_up_exps.weight"
 EXPERT_BYTES = 64 * 48 * 2
 
@@ -76,8 +77,19 @@ def _experts(registry: LocalRegistry, model: str, stack: str = STACK) -> list[tu
         return [(number, digest, expert) for number, digest, expert in session.execute(statement)]
 
 
-def test_each_expert_is_an_organ_with_its_own_digest_and_measures(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+@pytest.fixture
+def mixture(registry: LocalRegistry, tmp_path: Path) -> Path:
+    """The file of a model with stacks, which is in the registry."""
+    path = _write(tmp_path, "Mixture", expert_model())
+    assert ingest_file(registry, path).known_bytes == 0
+    return path
+
+
+def faults_of(registry: LocalRegistry, share: Share = EVERYTHING) -> list[Fault]:
+    return list(verify(registry.catalog, registry.blobs, read_data=share).faults)
+
+
+def test_each_expert_is_an_organ_with_its_own_digest_and_measures(registry: LocalRegistry, mixture: Path) -> None:
     _, stack = expert_stack(STACK)
     experts = _experts(registry, "local/Mixture")
     assert [number for number, _, _ in experts] == list(range(EXPERTS))
@@ -92,15 +104,14 @@ def test_each_expert_is_an_organ_with_its_own_digest_and_measures(registry: Loca
             organ = organ_detail(session, digest, visible=True)
         assert organ.shape == (64, 48)
         assert organ.nonfinite == 0
+    with registry.catalog.writing() as session:
+        hide_model(session, session.scalars(select(ModelRow)).one(), "yanked", "test", "local")
+    assert not any(row.visible for _, _, row in _experts(registry, "local/Mixture"))
 
 
-def test_a_model_with_stacks_is_rebuilt_to_the_last_byte(registry: LocalRegistry, tmp_path: Path) -> None:
-    report = assert_round_trip(registry, _write(tmp_path, "Mixture", expert_model()), tmp_path / "out")
-    assert report.known_bytes == 0
-
-
-def test_the_stack_keeps_its_digest_and_has_no_bytes_of_its_own(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+def test_the_stack_keeps_its_digest_and_has_no_bytes_of_its_own(
+    registry: LocalRegistry, mixture: Path, tmp_path: Path
+) -> None:
     _, data = expert_stack(STACK)
     digest = Digest(hashlib.sha256(data).hexdigest())
     with registry.catalog.reading() as session:
@@ -114,8 +125,9 @@ def test_the_stack_keeps_its_digest_and_has_no_bytes_of_its_own(registry: LocalR
         reader.verify()
 
 
-def test_a_model_with_two_other_experts_stores_only_these(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+def test_a_model_with_two_other_experts_stores_only_these(
+    registry: LocalRegistry, mixture: Path, tmp_path: Path
+) -> None:
     report = ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", changed={2: 50, 5: 51})))
     stacks = 4
     assert report.new_bytes < stacks * 2 * EXPERT_BYTES + 4096
@@ -168,27 +180,16 @@ def test_two_ingests_of_models_that_share_experts_in_opposite_orders_both_finish
         reports = list(pool.map(partial(ingest_file, registry), paths))
     assert [report.model for report in reports] == ["local/Forward@1", "local/Backward@1"]
     assert len(registry.search("expert>=0", limit=200)) == (2 * len(names) + 4) * EXPERTS
-    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+    assert faults_of(registry) == []
 
 
-def test_ingesting_it_again_adds_no_row(registry: LocalRegistry, tmp_path: Path) -> None:
-    path = _write(tmp_path, "Mixture", expert_model())
-    ingest_file(registry, path)
-    before = row_counts(registry)
-    assert not ingest_file(registry, path).created
-    after = row_counts(registry)
-    assert after == before | {"ingests": before["ingests"] + 1, "known_files": after["known_files"]}
-
-
-def test_verify_reads_stacks_and_names_the_expert_of_a_damaged_blob(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
-    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+def test_verify_reads_stacks_and_names_the_expert_of_a_damaged_blob(registry: LocalRegistry, mixture: Path) -> None:
+    assert faults_of(registry) == []
     digest = _experts(registry, "local/Mixture")[3][1]
     with registry.catalog.writing() as session:
         session.execute(update(Blob).where(Blob.digest == digest).values(stored_bytes=7))
-    faults = verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
-    assert [fault.digest for fault in faults] == [digest]
-    assert faults[0].needed_by == (f"local/Mixture@1: {STACK}, expert 3",)
+    found = [(fault.digest, fault.needed_by) for fault in faults_of(registry)]
+    assert found == [(digest, (f"local/Mixture@1: {STACK}, expert 3",))]
 
 
 class _CountingFiles(Files):
@@ -214,9 +215,8 @@ def test_verify_reads_the_file_of_each_expert_once(registry: LocalRegistry, tmp_
 
 
 def test_shares_read_each_expert_once_and_one_of_them_finds_a_damaged_one(
-    registry: LocalRegistry, tmp_path: Path
+    registry: LocalRegistry, mixture: Path
 ) -> None:
-    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
     rows = blob_rows(registry)
     shares = [Share(number, 7) for number in range(1, 8)]
     reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
@@ -234,31 +234,31 @@ def test_shares_read_each_expert_once_and_one_of_them_finds_a_damaged_one(
     assert sum(report.read_bytes for report in reports) == whole - row.size_bytes
 
 
-def test_verify_finds_a_stack_whose_parts_are_in_another_order(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+def test_verify_finds_a_stack_whose_parts_are_in_another_order(registry: LocalRegistry, mixture: Path) -> None:
     digest = hashlib.sha256(expert_stack(STACK)[1]).hexdigest()
     parts = update(BlobPart).where(BlobPart.blob_id == select(Blob.id).where(Blob.digest == digest).scalar_subquery())
     with registry.catalog.writing() as session:
         for position, other in ((0, 100), (1, 0), (100, 1)):
             session.execute(parts.where(BlobPart.position == position).values(position=other))
-    faults = verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
-    assert [(fault.digest, fault.needed_by) for fault in faults] == [(digest, (f"local/Mixture@1: {STACK}",))]
+    assert [(fault.digest, fault.needed_by) for fault in faults_of(registry)] == [
+        (digest, (f"local/Mixture@1: {STACK}",))
+    ]
 
 
-def test_the_experts_of_a_model_that_was_registered_before_they_were_recorded_are_added(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    path = _write(tmp_path, "Mixture", expert_model())
-    ingest_file(registry, path)
-    experts = [(number, digest) for number, digest, _ in _experts(registry, "local/Mixture")]
+def test_another_ingest_adds_only_experts_that_were_not_recorded(registry: LocalRegistry, mixture: Path) -> None:
+    before, experts = row_counts(registry), [(number, digest) for number, digest, _ in _experts(registry, "Mixture")]
+    assert not ingest_file(registry, mixture).created
+    after = row_counts(registry)
+    assert after == before | {"ingests": before["ingests"] + 1, "known_files": after["known_files"]}
     with registry.catalog.writing() as session:
         session.execute(Expert.__table__.delete())
-    assert not ingest_file(registry, path).created
-    assert [(number, digest) for number, digest, _ in _experts(registry, "local/Mixture")] == experts
+    assert not ingest_file(registry, mixture).created
+    assert [(number, digest) for number, digest, _ in _experts(registry, "Mixture")] == experts
 
 
-def test_removing_a_model_frees_the_experts_that_no_other_model_has(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
+def test_removing_a_model_frees_the_experts_that_no_other_model_has(
+    registry: LocalRegistry, mixture: Path, tmp_path: Path
+) -> None:
     kept = row_counts(registry)
     ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", changed={2: 50})))
     with registry.catalog.writing() as session:
@@ -269,16 +269,7 @@ def test_removing_a_model_frees_the_experts_that_no_other_model_has(registry: Lo
     for table in ("blobs", "blob_parts", "experts", "organs", "measurements", "fingerprints"):
         assert counts[table] == kept[table], table
     assemble_model(registry, "local/Mixture", tmp_path / "out")
-    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
-
-
-def test_hiding_a_model_hides_its_experts(registry: LocalRegistry, tmp_path: Path) -> None:
-    from organs.registry.catalog.register.model_changes import hide_model
-
-    ingest_file(registry, _write(tmp_path, "Mixture", expert_model()))
-    with registry.catalog.writing() as session:
-        hide_model(session, session.scalars(select(ModelRow)).one(), "yanked", "test", "local")
-    assert not any(row.visible for _, _, row in _experts(registry, "local/Mixture"))
+    assert faults_of(registry) == []
 
 
 @pytest.mark.parametrize(("shape", "count"), [((64, 48, 2), 2), ((64, 4, 8), 0), ((64, 48, 1), 0), ((64, 48), 0)])
@@ -305,7 +296,7 @@ def test_experts_of_zeros_that_equal_a_stack_of_zeros_are_stored(registry: Local
     for name in ("Small", "Large", "Again"):
         (back,) = assemble_model(registry, f"local/{name}", tmp_path / f"again-{name}")
         assert back.read_bytes() == (tmp_path / f"{name}.gguf").read_bytes()
-    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+    assert faults_of(registry) == []
 
 
 def test_an_expert_of_a_later_batch_stays_a_blob_if_its_bytes_are_those_of_an_earlier_stack(
@@ -323,7 +314,7 @@ def test_an_expert_of_a_later_batch_stays_a_blob_if_its_bytes_are_those_of_an_ea
     with registry.catalog.reading() as session:
         row = blobs_by_digest(session, [digest_of(zeros)])[digest_of(zeros)]
     assert row.parts == ()
-    assert not verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults
+    assert faults_of(registry) == []
 
 
 def test_a_blob_that_another_running_ingest_stored_does_not_become_a_stack(registry: LocalRegistry) -> None:

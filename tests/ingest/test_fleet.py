@@ -20,14 +20,12 @@ from organs.ingest.fleet.plan import ExpandedPlan, expand_plan, read_plan, sourc
 from organs.ingest.fleet.worker import Outage, UnitWorker
 from organs.registry.catalog import work as queue
 from organs.registry.catalog.queries.fleet import fleet_run
-from organs.registry.catalog.queries.model_names import find_model
 from organs.registry.catalog.register.fleet import claim_unit, put_back_units, start_run
 from organs.registry.catalog.tables import FleetUnit, Ingest
 from organs.registry.catalog.work import WorkCancelled
 from organs.registry.entities.fleet import FleetRun
 from organs.registry.errors import BadInput, BadReply, BadSource, Busy, NotFound, OrganError, Unreachable
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from tests import postgres
 from tests.ingest.directory_cases import extract_directory
 from tests.related_models import family_files
@@ -56,6 +54,12 @@ def begun(registry: LocalRegistry, folder: Path, text: str = INGEST) -> int:
     plan = expanded(registry, folder, text)
     with registry.catalog.writing() as session:
         return start_run(session, plan.name, plan.digest, plan.units)[0]
+
+
+@pytest.fixture
+def run(registry: LocalRegistry, models: Path) -> int:
+    """A run that ingests the two models."""
+    return begun(registry, models.parent)
 
 
 def state(registry: LocalRegistry, run: int) -> FleetRun:
@@ -187,26 +191,6 @@ def test_a_worker_ingests_all_units_and_records_what_it_did(
     assert done.workers[0].version == worker.program_version()
 
 
-@pytest.mark.long
-def test_shards_are_ingested_by_several_workers_at_once(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    for name, data in small_shards("split", 6).items():
-        (tmp_path / "models" / name).write_bytes(data)
-    run = begun(registry, tmp_path)
-    threads = [
-        threading.Thread(target=UnitWorker(registry, f"w{number}").work_until_done, args=(run,)) for number in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (state(registry, run).done, state(registry, run).failures) == (6, ())
-    with registry.catalog.reading() as session:
-        model = find_model(session, parse_model_name("local/split"))
-        assert model is not None
-        assert (model.state, model.shards) == ("visible", None)
-
-
 def failing(error: BaseException) -> Callable[..., worker.Result]:
     def work(*_: object) -> worker.Result:
         raise error
@@ -231,13 +215,10 @@ def test_the_class_of_an_error_decides_what_becomes_of_the_unit(
     attempts: int,
     note: str,
     registry: LocalRegistry,
-    models: Path,
-    tmp_path: Path,
+    run: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert models.is_dir()
     monkeypatch.setattr(worker, "WORK", {"ingest": failing(error)})
-    run = begun(registry, tmp_path)
     assert UnitWorker(registry, "w").work_on(run, 1)
     row = units(registry)[0]
     assert (row.state, row.attempts) == (expected, attempts)
@@ -246,10 +227,8 @@ def test_the_class_of_an_error_decides_what_becomes_of_the_unit(
 
 
 def test_a_worker_stops_when_its_unit_returns_to_the_queue(
-    registry: LocalRegistry, models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, run: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert models.is_dir()
-    run = begun(registry, tmp_path)
     monkeypatch.setattr(queue, "RENEW_SECONDS", 0.02)
 
     def work(_registry: LocalRegistry, _source: str, report: worker.Report, _hub: object) -> worker.Result:
@@ -266,11 +245,8 @@ def test_a_worker_stops_when_its_unit_returns_to_the_queue(
     assert not UnitWorker(registry, "w").work_on(run, 9)
 
 
-def test_an_ingest_that_is_stopped_is_recorded_as_interrupted(
-    registry: LocalRegistry, models: Path, tmp_path: Path
-) -> None:
-    assert models.is_dir()
-    run, stop = begun(registry, tmp_path), threading.Event()
+def test_an_ingest_that_is_stopped_is_recorded_as_interrupted(registry: LocalRegistry, run: int) -> None:
+    stop = threading.Event()
     stop.set()
     assert UnitWorker(registry, "w", stop=stop).work_on(run, 1)
     assert (units(registry)[0].state, units(registry)[0].attempts) == ("queued", 0)
@@ -320,11 +296,7 @@ worker.WORK = {"ingest": poisoned}
 
 
 @pytest.mark.long
-def test_a_unit_that_kills_its_workers_is_set_aside_and_the_rest_is_done(
-    registry: LocalRegistry, models: Path, tmp_path: Path
-) -> None:
-    assert models.is_dir()
-    run = begun(registry, tmp_path)
+def test_a_unit_that_kills_its_workers_is_set_aside_and_the_rest_is_done(registry: LocalRegistry, run: int) -> None:
     start = start_with(POISON, postgres.environment(registry.settings.home))
     done = drive(registry, run, LocalProcesses(registry, run, 2, start), threading.Event(), lambda _run: None, print)
     assert (done.done, done.set_aside, done.is_over) == (1, 1, True)
@@ -333,11 +305,8 @@ def test_a_unit_that_kills_its_workers_is_set_aside_and_the_rest_is_done(
 
 
 @pytest.mark.long
-def test_a_driver_that_is_stopped_returns_all_units_to_the_queue(
-    registry: LocalRegistry, models: Path, tmp_path: Path
-) -> None:
-    assert models.is_dir()
-    run, stop = begun(registry, tmp_path), threading.Event()
+def test_a_driver_that_is_stopped_returns_all_units_to_the_queue(registry: LocalRegistry, run: int) -> None:
+    stop = threading.Event()
     slow = "import time\nworker.WORK = {'ingest': lambda *_: time.sleep(600)}"
     start = start_with(slow, postgres.environment(registry.settings.home))
 
@@ -354,9 +323,7 @@ def test_a_driver_that_is_stopped_returns_all_units_to_the_queue(
     assert [(row.attempts, row.deaths) for row in units(registry)] == [(0, 0), (0, 0)]
 
 
-def test_workers_that_end_at_once_are_an_error(registry: LocalRegistry, models: Path, tmp_path: Path) -> None:
-    assert models.is_dir()
-    run = begun(registry, tmp_path)
+def test_workers_that_end_at_once_are_an_error(registry: LocalRegistry, run: int) -> None:
 
     def start(_name: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["false"])
@@ -366,9 +333,7 @@ def test_workers_that_end_at_once_are_an_error(registry: LocalRegistry, models: 
     assert state(registry, run).queued == 2
 
 
-def test_a_dead_process_counts_against_its_unit_at_once(registry: LocalRegistry, models: Path, tmp_path: Path) -> None:
-    assert models.is_dir()
-    run = begun(registry, tmp_path)
+def test_a_dead_process_counts_against_its_unit_at_once(registry: LocalRegistry, run: int) -> None:
 
     def start(name: str) -> subprocess.Popen[bytes]:
         with registry.catalog.writing() as session:

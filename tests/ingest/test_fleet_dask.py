@@ -54,14 +54,7 @@ def driven(registry: LocalRegistry, run: int, address: str, on_message: Callable
     return drive(registry, run, cluster, threading.Event(), lambda _run: None, on_message)
 
 
-def test_the_workers_of_a_cluster_do_all_units(registry: LocalRegistry, run: int, scheduler: str) -> None:
-    done = driven(registry, run, scheduler)
-    assert (done.done, done.failed, done.is_over) == (5, 1, True)
-    assert Path(done.failures[0].source).name == "m9.gguf"
-    assert driven(registry, run, scheduler).done == 5
-
-
-def test_no_path_and_no_setting_is_in_a_task(
+def test_the_workers_of_a_cluster_do_all_units_and_no_path_is_in_a_task(
     registry: LocalRegistry, run: int, scheduler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from distributed import Client
@@ -74,6 +67,9 @@ def test_no_path_and_no_setting_is_in_a_task(
         return submit(client, *arguments, **options)
 
     monkeypatch.setattr(Client, "submit", record)
+    done = driven(registry, run, scheduler)
+    assert (done.done, done.failed, done.is_over) == (5, 1, True)
+    assert Path(done.failures[0].source).name == "m9.gguf"
     assert driven(registry, run, scheduler).done == 5
     assert {arguments[0] for arguments, _ in sent} == {fleet.do_unit}
     assert {arguments[2] for arguments, _ in sent} == {1, 2, 3, 4, 5, 6}

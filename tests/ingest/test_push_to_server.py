@@ -30,15 +30,12 @@ from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.client.served_registry import ServedRegistry, serve_registry
-from tests.gguf_files import file_bytes
 from tests.ingest.push_cases import CHUNK_BYTES, RecordedProgress, large_model, write_model_file
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import blob_forms, family_files
 from tests.small_models import (
     EXPERTS,
     assemble_model,
-    block_metadata,
-    block_tensors,
     expert_model,
     expert_stack,
     row_counts,
@@ -66,23 +63,6 @@ def pushed(
     (source,) = find_sources([str(path)], "push")
     options = PushOptions(name, {"base": base} if base else {}, chunk_bytes=CHUNK_BYTES)
     return push(Connection(there.url, token), source, options, Memory(path.parent / "cache"), RecordedProgress())
-
-
-@pytest.mark.long
-def test_a_pushed_model_reads_back_identical_and_a_second_push_sends_nothing(
-    there: ServedRegistry, tmp_path: Path
-) -> None:
-    token = new_token(there.registry, "me", "upload", "read")
-    path = write_model_file(tmp_path, large_model())
-    first = pushed(there, path, token)
-    assert (first.state, first.model) == ("published", "me/Mine@1"), first
-    assert first.bytes_known == 0
-    (back,) = assemble_model(there.registry, "me/Mine", tmp_path / "back")
-    assert back.read_bytes() == path.read_bytes()
-    again = pushed(there, path, token)
-    assert (again.state, again.bytes_sent, again.model) == ("there", 0, first.model)
-    with pytest.raises(NotAllowed):
-        pushed(there, path, token, name="someone/else")
 
 
 @pytest.mark.long
@@ -137,22 +117,6 @@ def test_of_a_stack_only_the_experts_that_the_server_lacks_are_sent(there: Serve
     found = there.registry.search("expert:5 model:me/Edited")
     assert len(found) == 4
     assert all(organ.theta is not None for organ in found)
-
-
-@pytest.mark.slow
-def test_only_the_differences_to_a_relative_are_sent_and_a_partial_model_finds_its_base(
-    there: ServedRegistry, tmp_path: Path
-) -> None:
-    token = new_token(there.registry, "me", "upload", "read")
-    pushed(there, write_model_file(tmp_path, large_model()), token)
-    tensors = [*block_tensors()[:-1], block_tensors(seed=1)[-1]]
-    tuned = write_model_file(tmp_path, file_bytes(block_metadata("Large"), tensors), "Tuned.gguf")
-    report = pushed(there, tuned, token)
-    assert (report.state, report.pieces_sent) == ("published", 2)
-    part = write_model_file(tmp_path, file_bytes(block_metadata("Large"), block_tensors(seed=2)[3:5]), "Part.gguf")
-    organs = pushed(there, part, token, base="me/Tuned")
-    assert (organs.state, organs.pieces_known) == ("published", 0)
-    assert there.registry.model("me/Part").name == "me/Part@1"
 
 
 @pytest.mark.long

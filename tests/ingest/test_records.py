@@ -15,7 +15,7 @@ from organs.registry.kinds import KIND_NOTES
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives.declared import PARENTS_MAX
 from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
-from tests.small_models import block_metadata, block_tensors, ingest_file, small_model, weight_tensor
+from tests.small_models import block_metadata, block_tensors, ingest_file, small_model, small_shards, weight_tensor
 
 
 def registered(registry: LocalRegistry, folder: Path, data: bytes, name: str = "a.gguf") -> ModelRow:
@@ -40,12 +40,6 @@ def test_the_card_of_a_model_comes_from_its_header(registry: LocalRegistry, tmp_
     assert (model.title, model.architecture, model.license) == ("Little", "llama", "apache-2.0")
     assert (model.description, model.size_label) == ("A little one", "30K")
     assert model.digest == digest_of(small_model("Little", more=more))
-
-
-def test_a_model_with_an_almost_empty_header_is_accepted(registry: LocalRegistry, tmp_path: Path) -> None:
-    model = registered(registry, tmp_path, file_bytes([], [tensor("what.is.this")]))
-    assert (model.title, model.architecture, model.license, model.kind) == (None, None, None, "model")
-    assert len(model.flags) == 1
 
 
 def test_an_adapter_has_the_kind_adapter(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -79,24 +73,24 @@ def test_an_adapter_has_the_kind_adapter(registry: LocalRegistry, tmp_path: Path
         ([], "model.diffusion_model.input_blocks.4.1.transformer_blocks.0.ff.net.0.proj", "image", "other"),
         ([text("general.architecture", "llama")], "blk.0.attn_q.weight", "model", "skeleton"),
         ([], "blk.0.attn_q.weight", "model", "skeleton"),
+        ([text("general.architecture", "llama")], None, "vocabulary", None),
     ],
 )
 def test_files_for_other_purposes_have_their_kinds_and_are_never_incomplete(
-    entries: list[KeyValue], name: str, kind: str, organ_type: str, registry: LocalRegistry, tmp_path: Path
+    entries: list[KeyValue],
+    name: str | None,
+    kind: str,
+    organ_type: str | None,
+    registry: LocalRegistry,
+    tmp_path: Path,
 ) -> None:
-    model = registered(registry, tmp_path, file_bytes(entries, [tensor(name, (8, 8))]))
-    assert (model.kind, model.complete) == (kind, True)
+    tensors = [] if name is None else [tensor(name, (8, 8))]
+    model = registered(registry, tmp_path, file_bytes(entries, tensors))
+    assert (model.kind, model.complete, model.tensors) == (kind, True, len(tensors))
     with registry.catalog.reading() as session:
-        assert [row.type for row in session.scalars(select(Placement))] == [organ_type]
+        assert [row.type for row in session.scalars(select(Placement))] == [organ_type] * len(tensors)
     assert ("no runtime can load it" in " ".join(model.flags)) == (kind == "model" and not entries)
     assert KIND_NOTES.get(kind, "") in str(registry.report("a"))
-
-
-def test_a_file_without_tensors_has_the_kind_vocabulary(registry: LocalRegistry, tmp_path: Path) -> None:
-    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(100))
-    model = registered(registry, tmp_path, file_bytes([text("general.architecture", "llama"), tokens]))
-    assert (model.kind, model.complete, model.tensors, model.parameters) == ("vocabulary", True, 0, 0)
-    assert model.mean_theta is None
 
 
 @pytest.mark.parametrize(
@@ -144,51 +138,22 @@ def test_a_model_without_an_embedding_or_without_attention_is_not_complete(
     assert (model.kind, model.complete) == ("model", False)
 
 
-def base_model(number: int, **values: str) -> list[KeyValue]:
-    return [text(f"general.base_model.{number}.{key}", value) for key, value in values.items()]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ({"name": "Base", "organization": "Org", "version": "1.5"}, ["Org/Base 1.5"]),
-        ({"name": "Base"}, ["Base"]),
-        ({"organization": "Org"}, ["Org"]),
-        ({"repo_url": "https://example.org/x"}, ["https://example.org/x"]),
-        ({"name": "Base", "repo_url": "https://example.org/x"}, ["Base"]),
-        ({"version": "1"}, []),
-        ({}, []),
-    ],
-)
-def test_a_declared_parent_is_recorded_by_name_organization_or_address(
-    values: dict[str, str], expected: list[str], registry: LocalRegistry, tmp_path: Path
-) -> None:
-    more = [unsigned("general.base_model.count", 1), *base_model(0, **values)]
-    registered(registry, tmp_path, small_model(more=more))
-    assert [name for name, _, _ in parents(registry)] == expected
-
-
-def test_declared_parents_are_recorded_in_order(registry: LocalRegistry, tmp_path: Path) -> None:
-    entries = [entry for number in range(3) for entry in base_model(number, name=f"Parent {number}")]
-    registered(registry, tmp_path, small_model(more=[unsigned("general.base_model.count", 3), *entries]))
-    assert parents(registry) == [(f"Parent {number}", "finetune", "declared") for number in range(3)]
-
-
 @pytest.mark.parametrize(
     ("count", "kept"),
     [
-        (unsigned("general.base_model.count", 2**32 - 1), PARENTS_MAX),
+        pytest.param(unsigned("general.base_model.count", 3), 3, id="as many as stated, in their order"),
+        pytest.param(unsigned("general.base_model.count", 2**32 - 1), PARENTS_MAX, id="more than are read"),
         (KeyValue("general.base_model.count", ValueType.INT64, -5), 0),
         (text("general.base_model.count", "3"), 0),
         (KeyValue("general.base_model.count", ValueType.BOOL, value=True), 0),
     ],
 )
-def test_a_wrong_count_of_parents_is_limited(
+def test_the_number_of_declared_parents_is_checked_and_limited(
     count: KeyValue, kept: int, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    entries = [entry for number in range(100) for entry in base_model(number, name=f"Parent {number}")]
+    entries = [text(f"general.base_model.{number}.name", f"Parent {number}") for number in range(100)]
     registered(registry, tmp_path, small_model(more=[count, *entries]))
-    assert len(parents(registry)) == kept
+    assert parents(registry) == [(f"Parent {number}", "finetune", "declared") for number in range(kept)]
 
 
 @pytest.mark.parametrize("value", [1, 1.5, True])
@@ -212,7 +177,8 @@ def test_metadata_is_recorded_as_text_in_order(registry: LocalRegistry, tmp_path
         KeyValue("odd.inf", ValueType.FLOAT64, float("inf")),
         text("odd.nul", "a\0b"),
         text("command-r.context_length", "a hyphen"),
-        array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(2_000)),
+        text("odd.raw", b"\xff"),
+        text("odd.long", "x" * 100_000),
     ]
     entries = [*every_value_type(), *odd]
     model = registered(registry, tmp_path, file_bytes(entries, [tensor("a")]))
@@ -221,10 +187,21 @@ def test_metadata_is_recorded_as_text_in_order(registry: LocalRegistry, tmp_path
             select(ModelMetadata).where(ModelMetadata.model_id == model.id).order_by(ModelMetadata.position)
         ).all()
     assert [row.key for row in rows] == [entry.key for entry in entries]
-    shown = {row.key: row.value for row in rows}
-    assert shown["scalar.uint64"] == str(2**64 - 1)
-    assert (shown["odd.nan"], shown["odd.inf"], shown["odd.nul"]) == ("nan", "inf", "a␀b")
-    assert shown["tokenizer.ggml.tokens"] == "[2000 × string]"
+    expected = {
+        "scalar.uint64": ("uint64", "18446744073709551615"),
+        "scalar.int8": ("int8", "127"),
+        "scalar.bool": ("bool", "true"),
+        "scalar.float32": ("float32", "1.5"),
+        "scalar.string": ("string", "Grüße, 世界"),
+        "array.string": ("array of string", "[3 × string]"),
+        "odd.nan": ("float32", "nan"),
+        "odd.inf": ("float64", "inf"),
+        "odd.nul": ("string", "a␀b"),
+        "odd.raw": ("string", "\\xff"),
+        "odd.long": ("string", "[string of 100000 bytes]"),
+    }
+    shown = {row.key: (row.type, row.value) for row in rows}
+    assert {key: shown[key] for key in expected} == expected
 
 
 def test_placements_record_the_place_and_offset_of_each_tensor(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -262,20 +239,14 @@ def test_the_parts_of_a_file_are_its_header_its_arrays_and_its_odd_padding(
 
 
 def test_the_digest_of_a_split_model_covers_its_files_in_order(registry: LocalRegistry, tmp_path: Path) -> None:
-    digests = []
-    for number in (1, 2):
-        entries = [
-            unsigned("split.no", number - 1, ValueType.UINT16),
-            unsigned("split.count", 2, ValueType.UINT16),
-            KeyValue("split.tensors.count", ValueType.INT32, 2),
-        ]
-        data = file_bytes(entries, [tensor(f"blk.{number}.attn_q.weight", (64,))])
-        (tmp_path / f"m-0000{number}-of-00002.gguf").write_bytes(data)
-        digests.append(digest_of(data))
-    ingest_file(registry, tmp_path / "m-00002-of-00002.gguf")
+    shards = small_shards(count=3)
+    for name, data in shards.items():
+        (tmp_path / name).write_bytes(data)
+    ingest_file(registry, tmp_path / "m-00002-of-00003.gguf")
     with registry.catalog.reading() as session:
         model = session.scalars(select(ModelRow)).one()
         files = session.scalars(select(ModelFileRow).order_by(ModelFileRow.position)).all()
-    assert [file.sha256 for file in files] == digests
+    digests = [digest_of(data) for data in shards.values()]
+    assert [(file.name, file.sha256) for file in files] == list(zip(shards, digests, strict=True))
     assert model.digest == digest_of("".join(f"{digest}\n" for digest in digests).encode())
     assert model.name == "m"

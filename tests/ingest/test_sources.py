@@ -1,4 +1,4 @@
-"""Tests of sources: files, folders, patterns, split sets from any shard, the cache of the hub."""
+"""Tests of sources: files, folders, patterns, split sets from any shard, and what is not a GGUF file."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from organs.ingest.service import ingest_model
 from organs.ingest.sources import ModelSource, converted, find_sources, skipped_files
-from organs.ingest.tools import find_tool_models, sources_of
-from organs.ingest.tools.places import Machine
 from organs.registry.errors import BadSource, BadSplit
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.gguf_files import file_bytes, tensor, text
+from tests.gguf_files import file_bytes, tensor
+from tests.ingest.one_source import ingest_path
 from tests.ingest.peft_folders import safetensors_bytes
 from tests.small_models import small_model
 
@@ -63,26 +61,38 @@ def shard(folder: Path, number: int, count: int, stem: str = "m", total: int | N
     return path
 
 
-def test_a_file_is_a_model_named_after_it(tmp_path: Path) -> None:
-    touch(tmp_path / "Zoo-A.gguf")
-    (source,) = find_sources([str(tmp_path / "Zoo-A.gguf")])
-    assert source == ModelSource((tmp_path / "Zoo-A.gguf",), parse_model_name("local/Zoo-A"))
-    assert source.label == str(tmp_path / "Zoo-A.gguf")
+TREE = (
+    "Zoo-A.gguf",
+    "a[b].gguf",
+    "ab.gguf",
+    "model.bin",
+    "notes.txt",
+    "one/x.gguf",
+    "two/x.GGUF",
+    "three.gguf/in.gguf",
+)
 
 
-def test_a_file_of_any_suffix_is_accepted_when_it_is_named(tmp_path: Path) -> None:
-    touch(tmp_path / "model.bin")
-    assert names(find_sources([str(tmp_path / "model.bin")])) == ["local/model.bin"]
-
-
-def test_a_folder_is_searched_recursively_for_gguf_files(tmp_path: Path) -> None:
-    touch(tmp_path / "b.gguf", tmp_path / "deep" / "er" / "a.gguf", tmp_path / "notes.txt")
-    assert names(find_sources([str(tmp_path)])) == ["local/b", "local/a"]
-
-
-def test_a_suffix_in_upper_case_is_accepted(tmp_path: Path) -> None:
-    touch(tmp_path / "UPPER.GGUF", tmp_path / "b.Gguf")
-    assert names(find_sources([str(tmp_path)])) == ["local/UPPER", "local/b"]
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param(["Zoo-A.gguf"], ["Zoo-A"], id="a file is named after itself"),
+        pytest.param(["model.bin"], ["model.bin"], id="a named file may have any suffix"),
+        pytest.param(["."], ["Zoo-A", "a-b", "ab", "x", "in", "x"], id="a folder is searched with all its folders"),
+        pytest.param(["one", "two"], ["x", "x"], id="files of one name in two folders are two models"),
+        pytest.param(["a[b].gguf"], ["a-b"], id="a name with pattern characters is taken literally"),
+        pytest.param(["[Z]*"], ["Zoo-A"], id="a pattern of files"),
+        pytest.param(["*"], ["Zoo-A", "a-b", "ab", "model.bin", "notes.txt"], id="a pattern leaves out folders"),
+        pytest.param(["**/?.gguf"], ["x"], id="a pattern of files in all folders"),
+        pytest.param(["one", "one/x.gguf", "./one/x.gguf", "one/*"], ["x"], id="a file is taken once"),
+    ],
+)
+def test_arguments_select_files(
+    arguments: list[str], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(*(tmp_path / name for name in TREE))
+    monkeypatch.chdir(tmp_path)
+    assert names(find_sources(arguments)) == [f"local/{name}" for name in expected]
 
 
 def test_skipped_files_of_a_folder_are_counted(tmp_path: Path) -> None:
@@ -95,9 +105,8 @@ def test_skipped_files_of_a_folder_are_counted(tmp_path: Path) -> None:
 
 def test_safetensors_are_refused_with_a_hint(registry: LocalRegistry, tmp_path: Path) -> None:
     touch(tmp_path / "model.safetensors")
-    (source,) = find_sources([str(tmp_path / "model.safetensors")])
     with pytest.raises(BadSource, match=r"convert_hf_to_gguf\.py FOLDER"):
-        ingest_model(registry, source)
+        ingest_path(registry, tmp_path / "model.safetensors")
     with pytest.raises(BadSource, match=r"nothing to ingest: .*convert_hf_to_gguf\.py FOLDER"):
         find_sources([str(tmp_path)])
 
@@ -122,13 +131,12 @@ def test_parts_of_bytes_are_refused_with_the_command_that_joins_them(
     whole = first[: first.lower().index(".gguf") + 5]
     command = f"cat '{folder}/{first}' '{folder}/{second}' > '{folder}/{whole}'"
     for argument in (folder, folder / second):
-        (source,) = find_sources([str(argument)])
         with pytest.raises(BadSource, match=re.escape(command)):
-            ingest_model(registry, source)
+            ingest_path(registry, argument)
     (folder / first).rename(folder / f"{whole}.part1of3")
     (folder / second).unlink()
     with pytest.raises(BadSource, match="only 1 of its 3 parts is here"):
-        ingest_model(registry, *find_sources([str(folder)]))
+        ingest_path(registry, folder)
     touch(folder / whole)
     assert names(find_sources([str(folder)])) == [f"local/{Path(whole).stem}"], "they were joined"
 
@@ -139,7 +147,7 @@ def test_other_names_after_gguf_are_no_parts(registry: LocalRegistry, tmp_path: 
     with pytest.raises(BadSource, match="nothing to ingest"):
         find_sources([str(tmp_path)])
     (tmp_path / "x.gguf.01").write_bytes(small_model())
-    assert ingest_model(registry, *find_sources([str(tmp_path / "x.gguf.01")])).created, "it is a whole file"
+    assert ingest_path(registry, tmp_path / "x.gguf.01").created, "it is a whole file"
 
 
 SAME_SIZE = {"U8": np.uint8, "F16": np.float16, "I32": np.int32, "U32": np.uint32}
@@ -171,63 +179,23 @@ def test_quantised_safetensors_that_cannot_be_converted_say_so(
     with pytest.raises(BadSource, match=expected):
         find_sources([str(tmp_path)])
     with pytest.raises(BadSource, match=expected):
-        ingest_model(registry, *find_sources([str(weights)]))
+        ingest_path(registry, weights)
     if named is not None:
         with pytest.raises(BadSource, match=expected), converted(tmp_path, "no-program", "python", tmp_path):
             pass
 
 
-def test_a_folder_with_the_name_of_a_file_is_searched(tmp_path: Path) -> None:
-    touch(tmp_path / "folder.gguf" / "inside.gguf")
-    assert names(find_sources([str(tmp_path)])) == ["local/inside"]
-
-
 @pytest.mark.parametrize(
-    ("pattern", "expected"),
-    [
-        ("*.gguf", ["local/a", "local/b"]),
-        ("[b]*", ["local/b"]),
-        ("**/*.gguf", ["local/a", "local/b", "local/c"]),
-        ("?.gguf", ["local/a", "local/b"]),
-        ("*", ["local/a", "local/b"]),
-    ],
+    "argument", ["", "folder", "missing.gguf", "missing/*.gguf", "x" * 5_000, "x" * 300 + "*", "a\nb"]
 )
-def test_a_quoted_pattern_is_expanded(pattern: str, expected: list[str], tmp_path: Path) -> None:
-    touch(tmp_path / "a.gguf", tmp_path / "b.gguf", tmp_path / "deep" / "c.gguf")
-    assert names(find_sources([str(tmp_path / pattern)])) == expected
-
-
-def test_a_file_name_with_pattern_characters_is_taken_literally(tmp_path: Path) -> None:
-    touch(tmp_path / "a[b].gguf", tmp_path / "ab.gguf")
-    assert names(find_sources([str(tmp_path / "a[b].gguf")])) == ["local/a-b"]
-
-
-def test_a_file_named_several_times_is_taken_once(tmp_path: Path) -> None:
-    touch(tmp_path / "a.gguf", tmp_path / "b.gguf")
-    arguments = [str(tmp_path), str(tmp_path / "a.gguf"), f"{tmp_path}/./b.gguf", str(tmp_path / "*.gguf")]
-    assert names(find_sources(arguments)) == ["local/a", "local/b"]
-
-
-def test_files_of_one_name_in_two_folders_are_two_models(tmp_path: Path) -> None:
-    touch(tmp_path / "one" / "a.gguf", tmp_path / "two" / "a.gguf")
-    assert names(find_sources([str(tmp_path)])) == ["local/a", "local/a"]
-
-
-@pytest.mark.parametrize("argument", ["", "missing.gguf", "missing/*.gguf", "x" * 5_000, "x" * 300 + "*", "a\nb"])
 def test_an_argument_without_a_matching_file_is_refused(
     argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    touch(tmp_path / "here.gguf")
+    touch(tmp_path / "here.gguf", tmp_path / "folder" / "notes.txt")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadSource) as caught:
         find_sources(["here.gguf", argument])
     assert len(str(caught.value)) < 6_000
-
-
-def test_a_folder_without_gguf_files_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path / "notes.txt")
-    with pytest.raises(BadSource, match="nothing to ingest"):
-        find_sources([str(tmp_path)])
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -237,14 +205,7 @@ def test_any_shard_includes_its_siblings(number: int, tmp_path: Path) -> None:
     (source,) = find_sources([str(paths[number - 1])])
     assert source == ModelSource(tuple(paths), parse_model_name("local/m"))
     assert source.label == f"{paths[0]} and 2 more shards"
-
-
-def test_a_folder_with_split_sets_and_single_files_gives_each_model_once(tmp_path: Path) -> None:
-    for index in (1, 2):
-        shard(tmp_path, index, 2)
-        shard(tmp_path, index, 2, "other")
-    touch(tmp_path / "single.gguf")
-    assert names(find_sources([str(tmp_path)])) == ["local/m", "local/other", "local/single"]
+    assert names(find_sources([str(tmp_path)])) == ["local/m", "local/m", "local/m", "local/mm"], "each set once"
 
 
 def test_a_shard_name_with_pattern_characters_finds_only_its_own_siblings(tmp_path: Path) -> None:
@@ -255,41 +216,20 @@ def test_a_shard_name_with_pattern_characters_finds_only_its_own_siblings(tmp_pa
     assert [path.name for path in source.paths] == ["m[a]*-00001-of-00002.gguf", "m[a]*-00002-of-00002.gguf"]
 
 
-def test_a_repeated_shard_a_wrong_count_and_a_foreign_file_are_all_reported(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    for index in (1, 2, 3):
-        shard(tmp_path, index, 3)
-    (tmp_path / "m-00003-of-00003.gguf").write_bytes((tmp_path / "m-00002-of-00003.gguf").read_bytes())
-    (tmp_path / "m-00004-of-00003.gguf").write_bytes(file_bytes([], [tensor("blk.0.attn_k.weight", (64,))]))
-    (source,) = find_sources([str(tmp_path)])
-    with pytest.raises(BadSplit) as caught:
-        ingest_model(registry, source)
-    reasons = "\n".join(fault.detail for fault in caught.value.errors)
-    for expected in ("repeats shard 2", "m-00004-of-00003.gguf is not a shard"):
-        assert expected in reasons
-
-
 def test_files_named_like_shards_without_split_metadata_are_refused(registry: LocalRegistry, tmp_path: Path) -> None:
     for index in (1, 2):
         (tmp_path / f"m-{index:05d}-of-00002.gguf").write_bytes(file_bytes([], [tensor(f"blk.{index}.a", (8,))]))
-    (source,) = find_sources([str(tmp_path)])
     with pytest.raises(BadSplit, match="no header says that its file is a shard"):
-        ingest_model(registry, source)
+        ingest_path(registry, tmp_path)
 
 
-def test_a_single_file_named_like_a_shard_is_a_model(registry: LocalRegistry, tmp_path: Path) -> None:
-    path = tmp_path / "m-00001-of-00001.gguf"
-    path.write_bytes(file_bytes([text("general.name", "M")], [tensor("blk.0.a", (8,))]))
-    (source,) = find_sources([str(path)])
-    assert ingest_model(registry, source).model == "local/m@1"
-
-
-def test_a_single_file_named_as_one_of_99999_shards_is_a_model(registry: LocalRegistry, tmp_path: Path) -> None:
-    path = tmp_path / "m-00001-of-99999.gguf"
+@pytest.mark.parametrize(("count", "model"), [("00001", "m"), ("99999", "m-00001-of-99999")])
+def test_a_single_file_named_like_a_shard_is_a_model(
+    count: str, model: str, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    path = tmp_path / f"m-00001-of-{count}.gguf"
     path.write_bytes(file_bytes([], [tensor("blk.0.a", (8,))]))
-    (source,) = find_sources([str(path)])
-    assert ingest_model(registry, source).model == "local/m-00001-of-99999@1"
+    assert ingest_path(registry, path).model == f"local/{model}@1"
 
 
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
@@ -299,65 +239,5 @@ def test_a_hostile_file_name_becomes_a_harmless_model_name(
     path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))
     path.parent.mkdir()
     path.write_bytes(file_bytes([], [tensor("blk.0.a", (8,))]))
-    (source,) = find_sources([str(path.parent)])
-    report = ingest_model(registry, source)
+    report = ingest_path(registry, path.parent)
     assert str(parse_model_name(report.model)) == report.model
-
-
-def hub(cache: Path, owner: str, repo: str, files: dict[str, str], revision: str = "abc123") -> Path:
-    """Create the layout of the Hugging Face cache: blobs by digest, snapshots of links to them."""
-    folder = cache / f"models--{owner}--{repo}"
-    for name, blob in files.items():
-        target = folder / "blobs" / blob
-        touch(target)
-        link = folder / "snapshots" / revision / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(os.path.relpath(target, link.parent))
-    (folder / "refs").mkdir(exist_ok=True)
-    (folder / "refs" / "main").write_text(revision)
-    return folder
-
-
-def hub_sources(cache: Path) -> list[ModelSource]:
-    """Return the models in a cache of the Hugging Face tools."""
-    return sources_of(find_tool_models(Machine(cache, {"HF_HUB_CACHE": str(cache)}, "linux"), ["hf-cache"]))
-
-
-def test_each_gguf_of_the_hub_cache_is_in_the_namespace_of_its_owner(tmp_path: Path) -> None:
-    hub(tmp_path, "Qwen", "Qwen3-0.6B-GGUF", {"Qwen3-0.6B-Q8_0.gguf": "d1", "config.json": "d2"})
-    hub(tmp_path, "unsloth", "stories--x", {"UD/stories-Q4_K_M.gguf": "d3"})
-    touch(tmp_path / "datasets--a--b" / "snapshots" / "x" / "data.gguf", tmp_path / "version.txt")
-    sources = hub_sources(tmp_path)
-    assert names(sources) == ["Qwen/Qwen3-0.6B-Q8_0", "unsloth/stories-Q4_K_M"]
-    assert sources[0].paths[0].parent.name == "abc123", "the link with its name, not the blob without one"
-
-
-def test_a_split_set_in_the_hub_cache_is_one_model(tmp_path: Path) -> None:
-    hub(tmp_path, "big", "model", {f"m-{number:05d}-of-00002.gguf": f"d{number}" for number in (1, 2)})
-    (source,) = hub_sources(tmp_path)
-    assert (str(source.name), len(source.paths)) == ("big/m", 2)
-
-
-def test_an_unfinished_download_is_not_a_source(tmp_path: Path) -> None:
-    folder = hub(tmp_path, "a", "b", {"whole.gguf": "d1", "gone.gguf": "d2"})
-    (folder / "blobs" / "d2").unlink()
-    touch(folder / "blobs" / "d3.incomplete")
-    assert names(hub_sources(tmp_path)) == ["a/whole"]
-
-
-def test_an_owner_name_reserved_for_a_page_gets_a_prefix(tmp_path: Path) -> None:
-    hub(tmp_path, "models", "m", {"m.gguf": "d1"})
-    (source,) = hub_sources(tmp_path)
-    assert str(source.name) == "by-models/m"
-    assert parse_model_name(str(source.name)) == source.name
-
-
-def test_a_missing_cache_is_empty(tmp_path: Path) -> None:
-    assert hub_sources(tmp_path / "nowhere") == []
-
-
-def test_a_model_of_the_hub_cache_is_ingested_through_its_links(registry: LocalRegistry, tmp_path: Path) -> None:
-    folder = hub(tmp_path, "Qwen", "Qwen3-GGUF", {"Qwen3-Q8_0.gguf": "d1"})
-    (folder / "blobs" / "d1").write_bytes(file_bytes([text("general.name", "Qwen3")], [tensor("blk.0.a", (8,))]))
-    (source,) = hub_sources(tmp_path)
-    assert ingest_model(registry, source).model == "Qwen/Qwen3-Q8_0@1"

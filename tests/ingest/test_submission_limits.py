@@ -1,12 +1,14 @@
-"""Tests of the limits of submissions: the quota, and the stored data of ended submissions."""
+"""Tests of the limits of submissions: the quota, the stored data of ended ones, and the number of tensors."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import update
 
+from organs.ingest import dissect
 from organs.ingest.contributions.manifest import (
     BadManifest,
     parse_stated_metadata,
@@ -24,7 +26,7 @@ from organs.registry.catalog.queries.accounts import (
     quota_of,
 )
 from organs.registry.catalog.queries.jobs import job_by_id
-from organs.registry.catalog.queries.submissions import known_contributor_id
+from organs.registry.catalog.queries.submissions import SubmissionWithJob, known_contributor_id
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register import submissions
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
@@ -34,12 +36,21 @@ from organs.registry.catalog.tables import ContributorRow, SubmissionRow, Upload
 from organs.registry.digest import digest_of
 from organs.registry.entities.submission import PackPiece, UploadRequest
 from organs.registry.errors import OverQuota
-from organs.registry.gguf import MemorySource, read_header
+from organs.registry.gguf import MemorySource, TensorSpec, read_header
 from organs.registry.local import LocalRegistry
-from tests.gguf_files import file_bytes
+from tests.gguf_files import F32, file_bytes
 from tests.registry_templates import RegistryTemplates, add_three_models
-from tests.small_models import block_metadata, small_model, weight_tensor
-from tests.submissions import file_of_pieces, process_and_read, put_upload, submission_row, submit_model, whole_file
+from tests.small_models import Tensors, block_metadata, small_model, small_shards, weight_tensor
+from tests.submissions import (
+    assert_no_upload_is_left,
+    file_of_pieces,
+    process_and_read,
+    put_upload,
+    submission_row,
+    submit_and_process,
+    submit_model,
+    whole_file,
+)
 
 LITTLE = small_model()
 
@@ -104,14 +115,13 @@ def test_an_inspected_submission_is_published_when_it_is_submitted_again(registr
 
 @pytest.mark.long
 def test_an_ended_submission_has_no_manifest(registry: LocalRegistry) -> None:
-    published = submit_model(registry, "ann/one", [whole_file(registry, "ann", LITTLE)])
-    assert process_and_read(registry, published).row.state == "published"
-    refused = submit_model(registry, "ann/two", [whole_file(registry, "ann", b"no model at all")])
-    assert process_and_read(registry, refused).row.state == "refused"
+    published = submit_and_process(registry, "ann/one", LITTLE).row
+    refused = submit_and_process(registry, "ann/two", b"no model at all").row
+    assert (published.state, refused.state) == ("published", "refused")
     withdrawn = submit_model(registry, "ann/three", [whole_file(registry, "ann", small_model("Three"))])
     withdraw(registry, "ann", withdrawn)
     with registry.catalog.reading() as session:
-        for number in (published, refused, withdrawn):
+        for number in (published.id, refused.id, withdrawn):
             assert session.get_one(SubmissionRow, number).manifest == "{}"
 
 
@@ -189,3 +199,87 @@ def test_a_pack_counts_with_the_rows_of_its_pieces(registry: LocalRegistry, monk
     with pytest.raises(OverQuota, match="pieces"):
         open_upload(registry, owner_id, pack[0])
     open_upload(registry, owner_id, UploadRequest(kind="piece", size_bytes=1, digest=digests[0]))
+
+
+# The number of tensors.
+
+LARGE = (64, 16)
+"""The shape of a tensor of 4,096 bytes, which does not count as free."""
+
+
+def model(tensors: Tensors) -> bytes:
+    return file_bytes(block_metadata(blocks=0), tensors)
+
+
+def different(count: int) -> Tensors:
+    return [weight_tensor(f"t{number}", LARGE, dtype="F32") for number in range(count)]
+
+
+def repeated(count: int) -> Tensors:
+    _, data = weight_tensor("same", LARGE, dtype="F32")
+    return [(TensorSpec(f"t{number}", LARGE, F32), data) for number in range(count)]
+
+
+def refused_with(after: SubmissionWithJob) -> tuple[str, str]:
+    """Return the code and sentence of the finding that refused a submission."""
+    assert (after.row.state, after.model) == ("refused", None)
+    (first,) = json.loads(after.row.findings)
+    assert first["severity"] == "refuse"
+    return first["code"], first["sentence"]
+
+
+def test_thousands_of_one_element_tensors_are_refused_by_their_header(registry: LocalRegistry) -> None:
+    tensors = [(TensorSpec(f"t{number}", (1,), F32), bytes(4)) for number in range(dissect.FREE_TENSORS + 1)]
+    code, sentence = refused_with(submit_and_process(registry, "eve/many", model(tensors)))
+    assert code == "too-many-tensors"
+    assert sentence == (
+        "model.gguf: more than 4,096 of its tensors are smaller than 4,096 bytes or repeat another of its tensors: "
+        "a model with so many tensors must have more bytes"
+    )
+    assert_no_upload_is_left(registry)
+
+
+def test_the_number_of_tensors_of_a_model_is_limited(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dissect, "TENSORS_MAX", 8)
+    assert submit_and_process(registry, "ann/most", model(different(8))).row.state == "published"
+    over = refused_with(submit_and_process(registry, "ann/over", model(different(9))))
+    assert over == ("too-many-tensors", "model.gguf: it has 9 tensors; the limit is 8")
+
+
+def test_a_push_that_repeats_one_tensor_many_times_is_refused(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dissect, "FREE_TENSORS", 5)
+    for count, state in ((7, "refused"), (6, "published")):
+        data = model(repeated(count))
+        begin = len(data) - 4096 * count
+        put_upload(registry, "eve", [data[:begin], data[begin : begin + 4096]])
+        spans = [(0, begin), *((begin + 4096 * number, 4096) for number in range(count))]
+        submission_id = submit_model(registry, f"eve/repeats{count}", [file_of_pieces(data, spans)])
+        after = process_and_read(registry, submission_id)
+        assert after.row.state == state, after.row.reason
+        assert ("repeat another" in (after.row.reason or "")) is (state == "refused")
+
+
+@pytest.mark.long
+def test_a_push_of_many_different_known_tensors_is_accepted(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dissect, "FREE_TENSORS", 2)
+    assert submit_and_process(registry, "acme/base", model(different(12))).row.state == "published"
+    tuned = model([*different(11), weight_tensor("own", LARGE, seed=3, dtype="F32")])
+    begin = len(tuned) - 4096 * 12
+    put_upload(registry, "ann", [tuned[:begin], tuned[-4096:]])
+    spans = [(0, begin), *((begin + 4096 * number, 4096) for number in range(12))]
+    submission_id = submit_model(registry, "ann/tuned", [file_of_pieces(tuned, spans)])
+    assert process_and_read(registry, submission_id).row.state == "published"
+
+
+def test_the_tensors_of_all_shards_are_counted_together(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = small_shards("split", 2)
+    monkeypatch.setattr(dissect, "TENSORS_MAX", 10)
+    files = [whole_file(registry, "ann", data, name) for name, data in shards.items()]
+    after = process_and_read(registry, submit_model(registry, "ann/split", files))
+    assert refused_with(after) == ("too-many-tensors", "split: it has 11 tensors; the limit is 10")

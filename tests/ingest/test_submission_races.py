@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from organs.ingest.contributions import (
     submissions,
@@ -23,23 +24,41 @@ from organs.ingest.contributions.submissions import (
     withdraw,
 )
 from organs.registry.catalog.queries.submissions import known_contributor_id, open_submissions
-from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state
+from organs.registry.catalog.register.accounts import set_contributor_state
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.submission import SubmissionFile
 from organs.registry.local import LocalRegistry
 from tests.small_models import small_model
-from tests.submissions import file_of_pieces, process_and_read, put_upload, submission_row, submit_model, whole_file
+from tests.submissions import (
+    file_of_pieces,
+    process_and_read,
+    put_upload,
+    submission_row,
+    submit_and_process,
+    submit_model,
+    whole_file,
+)
 
 LITTLE = small_model()
 
 
 def sent(registry: LocalRegistry, data: bytes = LITTLE) -> int:
     """Submit a model as ann and run its job; return the id."""
-    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", data)])
-    process_and_read(registry, submission_id)
-    return submission_id
+    return submit_and_process(registry, "ann/tiny", data).row.id
+
+
+def model_of(registry: LocalRegistry, session: Session, submission_id: int) -> ModelRow:
+    return session.get_one(ModelRow, submission_row(registry, submission_id).row.model_id)
+
+
+def set_state(registry: LocalRegistry, state: str) -> None:
+    """Suspend ann, or make her active again."""
+    with registry.catalog.writing() as session:
+        contributor_id(session, "ann")
+        set_contributor_state(session, "ann", state)
 
 
 def ended(registry: LocalRegistry, submission_id: int) -> tuple[str, set[str]]:
@@ -60,27 +79,22 @@ def test_a_model_that_an_administrator_yanked_waits_when_it_is_submitted_again(
 ) -> None:
     first = sent(registry)
     with registry.catalog.writing() as session:
-        hide_model(
-            session, session.get_one(ModelRow, submission_row(registry, first).row.model_id), "yanked", "bad", yanker
-        )
+        hide_model(session, model_of(registry, session, first), "yanked", "bad", yanker)
     again, codes = ended(registry, sent(registry))
     assert (again, "yanked-before" in codes) == (state, yanker == "local")
 
 
 @pytest.mark.long
 def test_a_withdrawn_submission_does_not_count_as_removed_by_an_administrator(registry: LocalRegistry) -> None:
-    with registry.catalog.writing() as session:
-        add_contributor(session, "ann")
-        set_contributor_state(session, "ann", "suspended")
+    set_state(registry, "suspended")
     first = sent(registry)
     withdraw(registry, "ann", first)
-    with registry.catalog.writing() as session:
-        set_contributor_state(session, "ann", "active")
+    set_state(registry, "active")
     second = sent(registry)
     state, codes = ended(registry, second)
     assert (state, "removed-before" in codes, states(registry)) == ("published", False, ["removed", "visible"])
     with registry.catalog.writing() as session:
-        remove_model(session, session.get_one(ModelRow, submission_row(registry, second).row.model_id), "bad", "local")
+        remove_model(session, model_of(registry, session, second), "bad", "local")
     state, codes = ended(registry, sent(registry))
     assert (state, "removed-before" in codes) == ("quarantined", True)
 
@@ -107,13 +121,10 @@ def test_only_the_sender_of_refused_bytes_is_informed_and_waits(registry: LocalR
 @pytest.mark.long
 def test_the_model_of_an_abandoned_job_is_removed(registry: LocalRegistry) -> None:
     """A model that an administrator has hidden, or that another submission waits for, stays."""
-    with registry.catalog.writing() as session:
-        add_contributor(session, "ann")
-        set_contributor_state(session, "ann", "suspended")
+    set_state(registry, "suspended")
     hidden, waits = (sent(registry, small_model(name)) for name in ("Hidden", "Waits"))
     with registry.catalog.writing() as session:
-        model = session.get_one(ModelRow, submission_row(registry, hidden).row.model_id)
-        hide_model(session, model, "quarantined", "It is looked at.", "local")
+        hide_model(session, model_of(registry, session, hidden), "quarantined", "It is looked at.", "local")
     left = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
 
     def is_left(_share: float, note: str) -> None:

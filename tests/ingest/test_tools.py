@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.inventory import take_inventory
 from organs.ingest.service import IngestReport, always, ingest_all, ingest_model
-from organs.ingest.sources import ModelSource, find_sources
+from organs.ingest.sources import ModelSource
 from organs.ingest.tools import FINDERS, find_tool_models, sources_of
 from organs.ingest.tools.facts import add_facts, license_of
 from organs.ingest.tools.findings import Findings, name_in_repository
@@ -36,11 +36,13 @@ from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource, NameTaken, NotFound, Removed, SeveralModels
 from organs.registry.local import LocalRegistry
-from organs.registry.names import ModelName, family_name, is_digest_name, parse_model_name
+from organs.registry.names import ModelName, parse_model_name
 from organs.registry.upkeep import all_blobs, set_aside, sweep
 from tests.gguf_files import file_bytes, text
+from tests.ingest.one_source import ingest_path
 from tests.ingest.tool_layouts import (
     APACHE,
+    COMMIT,
     ZOO_NAMES,
     hub_repository,
     lay_out_zoo,
@@ -71,6 +73,11 @@ def ollama(tmp_path: Path) -> Path:
     return tmp_path / ".ollama" / "models"
 
 
+def blob_of(models: Path, layer: Mapping[str, object]) -> Path:
+    """Return the file of a layer below Ollama's folder `models`."""
+    return models / "blobs" / str(layer["digest"]).replace(":", "-")
+
+
 # Places.
 
 
@@ -84,38 +91,27 @@ def test_ollama_is_found_in_its_variable_or_in_the_home_and_the_folder_of_its_se
 
 
 @pytest.mark.parametrize(
-    ("variables", "folder"),
+    ("tool", "variables", "folder"),
     [
-        ({}, "home/.cache/huggingface/hub"),
-        ({"XDG_CACHE_HOME": "cache"}, "cache/huggingface/hub"),
-        ({"HF_HOME": "hf"}, "hf/hub"),
-        ({"HUGGINGFACE_HUB_CACHE": "old", "HF_HOME": "hf"}, "old"),
-        ({"HF_HUB_CACHE": "new", "HUGGINGFACE_HUB_CACHE": "old"}, "new"),
+        ("hf-cache", {}, ".cache/huggingface/hub"),
+        ("hf-cache", {"XDG_CACHE_HOME": "cache"}, "cache/huggingface/hub"),
+        ("hf-cache", {"HF_HOME": "hf"}, "hf/hub"),
+        ("hf-cache", {"HUGGINGFACE_HUB_CACHE": "old", "HF_HOME": "hf"}, "old"),
+        ("hf-cache", {"HF_HUB_CACHE": "new", "HUGGINGFACE_HUB_CACHE": "old"}, "new"),
+        pytest.param("llama-cpp", {"HF_HOME": "hf"}, "hf/hub", id="newer llama.cpp in the cache of the hub"),
+        ("llama-cpp", {}, ".cache/llama.cpp"),
+        ("llama-cpp", {"XDG_CACHE_HOME": "xdg"}, "xdg/llama.cpp"),
+        ("llama-cpp", {"LLAMA_CACHE": "own"}, "own"),
+        ("llama-cpp on darwin", {}, "Library/Caches/llama.cpp"),
     ],
 )
-def test_the_cache_of_the_hub_is_found_by_its_variables(variables: dict[str, str], folder: str, tmp_path: Path) -> None:
-    hub_repository(tmp_path / folder, "acme/tiny", {"tiny-F16.gguf": b"x"})
-    place = machine(tmp_path / "home", {name: str(tmp_path / value) for name, value in variables.items()})
-    assert names(place, "hf-cache") == ["acme/tiny-F16"]
-    assert names(place, "llama-cpp") == ["acme/tiny-F16"], "newer versions of llama.cpp use this cache"
-
-
-@pytest.mark.parametrize(
-    ("platform", "variables", "folder"),
-    [
-        ("linux", {}, ".cache/llama.cpp"),
-        ("linux", {"XDG_CACHE_HOME": "xdg"}, "xdg/llama.cpp"),
-        ("linux", {"LLAMA_CACHE": "own"}, "own"),
-        ("darwin", {}, "Library/Caches/llama.cpp"),
-    ],
-)
-def test_the_cache_of_llama_cpp_is_that_of_its_platform(
-    platform: str, variables: dict[str, str], folder: str, tmp_path: Path
+def test_a_cache_is_found_by_its_variables_and_its_platform(
+    tool: str, variables: dict[str, str], folder: str, tmp_path: Path
 ) -> None:
-    put(tmp_path / folder / "tiny.gguf", b"x")
-    hub_repository(tmp_path / folder, "acme/new", {"new-F16.gguf": b"y"})
-    place = machine(tmp_path, {name: str(tmp_path / value) for name, value in variables.items()}, platform)
-    assert names(place, "llama-cpp") == ["acme/new-F16", "local/tiny"]
+    hub_repository(tmp_path / folder, "acme/tiny", {"tiny-F16.gguf": b"x"})
+    name, _, platform = tool.partition(" on ")
+    place = machine(tmp_path, {key: str(tmp_path / value) for key, value in variables.items()}, platform or "linux")
+    assert names(place, name) == ["acme/tiny-F16"]
 
 
 def test_lm_studio_is_found_by_its_pointer_its_settings_and_its_older_folder(tmp_path: Path) -> None:
@@ -219,37 +215,33 @@ def test_a_flat_file_of_llama_cpp_is_named_by_the_manifest_or_the_metadata_besid
     ]
 
 
-def test_only_the_main_revision_of_a_file_in_the_hub_cache_is_used(tmp_path: Path) -> None:
+def test_complete_files_of_main_revisions_in_the_hub_cache_are_models_of_their_owners(tmp_path: Path) -> None:
     cache = tmp_path / ".cache" / "huggingface" / "hub"
     hub_repository(cache, "acme/tiny", {"tiny-F16.gguf": b"old", "gone-F16.gguf": b"only in the old one"}, "a" * 40)
-    hub_repository(cache, "acme/tiny", {"tiny-F16.gguf": b"new"}, "b" * 40)
+    hub_repository(cache, "acme/tiny", {"tiny-F16.gguf": b"new", "config.json": b"{}"}, "b" * 40)
+    loading = hub_repository(cache, "models/stories--x", {"UD/stories.gguf": b"whole", "more.gguf": b"not yet"})
+    (loading / "blobs" / hashlib.sha256(b"not yet").hexdigest()).rename(loading / "blobs" / "d.incomplete")
+    put(loading / "blobs" / "etag", b"named by no digest")
+    (loading / "snapshots" / COMMIT / "odd.gguf").symlink_to("../../blobs/etag")
+    put(cache / "datasets--a--b" / "snapshots" / "x" / "data.gguf", b"no model")
     sources = {str(source.name): source for source in sources_of(found(machine(tmp_path), "hf-cache"))}
-    assert sorted(sources) == ["acme/gone-F16", "acme/tiny-F16"]
-    assert sources["acme/tiny-F16"].paths[0].read_bytes() == b"new"
+    assert sorted(sources) == ["acme/gone-F16", "acme/tiny-F16", "by-models/odd", "by-models/stories"]
+    assert [len(sources[name].digests) for name in sorted(sources)] == [1, 1, 0, 1]
+    (link,) = sources["acme/tiny-F16"].paths
+    assert (link.name, link.read_bytes()) == ("tiny-F16.gguf", b"new"), "not the blob, which has no name"
 
 
 def test_shards_of_tools_are_one_model(tmp_path: Path) -> None:
     shards = small_shards()
-    hub_repository(
-        tmp_path / ".cache" / "huggingface" / "hub", "a/b", {f"Q4/{name}": data for name, data in shards.items()}
-    )
+    cache = tmp_path / ".cache" / "huggingface" / "hub"
+    hub_repository(cache, "a/b", {f"Q4/{name}": data for name, data in shards.items()})
     for name, data in shards.items():
         put(tmp_path / ".cache" / "llama.cpp" / f"a_b-GGUF_{name}", data)
-    (first,) = sources_of(found(machine(tmp_path), "hf-cache"))
-    assert (str(first.name), len(first.paths), len(first.digests)) == ("a/m", len(shards), len(shards))
-    flat = [source for source in sources_of(found(machine(tmp_path), "llama-cpp")) if "llama.cpp" in source.label]
-    assert [(str(source.name), len(source.paths)) for source in flat] == [("a/m", len(shards))]
-
-
-def test_a_family_is_named_by_what_most_names_begin_with() -> None:
-    assert family_name(["Zoo-A-2M-v1.0", "Zoo-A-2M-Code", "zoo-a-2m-prose", "pycoder"]) == "Zoo-A-2M"
-    assert family_name(["Llama-3", "Qwen"]) == "Llama-3"
-    assert family_name(["one"]) == "one"
-
-
-@pytest.mark.parametrize(("name", "is_digest"), [("sha256-" + "ab" * 32, True), ("ab" * 32, True), ("decade", False)])
-def test_a_name_that_is_only_a_digest_is_recognised(name: str, is_digest: bool) -> None:
-    assert is_digest_name(ModelName("local", name)) is is_digest
+    for tool in ("hf-cache", "llama-cpp"):
+        first, *same = sources_of(found(machine(tmp_path), tool))
+        assert (str(first.name), len(first.paths)) == ("a/m", len(shards))
+        assert len(first.digests) == (len(shards) if tool == "hf-cache" else 0)
+        assert len(same) == (tool == "llama-cpp"), "it uses the cache of the hub too"
 
 
 # Damaged and hostile folders.
@@ -277,7 +269,7 @@ def hostile_manifests(models: Path) -> Iterator[tuple[str, str]]:
         ollama_manifest(models, f"registry.ollama.ai/library/{tag}/x", layer)
         yield f"{tag}:x", part
     dangling = ollama_layer(models, "model", b"other")
-    blob = models / "blobs" / str(dangling["digest"]).replace(":", "-")
+    blob = blob_of(models, dangling)
     blob.unlink()
     blob.symlink_to("nowhere")
     ollama_manifest(models, "registry.ollama.ai/library/dangling/x", dangling)
@@ -360,7 +352,7 @@ def test_a_text_that_is_too_long_or_not_what_its_name_says_is_left_out(kind: str
     model = ollama_layer(ollama, "model", b"bytes")
     long = ollama_layer(ollama, kind, b"x" * (TEXT_MAX_BYTES + 1))
     changed = ollama_layer(ollama, kind, b"before")
-    (ollama / "blobs" / str(changed["digest"]).replace(":", "-")).write_bytes(b"after!")
+    blob_of(ollama, changed).write_bytes(b"after!")
     good = ollama_layer(ollama, kind, b"good \xff\x00")
     ollama_manifest(ollama, "registry.ollama.ai/library/m/x", model, long, changed, good)
     (part,) = found(machine(tmp_path), "ollama")
@@ -461,9 +453,8 @@ def test_a_model_has_only_the_texts_of_the_name_that_it_gets(
 def test_many_layers_of_one_text_are_read_once_and_a_pipe_is_no_text(ollama: Path, tmp_path: Path) -> None:
     license_layer = ollama_layer(ollama, "license", b"x" * 1_000_000)
     pipe = ollama_layer(ollama, "params", b"{}")
-    path = ollama / "blobs" / str(pipe["digest"]).replace(":", "-")
-    path.unlink()
-    os.mkfifo(path)
+    blob_of(ollama, pipe).unlink()
+    os.mkfifo(blob_of(ollama, pipe))
     layers = [ollama_layer(ollama, "model", b"good"), *[license_layer] * 1000, pipe]
     ollama_manifest(ollama, "registry.ollama.ai/library/big/x", *layers)
     findings = list(find_tool_models(machine(tmp_path), ("ollama",)))
@@ -476,7 +467,7 @@ def test_bytes_that_are_not_those_of_their_digest_are_refused(
     registry: LocalRegistry, ollama: Path, tmp_path: Path
 ) -> None:
     layer = ollama_layer(ollama, "model", small_model())
-    (ollama / "blobs" / str(layer["digest"]).replace(":", "-")).write_bytes(small_model(seed=1))
+    blob_of(ollama, layer).write_bytes(small_model(seed=1))
     ollama_manifest(ollama, "registry.ollama.ai/library/m/x", layer)
     (source,) = sources_of(found(machine(tmp_path), "ollama"))
     with pytest.raises(BadSource, match="not the one in its name"):
@@ -513,28 +504,23 @@ def test_a_name_from_a_tool_replaces_a_digest_and_the_old_name_still_works(
     registry: LocalRegistry, ollama: Path, tmp_path: Path
 ) -> None:
     layer = ollama_layer(ollama, "model", small_model())
-    blob = ollama / "blobs" / str(layer["digest"]).replace(":", "-")
-    (by_path,) = find_sources([str(blob)])
-    old = ingest_model(registry, by_path).model
+    blob = blob_of(ollama, layer)
+    old = ingest_path(registry, blob).model
     assert old.startswith("local/sha256-")
     ollama_manifest(ollama, "registry.ollama.ai/library/tiny/q8_0", layer)
     (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
-    assert (report.model, report.created, report.notes) == (
-        "library/tiny-q8_0@1",
-        False,
-        (f"renamed from {old}",),
-    )
-    assert [one.name for one in registry.models().items] == ["library/tiny-q8_0@1"]
+    new = "library/tiny-q8_0@1"
+    assert (report.model, report.created, report.notes) == (new, False, (f"renamed from {old}",))
+    for query in ("", "tiny", f"kin:{old}"):
+        assert [one.name for one in registry.models(query).items] == [new], query
     for name in (old, old.partition("@")[0]):
-        assert registry.model(name).name == "library/tiny-q8_0@1"
-    assert [one.name for one in registry.models("tiny").items] == ["library/tiny-q8_0@1"]
-    assert registry.models(f"kin:{old}").items[0].name == "library/tiny-q8_0@1"
-    (other,) = find_sources([str(put(tmp_path / blob.name, small_model(seed=5)))])
-    with pytest.raises(NameTaken, match=r"by library/tiny-q8_0@1|library/tiny-q8_0@1"):
-        ingest_model(registry, other)
-    report = ingest_model(registry, other, new_version=always)
+        assert registry.model(name).name == new
+    other = put(tmp_path / blob.name, small_model(seed=5))
+    with pytest.raises(NameTaken, match=new):
+        ingest_path(registry, other)
+    report = ingest_path(registry, other, new_version=always)
     assert report.model == f"{old.partition('@')[0]}@2", "old versions are not reused"
-    assert registry.model(old).name == "library/tiny-q8_0@1"
+    assert registry.model(old).name == new
 
 
 @pytest.mark.long
@@ -542,37 +528,26 @@ def test_a_chimera_of_a_renamed_model_still_shows_and_recomposes_its_parents(
     registry: LocalRegistry, ollama: Path, tmp_path: Path
 ) -> None:
     layer = ollama_layer(ollama, "model", small_model("Base"))
-    blob = ollama / "blobs" / str(layer["digest"]).replace(":", "-")
-    old = ingest_model(registry, find_sources([str(blob)])[0]).model
-    donor = put(tmp_path / "donor.gguf", small_model("Donor", seed=2))
-    ingest_model(registry, find_sources([str(donor)])[0])
+    old = ingest_path(registry, blob_of(ollama, layer)).model
+    ingest_path(registry, put(tmp_path / "donor.gguf", small_model("Donor", seed=2)))
     composition = registry.compose(old).graft("local/donor", type="organ").named("me/mixed")
     made = composition.plan().accepting_all().register()
-    before = registry.chimera(made.lock_id)
     ollama_manifest(ollama, "registry.ollama.ai/library/base/latest", layer)
     ingest_tools(registry, machine(tmp_path), "ollama")
-    after = registry.chimera(made.lock_id)
-    assert [parent.model for parent in before.parents] == [old, "local/donor@1"]
-    assert [parent.model for parent in after.parents] == ["library/base@1", "local/donor@1"]
-    assert after.lock_id == before.lock_id
-    assert {edge.model for edge in registry.model("me/mixed").lineage if edge.direction == "parent"} == {
-        "library/base@1",
-        "local/donor@1",
-    }
+    parents = ["library/base@1", "local/donor@1"]
+    assert [parent.model for parent in registry.chimera(made.lock_id).parents] == parents
+    lineage = registry.model("me/mixed").lineage
+    assert sorted(edge.model for edge in lineage if edge.direction == "parent") == parents
     again = composition.plan().accepting_all().register()
     assert (again.lock_id, again.created) == (made.lock_id, False)
-    lineage = registry.model("library/base").lineage
-    assert [edge.model for edge in lineage if edge.direction == "child"] == ["me/mixed@1"]
 
 
 def test_a_name_that_other_bytes_have_is_not_taken_by_a_renaming(
     registry: LocalRegistry, ollama: Path, tmp_path: Path
 ) -> None:
     layer = ollama_layer(ollama, "model", small_model())
-    blob = ollama / "blobs" / str(layer["digest"]).replace(":", "-")
-    old = ingest_model(registry, find_sources([str(blob)])[0]).model
-    other = put(tmp_path / "other.gguf", small_model(seed=4))
-    ingest_model(registry, find_sources([str(other)])[0], ModelName("library", "tiny"))
+    old = ingest_path(registry, blob_of(ollama, layer)).model
+    ingest_path(registry, put(tmp_path / "other.gguf", small_model(seed=4)), "library/tiny")
     ollama_manifest(ollama, "registry.ollama.ai/library/tiny/latest", layer)
     (report,) = ingest_tools(registry, machine(tmp_path), "ollama")
     assert report.model == old
@@ -592,8 +567,8 @@ def test_every_name_under_which_the_same_bytes_were_met_leads_to_the_model(
         ollama_manifest(ollama, f"registry.ollama.ai/library/tiny/{tag}", layer)
     put(tmp_path / ".lmstudio" / "models" / "acme" / "Small-GGUF" / "Small-Q4_K_M.gguf", small_model())
     ingest_tools(registry, machine(tmp_path))
-    (by_path,) = find_sources([str(put(tmp_path / "Mine-v1.0-F16.gguf", small_model()))])
-    notes = ingest_model(registry, by_path).notes
+    mine = put(tmp_path / "Mine-v1.0-F16.gguf", small_model())
+    notes = ingest_path(registry, mine).notes
     assert notes == ("local/Mine-v1.0-F16 is another name of acme/Small-Q4_K_M@1: the same bytes",)
     page = registry.model("acme/Small-Q4_K_M")
     assert page.other_names == (
@@ -602,29 +577,27 @@ def test_every_name_under_which_the_same_bytes_were_met_leads_to_the_model(
     )
     for name in (*page.other_names, "Mine-v1.0-F16", "tiny:latest", "library/tiny:8b", "tiny", "Small-Q4_K_M", "Small"):
         assert registry.model(name).name == "acme/Small-Q4_K_M@1", name
-    assert registry.figures().models == 1
-    for query in ("model:Mine-v1.0-F16", "Mine-v1.0", "mine", "tiny-8b"):
+    for query in ("", "model:Mine-v1.0-F16", "Mine-v1.0", "mine", "tiny-8b", "kin:Mine-v1.0-F16"):
         assert [one.name for one in registry.models(query).items] == [page.name], query
-    assert [one.name for one in registry.models("kin:Mine-v1.0-F16").items] == [page.name]
     compared = registry.compare("Mine-v1.0-F16", "tiny:8b")
     assert (compared.first, compared.second) == (page.name, page.name)
     before = registry.figures()
     ingest_tools(registry, machine(tmp_path))
-    ingest_model(registry, by_path)
+    ingest_path(registry, mine)
     assert (registry.figures(), registry.model(page.name).other_names) == (before, page.other_names)
 
 
 def test_a_name_leads_to_the_bytes_that_it_was_first_met_with(registry: LocalRegistry, tmp_path: Path) -> None:
     for folder, seed in (("a", 1), ("b", 2)):
-        source = find_sources([str(put(tmp_path / folder / "model.gguf", small_model(seed=seed)))])[0]
-        ingest_model(registry, source, ModelName("me", folder))
-        ingest_model(registry, source)
+        path = put(tmp_path / folder / "model.gguf", small_model(seed=seed))
+        ingest_path(registry, path, f"me/{folder}")
+        ingest_path(registry, path)
     assert registry.model("model").name == "me/a@1"
     assert registry.model("me/b").other_names == ()
-    (third,) = find_sources([str(put(tmp_path / "c" / "model.gguf", small_model(seed=3)))])
+    third = put(tmp_path / "c" / "model.gguf", small_model(seed=3))
     with pytest.raises(NameTaken, match="me/a@1"):
-        ingest_model(registry, third)
-    assert ingest_model(registry, third, new_version=always).model == "local/model@2"
+        ingest_path(registry, third)
+    assert ingest_path(registry, third, new_version=always).model == "local/model@2"
     assert registry.model("model").name == "local/model@2"
     assert registry.model("model@1").name == "me/a@1"
     assert registry.model("me/a").other_names == (), "a model has this name now"
@@ -633,10 +606,10 @@ def test_a_name_leads_to_the_bytes_that_it_was_first_met_with(registry: LocalReg
 def test_the_same_bytes_under_another_name_of_theirs_are_no_second_model(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    (source,) = find_sources([str(put(tmp_path / "tiny.gguf", small_model()))])
-    ingest_model(registry, source, ModelName("me", "tiny-F16"))
-    ingest_model(registry, source)
-    report = ingest_model(registry, source, ModelName("local", "tiny"))
+    path = put(tmp_path / "tiny.gguf", small_model())
+    for name in ("me/tiny-F16", None):
+        ingest_path(registry, path, name)
+    report = ingest_path(registry, path, "local/tiny")
     assert (report.model, report.created) == ("me/tiny-F16@1", False)
 
 
@@ -654,29 +627,25 @@ def test_a_name_without_its_quantisation_means_the_only_one_or_lists_all(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     for seed, name in enumerate(("tiny-F16", "tiny-Q8_0", "other-Q8_0")):
-        (source,) = find_sources([str(put(tmp_path / f"{name}.gguf", small_model(seed=seed)))])
-        ingest_model(registry, source, ModelName("library", name))
-    assert registry.model("library/other").name == "library/other-Q8_0@1"
-    assert registry.model("other").name == "library/other-Q8_0@1"
+        ingest_path(registry, put(tmp_path / f"{name}.gguf", small_model(seed=seed)), f"library/{name}")
+    for name in ("library/other", "other"):
+        assert registry.model(name).name == "library/other-Q8_0@1"
     for name in ("library/tiny", "tiny"):
         with pytest.raises(SeveralModels) as caught:
             registry.model(name)
         assert caught.value.names == ("library/tiny-F16", "library/tiny-Q8_0")
         assert str(caught.value).endswith("can mean several models: name one of library/tiny-F16, library/tiny-Q8_0")
-    (source,) = find_sources([str(put(tmp_path / "newer.gguf", small_model(seed=9)))])
-    ingest_model(registry, source, ModelName("library", "other-Q8_0"), new_version=lambda _: True)
-    assert registry.model("other").name == registry.model("other-Q8_0@2").name == "library/other-Q8_0@2"
-    assert registry.model("other-Q8_0@1").name == "library/other-Q8_0@1"
-    with pytest.raises(NotFound):
-        registry.model("library/tiny@1")
-    with pytest.raises(NotFound):
-        registry.model("acme/other-Q8_0")
+    newer = put(tmp_path / "newer.gguf", small_model(seed=9))
+    ingest_path(registry, newer, "library/other-Q8_0", new_version=always)
+    for name, version in (("other", 2), ("other-Q8_0@2", 2), ("other-Q8_0@1", 1)):
+        assert registry.model(name).name == f"library/other-Q8_0@{version}"
+    for name in ("library/tiny@1", "acme/other-Q8_0"):
+        with pytest.raises(NotFound):
+            registry.model(name)
 
 
 def test_a_short_name_means_no_model_of_another_account(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "tiny.gguf").write_bytes(small_model())
-    (source,) = find_sources([str(tmp_path / "tiny.gguf")])
-    ingest_model(registry, source, ModelName("eve", "tiny"))
+    ingest_path(registry, put(tmp_path / "tiny.gguf", small_model()), "eve/tiny")
     assert registry.model("tiny").name == "eve/tiny@1"
     with registry.catalog.writing() as session:
         eve = add_contributor(session, "eve")
@@ -685,17 +654,20 @@ def test_a_short_name_means_no_model_of_another_account(registry: LocalRegistry,
         registry.model("tiny")
 
 
+def remove(registry: LocalRegistry, name: str) -> None:
+    with registry.catalog.writing() as session:
+        remove_model(session, model_in_any_state(session, parse_model_name(name)), "a mistake", "local")
+
+
 def test_a_removed_model_says_so_under_each_of_its_names(registry: LocalRegistry, ollama: Path, tmp_path: Path) -> None:
     layer = ollama_layer(ollama, "model", small_model())
-    blob = ollama / "blobs" / str(layer["digest"]).replace(":", "-")
-    old = ingest_model(registry, find_sources([str(blob)])[0]).model
-    ollama_manifest(ollama, "registry.ollama.ai/library/tiny/8b", layer)
-    ollama_manifest(ollama, "registry.ollama.ai/library/tiny/latest", layer)
+    old = ingest_path(registry, blob_of(ollama, layer)).model
+    for tag in ("8b", "latest"):
+        ollama_manifest(ollama, f"registry.ollama.ai/library/tiny/{tag}", layer)
     ingest_tools(registry, machine(tmp_path), "ollama")
-    with registry.catalog.writing() as session:
-        with pytest.raises(NotFound, match="library/tiny is another name of library/tiny-8b@1; use that name"):
-            model_in_any_state(session, parse_model_name("tiny:latest"))
-        remove_model(session, model_in_any_state(session, parse_model_name("tiny:8b")), "a mistake", "local")
+    with pytest.raises(NotFound, match="library/tiny is another name of library/tiny-8b@1; use that name"):
+        remove(registry, "tiny:latest")
+    remove(registry, "tiny:8b")
     for name in ("library/tiny-8b", "library/tiny", old, "tiny:8b"):
         with pytest.raises(Removed, match=r"library/tiny-8b@1 was removed on .*: a mistake"):
             registry.model(name)
@@ -705,13 +677,10 @@ def test_a_removed_model_says_so_under_each_of_its_names(registry: LocalRegistry
 
 
 def test_the_name_of_a_removed_model_becomes_no_other_name(registry: LocalRegistry, tmp_path: Path) -> None:
-    (source,) = find_sources([str(put(tmp_path / "gone.gguf", small_model(seed=1)))])
-    ingest_model(registry, source)
-    with registry.catalog.writing() as session:
-        remove_model(session, model_in_any_state(session, parse_model_name("gone")), "a mistake", "local")
+    ingest_path(registry, put(tmp_path / "gone.gguf", small_model(seed=1)))
+    remove(registry, "gone")
     for name in ("kept", "gone"):
-        (source,) = find_sources([str(put(tmp_path / "copy" / f"{name}.gguf", small_model(seed=2)))])
-        ingest_model(registry, source)
+        ingest_path(registry, put(tmp_path / "copy" / f"{name}.gguf", small_model(seed=2)))
     assert registry.model("kept").other_names == ()
     with pytest.raises(Removed, match="a mistake"):
         registry.model("gone")
@@ -720,17 +689,15 @@ def test_the_name_of_a_removed_model_becomes_no_other_name(registry: LocalRegist
 def test_a_sweep_forgets_files_without_a_model_and_names_that_were_never_public(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    paths = [
-        put(tmp_path / f"{name}.gguf", small_model(seed=seed)) for seed, name in enumerate(("kept", "gone", "own"))
-    ]
+    names = ("kept", "gone", "own")
+    paths = [put(tmp_path / f"{name}.gguf", small_model(seed=seed)) for seed, name in enumerate(names)]
     time.sleep(0.06)  # files that were written just before are read again
     for path in paths:
-        (source,) = find_sources([str(path)])
-        ingest_model(registry, source, ModelName("me", path.stem))
-        ingest_model(registry, source)
+        ingest_path(registry, path, f"me/{path.stem}")
+        ingest_path(registry, path)
+    for removed in ("me/gone", "me/own"):
+        remove(registry, removed)
     with registry.catalog.writing() as session:
-        for removed in ("me/gone", "me/own"):
-            remove_model(session, model_in_any_state(session, parse_model_name(removed)), "a mistake", "local")
         own = session.scalars(select(ModelRow).where(ModelRow.name == "own")).one()
         record_event(session, "local", Action.SUBMIT, own.full_name, model_id=own.id)
         session.execute(delete(EventRow).where(EventRow.model_id == own.id, EventRow.action != Action.SUBMIT))
@@ -759,7 +726,7 @@ def test_of_two_models_that_are_renamed_at_once_the_second_gets_its_next_name(
     for seed in (1, 2):
         data = small_model(seed=seed)
         path = put(tmp_path / str(seed) / f"sha256-{hashlib.sha256(data).hexdigest()}", data)
-        models.append((path, ingest_model(registry, find_sources([str(path)])[0]).model))
+        models.append((path, ingest_path(registry, path).model))
     both_have_read = threading.Barrier(2, timeout=30)
 
     class SlowCatalog:
@@ -810,12 +777,12 @@ def test_the_inventory_has_families_quantisations_copies_and_links(tmp_path: Pat
 
 
 def test_reading_all_bytes_counts_equal_tensors_once(tmp_path: Path) -> None:
-    put(tmp_path / ".lmstudio" / "models" / "a" / "b" / "one.gguf", small_model("One"))
-    put(tmp_path / ".lmstudio" / "models" / "a" / "b" / "two.gguf", small_model("Two"))
-    read = []
+    for name in ("One", "Two"):
+        put(tmp_path / ".lmstudio" / "models" / "a" / "b" / f"{name}.gguf", small_model(name))
+    read = list[int]()
     inventory = take_inventory(local_sources(tmp_path), progress=read.append)
     one, two = inventory.models
-    assert (one.name, two.name) == ("a/one", "a/two"), "their headers differ"
+    assert (one.name, two.name) == ("a/One", "a/Two"), "their headers differ"
     assert two.distinct_bytes == 0
     assert inventory.distinct_bytes == one.distinct_bytes == sum(read) / 2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -22,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from organs.cli.upkeep import sweep
 from organs.ingest.contributions.uploads import (
     STRAY_AFTER_SECONDS,
     BytesLost,
@@ -30,13 +28,9 @@ from organs.ingest.contributions.uploads import (
     FolderSpool,
     TidyReport,
     WrongOffset,
-    cancel,
     check_request,
-    finish,
     forget_uploads,
     is_received,
-    look_up,
-    open_upload,
     receive,
     spool_of,
     tidy_uploads,
@@ -50,22 +44,22 @@ from organs.registry.catalog.queries.submissions import (
     open_uploads,
     pieces_of,
 )
-from organs.registry.catalog.register.accounts import add_contributor, set_quota
+from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.catalog.register.submissions import renew_uploads
-from organs.registry.catalog.tables import Blob, ContributorRow, FilePart, ModelRow, UploadRow, now
+from organs.registry.catalog.tables import Blob, FilePart, ModelRow, UploadRow, now
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.submission import UploadRequest
 from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.settings import Settings
 from organs.registry.store.files import Files
 from organs.registry.upload_limits import PACK_PIECES_MAX, UPLOAD_LIFETIME
+from tests.cli.in_process import OrganCommand
 from tests.faults.failing import SteppedFiles, failing_once, with_files
+from tests.ingest.upload_cases import DATA, Sender, chunk_of, wanted
 from tests.random_files import BESIDE_FIXTURES
 from tests.small_models import ingest_file, small_model
 
-DATA = bytes(range(256)) * 40
 HOLDER = (
     "import sys, pathlib; from organs.ingest.contributions.uploads import FolderSpool\n"
     "with FolderSpool(pathlib.Path(sys.argv[1]), None).locked(sys.argv[2]):\n"
@@ -74,63 +68,13 @@ HOLDER = (
 
 
 @pytest.fixture
-def ada(registry: LocalRegistry) -> int:
-    """Return the id of a contributor."""
-    return new_contributor(registry, "ada")
-
-
-def new_contributor(registry: LocalRegistry, name: str) -> int:
-    with registry.catalog.writing() as session:
-        return add_contributor(session, name).id
-
-
-def begun(registry: LocalRegistry, asker: int, data: bytes = DATA, kind: str = "file", name: str | None = None) -> str:
-    """Open an upload for `data` and return its name."""
-    digest = digest_of(data) if kind == "piece" else None
-    return open_upload(registry, asker, wanted(kind, len(data), digest=digest, name=name)).public_id
-
-
-def wanted(
-    kind: str, size_bytes: int, *, pieces: Sequence[tuple[int, Digest]] = (), **values: str | None
-) -> UploadRequest:
-    """Return a request as the API reads it."""
-    members = {name: value for name, value in values.items() if value is not None}
-    listed = {"pieces": [list(piece) for piece in pieces]} if pieces else {}
-    return msgspec.convert({"kind": kind, "size_bytes": size_bytes} | members | listed, UploadRequest)
-
-
-def chunk_of(data: bytes, begin: int, end: int, *, wrong: bool = False) -> Chunk:
-    return Chunk(begin, end, len(data), hashlib.sha256(data[begin:end] + b"x" * wrong).digest())
-
-
-def send(registry: LocalRegistry, asker: int, upload: str, data: bytes, begin: int, end: int) -> int:
-    """Send these bytes in portions of 700; return the number of received bytes."""
-    portions = (data[at : min(at + 700, end)] for at in range(begin, end, 700))
-    return receive(registry, asker, upload, chunk_of(data, begin, end), portions).received_bytes
-
-
-def sent(registry: LocalRegistry, asker: int, data: bytes, kind: str = "piece") -> str:
-    """Send and finish an upload of `data`; return its name."""
-    upload = begun(registry, asker, data, kind)
-    send(registry, asker, upload, data, 0, len(data))
-    return finish(registry, asker, upload).public_id
-
-
-def sent_pack(registry: LocalRegistry, asker: int, pieces: Sequence[bytes]) -> str:
-    data = b"".join(pieces)
-    pack = wanted("pack", len(data), pieces=[(len(piece), digest_of(piece)) for piece in pieces])
-    upload = open_upload(registry, asker, pack).public_id
-    send(registry, asker, upload, data, 0, len(data))
-    return finish(registry, asker, upload).public_id
+def ada(registry: LocalRegistry) -> Sender:
+    return Sender.named(registry, "ada")
 
 
 def lying(registry: LocalRegistry, upload: str) -> bytes:
     """Return all bytes of the file of the upload."""
     return (registry.settings.uploads / upload).read_bytes()
-
-
-def received(registry: LocalRegistry, asker: int, upload: str) -> int:
-    return look_up(registry, asker, upload).received_bytes
 
 
 def let_expire(registry: LocalRegistry) -> None:
@@ -139,17 +83,17 @@ def let_expire(registry: LocalRegistry) -> None:
 
 
 @pytest.mark.folder
-def test_an_upload_in_chunks_is_finished_with_its_declared_digest(registry: LocalRegistry, ada: int) -> None:
-    upload = begun(registry, ada, kind="piece")
-    assert [send(registry, ada, upload, DATA, at, min(at + 3000, len(DATA))) for at in range(0, len(DATA), 3000)] == [
+def test_an_upload_in_chunks_is_finished_with_its_declared_digest(registry: LocalRegistry, ada: Sender) -> None:
+    upload = ada.begin(kind="piece")
+    assert [ada.send(upload, at, min(at + 3000, len(DATA))) for at in range(0, len(DATA), 3000)] == [
         *(3000, 6000, 9000, 10240)
     ]
-    done = finish(registry, ada, upload)
+    done = ada.finish(upload)
     assert (done.state, done.digest, lying(registry, upload)) == ("complete", digest_of(DATA), DATA)
-    assert finish(registry, ada, upload).state == "complete"
+    assert ada.finish(upload).state == "complete"
     with registry.catalog.reading() as session:
-        assert pieces_of(session, ada, [digest_of(DATA)])[digest_of(DATA)] == StoredPiece(upload, 0, len(DATA))
-        assert finished_upload(session, upload, ada).public_id == upload
+        assert pieces_of(session, ada.id, [digest_of(DATA)])[digest_of(DATA)] == StoredPiece(upload, 0, len(DATA))
+        assert finished_upload(session, upload, ada.id).public_id == upload
 
 
 STEPS = st.tuples(
@@ -162,92 +106,89 @@ STEPS = st.tuples(
 @settings(BESIDE_FIXTURES, max_examples=25)
 @given(size=st.integers(1, 2500), steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 255))
 def test_any_interruptions_and_repeats_give_the_same_bytes(
-    registry: LocalRegistry, size: int, steps: list[tuple[str, int]], seed: int
+    ada: Sender, size: int, steps: list[tuple[str, int]], seed: int
 ) -> None:
-    with registry.catalog.writing() as session:
-        asker = session.scalars(select(ContributorRow.id).where(ContributorRow.name == "ada")).one_or_none()
-        asker = asker or add_contributor(session, "ada", quota_bytes=10**9).id
     data = bytes((index * 7 + seed) % 256 for index in range(size))
-    upload = begun(registry, asker, data)
+    upload = ada.begin(data)
     try:
         for step, length in steps:
-            at = received(registry, asker, upload)
-            assert take(registry, asker, upload, data, step, length, at) == received(registry, asker, upload)
-        at = received(registry, asker, upload)
+            at = ada.received(upload)
+            assert take(ada, upload, data, step, length, at) == ada.received(upload)
+        at = ada.received(upload)
         if at < size:
-            send(registry, asker, upload, data, at, size)
-        assert finish(registry, asker, upload, digest_of(data)).digest == digest_of(data)
-        assert lying(registry, upload)[:size] == data
+            ada.send(upload, at, size, data)
+        assert ada.finish(upload, digest_of(data)).digest == digest_of(data)
+        assert lying(ada.registry, upload)[:size] == data
     finally:
-        cancel(registry, asker, upload)
+        ada.cancel(upload)
 
 
-def take(registry: LocalRegistry, asker: int, upload: str, data: bytes, step: str, length: int, at: int) -> int:
+def take(asker: Sender, upload: str, data: bytes, step: str, length: int, at: int) -> int:
     """Do one step of a client whose upload is at `at`; return the new offset."""
     end = min(at + length, len(data))
     if step == "again" and at:
-        return send(registry, asker, upload, data, max(0, at - length), at)
+        return asker.send(upload, max(0, at - length), at, data)
     if step in ("ahead", "overlapping") and end < len(data) and at:
         begin = at + 1 if step == "ahead" else at - 1
         with pytest.raises(WrongOffset):
-            send(registry, asker, upload, data, begin, end + 1)
+            asker.send(upload, begin, end + 1, data)
     elif end == at:
         pass
     elif step == "next":
-        return send(registry, asker, upload, data, at, end)
+        return asker.send(upload, at, end, data)
     elif step == "dying":
-        with (registry.settings.uploads / upload).open("r+b") as file:
+        with (asker.registry.settings.uploads / upload).open("r+b") as file:
             file.seek(at)
             file.write(b"\xff" * (end - at))
     elif step in ("damaged", "short"):
         portions = [data[at : end - (step == "short")]]
         with pytest.raises(BadInput):
-            receive(registry, asker, upload, chunk_of(data, at, end, wrong=step == "damaged"), portions)
+            receive(asker.registry, asker.id, upload, chunk_of(data, at, end, wrong=step == "damaged"), portions)
     return at
 
 
 @pytest.mark.folder
-def test_a_chunk_out_of_order_writes_nothing_and_the_error_has_the_offset(registry: LocalRegistry, ada: int) -> None:
-    upload = begun(registry, ada)
-    send(registry, ada, upload, DATA, 0, 1000)
+def test_a_chunk_out_of_order_writes_nothing_and_the_error_has_the_offset(registry: LocalRegistry, ada: Sender) -> None:
+    upload = ada.begin()
+    ada.send(upload, 0, 1000)
     for begin, end in ((1001, 2000), (999, 1001), (0, 1001), (5000, len(DATA))):
         with pytest.raises(WrongOffset) as refused:
-            send(registry, ada, upload, DATA, begin, end)
+            ada.send(upload, begin, end)
         assert refused.value.upload.received_bytes == 1000
     assert lying(registry, upload) == DATA[:1000]
     with pytest.raises(BadInput, match="a total of 10,241 bytes"):
-        is_received(look_up(registry, ada, upload), Chunk(1000, 1001, len(DATA) + 1))
+        is_received(ada.look_up(upload), Chunk(1000, 1001, len(DATA) + 1))
 
 
 @pytest.mark.folder
-def test_two_clients_cannot_write_one_upload_concurrently(registry: LocalRegistry, ada: int) -> None:
-    upload, seen = begun(registry, ada), []
+def test_two_clients_cannot_write_one_upload_concurrently(registry: LocalRegistry, ada: Sender) -> None:
+    upload, seen = ada.begin(), []
 
     def meanwhile() -> Sequence[bytes]:
         for act in (
-            lambda: send(registry, ada, upload, DATA, 0, 10),
-            lambda: finish(registry, ada, upload),
-            lambda: cancel(registry, ada, upload),
+            lambda: ada.send(upload, 0, 10),
+            lambda: ada.finish(upload),
+            lambda: ada.cancel(upload),
         ):
             with pytest.raises(Conflict, match="another client"):
                 act()
             seen.append(act)
         yield DATA
 
-    assert receive(registry, ada, upload, chunk_of(DATA, 0, len(DATA)), meanwhile()).received_bytes == len(DATA)
+    assert receive(registry, ada.id, upload, chunk_of(DATA, 0, len(DATA)), meanwhile()).received_bytes == len(DATA)
     assert len(seen) == 3
-    assert finish(registry, ada, upload).digest == digest_of(DATA)
+    assert ada.finish(upload).digest == digest_of(DATA)
 
 
 @pytest.mark.folder
-def test_a_killed_process_releases_its_upload(registry: LocalRegistry, ada: int) -> None:
-    upload = begun(registry, ada)
+def test_a_killed_process_releases_its_upload(registry: LocalRegistry, ada: Sender) -> None:
+    upload = ada.begin()
     command = [sys.executable, "-c", HOLDER, str(registry.settings.uploads), upload]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(Conflict):
-            send(registry, ada, upload, DATA, 0, 10)
+            ada.send(upload, 0, 10)
         let_expire(registry)
         assert tidy_uploads(registry) == TidyReport()
         os.kill(holder.pid, signal.SIGKILL)
@@ -255,59 +196,59 @@ def test_a_killed_process_releases_its_upload(registry: LocalRegistry, ada: int)
     assert tidy_uploads(registry).expired_uploads == 1
 
 
-def test_a_damaged_chunk_does_not_change_the_upload(registry: LocalRegistry, ada: int) -> None:
-    upload = begun(registry, ada)
-    send(registry, ada, upload, DATA, 0, 500)
+def test_a_damaged_chunk_does_not_change_the_upload(ada: Sender) -> None:
+    upload = ada.begin()
+    ada.send(upload, 0, 500)
     for portions in ([DATA[500:999] + b"x"], [DATA[500:999]], [DATA[500:1000], b"x"], []):
         with pytest.raises(BadInput):
-            receive(registry, ada, upload, chunk_of(DATA, 500, 1000), portions)
-        assert received(registry, ada, upload) == 500
-    assert send(registry, ada, upload, DATA, 500, len(DATA)) == len(DATA)
-    assert finish(registry, ada, upload).digest == digest_of(DATA)
+            receive(ada.registry, ada.id, upload, chunk_of(DATA, 500, 1000), portions)
+        assert ada.received(upload) == 500
+    assert ada.send(upload, 500, len(DATA)) == len(DATA)
+    assert ada.finish(upload).digest == digest_of(DATA)
 
 
-def test_a_repeated_chunk_conflicts_only_if_its_bytes_differ(registry: LocalRegistry, ada: int) -> None:
-    upload = begun(registry, ada)
-    send(registry, ada, upload, DATA, 0, 2000)
-    assert send(registry, ada, upload, DATA, 0, 2000) == 2000
-    assert send(registry, ada, upload, DATA, 700, 1300) == 2000, "also in other portions"
+def test_a_repeated_chunk_conflicts_only_if_its_bytes_differ(registry: LocalRegistry, ada: Sender) -> None:
+    upload = ada.begin()
+    ada.send(upload, 0, 2000)
+    assert ada.send(upload, 0, 2000) == 2000
+    assert ada.send(upload, 700, 1300) == 2000, "also in other portions"
     for place in (0, 699, 700, 1999):
         other = DATA[:place] + bytes([DATA[place] ^ 1]) + DATA[place + 1 :]
         with pytest.raises(Conflict, match="other bytes were received"):
-            send(registry, ada, upload, other, 0, 2000)
+            ada.send(upload, 0, 2000, other)
     with pytest.raises(BadInput, match="ends after 10 of 2,000 bytes"):
-        receive(registry, ada, upload, chunk_of(DATA, 0, 2000), [DATA[:10]])
-    assert send(registry, ada, upload, DATA, 2000, len(DATA)) == len(DATA)
-    assert finish(registry, ada, upload).digest == digest_of(DATA), "none of them changed what was stored"
+        receive(registry, ada.id, upload, chunk_of(DATA, 0, 2000), [DATA[:10]])
+    assert ada.send(upload, 2000, len(DATA)) == len(DATA)
+    assert ada.finish(upload).digest == digest_of(DATA), "none of them changed what was stored"
     with pytest.raises(Conflict, match="other bytes"):
-        send(registry, ada, upload, b"x" + DATA[1:], 0, 2000)
-    assert send(registry, ada, upload, DATA, 0, 2000) == len(DATA), "a finished upload answers too"
+        ada.send(upload, 0, 2000, b"x" + DATA[1:])
+    assert ada.send(upload, 0, 2000) == len(DATA), "a finished upload answers too"
 
 
 @pytest.mark.folder
-def test_an_upload_with_the_wrong_digest_stays_until_it_expires(registry: LocalRegistry, ada: int) -> None:
-    upload = begun(registry, ada, kind="piece")
+def test_an_upload_with_the_wrong_digest_stays_until_it_expires(registry: LocalRegistry, ada: Sender) -> None:
+    upload = ada.begin(kind="piece")
     wrong = b"x" + DATA[1:]
-    send(registry, ada, upload, wrong, 0, 100)
+    ada.send(upload, 0, 100, wrong)
     with pytest.raises(BadInput, match="100 of 10,240 bytes were received"):
-        finish(registry, ada, upload)
-    send(registry, ada, upload, wrong, 100, len(wrong))
+        ada.finish(upload)
+    ada.send(upload, 100, len(wrong), wrong)
     with pytest.raises(BadInput, match=digest_of(wrong)):
-        finish(registry, ada, upload)
+        ada.finish(upload)
     with pytest.raises(BadInput, match="declared with"):
-        finish(registry, ada, upload, digest_of(wrong))
-    assert look_up(registry, ada, upload).state == "open"
+        ada.finish(upload, digest_of(wrong))
+    assert ada.look_up(upload).state == "open"
     assert lying(registry, upload) == wrong
     let_expire(registry)
     assert tidy_uploads(registry) == TidyReport(1, 0, len(wrong))
     assert list(registry.settings.uploads.iterdir()) == []
 
 
-def test_every_piece_of_a_pack_is_checked_and_found_at_its_offset(registry: LocalRegistry, ada: int) -> None:
+def test_every_piece_of_a_pack_is_checked_and_found_at_its_offset(registry: LocalRegistry, ada: Sender) -> None:
     pieces = [b"first", b"second" * 9, b"third" * 100]
-    upload = sent_pack(registry, ada, pieces)
+    upload = ada.sent_pack(pieces)
     with registry.catalog.reading() as session:
-        pieces_by_digest = pieces_of(session, ada, map(digest_of, pieces))
+        pieces_by_digest = pieces_of(session, ada.id, map(digest_of, pieces))
     assert [pieces_by_digest[digest_of(piece)] for piece in pieces] == [
         StoredPiece(upload, 0, 5),
         StoredPiece(upload, 5, 54),
@@ -315,11 +256,14 @@ def test_every_piece_of_a_pack_is_checked_and_found_at_its_offset(registry: Loca
     ]
 
     pack = wanted("pack", 559, pieces=[(len(piece), digest_of(piece)) for piece in pieces])
-    other = open_upload(registry, ada, pack).public_id
+    other = ada.open(pack)
     wrong = b"first" + b"x" * 54 + b"third" * 100
-    send(registry, ada, other, wrong, 0, 559)
+    ada.send(other, 0, 559, wrong)
     with pytest.raises(BadInput, match=r"1 of its pieces .* at byte 5$"):
-        finish(registry, ada, other)
+        ada.finish(other)
+
+
+PIECE = (1, Digest("0" * 64))
 
 
 @pytest.mark.parametrize(
@@ -327,13 +271,13 @@ def test_every_piece_of_a_pack_is_checked_and_found_at_its_offset(registry: Loca
     [
         {"kind": "file", "size_bytes": 0},
         {"kind": "piece", "size_bytes": 1},
-        {"kind": "file", "size_bytes": 1, "pieces": ((1, Digest("0" * 64)),)},
+        {"kind": "file", "size_bytes": 1, "pieces": (PIECE,)},
         {"kind": "pack", "size_bytes": 1},
-        {"kind": "pack", "size_bytes": 2, "pieces": ((1, Digest("0" * 64)),)},
-        {"kind": "pack", "size_bytes": 1 << 16, "pieces": ((1 << 16, Digest("0" * 64)),)},
-        {"kind": "pack", "size_bytes": 0, "pieces": ((0, Digest("0" * 64)),)},
-        {"kind": "pack", "size_bytes": PACK_PIECES_MAX + 1, "pieces": ((1, Digest("0" * 64)),) * (PACK_PIECES_MAX + 1)},
-        {"kind": "pack", "size_bytes": 1200 * 65_535, "pieces": ((65_535, Digest("0" * 64)),) * 1200},
+        {"kind": "pack", "size_bytes": 2, "pieces": (PIECE,)},
+        {"kind": "pack", "size_bytes": 1 << 16, "pieces": ((1 << 16, PIECE[1]),)},
+        {"kind": "pack", "size_bytes": 0, "pieces": ((0, PIECE[1]),)},
+        {"kind": "pack", "size_bytes": PACK_PIECES_MAX + 1, "pieces": (PIECE,) * (PACK_PIECES_MAX + 1)},
+        {"kind": "pack", "size_bytes": 1200 * 65_535, "pieces": ((65_535, PIECE[1]),) * 1200},
     ],
     ids=str,
 )
@@ -343,11 +287,11 @@ def test_an_invalid_declaration_is_refused(values: dict[str, object]) -> None:
 
 
 @pytest.mark.folder
-def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada: int) -> None:
-    first = begun(registry, ada, name="a.gguf")
-    send(registry, ada, first, DATA, 0, 100)
-    again = open_upload(registry, ada, wanted("file", len(DATA), name="a.gguf"))
-    assert (again.public_id, again.received_bytes) == (first, 100)
+def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada: Sender) -> None:
+    first = ada.begin(name="a.gguf")
+    ada.send(first, 0, 100)
+    assert ada.begin(name="a.gguf") == first
+    assert ada.received(first) == 100
     others = [
         wanted("file", len(DATA), name="b.gguf"),
         wanted("file", len(DATA) + 1, name="a.gguf"),
@@ -356,116 +300,111 @@ def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada
         wanted("pack", 3, pieces=((1, digest_of(b"a")), (2, digest_of(b"b")))),
         wanted("pack", 3, pieces=((2, digest_of(b"b")), (1, digest_of(b"a")))),
     ]
-    names = {open_upload(registry, ada, other).public_id for other in others}
+    names = {ada.open(other) for other in others}
     assert len(names | {first}) == len(others) + 1
-    assert {open_upload(registry, ada, other).public_id for other in others} == names
-    assert open_upload(registry, new_contributor(registry, "bob"), others[0]).public_id not in names
+    assert {ada.open(other) for other in others} == names
+    assert Sender.named(registry, "bob").open(others[0]) not in names
     os.unlink(registry.settings.uploads / first)
-    assert begun(registry, ada, name="a.gguf") != first, "its bytes are lost"
+    assert ada.begin(name="a.gguf") != first, "its bytes are lost"
     with pytest.raises(BytesLost):
-        send(registry, ada, first, DATA, 100, 200)
-    assert cancel(registry, ada, first).public_id == first
+        ada.send(first, 100, 200)
+    assert ada.cancel(first).public_id == first
 
 
-def test_an_upload_is_accessible_only_to_its_sender(registry: LocalRegistry, ada: int) -> None:
-    bob = new_contributor(registry, "bob")
-    upload = sent(registry, ada, DATA)
+def test_an_upload_is_accessible_only_to_its_sender(registry: LocalRegistry, ada: Sender) -> None:
+    bob = Sender.named(registry, "bob")
+    upload = ada.sent(DATA)
     for act in (
-        lambda: look_up(registry, bob, upload),
-        lambda: send(registry, bob, upload, DATA, 0, 10),
-        lambda: finish(registry, bob, upload),
-        lambda: cancel(registry, bob, upload),
+        lambda: bob.look_up(upload),
+        lambda: bob.send(upload, 0, 10),
+        lambda: bob.finish(upload),
+        lambda: bob.cancel(upload),
     ):
         with pytest.raises(NotFound, match="there is no upload"):
             act()
     with registry.catalog.reading() as session:
-        assert pieces_of(session, bob, [digest_of(DATA)]) == {}
+        assert pieces_of(session, bob.id, [digest_of(DATA)]) == {}
         with pytest.raises(NotFound):
-            finished_upload(session, upload, bob)
-        assert [*open_uploads(session, ada, now())] == []
+            finished_upload(session, upload, bob.id)
+        assert [*open_uploads(session, ada.id, now())] == []
 
 
 @pytest.mark.folder
 def test_an_upload_over_a_limit_is_refused_before_a_file_is_created(
-    registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, ada: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_UPLOADS_MAX", 4)
     with registry.catalog.writing() as session:
         set_quota(session, "ada", 3 * len(DATA))
-    begun(registry, ada, name="a")
-    begun(registry, ada, name="b")
+    ada.begin(name="a")
+    ada.begin(name="b")
     with pytest.raises(OverQuota, match="10,240 of the quota of 30,720 bytes are left"):
-        begun(registry, ada, DATA + b"x")
+        ada.begin(DATA + b"x")
     small = LocalRegistry(replace(registry.settings, upload_max_bytes=1000), registry.catalog)
     with pytest.raises(OverQuota, match="at most 1,000 are accepted"):
-        begun(small, ada, b"x" * 1001)
-    for number in range(2):
-        begun(registry, ada, b"x", name=f"{number}")
+        ada.on(small).begin(b"x" * 1001)
+    little = [ada.begin(b"x", name=f"{number}") for number in range(2)]
     with pytest.raises(TooMany, match="4 uploads are open"):
-        begun(registry, ada, b"x", name="one more")
+        ada.begin(b"x", name="one more")
+    for upload in little:
+        ada.send(upload, 0, 1, b"x")
+        ada.finish(upload)
+    monkeypatch.setattr("organs.registry.catalog.register.submissions.UPLOADS_MAX", 4)
+    with pytest.raises(OverQuota, match="4 uploads are stored"):
+        ada.begin(b"x", name="one more")
     assert len(list(registry.settings.uploads.iterdir())) == 4
     let_expire(registry)
     tidy_uploads(registry)
     assert list(registry.settings.uploads.iterdir()) == []
-    begun(registry, ada, b"x" * 3 * len(DATA))
-
-
-def test_the_number_of_stored_uploads_of_a_contributor_is_limited(
-    registry: LocalRegistry, ada: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.submissions.UPLOADS_MAX", 2)
-    sent(registry, ada, b"a")
-    sent(registry, ada, b"b")
-    with pytest.raises(OverQuota, match="2 uploads are stored"):
-        begun(registry, ada, b"c")
+    ada.begin(b"x" * 3 * len(DATA))
 
 
 @pytest.mark.folder
-def test_bytes_are_synced_to_disk_before_the_row_counts_them(registry: LocalRegistry, ada: int) -> None:
+def test_bytes_are_synced_to_disk_before_the_row_counts_them(registry: LocalRegistry, ada: Sender) -> None:
     seen = []
 
     class Watched(Files):
         def sync(self, descriptor: int) -> None:
-            seen.append((received(registry, ada, upload), os.fstat(descriptor).st_size))
+            seen.append((ada.received(upload), os.fstat(descriptor).st_size))
             super().sync(descriptor)
 
-    upload = begun(registry, ada)
+    upload = ada.begin()
     watched = with_files(registry, Watched())
-    send(watched, ada, upload, DATA, 0, 1000)
-    send(watched, ada, upload, DATA, 1000, 2500)
+    ada.on(watched).send(upload, 0, 1000)
+    ada.on(watched).send(upload, 1000, 2500)
     assert seen == [(0, 1000), (1000, 2500)]
 
 
 @pytest.mark.folder
-def test_a_full_or_failing_disk_does_not_change_the_upload(registry: LocalRegistry, ada: int) -> None:
+def test_a_full_or_failing_disk_does_not_change_the_upload(registry: LocalRegistry, ada: Sender) -> None:
     counted = SteppedFiles(lambda _call, _name: None)
-    upload = begun(registry, ada)
-    send(with_files(registry, counted), ada, upload, DATA, 0, 2100)
+    upload = ada.begin()
+    ada.on(with_files(registry, counted)).send(upload, 0, 2100)
     assert counted.calls == 4  # three writes, one sync
     for error, kind in ((errno.ENOSPC, DiskFull), (errno.EIO, StoreError)):
         for at in range(1, counted.calls + 1):
             with pytest.raises(kind):
-                send(with_files(registry, failing_once(at, error)), ada, upload, DATA, 2100, 4200)
-            assert received(registry, ada, upload) == 2100
-    send(registry, ada, upload, DATA, 2100, len(DATA))
+                ada.on(with_files(registry, failing_once(at, error))).send(upload, 2100, 4200)
+            assert ada.received(upload) == 2100
+    ada.send(upload, 2100, len(DATA))
     with pytest.raises(StoreError):
-        finish(with_files(registry, failing_once(1, errno.EIO)), ada, upload)
-    assert finish(registry, ada, upload).digest == digest_of(DATA)
+        ada.on(with_files(registry, failing_once(1, errno.EIO))).finish(upload)
+    assert ada.finish(upload).digest == digest_of(DATA)
 
 
-def test_an_upload_is_refused_on_a_full_disk(registry: LocalRegistry, ada: int) -> None:
+def test_an_upload_is_refused_on_a_full_disk(registry: LocalRegistry, ada: Sender) -> None:
     class Tight(Files):
         def free_bytes(self, path: Path) -> int:
             return 70_000_000
 
     tight = with_files(registry, Tight())
     with pytest.raises(DiskFull):
-        begun(tight, ada, b"x" * 3_000_000)
+        ada.on(tight).begin(b"x" * 3_000_000)
     for at in range(1, 12):
         broken = with_files(registry, failing_once(at, errno.ENOSPC))
         calls = broken.blobs.backend.files
         try:
-            cancel(registry, ada, begun(broken, ada))
+            ada.cancel(ada.on(broken).begin())
         except DiskFull:
             assert list(registry.settings.uploads.glob("*")) == []
         assert isinstance(calls, SteppedFiles)
@@ -476,8 +415,8 @@ def test_an_upload_is_refused_on_a_full_disk(registry: LocalRegistry, ada: int) 
 
 
 @pytest.mark.folder
-def test_files_are_private_and_a_name_is_never_a_path(registry: LocalRegistry, ada: int) -> None:
-    upload = begun(registry, ada)
+def test_files_are_private_and_a_name_is_never_a_path(registry: LocalRegistry, ada: Sender) -> None:
+    upload = ada.begin()
     assert registry.settings.uploads.stat().st_mode & 0o777 == 0o700
     assert (registry.settings.uploads / upload).stat().st_mode & 0o777 == 0o600
     spool = spool_of(registry)
@@ -501,9 +440,9 @@ def test_files_are_private_and_a_name_is_never_a_path(registry: LocalRegistry, a
 
 
 @pytest.mark.folder
-def test_an_old_file_without_a_row_is_removed(registry: LocalRegistry, ada: int) -> None:
+def test_an_old_file_without_a_row_is_removed(registry: LocalRegistry, ada: Sender) -> None:
     spool = spool_of(registry)
-    upload, stray, fresh = begun(registry, ada), spool.make(1), spool.make(1)
+    upload, stray, fresh = ada.begin(), spool.make(1), spool.make(1)
     (registry.settings.uploads / stray).write_bytes(b"12345")
     (registry.settings.uploads / "README").write_bytes(b"not ours")
     old = now().timestamp() - STRAY_AFTER_SECONDS - 60
@@ -517,18 +456,14 @@ def test_an_old_file_without_a_row_is_removed(registry: LocalRegistry, ada: int)
     )
 
 
-def test_a_runner_of_jobs_and_a_sweep_remove_expired_uploads(
-    registry: LocalRegistry, ada: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
-    first, two = begun(registry, ada, name="one"), begun(registry, ada, name="two")
-    send(registry, ada, first, DATA, 0, 1500)
+def test_a_runner_of_jobs_and_a_sweep_remove_expired_uploads(registry: LocalRegistry, ada: Sender) -> None:
+    organ = OrganCommand(registry.settings.home)
+    first, two = ada.begin(name="one"), ada.begin(name="two")
+    ada.send(first, 0, 1500)
     with registry.catalog.writing() as session:
         session.execute(update(UploadRow).where(UploadRow.public_id == first).values(expires_at=now()))
-    sweep.main([], standalone_mode=False)
-    assert "1 expired uploads and 0 stray upload files would be removed (1.5 kB)" in capsys.readouterr().out
-    sweep.main(["-y", "--json"], standalone_mode=False)
-    report = json.loads(capsys.readouterr().out)
+    assert "1 expired uploads and 0 stray upload files would be removed (1.5 kB)" in organ("sweep").out
+    report = organ.done("sweep", "-y", "--json").values
     assert report["uploads"] == {"expired_uploads": 1, "stray_files": 0, "removed_bytes": 1500}
     let_expire(registry)
     Runner(registry, Event(), lanes=()).run(once=True)  # without lanes it only cleans up
@@ -536,14 +471,16 @@ def test_a_runner_of_jobs_and_a_sweep_remove_expired_uploads(
 
 
 @pytest.mark.folder
-def test_only_the_finished_uploads_of_a_model_and_its_sender_are_forgotten(registry: LocalRegistry, ada: int) -> None:
-    bob = new_contributor(registry, "bob")
-    one, two = sent(registry, ada, b"one"), sent(registry, ada, b"two")
-    pack, mixed = sent_pack(registry, ada, [b"a", b"b"]), sent_pack(registry, ada, [b"c", b"needed elsewhere"])
-    whole, under_way = sent(registry, ada, b"whole", "file"), begun(registry, ada, b"under way", "piece")
-    theirs = sent(registry, bob, b"one")
+def test_only_the_finished_uploads_of_a_model_and_its_sender_are_forgotten(
+    registry: LocalRegistry, ada: Sender
+) -> None:
+    bob = Sender.named(registry, "bob")
+    one, two = ada.sent(b"one"), ada.sent(b"two")
+    pack, mixed = ada.sent_pack([b"a", b"b"]), ada.sent_pack([b"c", b"needed elsewhere"])
+    whole, under_way = ada.sent(b"whole", "file"), ada.begin(b"under way", "piece")
+    theirs = bob.sent(b"one")
     used = [digest_of(data) for data in (b"one", b"a", b"b", b"c", b"under way")]
-    assert forget_uploads(registry, ada, used, [whole, theirs, under_way]) == 3
+    assert forget_uploads(registry, ada.id, used, [whole, theirs, under_way]) == 3
     left = {path.name for path in registry.settings.uploads.iterdir()}
     assert left == {two, mixed, under_way, theirs}
     assert {one, pack, whole} & left == set()
@@ -551,26 +488,26 @@ def test_only_the_finished_uploads_of_a_model_and_its_sender_are_forgotten(regis
         assert {row.public_id for row in session.scalars(select(UploadRow))} == left
 
 
-def test_uploads_that_a_submission_needs_are_kept_longer(registry: LocalRegistry, ada: int) -> None:
+def test_uploads_that_a_submission_needs_are_kept_longer(registry: LocalRegistry, ada: Sender) -> None:
     piece, other, whole = (
-        sent(registry, ada, b"piece"),
-        sent(registry, ada, b"other"),
-        sent(registry, ada, b"w", "file"),
+        ada.sent(b"piece"),
+        ada.sent(b"other"),
+        ada.sent(b"w", "file"),
     )
     soon = now() + timedelta(minutes=5)
     with registry.catalog.writing() as session:
         session.execute(update(UploadRow).values(expires_at=soon))
-        assert known_digests(session, ada, [digest_of(b"piece")], now()) == set(), "it would be gone too soon"
-        renew_uploads(session, ada, [digest_of(b"piece")], [whole])
-    assert look_up(registry, ada, other).expires_at == soon
+        assert known_digests(session, ada.id, [digest_of(b"piece")], now()) == set(), "it would be gone too soon"
+        renew_uploads(session, ada.id, [digest_of(b"piece")], [whole])
+    assert ada.look_up(other).expires_at == soon
     for name in (piece, whole):
-        assert look_up(registry, ada, name).expires_at > now() + UPLOAD_LIFETIME - timedelta(minutes=1)
+        assert ada.look_up(name).expires_at > now() + UPLOAD_LIFETIME - timedelta(minutes=1)
 
 
 def test_a_lookup_discloses_only_public_blobs_and_those_of_the_asker(
-    registry: LocalRegistry, ada: int, tmp_path: Path
+    registry: LocalRegistry, ada: Sender, tmp_path: Path
 ) -> None:
-    bob = new_contributor(registry, "bob")
+    bob = Sender.named(registry, "bob")
     (tmp_path / "a.gguf").write_bytes(small_model())
     ingest_file(registry, tmp_path / "a.gguf")
     with registry.catalog.reading() as session:
@@ -593,36 +530,36 @@ def test_a_lookup_discloses_only_public_blobs_and_those_of_the_asker(
         ("quarantined", set(), everything),
         ("removed", set(), set()),
     ):
-        assert known(bob, state, ada) == for_anybody, state
-        assert known(ada, state, ada) == for_its_own, state
+        assert known(bob.id, state, ada.id) == for_anybody, state
+        assert known(ada.id, state, ada.id) == for_its_own, state
     with registry.catalog.writing() as session:
         lost = next(iter(everything))
         session.execute(update(Blob).where(Blob.digest == lost).values(state="corrupt"))
-    assert known(bob, "visible", ada) == everything - {lost}, "whoever brings it heals it"
+    assert known(bob.id, "visible", ada.id) == everything - {lost}, "whoever brings it heals it"
 
 
-def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: LocalRegistry, ada: int) -> None:
-    bob = new_contributor(registry, "bob")
-    sent(registry, ada, b"piece")
-    sent_pack(registry, ada, [b"x", b"y"])
-    begun(registry, ada, b"under way", "piece")
+def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: LocalRegistry, ada: Sender) -> None:
+    bob = Sender.named(registry, "bob")
+    ada.sent(b"piece")
+    ada.sent_pack([b"x", b"y"])
+    ada.begin(b"under way", "piece")
     digests = [digest_of(data) for data in (b"piece", b"x", b"y", b"under way", b"never")]
     with registry.catalog.reading() as session:
-        assert known_digests(session, ada, digests, now()) == set(digests[:3])
-        assert known_digests(session, bob, digests, now()) == set()
+        assert known_digests(session, ada.id, digests, now()) == set(digests[:3])
+        assert known_digests(session, bob.id, digests, now()) == set()
 
 
 @pytest.mark.folder
-def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, ada: int) -> None:
+def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, ada: Sender) -> None:
     size = 48 * 1024 * 1024
-    upload = open_upload(registry, ada, wanted("file", size)).public_id
+    upload = ada.open(wanted("file", size))
     os.truncate(registry.settings.uploads / upload, size)
     with registry.catalog.writing() as session:
         session.execute(update(UploadRow).values(received_bytes=size))
     expected = hashlib.sha256(bytes(size)).hexdigest()
     tracemalloc.start()
     try:
-        assert finish(registry, ada, upload).digest == expected
+        assert ada.finish(upload).digest == expected
         assert tracemalloc.get_traced_memory()[1] < 6 * 1024 * 1024
     finally:
         tracemalloc.stop()
