@@ -168,16 +168,6 @@ def test_the_link_header_holds_a_query_with_comparisons(family_client: FlaskClie
     assert second.get_json()["items"] != first.get_json()["items"]
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "１", "1e3", "9" * 40])
-def test_a_page_has_one_to_a_thousand_results(family_client: FlaskClient, limit: str) -> None:
-    assert family_client.get("/api/v1/organs", query_string={"limit": limit}).status_code == 400
-
-
-@pytest.mark.parametrize("after", ["x", "null", "AAAA", "1 OR 1=1", "WyJ4IiwxLDJd", "a" * 5000])
-def test_an_invalid_cursor_is_refused(family_client: FlaskClient, after: str) -> None:
-    assert family_client.get("/api/v1/organs", query_string={"after": after}).status_code == 400
-
-
 def test_the_results_of_an_organ_search_are_available_as_csv(family_client: FlaskClient) -> None:
     lines = family_client.get("/organs.csv?q=type:embed").text.splitlines()
     assert lines[0].startswith("digest,model,name,type,tower,block,slot,expert,dtype,shape")
