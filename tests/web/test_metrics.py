@@ -243,6 +243,7 @@ def test_without_the_database_the_server_is_not_healthy_and_its_own_metrics_stay
     client: FlaskClient, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert count(asked(client), "organ_catalog_up") == 1
+    assert client.get("/healthz").get_json() == {"ok": True}
 
     def fail(*_: object) -> NoReturn:
         raise DatabaseUnreachable("the database does not answer: try again later")
