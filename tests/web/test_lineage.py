@@ -138,6 +138,8 @@ def test_families_are_listed_by_size_in_pages(
         first = decode(client.get("/api/v1/families?limit=2").data, FamilyPage)
         assert [one.count for one in first] == [3, 2]
         assert first.count == 3
+        whole = decode(client.get("/api/v1/families?limit=3").data, FamilyPage)
+        assert (len(whole.items), whole.next) == (3, None), "a full page may be the last one"
         rest = decode(client.get(f"/api/v1/families?limit=2&after={first.next}").data, FamilyPage)
         assert [one.name for one in rest] == ["local/c@1"]
         assert rest.next is None
