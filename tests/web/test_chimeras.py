@@ -213,6 +213,7 @@ def test_the_address_of_a_lock_leads_to_the_page_of_its_model_with_the_chosen_re
     for address, target in ((composed["mixed"], MIXED), (f"{composed['mixed'][:12]}?by=size", f"{MIXED}?by=size")):
         answer = client.get(f"/chimeras/{address}")
         assert (answer.status_code, answer.headers["Location"]) == (302, target)
+        assert client.get(target).status_code == 200
 
 
 def test_the_lineage_is_shown_in_both_directions(client: FlaskClient, composed: dict[str, str]) -> None:

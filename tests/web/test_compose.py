@@ -201,6 +201,11 @@ def test_every_finding_is_shown_with_its_code_and_a_refused_plan_has_no_screen(f
     assert "From the weights" not in page.text
 
 
+def test_a_graft_of_the_embedding_says_that_it_is_also_the_output(family_client: FlaskClient) -> None:
+    findings = values_of(family_client, ("graft", f"from:{TUNED} type:embed"))["findings"]
+    assert ["token_embd.weight"] in [one["organs"] for one in findings if one["code"] == "tied-output"]
+
+
 def test_a_warning_has_a_link_that_accepts_it_and_a_link_that_undoes_this(family_client: FlaskClient) -> None:
     accepted = ("accept", "unrelated-lineage")
     page = page_of(family_client, STRANGE)
