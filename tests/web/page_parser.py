@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
+
+from flask.testing import FlaskClient
 
 
 @dataclass(slots=True)
@@ -24,6 +27,11 @@ class ParsedPage:
     def named(self, name: str) -> list[Element]:
         """The elements of that name."""
         return [element for element in self.elements if element.name == name]
+
+    @property
+    def words(self) -> str:
+        """The text on one line, without the places where a name may wrap."""
+        return " ".join(self.text.replace("\u200b", "").split())
 
     def links(self) -> set[str]:
         """Every address that the page leads to or loads."""
@@ -49,3 +57,17 @@ def parse_page(html: str) -> ParsedPage:
     reader.feed(html)
     reader.close()
     return reader.parsed
+
+
+def page_at(client: FlaskClient, address: str, status: int = 200, **query: str) -> ParsedPage:
+    """The page at `address`, to which it may redirect; fails if the answer has another status."""
+    answer = client.get(address, query_string=query or None, follow_redirects=True)
+    assert answer.status_code == status, (address, answer.status, answer.text)
+    return parse_page(answer.text)
+
+
+def found_at(client: FlaskClient, address: str) -> Any:
+    """The JSON at `address`, to which it may redirect."""
+    answer = client.get(address, follow_redirects=True)
+    assert answer.status_code == 200, (address, answer.status, answer.text)
+    return answer.get_json()

@@ -1,4 +1,7 @@
-"""Administration on pages and over the API: who may, what waits, what is decided, and what the event log says."""
+"""Administration on pages and over the API: what waits, what is decided, and what the event log says.
+
+Who may do it is in the table of `authorisation.py`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import select
+from werkzeug.test import TestResponse
 
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.model_names import model_by_name
@@ -26,7 +30,6 @@ from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.tables import EventRow, JobRow, Lineage, ModelRow, Placement, SubmissionRow, now
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.endpoints.table import API
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.api.document import document as make_document
@@ -34,26 +37,14 @@ from organs.web.app import create_app
 from organs.web.metrics import watch_errors
 from organs.web.settings import WebSettings
 from tests.fleets import put_run
-from tests.small_models import ingest_file, row_counts, small_model
-from tests.web.accounts import authorization, form_token, log_in, new_token, send_form
-from tests.web.api.document_checks import assert_as_described, assert_refused
+from tests.small_models import ingest_file, small_model
+from tests.web.accounts import authorization, log_in, new_token, send_form
+from tests.web.api.document_checks import assert_refused
 from tests.web.conftest import FORMULA, HOSTILE
-from tests.web.page_parser import parse_page
+from tests.web.page_parser import ParsedPage, found_at, page_at, parse_page
 
 ROOT = "/api/v1/admin"
 PAGES = ("/admin", "/admin/health", "/admin/quarantine", "/admin/events", "/admin/contributors", "/admin/fleet")
-TWINS = (
-    *("/admin.json", "/admin/health.json", "/admin/quarantine.json", "/admin/events.json"),
-    *("/admin/events.csv", "/admin/contributors.json", "/admin/fleet.json"),
-)
-READS = (f"{ROOT}/health", f"{ROOT}/quarantine", f"{ROOT}/events", f"{ROOT}/contributors", f"{ROOT}/fleet")
-WRITES: tuple[tuple[str, str, Any], ...] = (
-    ("POST", f"{ROOT}/submissions/1/approve", None),
-    ("POST", f"{ROOT}/submissions/1/refuse", {"reason": "No."}),
-    ("POST", f"{ROOT}/models/ann/m0/remove", {"version": 1, "reason": "No."}),
-    ("POST", f"{ROOT}/contributors", {"name": "new"}),
-    ("PATCH", f"{ROOT}/contributors/ann", {"state": "suspended"}),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +62,14 @@ class Site:
         headers = authorization(token or self.token)
         more = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
         return self.app.test_client().open(path, method=method, headers=headers, **more)
+
+    def send(self, form: str, page: str = "contributors", **fields: object) -> TestResponse:
+        """The answer to a form of a page of administrators."""
+        return send_form(self.admin, f"/admin/{form}", f"/admin/{page}", **fields)
+
+    def page(self, path: str) -> ParsedPage:
+        """A page of administrators."""
+        return page_at(self.admin, f"/admin/{path}")
 
     def states(self) -> tuple[list[str], list[str]]:
         """Of the submissions and of the models."""
@@ -146,40 +145,27 @@ def document() -> dict[str, Any]:
     return make_document("1")
 
 
-def told(name: str) -> Any:
-    return API[name]
-
-
-def test_pages_of_administrators_are_404_for_everyone_else(site: Site) -> None:
+def test_pages_of_administrators_are_answered_like_unknown_ones_to_everyone_else(site: Site) -> None:
     someone = log_in(site.app, site.uploader)
-    absent = re.sub("nowhere", "", someone.get("/nowhere").text)
+    absent = someone.get("/nowhere").text
     for address in PAGES:
-        answer = someone.get(address)
-        assert answer.status_code == 404
-        assert answer.text == absent, address
-    assert {someone.get(address).status_code for address in TWINS} == {404}
-    anybody = site.app.test_client()
-    for address in PAGES:
-        answer = anybody.get(address)
-        assert (answer.status_code, answer.headers["Location"]) == (303, f"/login?next={address}")
-    assert {anybody.get(address).status_code for address in TWINS} == {401}
-    at_home = create_app(site.registry, WebSettings(personal=True)).test_client()
-    assert {at_home.get(address).status_code for address in PAGES} == {404}, "the command does it there"
-    reader = create_app(site.registry, WebSettings(read_only=True)).test_client()
-    assert {reader.get(address).status_code for address in PAGES} == {404}
-    assert {site.admin.get(address).status_code for address in PAGES + TWINS} == {200}
+        assert someone.get(address).text == absent, address
+    for settings in (WebSettings(personal=True), WebSettings(read_only=True)):
+        client = create_app(site.registry, settings).test_client()
+        assert {client.get(address).status_code for address in PAGES} == {404}, "the command does it there"
+    assert {site.admin.get(address).status_code for address in PAGES} == {200}
 
 
 def test_the_health_page_begins_with_what_needs_action(site: Site) -> None:
     with site.registry.catalog.writing() as session:
         owner, moment = contributor_by_name(session, "ann").id, now()
         for state, note in (("queued", ""), ("failed", HOSTILE)):
-            job = JobRow(
-                kind="report", state=state, contributor_id=owner, attempts=1, arguments="{}", progress=0, note=note
-            )
-            job.created_at = moment - timedelta(hours=3)
-            job.finished_at = moment if state == "failed" else None
-            session.add(job)
+            session.add(
+                JobRow(
+                    kind="report", state=state, contributor_id=owner, attempts=1, arguments="{}", progress=0, note=note,
+                    created_at=moment - timedelta(hours=3), finished_at=moment if state == "failed" else None,
+                )
+            )  # fmt: skip
     errors = watch_errors(site.app)
     try:
         logging.getLogger("organs.web.test").error("failed: %s", HOSTILE)
@@ -194,135 +180,86 @@ def test_the_health_page_begins_with_what_needs_action(site: Site) -> None:
     assert (health["queue"]["waiting"], health["queue"]["failed"], health["failed_jobs"][0]["note"]) == (1, 1, HOSTILE)
     assert health["intake"]["submissions"]["quarantined"] == 2
     assert health["storage"]["disks"][0]["name"] == "registry"
-    answer = site.admin.get("/admin/health")
-    page = parse_page(answer.text)
-    assert "failed queue: 1 job waits" in " ".join(page.text.split())
+    page = site.page("health")
+    assert "failed queue: 1 job waits" in page.words
     assert "/jobs/2" in page.links()
-    assert "<script>" not in answer.text
 
 
-def test_only_an_administrator_can_write(site: Site) -> None:
-    before, counts = site.states(), row_counts(site.registry)
-    for method, path, body in (*WRITES, *(("GET", path, None) for path in READS)):
-        assert site.ask(method, path, body, site.uploader).status_code == 403, path
-        more = {} if body is None else {"json": body}
-        assert site.app.test_client().open(path, method=method, **more).status_code == 401, path
-    someone = log_in(site.app, site.uploader)
-    token = form_token(someone, "/account")
-    forms = ("submissions/1/approve", "submissions/1/refuse", "contributors/ann/state", "contributors/ann/quota")
-    for form in forms:
-        fields = {"form_token": token, "reason": "No.", "state": "suspended", "quota": "1G"}
-        assert someone.post(f"/admin/{form}", data=fields).status_code == 403, form
-        assert site.admin.post(f"/admin/{form}", data={**fields, "form_token": "x"}).status_code == 403, form
-    assert site.states() == before
-    after = row_counts(site.registry)
-    assert {name for name in counts if counts[name] != after[name]} <= {"web_sessions", "events", "rate_counts"}
-
-
-def test_a_waiting_submission_is_on_the_page_with_findings_and_forms(site: Site) -> None:
-    text = site.admin.get("/admin/quarantine").text
-    page = parse_page(text)
+def test_a_waiting_submission_is_on_the_page_with_findings_and_forms(still: Site) -> None:
+    page = still.page("quarantine")
     assert page.text.count(HOSTILE) >= 4, "titles and findings, as text"
-    assert "<script>alert" not in text
-    assert [
-        one.attributes["action"] for one in page.named("form") if "/admin/" in (one.attributes["action"] or "")
-    ] == [f"/admin/submissions/{number}/{verb}" for number in (1, 2) for verb in ("approve", "refuse")]
-    assert "2 submissions to review" in parse_page(site.admin.get("/admin").text).text
-    listed = site.ask("GET", f"{ROOT}/quarantine?limit=1")
-    assert listed.get_json()["items"] == site.admin.get("/admin/quarantine.json?limit=1").get_json()["items"]
+    actions = [one.attributes["action"] or "" for one in page.named("form")]
+    assert [action for action in actions if "/admin/" in action] == [
+        f"/admin/submissions/{number}/{verb}" for number in (1, 2) for verb in ("approve", "refuse")
+    ]
+    assert "2 submissions to review" in still.page("").text
+    listed = still.ask("GET", f"{ROOT}/quarantine?limit=1")
+    assert listed.get_json()["items"] == found_at(still.admin, "/admin/quarantine.json?limit=1")["items"]
     assert 'rel="next"' in listed.headers["Link"]
-    following = site.admin.get(f"/admin/quarantine.json?after={listed.get_json()['next']}").get_json()
+    following = found_at(still.admin, f"/admin/quarantine.json?after={listed.get_json()['next']}")
     assert [one["name"] for one in following["items"]] == ["ann/m1"]
 
 
 def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_own_page(site: Site) -> None:
-    said = json.dumps({"given": {}, "publish": True, "proposed": None})
     with site.registry.catalog.writing() as session:
-        model = session.scalars(select(ModelRow).where(ModelRow.name == "m0")).one()
+        model, other = session.scalars(select(ModelRow).order_by(ModelRow.id)).all()
         model.description, model.tags = "Of **wool**, <b>not</b>.", ("wool", "sheep")
-        session.add(
-            Lineage(
-                child_model_id=model.id,
-                parent_text="acme/loom",
-                relation="finetune",
-                evidence="declared",
-                created_at=now(),
-            )
+        base = {"parent_text": "acme/loom", "relation": "finetune", "evidence": "declared", "created_at": now()}
+        session.add(Lineage(child_model_id=model.id, **base))
+        shared, own = (
+            session.scalars(select(Placement).where(Placement.model_id == one.id).order_by(Placement.id)).all()
+            for one in (model, other)
         )
-        shared, places = (
-            session.scalars(select(Placement).join(ModelRow).where(ModelRow.name == name).order_by(Placement.id)).all()
-            for name in ("m0", "m1")
-        )
-        places[0].organ_id = shared[0].organ_id
+        own[0].organ_id = shared[0].organ_id
         for row in session.scalars(select(SubmissionRow)):
-            row.metadata_given = said
-    one = site.admin.get("/admin/quarantine.json").get_json()["items"][0]
-    model = one["model"]
-    told = {name: model[name] for name in ("description", "tags", "base", "kind", "complete", "architecture")}
-    assert told == {
-        "description": "Of **wool**, <b>not</b>.",
-        "tags": ["wool", "sheep"],
-        "base": "acme/loom",
-        "kind": "model",
-        "complete": True,
-        "architecture": "llama",
-    }
-    assert model["organs_new"] == model["organs"] == model["tensors"], "m1 has one of them, and waits too"
-    assert model["mean_theta"] is not None
+            row.metadata_given = json.dumps({"given": {}, "publish": True, "proposed": None})
+    told = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
+    assert (told["base"], told["tags"]) == ("acme/loom", ["wool", "sheep"])
+    assert told["organs_new"] == told["organs"] == told["tensors"], "m1 has one of them, and waits too"
+    assert told["mean_theta"] is not None
     assert site.ask("POST", f"{ROOT}/submissions/2/approve").status_code == 200
-    model = site.admin.get("/admin/quarantine.json").get_json()["items"][0]["model"]
-    assert model["organs_new"] + 1 == model["organs"]
+    told = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
+    assert told["organs_new"] + 1 == told["organs"]
     for address in ("/admin/quarantine", "/submissions/1"):
         page = site.admin.get(address).text
         for text in ("acme/loom", "wool, sheep", "<strong>wool</strong>, &lt;b&gt;not", "new to this registry"):
             assert text in page, (address, text)
         assert "/admin/submissions/1/approve" in page
-    page = site.admin.get("/submissions/1").text
-    assert "/submissions/1/withdraw" not in page, "what is its contributor's to do"
-    own = log_in(site.app, site.uploader).get("/submissions/1").text
-    assert "/admin/" not in own
-    assert "/submissions/1/withdraw" in own
-    assert "new here" not in own, "it would tell what waits of others"
+        assert "/submissions/1/withdraw" not in page, "what is its contributor's to do"
+    own_page = log_in(site.app, site.uploader).get("/submissions/1").text
+    assert "/admin/" not in own_page
+    assert "/submissions/1/withdraw" in own_page
+    assert "new here" not in own_page, "it would tell what waits of others"
 
 
 def test_an_administrator_publishes_and_refuses_from_the_page(site: Site) -> None:
-    assert site.app.test_client().get("/models/ann/m0").status_code == 404
-    answer = send_form(site.admin, "/admin/submissions/1/approve", "/admin/quarantine")
+    answer = site.send("submissions/1/approve", "quarantine")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/admin/quarantine?decided=1")
-    (said,) = site.admin.get(answer.headers["Location"]).text.partition('role="status">')[2:]
-    assert "ann/m0@1 was published." in parse_page(said.partition("</p>")[0]).text.replace("\u200b", "")
-    answer = send_form(site.admin, "/admin/submissions/2/refuse", "/admin/quarantine", reason=HOSTILE)
-    assert answer.status_code == 303
-    assert re.search(
-        r"Submission 2, ann/.*m1, was refused", parse_page(site.admin.get(answer.headers["Location"]).text).text
-    )
+    assert "ann/m0@1 was published." in site.page("quarantine?decided=1").words
+    assert site.send("submissions/2/refuse", "quarantine", reason=HOSTILE).status_code == 303
+    page = site.page("quarantine?decided=2").words
+    assert re.search(r"Submission 2, ann/.*m1, was refused", page)
+    assert "No submissions to review." in page
     for nothing in ("77", "x", "-1"):
         assert 'role="status"' not in site.admin.get(f"/admin/quarantine?decided={nothing}").text, nothing
     assert site.states() == (["published", "refused"], ["visible", "removed"])
-    assert site.app.test_client().get("/models/ann/m0").status_code == 200
-    assert "No submissions to review." in site.admin.get("/admin/quarantine").text
-    again = send_form(site.admin, "/admin/submissions/1/approve", "/admin/contributors")
-    assert again.status_code == 409
-    assert send_form(site.admin, "/admin/submissions/77/approve", "/admin/contributors").status_code == 404
-    log = parse_page(site.admin.get("/admin/events?contributor=root").text).text
+    assert site.send("submissions/1/approve").status_code == 409
+    assert site.send("submissions/77/approve").status_code == 404
+    log = site.page("events?contributor=root").text
     assert "approve" in log
     assert HOSTILE in log
 
 
-def test_a_decision_over_the_api_is_answered_with_its_result(site: Site, document: dict[str, Any]) -> None:
-    listed = site.ask("GET", f"{ROOT}/quarantine?limit=1")
-    assert_as_described(document, told("quarantine"), listed)
-    answer = site.ask("POST", f"{ROOT}/submissions/1/approve")
-    found = assert_as_described(document, told("approve_submission"), answer)
+def test_a_decision_over_the_api_is_answered_with_its_result(site: Site) -> None:
+    found = site.ask("POST", f"{ROOT}/submissions/1/approve").get_json()
     assert (found["state"], found["address"]) == ("published", "/models/ann/m0@1")
-    answer = site.ask("POST", f"{ROOT}/submissions/2/refuse", {"reason": "Not theirs."})
-    found = assert_as_described(document, told("refuse_submission"), answer)
+    found = site.ask("POST", f"{ROOT}/submissions/2/refuse", {"reason": "Not theirs."}).get_json()
     assert (found["state"], found["address"], found["reason"]) == ("refused", None, "Not theirs.")
-    assert_refused(document, site.ask("POST", f"{ROOT}/submissions/1/approve"), 409, None)
+    assert site.ask("POST", f"{ROOT}/submissions/1/approve").status_code == 409
     for number in ("0", "x", "9" * 20, "%00", "77"):
-        assert_refused(document, site.ask("POST", f"{ROOT}/submissions/{number}/approve"), 404, None)
-    answer = site.ask("POST", f"{ROOT}/models/ann/m0/remove", {"version": 1, "reason": "Not theirs."})
-    found = assert_as_described(document, told("remove_model"), answer)
+        assert site.ask("POST", f"{ROOT}/submissions/{number}/approve").status_code == 404, number
+    removal = {"version": 1, "reason": "Not theirs."}
+    found = site.ask("POST", f"{ROOT}/models/ann/m0/remove", removal).get_json()
     assert (found["model"], found["state"], found["organs"]) == ("ann/m0@1", "removed", found["places"])
     assert found["blobs"] > 0
     assert site.states()[1] == ["removed", "removed"]
@@ -332,10 +269,6 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site, documen
     ("path", "body", "status", "field"),
     [
         ("/submissions/1/refuse", {}, 400, "reason"),
-        ("/submissions/1/refuse", {"reason": " "}, 400, "reason"),
-        ("/submissions/1/refuse", {"reason": 5}, 400, "reason"),
-        ("/submissions/1/refuse", {"reason": "x" * 1001}, 400, "reason"),
-        ("/submissions/1/refuse", {"reason": "a\0b"}, 400, "reason"),
         ("/submissions/1/refuse", {"reason": "\ud800"}, 400, "reason"),
         ("/models/ann/m0/remove", {"reason": "x"}, 400, "version"),
         ("/models/ann/m0/remove", {"version": True, "reason": "x"}, 400, "version"),
@@ -346,10 +279,7 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site, documen
         ("/models/ann/nothing/remove", {"version": 1, "reason": "x"}, 404, None),
         ("/contributors", {}, 400, "name"),
         ("/contributors", {"name": "ANN"}, 400, None),
-        ("/contributors", {"name": "admin"}, 400, "name"),
-        ("/contributors", {"name": "a/b"}, 400, "name"),
         ("/contributors", {"name": "a\0"}, 400, "name"),
-        ("/contributors", {"name": "new", "quota": -1}, 400, "quota"),
         ("/contributors", {"name": "new", "quota": 2**63}, 400, "quota"),
         ("/contributors", {"name": "new", "quota": "1G"}, 400, "quota"),
         ("/contributors", {"name": "new", "more": 1}, 400, "more"),
@@ -362,96 +292,85 @@ def test_an_invalid_value_is_refused_with_its_field(
     assert still.states() == (["quarantined"] * 2, ["quarantined"] * 2)
 
 
-def test_contributors_are_added_and_suspended_and_their_quota_is_set(site: Site, document: dict[str, Any]) -> None:
-    answer = site.ask("POST", f"{ROOT}/contributors", {"name": "eve", "quota": 5})
-    found = assert_as_described(document, told("add_contributor"), answer)
-    assert (found["quota"], found["has_own_quota"]) == (
-        {"limit_bytes": 5, "used_bytes": 0, "uploads_bytes": 0, "submitted_bytes": 0},
-        True,
-    )
-    answer = site.ask("PATCH", f"{ROOT}/contributors/EVE", {"quota": None})
-    assert assert_as_described(document, told("change_contributor"), answer)["has_own_quota"] is False
-    listed = assert_as_described(
-        document, told("contributor_accounts"), site.ask("GET", f"{ROOT}/contributors?limit=2")
-    )
+def test_contributors_are_added_and_changed_over_the_api(site: Site, document: dict[str, Any]) -> None:
+    added = site.ask("POST", f"{ROOT}/contributors", {"name": "eve", "quota": 5}).get_json()
+    quota = {"limit_bytes": 5, "used_bytes": 0, "uploads_bytes": 0, "submitted_bytes": 0}
+    assert (added["quota"], added["has_own_quota"]) == (quota, True)
+    changed = site.ask("PATCH", f"{ROOT}/contributors/EVE", {"quota": None}).get_json()
+    assert changed["has_own_quota"] is False
+    listed = site.ask("GET", f"{ROOT}/contributors?limit=2").get_json()
     assert listed["items"][0]["name"] == "eve"
     assert listed["next"] is not None
+    for name, body, status, field in (
+        ("ann", {}, 400, None),
+        ("ann", {"state": "gone"}, 400, "state"),
+        ("ann", {"state": None}, 400, "state"),
+        ("nobody", {"quota": 5}, 404, None),
+    ):
+        assert_refused(document, site.ask("PATCH", f"{ROOT}/contributors/{name}", body), status, field)
+
+
+def test_a_contributor_is_suspended_and_resumed_and_gets_a_quota_on_the_page(site: Site) -> None:
+    def row() -> Any:
+        items = found_at(site.admin, "/admin/contributors.json")["items"]
+        return next(one for one in items if one["name"] == "ann")
+
     someone = log_in(site.app, site.uploader)
-    assert someone.get("/account").status_code == 200
-    assert (
-        send_form(site.admin, "/admin/contributors/ann/state", "/admin/contributors", state="suspended").status_code
-        == 303
-    )
+    assert site.send("contributors/ann/state", state="suspended").status_code == 303
     assert someone.get("/account").status_code == 303, "from the next request on"
     assert site.ask("GET", "/api/v1/account", token=site.uploader).status_code == 401
-    assert "Resume" in site.admin.get("/admin/contributors").text
-    assert (
-        send_form(site.admin, "/admin/contributors/ann/state", "/admin/contributors", state="active").status_code == 303
-    )
-    assert send_form(site.admin, "/admin/contributors/ann/quota", "/admin/contributors", quota="2G").status_code == 303
-    rows = {one["name"]: one for one in site.admin.get("/admin/contributors.json").get_json()["items"]}
-    assert (rows["ann"]["state"], rows["ann"]["quota"]["limit_bytes"]) == ("active", 2 * 10**9)
-    assert send_form(site.admin, "/admin/contributors/ann/quota", "/admin/contributors", quota="").status_code == 303
+    assert "Resume" in site.page("contributors").text
+    assert site.send("contributors/ann/state", state="active").status_code == 303
+    assert site.send("contributors/ann/quota", quota="2G").status_code == 303
+    assert (row()["state"], row()["quota"]["limit_bytes"]) == ("active", 2 * 10**9)
+    assert site.send("contributors/ann/quota", quota="").status_code == 303
+    assert row()["has_own_quota"] is False
     for form, fields, status in (
         ("ann/state", {"state": "gone"}, 400),
         ("ann/quota", {"quota": "much"}, 400),
         ("local/state", {"state": "suspended"}, 403),
         ("nobody/state", {"state": "suspended"}, 404),
     ):
-        assert (
-            send_form(site.admin, f"/admin/contributors/{form}", "/admin/contributors", **fields).status_code == status
-        )
-    for body in ({}, {"state": "gone"}, {"state": None}):
-        assert_refused(
-            document, site.ask("PATCH", f"{ROOT}/contributors/ann", body), 400, None if not body else "state"
-        )
-    assert_refused(document, site.ask("PATCH", f"{ROOT}/contributors/nobody", {"quota": 5}), 404, None)
+        assert site.send(f"contributors/{form}", **fields).status_code == status, form
 
 
 def test_a_contributor_is_added_in_the_browser_and_the_first_token_is_shown_once(site: Site) -> None:
-    page, address = "/admin/contributors", "/admin/contributors/new"
-    answer = send_form(site.admin, address, page, name="zoe", scope=["read", "upload"], days="30")
+    answer = site.send("contributors/new", name="zoe", scope=["read", "upload"], days="30")
     assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
     (token,) = re.findall(r"orgp_\w+", answer.text)
-    browser = log_in(site.app, token)
-    assert "zoe" in browser.get("/account").text
-    assert browser.get("/admin").status_code == 404
-    assert token not in site.admin.get(page).text
-    assert token not in site.admin.get("/admin/events").text
+    assert "zoe" in log_in(site.app, token).get("/account").text
+    for page in ("contributors", "events"):
+        assert token not in site.page(page).text
     log = site.ask("GET", f"{ROOT}/events?limit=3").get_json()["items"]
     assert [event["action"] for event in log] == ["log in", "create token", "add contributor"]
     assert log[1]["contributor"] == log[2]["contributor"] != "zoe"
-    for fields in (
-        {"name": "ZOE", "scope": "read", "days": "30"},
-        {"name": "a b", "scope": "read", "days": "30"},
-        {"name": "max", "scope": "admin", "days": "30"},
-        {"name": "max", "days": "30"},
-        {"name": "max", "scope": "read", "days": "0"},
-        {"name": "max", "scope": "read", "days": ""},
-    ):
-        refused = send_form(site.admin, address, page, **fields)
-        assert refused.status_code == 400, fields
-        assert 'role="alert"' in refused.text
-        assert parse_page(refused.text).named("form")
-    names = [row["name"] for row in site.ask("GET", f"{ROOT}/contributors?limit=1000").get_json()["items"]]
-    assert "zoe" in names
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": "ANN"}, {"name": "a b"}, {"scope": "admin"}, {"scope": []}, {"days": "0"}, {"days": ""}],
+    ids=["a name in use", "no name", "a scope for administrators", "no scope", "no days", "days not chosen"],
+)
+def test_a_wrong_contributor_is_not_added_and_the_form_is_shown_again(still: Site, wrong: dict[str, Any]) -> None:
+    refused = still.send("contributors/new", **{"name": "max", "scope": "read", "days": "30"} | wrong)
+    assert refused.status_code == 400
+    assert 'role="alert"' in refused.text
+    assert parse_page(refused.text).named("form")
+    names = [row["name"] for row in still.ask("GET", f"{ROOT}/contributors?limit=1000").get_json()["items"]]
     assert "max" not in names
-    assert site.admin.post(address, data={"name": "max", "scope": "read", "days": "30"}).status_code == 403
-    assert send_form(browser, address, "/account", name="max", scope="read", days="30").status_code in (403, 404)
 
 
-def test_the_event_log_can_be_filtered_paged_and_read_as_csv(site: Site, document: dict[str, Any]) -> None:
+def test_the_event_log_can_be_filtered_paged_and_read_as_csv(site: Site) -> None:
     with site.registry.catalog.writing() as session:
         add_contributor(session, "eve", by="root")
         record_event(session, "root", Action.SET_QUOTA, FORMULA)
-    first = assert_as_described(document, told("events"), site.ask("GET", f"{ROOT}/events?limit=1"))
+    first = site.ask("GET", f"{ROOT}/events?limit=1").get_json()
     assert first["items"][0]["text"] == FORMULA
     twin = site.admin.get("/admin/events.json?contributor=ROOT&action=Add+Contributor")
     assert [one["text"] for one in twin.get_json()["items"]] == ["eve"]
     assert site.ask("GET", f"{ROOT}/events?contributor=root&action=set+quota").get_json()["items"] == first["items"]
     assert site.ask("GET", f"{ROOT}/events?contributor=%00&action={HOSTILE}").get_json()["items"] == []
-    page = site.admin.get("/admin/events?contributor=root&limit=1").text
-    following = next(link for link in parse_page(page).links() if "after=" in link)
+    following = next(link for link in site.page("events?contributor=root&limit=1").links() if "after=" in link)
     assert "contributor=root" in following
     assert site.admin.get(following).status_code == 200
     moved = following.replace("contributor=root", "contributor=ann")
@@ -477,33 +396,31 @@ def test_the_event_log_has_no_tokens_sessions_or_addresses(site: Site) -> None:
 
 def test_nothing_in_the_product_changes_or_removes_an_event() -> None:
     root = Path(__file__).resolve().parents[2]
-    own = {"registry/catalog/tables.py"}
     changing = re.compile(
-        r"(?:update|delete)\(\s*(?:tables\.)?EventRow\b|EventRow\.__table__|\bevents\b.*(?:UPDATE|DELETE)",
-        re.IGNORECASE,
+        r"(update|delete)\(\s*(tables\.)?EventRow\b|EventRow\.__table__|\bevents\b.*(UPDATE|DELETE)", re.I
     )
     assert changing.search("session.execute(delete(EventRow).where(EventRow.id == 1))")
-    using = re.compile(
-        r"^from organs\.registry\.catalog\.tables import (?:\([^)]*|.*)\bEventRow\b|\btables\.EventRow\b", re.MULTILINE
-    )
-    users, found = set(), []
-    for folder in ("registry", "ingest", "cli", "web"):
-        for path in (root / folder).rglob("*.py"):
-            text = path.read_text("utf-8")
-            found += [str(path)] * bool(changing.search(text))
-            if using.search(text):
-                users.add(str(path.relative_to(root)))
-    assert found == []
-    assert users - own == {"registry/catalog/register/events.py", "registry/catalog/queries/events.py"}
+    texts = {
+        str(path.relative_to(root)): path.read_text("utf-8")
+        for folder in ("registry", "ingest", "cli", "web")
+        for path in (root / folder).rglob("*.py")
+    }
+    assert [path for path, text in texts.items() if changing.search(text)] == []
+    users = {path for path, text in texts.items() if re.search(r"\bEventRow\b", text)}
+    assert users == {
+        "registry/catalog/tables.py",
+        "registry/catalog/register/events.py",
+        "registry/catalog/queries/events.py",
+    }
 
 
 def test_runs_of_fleets_are_shown_with_their_progress_and_their_failures(site: Site) -> None:
-    assert "There are no runs of fleets" in site.admin.get("/admin/fleet").text
+    assert "There are no runs of fleets" in site.page("fleet").text
     run = put_run(site.registry, HOSTILE)
-    listed = parse_page(site.admin.get("/admin/fleet").text)
+    listed = site.page("fleet")
     assert "1 of 3" in listed.text
     assert f"/admin/fleet/{run}" in listed.links()
-    page = parse_page(site.admin.get(f"/admin/fleet/{run}").text)
+    page = site.page(f"fleet/{run}")
     assert HOSTILE in page.text
     assert f"organ fleet resume {run} --retry" in page.text
     assert "http://127.0.0.1:8787/status" in page.links()
@@ -515,4 +432,3 @@ def test_runs_of_fleets_are_shown_with_their_progress_and_their_failures(site: S
     for number in ("0", "7", "x", "9" * 19):
         assert site.admin.get(f"/admin/fleet/{number}").status_code == 404
         assert site.ask("GET", f"{ROOT}/fleet/{number}").status_code == 404
-    assert site.ask("GET", f"{ROOT}/fleet/{run}", token=site.uploader).status_code in (403, 404)

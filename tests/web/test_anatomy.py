@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
+
 from organs.registry.entities.comparison import OrganChange
 from organs.web.charts.network import HEADING_DEGREES, LETTER_WIDTH, Shape, network
 from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, LegendLine, anatomy
@@ -191,3 +193,12 @@ def test_the_names_of_slots_lie_inside_of_the_drawing() -> None:
             angle = math.radians(HEADING_DEGREES)
             assert label.x + length * math.cos(angle) <= drawing.width + 0.1
             assert label.y - length * math.sin(angle) >= 0
+
+
+def test_a_size_is_shortened_to_fit_into_a_cell() -> None:
+    organs = [
+        msgspec.structs.replace(placed_organ(slot), size_bytes=size)
+        for slot, size in (("a", 999), ("b", 999_600), ("c", 197_400))
+    ]
+    grid = anatomy(organs, "size", {})
+    assert [cell_of(grid, slot)["number"] for slot in "abc"] == ["999", "1M", "197k"]

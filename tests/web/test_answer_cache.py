@@ -76,8 +76,11 @@ def test_who_has_an_answer_already_gets_304(family_client: FlaskClient) -> None:
 
 
 def test_addresses_that_differ_in_anything_are_different(family_client: FlaskClient) -> None:
-    assert family_client.get("/api/v1/organs?limit=1").data != family_client.get("/api/v1/organs?limit=2").data
-    assert family_client.get("/api/v1/organs?limit=1").data != family_client.get("/api/v1/models?limit=1").data
+    answers = [
+        family_client.get(f"/api/v1/{asked}").data for asked in ("organs?limit=1", "organs?limit=2", "models?limit=1")
+    ]
+    assert len(set(answers)) == 3
+    assert family_client.get("/api/v1/organs%3Flimit=1").status_code == 404
 
 
 def test_nobody_is_answered_with_the_links_of_who_asked_by_another_name(family_client: FlaskClient) -> None:
@@ -93,11 +96,6 @@ def test_nobody_is_answered_with_the_links_of_who_asked_by_another_name(family_c
             own = client.get("/models/local/tuned")
             assert "evil" not in own.text
             assert "http://localhost/models/local/tuned@1.gguf" in own.text
-
-
-def test_an_address_with_a_question_mark_in_its_path_is_another(family_client: FlaskClient) -> None:
-    assert family_client.get("/api/v1/organs?limit=1&").status_code == 200
-    assert family_client.get("/api/v1/organs%3Flimit=1&").status_code == 404
 
 
 def test_errors_and_health_are_not_kept(family_client: FlaskClient) -> None:

@@ -22,7 +22,7 @@ from tests.gguf_files import file_bytes
 from tests.related_models import related_tensors
 from tests.small_models import block_metadata, ingest_file, weight_tensor
 from tests.web.conftest import HOSTILE
-from tests.web.page_parser import ParsedPage, parse_page
+from tests.web.page_parser import found_at, page_at
 
 
 def comparison_of(client: FlaskClient, address: str) -> Comparison:
@@ -50,26 +50,16 @@ def many(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
         yield client
 
 
-def shown(client: FlaskClient, address: str) -> ParsedPage:
-    answer = client.get(address)
-    assert answer.status_code == 200
-    return parse_page(answer.text)
-
-
-def test_the_page_without_two_names_has_a_form_that_works_without_a_script(family_client: FlaskClient) -> None:
-    page = shown(family_client, "/compare")
+def test_the_page_without_two_names_has_a_form_and_offers_related_models(family_client: FlaskClient) -> None:
+    page = page_at(family_client, "/compare")
     (form,) = page.named("form")
     assert (form.attributes["action"], form.attributes["method"]) == ("/compare", "get")
     assert [one.attributes["name"] for one in page.named("input")] == ["first", "second"]
     offered = [one.attributes["value"] for one in page.named("option")]
     assert offered == ["local/stranger@1", "local/tuned@1", "local/base@1"]
-    assert "Enter two models" in family_client.get("/compare?first=local/base").text
-
-
-def test_the_page_without_two_names_offers_related_models(family_client: FlaskClient) -> None:
-    links = shown(family_client, "/compare").links()
-    queries = [parse_qs(urlsplit(link).query) for link in links if link.startswith("/compare?first=")]
+    queries = [parse_qs(urlsplit(link).query) for link in page.links() if link.startswith("/compare?first=")]
     assert {"local/base@1", "local/tuned@1"} in [{*query["first"], *query["second"]} for query in queries]
+    assert "Enter two models" in page_at(family_client, "/compare?first=local/base").text
 
 
 def test_a_relation_without_a_measured_change_shows_what_its_likeness_means(
@@ -77,7 +67,7 @@ def test_a_relation_without_a_measured_change_shows_what_its_likeness_means(
 ) -> None:
     with registry.catalog.writing() as session:
         session.execute(update(Lineage).values(change=None, score=0.9))
-    assert weight_change_text(None, 0.9) in shown(family_client, "/compare").text
+    assert weight_change_text(None, 0.9) in page_at(family_client, "/compare").text
 
 
 def test_the_comparison_has_a_sentence_and_the_change_by_type_and_block(
@@ -85,7 +75,7 @@ def test_the_comparison_has_a_sentence_and_the_change_by_type_and_block(
 ) -> None:
     result = comparison_of(family_client, KIN)
     assert result.kinship == "close"
-    page = shown(family_client, KIN)
+    page = page_at(family_client, KIN)
     assert result.sentence in page.text
     assert f"{result.likeness:.3f}: means over 7 of 7 matrices" in page.text
     for one in (*result.types, *result.blocks):
@@ -99,15 +89,14 @@ def test_the_comparison_has_a_sentence_and_the_change_by_type_and_block(
 
 def test_cells_of_the_grid_and_changed_organs_link_to_both_sides(family_client: FlaskClient) -> None:
     result = comparison_of(family_client, KIN)
-    page = shown(family_client, KIN)
+    page = page_at(family_client, KIN)
     assert len(re.findall(r"weight: change (?:=|–|<?[\d.e-]+), θ", page.text)) == 10
     assert len(result.changed) == 7
-    for one in result.changed:
-        for side in ("first", "second"):
-            address = f"/organs/{getattr(one, f'{side}_digest')}"
-            assert address in page.links()
-            names = {place["model"] for place in family_client.get(f"/api/v1{address}").get_json()["places"]}
-            assert names == {getattr(result, side)}
+    for side in ("first", "second"):
+        addresses = [f"/organs/{getattr(one, f'{side}_digest')}" for one in result.changed]
+        assert set(addresses) <= page.links()
+        places = found_at(family_client, f"/api/v1{addresses[0]}")["places"]
+        assert {place["model"] for place in places} == {getattr(result, side)}
 
 
 def test_a_link_swaps_the_two_models(family_client: FlaskClient) -> None:
@@ -118,13 +107,13 @@ def test_a_link_swaps_the_two_models(family_client: FlaskClient) -> None:
 
 
 def test_a_model_compared_with_itself_is_the_same_and_no_change_is_listed(family_client: FlaskClient) -> None:
-    page = shown(family_client, "/compare?first=local/base&second=local/base@1")
+    page = page_at(family_client, "/compare?first=local/base&second=local/base@1")
     assert "the same model to the last byte" in page.text
     assert page.named("table") == []
 
 
 def test_a_comparison_that_is_impossible_gets_a_sentence_and_no_grid(many: FlaskClient) -> None:
-    page = shown(many, "/compare?first=local/plain&second=local/wide")
+    page = page_at(many, "/compare?first=local/plain&second=local/wide")
     assert "cannot be compared" in page.text
     assert not [one for one in page.named("a") if "data-reading" in one.attributes]
     assert "Different shapes at the same place: 2" in page.text
@@ -135,7 +124,7 @@ def test_long_lists_are_truncated_and_counted(many: FlaskClient) -> None:
     address = "/compare?first=local/plain&second=local/more"
     result = comparison_of(many, address)
     assert len(result.only_second) == compare.NAMES_SHOWN + 5
-    text = shown(many, address).text
+    text = page_at(many, address).text
     assert f"Only in the second model: {compare.NAMES_SHOWN + 5}" in text
     assert text.count(".attn_k.weight") - text.count("attn_k.weight: change") >= compare.NAMES_SHOWN
     assert "5 more are in the JSON" in text
@@ -143,21 +132,15 @@ def test_long_lists_are_truncated_and_counted(many: FlaskClient) -> None:
 
 @pytest.mark.parametrize("name", ["local/nothing", HOSTILE, "a/b/c", "x@0", "%00", " " * 400])
 def test_an_unknown_name_stays_on_the_page_with_the_form(family_client: FlaskClient, name: str) -> None:
-    answer = family_client.get("/compare", query_string={"first": "local/base", "second": f"x{name}"})
-    assert answer.status_code == 404
-    page = parse_page(answer.text)
+    names = {"first": "local/base", "second": f"x{name}"}
+    page = page_at(family_client, "/compare", 404, **names)
     assert [one.attributes["value"] for one in page.named("input")] == ["local/base", f"x{name}".strip()]
     assert len([one for one in page.named("p") if one.attributes.get("role") == "alert"]) == 1
     assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
-    sheet = family_client.get("/compare.csv", query_string={"first": "local/base", "second": f"x{name}"})
-    assert sheet.status_code == 404
+    assert family_client.get("/compare.csv", query_string=names).status_code == 404
 
 
 def test_two_unknown_names_are_both_reported(family_client: FlaskClient) -> None:
-    names = {"first": "local/one", "second": "local/two"}
-    page = parse_page(family_client.get("/compare", query_string=names).text)
-    answer = family_client.get("/api/v1/compare", query_string=names)
-    assert answer.status_code == 404
-    for text in (page.text, answer.get_json()["detail"]):
-        assert "no model is registered as local/one" in text
-        assert "no model is registered as local/two" in text
+    page = page_at(family_client, "/compare", 404, first="local/one", second="local/two")
+    for name in ("local/one", "local/two"):
+        assert f"no model is registered as {name}" in page.text

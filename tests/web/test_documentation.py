@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from organs.web.pages.documentation import GROUPS, all_documents, slug
-from tests.web.page_parser import parse_page
+from tests.web.page_parser import page_at
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -18,14 +18,15 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 def test_every_page_of_the_documentation_is_in_the_list(family_client: FlaskClient) -> None:
     listed = [name for names in GROUPS.values() for name in names]
     assert sorted(listed) == sorted(file.stem for file in DOCS.glob("*.md"))
-    links = parse_page(family_client.get("/docs").text).links()
+    links = page_at(family_client, "/docs").links()
     assert {f"/docs/{name}" for name in listed} <= links
     assert "/docs/design/search" in links
 
 
 def test_every_page_links_to_the_documentation(family_client: FlaskClient) -> None:
-    for address in ("/", "/organs", "/models", "/chimeras", "/lineage", "/compare", "/nothing-here"):
-        assert "/docs" in parse_page(family_client.get(address).text).links(), address
+    for address in ("/", "/organs", "/models", "/chimeras", "/lineage", "/compare"):
+        assert "/docs" in page_at(family_client, address).links(), address
+    assert "/docs" in page_at(family_client, "/nothing-here", 404).links()
 
 
 def test_every_link_within_the_documentation_leads_to_a_page_and_a_heading(family_client: FlaskClient) -> None:

@@ -12,6 +12,7 @@ from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
 from tests.small_models import ingest_file, small_shards
+from tests.web.page_parser import page_at
 
 SENTENCE = "local/m@1 is incomplete: 1 of 4 shards; missing 1, 3, 4"
 
@@ -29,13 +30,12 @@ def client(registry: LocalRegistry, templates: RegistryTemplates) -> FlaskClient
 
 
 def test_the_page_of_an_incomplete_model_names_the_missing_shards(client: FlaskClient) -> None:
-    answer = client.get("/models/local/m")
-    assert answer.status_code == 404
-    assert SENTENCE in answer.text
-    assert "becomes visible when the registry has all 4 shards" in answer.text
-    assert "adds the missing ones with <code>organ ingest</code>" in answer.text
-    assert SENTENCE in client.get("/organs?q=model:m").text
-    assert SENTENCE in client.get("/models").text
+    page = page_at(client, "/models/local/m", 404).words
+    assert SENTENCE in page
+    assert "becomes visible when the registry has all 4 shards" in page
+    assert "adds the missing ones with organ ingest" in page
+    for address in ("/organs?q=model:m", "/models"):
+        assert SENTENCE in page_at(client, address).text, address
 
 
 def test_the_api_answers_with_the_numbers_of_the_missing_shards(client: FlaskClient) -> None:

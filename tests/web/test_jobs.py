@@ -44,7 +44,7 @@ from organs.web.server.processes import RunnerProcess
 from organs.web.settings import WebSettings
 from tests.web.conftest import HOSTILE
 from tests.web.live_server import ROOT, LiveServer, running_server
-from tests.web.page_parser import parse_page
+from tests.web.page_parser import found_at, page_at, parse_page
 
 PATIENCE_SECONDS = 60.0
 
@@ -87,19 +87,17 @@ def test_a_running_job_has_a_progress_bar_and_is_followed_with_and_without_a_scr
     assert page.named("form")
 
 
-def test_the_page_of_a_job_that_has_ended_is_not_refreshed(client: FlaskClient, registry: LocalRegistry) -> None:
-    for state in ("finished", "failed"):
-        text = client.get(f"/jobs/{put(registry, state)}").text
-        assert "http-equiv" not in text
-        assert "data-follow" not in text
-        assert "<form" not in text
-    assert "there is nothing to read" in text
+@pytest.mark.parametrize("state", ["finished", "failed"])
+def test_the_page_of_a_job_that_has_ended_is_not_refreshed(
+    client: FlaskClient, registry: LocalRegistry, state: str
+) -> None:
+    text = client.get(f"/jobs/{put(registry, state)}").text
+    assert [part for part in ("http-equiv", "data-follow", "<form") if part in text] == []
+    assert ("there is nothing to read" in text) is (state == "failed")
     assert "data-follow" not in client.get("/jobs").text
 
 
 def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClient, registry: LocalRegistry) -> None:
-    put(registry, "finished")
-    assert "data-follow" not in client.get("/jobs").text
     put(registry, "queued")
     text = client.get("/jobs?limit=5").text
     assert 'data-follow="/jobs.json?limit=5"' in text
@@ -108,7 +106,7 @@ def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClien
 
 def test_a_result_links_to_the_models_and_organs_that_it_names(client: FlaskClient, registry: LocalRegistry) -> None:
     job_id = put(registry, "finished", model="local/a@1", models=["local/b"], organ="ab" * 32, organs=["cd" * 32, 7])
-    links = parse_page(client.get(f"/jobs/{job_id}").text).links()
+    links = page_at(client, f"/jobs/{job_id}").links()
     assert {"/models/local/a@1", "/models/local/b", f"/organs/{'ab' * 32}", f"/organs/{'cd' * 32}"} <= links
 
 
@@ -132,8 +130,7 @@ def test_only_names_become_links(result: dict[str, Any]) -> None:
 def said_of(kind: str, result: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]]:
     """The facts, each with where it leads, and the addresses of the links of an outcome."""
     found = outcome_in_catalog(kind, result)
-    facts = [(one.label, one.text, one.address or "") for one in found.facts]
-    return facts, [one.address for one in found.links]
+    return [(one.label, one.text, one.address or "") for one in found.facts], [one.address for one in found.links]
 
 
 def outcome_in_catalog(kind: str, result: dict[str, Any]) -> JobOutcome:
@@ -164,15 +161,16 @@ def test_a_chimera_made_by_a_job_is_shown_first_with_its_size() -> None:
         assert links == []
 
 
-def test_a_measurement_shows_its_largest_differences_and_a_report_links_to_its_page() -> None:
+def test_a_measurement_shows_its_largest_differences() -> None:
     one = {"difference": 0.25, "tensor": "output.weight"}
     result = {"model": "a/b@1", "measured": 1200, "differences": {"spectral_signal": one, "theta": None, "x": 5}}
-    found = outcome_in_catalog("measure", result)
-    assert found.differences == [("spectral signal", 0.25, "output.weight")]
+    assert outcome_in_catalog("measure", result).differences == [("spectral signal", 0.25, "output.weight")]
     facts = [("model", "a/b@1", "/models/a/b@1"), ("organs measured", "1,200", "")]
     assert said_of("measure", result) == (facts, [])
-    facts, _ = said_of("report", {"report": {}, "model": "a/b@1"})
-    assert facts == [("report", "on a/b@1", "/models/a/b@1/report")]
+
+
+def test_a_report_links_to_its_page() -> None:
+    assert said_of("report", {"report": {}, "model": "a/b@1"})[0] == [("report", "on a/b@1", "/models/a/b@1/report")]
     assert said_of("report", {"report": {}})[0] == [("report", "on all models", "/reports")]
 
 
@@ -191,19 +189,19 @@ def test_a_long_result_is_truncated_on_the_page_and_complete_in_json(
     page = client.get(f"/jobs/{job_id}").text
     assert len(page) < 30_000
     assert "The rest is in" in page
-    assert len(client.get(f"/jobs/{job_id}.json").get_json()["result"]["text"]) == 500_000
+    assert len(found_at(client, f"/jobs/{job_id}.json")["result"]["text"]) == 500_000
 
 
 def test_page_json_and_api_have_the_same_content(client: FlaskClient, registry: LocalRegistry) -> None:
     for state in ("finished", "failed", "running", "queued"):
         put(registry, state)
     listed = client.get("/api/v1/jobs?limit=3")
-    assert listed.get_json() == client.get("/jobs.json?limit=3").get_json()
+    assert listed.get_json() == found_at(client, "/jobs.json?limit=3")
     assert [one["state"] for one in listed.get_json()["items"]] == ["queued", "running", "failed"]
     assert 'rel="next"' in listed.headers["Link"]
-    following = client.get(f"/api/v1/jobs?limit=3&after={listed.get_json()['next']}").get_json()
+    following = found_at(client, f"/api/v1/jobs?limit=3&after={listed.get_json()['next']}")
     assert [one["id"] for one in following["items"]] == [1]
-    assert client.get("/api/v1/jobs/2").get_json() == client.get("/jobs/2.json").get_json()
+    assert found_at(client, "/api/v1/jobs/2") == found_at(client, "/jobs/2.json")
 
 
 @pytest.mark.parametrize("number", ["0", "x", "-1", "1.5", "٣", "9223372036854775808", "9" * 100, "77", "%00", "1'"])
@@ -217,11 +215,10 @@ def test_an_unknown_job_is_404_everywhere(number: str, client: FlaskClient, regi
 
 
 def test_cancelling_over_the_api_returns_the_new_state_of_the_job(client: FlaskClient, registry: LocalRegistry) -> None:
-    waiting, done = put(registry, "queued"), None
-    assert client.delete(f"/api/v1/jobs/{waiting}").get_json()["state"] == "cancelled"
-    assert client.delete(f"/api/v1/jobs/{waiting}").get_json()["state"] == "cancelled"
-    done = put(registry, "finished", number=1)
-    assert client.delete(f"/api/v1/jobs/{done}").get_json()["state"] == "finished"
+    for state, after in (("queued", "cancelled"), ("finished", "finished")):
+        job_id = put(registry, state)
+        for _ in range(2):
+            assert client.delete(f"/api/v1/jobs/{job_id}").get_json()["state"] == after
 
 
 def test_a_full_queue_gives_503_with_retry_after(client: FlaskClient, registry: LocalRegistry) -> None:
@@ -238,13 +235,10 @@ def test_a_full_queue_gives_503_with_retry_after(client: FlaskClient, registry: 
 
 
 def test_the_home_page_links_to_the_jobs_if_there_are_any(client: FlaskClient, registry: LocalRegistry) -> None:
-    assert "/jobs" not in parse_page(client.get("/").text).links()
+    assert "No jobs." in page_at(client, "/jobs").text
+    assert "/jobs" not in page_at(client, "/").links()
     put(registry, "queued")
-    assert "/jobs" in parse_page(client.get("/").text).links()
-
-
-def test_a_page_without_jobs_explains_what_jobs_are(client: FlaskClient) -> None:
-    assert "No jobs." in client.get("/jobs").text
+    assert "/jobs" in page_at(client, "/").links()
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

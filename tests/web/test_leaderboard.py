@@ -18,7 +18,7 @@ from organs.web.app import create_app
 from tests.gains import add_gains
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.web.page_parser import parse_page
+from tests.web.page_parser import found_at, page_at
 
 API = "/api/v1/leaderboard"
 
@@ -44,33 +44,27 @@ def client(registry: LocalRegistry, templates: RegistryTemplates) -> Iterator[Fl
         yield client
 
 
-def words(client: FlaskClient, address: str) -> str:
-    page = client.get(address)
-    assert page.status_code == 200, address
-    return " ".join(parse_page(page.text).text.split())
-
-
-def test_the_page_the_json_the_api_and_python_have_the_same_order(client: FlaskClient, registry: LocalRegistry) -> None:
+def test_the_page_the_api_and_python_have_the_same_order(client: FlaskClient, registry: LocalRegistry) -> None:
     board = registry.leaderboard("base", on="prose")
     assert [graft.chimera for graft in board] == ["me/with-tuned@1", "me/with-stranger@1"]
-    assert decode(client.get(f"{API}?base=base&on=prose").data, Leaderboard) == board
-    values = client.get("/leaderboard.json?base=base&on=prose", follow_redirects=True).get_json()
-    assert values["items"] == client.get(f"{API}?base=base&on=prose").get_json()["items"]
-    text = words(client, "/leaderboard?base=base&on=prose")
+    for address in (API, "/leaderboard.json"):
+        answer = client.get(f"{address}?base=base&on=prose", follow_redirects=True)
+        assert decode(answer.data, Leaderboard) == board
+    text = page_at(client, "/leaderboard?base=base&on=prose").words
     assert "Measured grafts on local/base@1" in text
-    changes = [weight_change_text(graft.change, graft.likeness) for graft in board]
-    assert changes[0].startswith("0.0")
-    assert f">{changes[0]}</td>" in client.get("/leaderboard?base=base&on=prose").text, "not the likeness"
+    change = weight_change_text(board.items[0].change, board.items[0].likeness)
+    assert change.startswith("0.0")
+    assert f">{change}</td>" in client.get("/leaderboard?base=base&on=prose").text, "not the likeness"
     assert text.index("−2.0% ± 1.0% narrative") < text.index("perplexity × 41 narrative")
 
 
 def test_a_graft_on_the_page_leads_to_its_donor_its_chimera_and_its_recipe(client: FlaskClient) -> None:
-    page = parse_page(client.get("/leaderboard?on=code").text)
+    page = page_at(client, "/leaderboard?on=code")
     (use,) = [link for link in page.links() if link.startswith("/compose?") and "tuned" in link]
     assert "/models/local/tuned@1" in page.links()
     assert "+5.0% ± 1.0% python" in page.text
-    assert "into local/base@1" in " ".join(page.text.split())
-    plan = words(client, use)
+    assert "into local/base@1" in page.words
+    plan = page_at(client, use).words
     assert "Validated before: me/with-tuned@1" in plan
     assert "Measured gains over this base" in plan
 
@@ -108,19 +102,22 @@ def test_bad_parameters_are_refused_in_one_sentence(
 
 
 def test_an_unknown_text_is_noted_and_pages_follow_each_other(client: FlaskClient) -> None:
-    assert "nothing was measured on poetry" in words(client, "/leaderboard?on=poetry")
-    first = client.get(f"{API}?limit=1").get_json()
-    second = client.get(f"{API}?limit=1&after={first['next']}").get_json()
-    assert [first["items"][0]["chimera"], second["items"][0]["chimera"]] == ["me/with-tuned@1", "me/with-stranger@1"]
+    assert "nothing was measured on poetry" in page_at(client, "/leaderboard?on=poetry").words
+    first = found_at(client, f"{API}?limit=1")
+    second = found_at(client, f"{API}?limit=1&after={first['next']}")
+    assert [one["chimera"] for page in (first, second) for one in page["items"]] == [
+        "me/with-tuned@1",
+        "me/with-stranger@1",
+    ]
     assert second["next"] is None
-    more = next(link for link in parse_page(client.get("/leaderboard?limit=1").text).links() if "after=" in link)
-    assert "me/with-stranger@1" in words(client, more)
+    more = next(link for link in page_at(client, "/leaderboard?limit=1").links() if "after=" in link)
+    assert "me/with-stranger@1" in page_at(client, more).words
 
 
 def test_lists_have_a_column_for_gains_if_the_query_mentions_them(client: FlaskClient) -> None:
-    assert "+5.0% ± 1.0% python" in words(client, "/organs?q=type:organ+gain>0")
-    assert "+5.0% ± 1.0% python" in words(client, "/models?q=on:code+sort:-gain")
-    assert "±" not in words(client, "/organs?q=type:organ")
+    for address in ("/organs?q=type:organ+gain>0", "/models?q=on:code+sort:-gain"):
+        assert "+5.0% ± 1.0% python" in page_at(client, address).words
+    assert "±" not in page_at(client, "/organs?q=type:organ").words
     for sheet in ("/organs.csv?q=gain>0", "/models.csv?q=gain>0"):
         rows = list(csv.DictReader(io.StringIO(client.get(sheet).text)))
         assert {row["gain_on"] for row in rows} == {"python"}
@@ -129,5 +126,5 @@ def test_lists_have_a_column_for_gains_if_the_query_mentions_them(client: FlaskC
 
 def test_pages_of_a_base_lead_to_its_leaderboard(client: FlaskClient) -> None:
     for address in ("/models/local/base", "/compose?base=local/base", "/compose/fits?base=local/base"):
-        links = parse_page(client.get(address).text).links()
+        links = page_at(client, address).links()
         assert any(link.startswith("/leaderboard?base=") for link in links), address

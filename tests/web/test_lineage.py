@@ -24,7 +24,7 @@ from organs.web.pages import lineage
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 from tests.small_models import block_tensors
 from tests.web.conftest import HOSTILE
-from tests.web.page_parser import ParsedPage, parse_page
+from tests.web.page_parser import page_at
 
 
 def families(client: FlaskClient, address: str = "/lineage.json") -> tuple[Family, ...]:
@@ -68,24 +68,19 @@ def test_a_family_has_its_models_edges_and_generations(family_client: FlaskClien
     }
 
 
-def test_the_graph_is_drawn_without_styles_and_every_model_in_it_is_a_link(family_client: FlaskClient) -> None:
-    page = parse_page(family_client.get("/lineage").text)
+def test_every_model_of_the_graph_and_of_the_list_is_a_link(family_client: FlaskClient) -> None:
+    page = page_at(family_client, "/lineage")
     assert {"/models/local/base@1", "/models/local/tuned@1"} <= page.links()
     assert "/models/local/stranger@1" not in page.links()
-    assert not page.named("style")
-    assert not [one for one in page.elements if "style" in one.attributes]
     kinds = [one.attributes.get("class") for one in page.named("path")]
     assert kinds.count("descent") == 2, "the line, and the key"
     assert re.search(r"finetune\s*0\.\d+", page.text), "one line has what was declared and what was measured"
-
-
-def test_the_graph_is_also_shown_as_a_list(family_client: FlaskClient) -> None:
-    text = " ".join(parse_page(family_client.get("/lineage?model=local/tuned").text).text.split())
-    assert "local/base@1 local/tuned@1 finetune, declared, change 0." in text
+    own = page_at(family_client, "/lineage?model=local/tuned")
+    assert "local/base@1 local/tuned@1 finetune, declared, change 0." in own.words
 
 
 def test_a_model_without_relatives_has_a_page_that_says_so(family_client: FlaskClient) -> None:
-    assert "No known relatives" in family_client.get("/lineage?model=local/stranger").text
+    assert "No known relatives" in page_at(family_client, "/lineage?model=local/stranger").text
     (family,) = families(family_client, "/lineage.json?model=local/stranger")
     assert [one.name for one in family.models] == ["local/stranger@1"]
 
@@ -94,16 +89,16 @@ def test_a_models_page_lists_its_relatives_and_findings(registry: LocalRegistry,
     ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
     tuned = model_file("Tuned", related_tensors(correlation=0.995), parent_entries(HOSTILE))
     ingest_bytes(registry, tmp_path, "tuned", tuned)
+    model = registry.model("local/tuned")
+    assert [edge.direction for edge in model.lineage] == ["parent", "relative"]
+    assert [one.code for one in model.findings] == ["parent-not-registered", "close-relative-not-declared"]
     with create_app(registry).test_client() as client:
-        values = client.get("/models/local/tuned.json", follow_redirects=True).get_json()
-        assert [edge["direction"] for edge in values["lineage"]] == ["parent", "relative"]
-        assert [one["code"] for one in values["findings"]] == ["parent-not-registered", "close-relative-not-declared"]
-        page = parse_page(client.get("/models/local/tuned").text)
-        for finding in values["findings"]:
-            assert finding["sentence"] in page.text
-        assert HOSTILE in page.text, "shown as it is, not run"
-        assert "/compare?first=local/tuned@1&second=local/base@1" in page.links()
-        assert "/lineage?model=local/tuned@1" in page.links()
+        page = page_at(client, "/models/local/tuned")
+    for finding in model.findings:
+        assert finding.sentence in page.text
+    assert HOSTILE in page.text, "shown as it is, not run"
+    assert "/compare?first=local/tuned@1&second=local/base@1" in page.links()
+    assert "/lineage?model=local/tuned@1" in page.links()
 
 
 def test_an_unregistered_parent_joins_the_models_that_name_it_and_is_plain_text(
@@ -113,25 +108,22 @@ def test_an_unregistered_parent_joins_the_models_that_name_it_and_is_plain_text(
         ingest_bytes(registry, tmp_path, name, model_file(name, related_tensors(seed), parent_entries(HOSTILE)))
     with create_app(registry).test_client() as client:
         (family,) = families(client)
-        assert [one.generation for one in family.models] == [1, 1]
-        (missing,) = family.missing
-        assert HOSTILE in missing.text
-        assert missing.children == ("local/one@1", "local/two@1")
-        page = parse_page(client.get("/lineage").text)
-        assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
-        assert len([one for one in page.named("rect") if "absent" in (one.attributes.get("class") or "")]) == 2
-        assert "<script>" in page.text
-        assert "(named, but not in this registry)" in page.text
+        page = page_at(client, "/lineage")
+    assert [one.generation for one in family.models] == [1, 1]
+    (missing,) = family.missing
+    assert HOSTILE in missing.text
+    assert missing.children == ("local/one@1", "local/two@1")
+    assert len([one for one in page.named("rect") if "absent" in (one.attributes.get("class") or "")]) == 2
+    assert "<script>" in page.text
+    assert "(named, but not in this registry)" in page.text
 
 
-def test_hidden_models_are_left_out_of_families(
-    registry: LocalRegistry, tmp_path: Path, family_client: FlaskClient
-) -> None:
+def test_hidden_models_are_left_out_of_families(registry: LocalRegistry, family_client: FlaskClient) -> None:
     with registry.catalog.writing() as session:
         model = session.scalars(select(ModelRow).where(ModelRow.name == "tuned")).one()
         model.state = "quarantined"
     assert families(family_client) == ()
-    assert "No two models in this registry are known to be related" in family_client.get("/lineage").text
+    assert "No two models in this registry are known to be related" in page_at(family_client, "/lineage").text
     assert family_client.get("/lineage?model=local/tuned").status_code == 404
 
 
@@ -146,6 +138,8 @@ def test_families_are_listed_by_size_in_pages(
         first = decode(client.get("/api/v1/families?limit=2").data, FamilyPage)
         assert [one.count for one in first] == [3, 2]
         assert first.count == 3
+        whole = decode(client.get("/api/v1/families?limit=3").data, FamilyPage)
+        assert (len(whole.items), whole.next) == (3, None), "a full page may be the last one"
         rest = decode(client.get(f"/api/v1/families?limit=2&after={first.next}").data, FamilyPage)
         assert [one.name for one in rest] == ["local/c@1"]
         assert rest.next is None
@@ -177,17 +171,10 @@ def test_a_wrong_cursor_is_refused(family_client: FlaskClient, place: str) -> No
 
 @pytest.mark.parametrize("name", ["local/nothing", HOSTILE, "a/b/c", "\x00"])
 def test_an_unknown_name_stays_on_the_page_with_the_form(family_client: FlaskClient, name: str) -> None:
-    answer = family_client.get("/lineage", query_string={"model": name})
-    assert answer.status_code == 404
-    page: ParsedPage = parse_page(answer.text)
+    page = page_at(family_client, "/lineage", 404, model=name)
     assert len([one for one in page.named("p") if one.attributes.get("role") == "alert"]) == 1
     assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
     assert family_client.get("/lineage.csv", query_string={"model": name}).status_code == 404
-
-
-def test_the_page_of_an_empty_registry_has_no_families(registry: LocalRegistry) -> None:
-    with create_app(registry).test_client() as client:
-        assert families(client) == ()
 
 
 def family_of(names: list[str], edges: list[tuple[int, int, str, float | None]], missing: int = 0) -> Family:

@@ -78,7 +78,11 @@ def client(registry: LocalRegistry, tmp_path: Path) -> Iterator[FlaskClient]:
         yield client
 
 
-def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+"""Samples by their name and labels."""
+
+
+def samples(text: str) -> Samples:
     """Every sample by its name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
@@ -87,14 +91,14 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     }
 
 
-def asked(client: FlaskClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def asked(client: FlaskClient) -> Samples:
     answer = client.get("/metrics")
     assert answer.status_code == 200
     assert answer.content_type.startswith("text/plain")
     return samples(answer.text)
 
 
-def count(found: dict[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str) -> float:
+def count(found: Samples, name: str, **labels: str) -> float:
     return found.get((name, tuple(sorted(labels.items()))), 0.0)
 
 
@@ -239,6 +243,7 @@ def test_without_the_database_the_server_is_not_healthy_and_its_own_metrics_stay
     client: FlaskClient, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert count(asked(client), "organ_catalog_up") == 1
+    assert client.get("/healthz").get_json() == {"ok": True}
 
     def fail(*_: object) -> NoReturn:
         raise DatabaseUnreachable("the database does not answer: try again later")

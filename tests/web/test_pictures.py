@@ -15,7 +15,6 @@ from PIL import Image, ImageFont
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.register.chimeras import add_verdict
-from organs.registry.compose.recipe import read_recipe
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts import picture
@@ -25,6 +24,7 @@ from organs.web.pages.anatomy import SLOTS_MAX
 from organs.web.render import BASE_TONE, DONOR_TONES
 from organs.web.settings import WebSettings
 from tests.gguf_files import placed_organ
+from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import weight_tensor
 from tests.web.conftest import HOSTILE
@@ -36,13 +36,21 @@ FACTS = PictureTexts(
 )
 
 
+def add_chimera(registry: LocalRegistry, folder: Path) -> None:
+    """A base, its fine-tune, and `me/mix`, which is made of both."""
+    ingest_bytes(registry, folder, "base", model_file("Base", related_tensors()))
+    ingest_bytes(registry, folder, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
+    recipe = registry.compose("local/base").graft("local/tuned", type="organ", blocks=0).named("me/mix")
+    recipe.plan().register()
+
+
 @pytest.fixture
-def lock(registry: LocalRegistry, tmp_path: Path) -> str:
-    """The lock of a chimera of two models."""
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
-    recipe = registry.compose(read_recipe("base: local/base\nname: me/mix\n"))
-    return recipe.graft("local/tuned", type="organ", blocks=0).plan().register().lock_id
+def lock(registry: LocalRegistry, templates: RegistryTemplates) -> str:
+    """The lock of that chimera."""
+    templates.fill(registry, add_chimera)
+    composed = registry.model("me/mix").composed
+    assert composed is not None
+    return composed.lock_id
 
 
 @pytest.fixture

@@ -17,9 +17,6 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.chimeras import chimera_page
-from organs.registry.entities import model as entities
-from organs.registry.entities.base import decode
-from organs.registry.entities.chimera import Chimera
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app
@@ -27,6 +24,7 @@ from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import model_file, related_tensors
 from tests.small_models import ingest_file
+from tests.web.page_parser import found_at, page_at
 
 BASE, DONOR, CHIMERA = "local/base", "local/donor", "local/mixed"
 REASON = "It was trained on the wrong texts."
@@ -58,7 +56,7 @@ def change(registry: LocalRegistry, name: str, state: str) -> None:
         model = model_by_name(session, parse_model_name(name))
         if state == "removed":
             remove_model(session, model, REASON, "local")
-        elif state == "yanked":
+        elif state in ("yanked", "quarantined"):
             hide_model(session, model, state, REASON, "local")
         else:
             publish_model(session, model, "local")
@@ -73,8 +71,19 @@ def warnings(values: Any) -> list[tuple[str, str]]:
     ]
 
 
-def lock_of(client: FlaskClient) -> str:
-    return str(client.get(f"/api/v1/models/{CHIMERA}").get_json()["composed"]["lock_id"])
+def warnings_of(client: FlaskClient, name: str) -> list[tuple[str, str]]:
+    """The warnings about parents that the API has on a chimera: the same of the model and of its lock."""
+    model = found_at(client, f"/api/v1/models/{name}")
+    chimera = found_at(client, f"/api/v1/chimeras/{model['composed']['lock_id']}")
+    assert warnings(model) == warnings(chimera)
+    return warnings(chimera)
+
+
+def planned(client: FlaskClient, base: str, donor: str, *accept: str) -> tuple[list[tuple[str, str]], bool]:
+    """The warnings of a plan, and whether it can be made."""
+    recipe: dict[str, Any] = {"base": base, "grafts": [{"from": donor, "blocks": 1}], "accept": accept}
+    plan = client.post("/api/v1/plans", json=recipe).get_json()
+    return warnings(plan), plan["can_be_made"]
 
 
 @pytest.mark.parametrize("parent", [BASE, DONOR])
@@ -82,27 +91,19 @@ def lock_of(client: FlaskClient) -> str:
 def test_the_page_of_a_chimera_says_that_a_parent_was_yanked_later(
     client: FlaskClient, held: LocalRegistry, capsys: pytest.CaptureFixture[str], parent: str, state: str
 ) -> None:
-    lock = lock_of(client)
-    places = (
-        f"/api/v1/models/{CHIMERA}",
-        f"/models/{CHIMERA}.json",
-        f"/api/v1/chimeras/{lock}",
-        f"/chimeras/{lock}.json",
-    )
-    assert [warnings(client.get(place, follow_redirects=True).get_json()) for place in places] == [[]] * 4
+    assert warnings_of(client, CHIMERA) == []
     change(held, parent, state)
-    expected = [(f"parent-{state}", f"{parent}@1")]
-    for place in places:
-        assert warnings(client.get(place, follow_redirects=True).get_json()) == expected, place
-    for page in (f"/models/{CHIMERA}", f"/chimeras/{lock}"):
-        text = client.get(page, follow_redirects=True).text
-        assert f"The parent {parent}@1 was {state} on " in text, page
-        assert REASON[:-1] in text
-    (listed,) = client.get("/api/v1/chimeras").get_json()["items"]
+    assert warnings_of(client, CHIMERA) == [(f"parent-{state}", f"{parent}@1")]
+    text = page_at(client, f"/models/{CHIMERA}").text
+    assert f"The parent {parent}@1 was {state} on " in text
+    assert REASON[:-1] in text
+    (listed,) = found_at(client, "/api/v1/chimeras")["items"]
     assert listed["withdrawn_parents"] == [f"{parent}@1"]
-    assert "(yanked or removed)" in client.get("/chimeras").text
-    print_chimera(decode(client.get(f"/api/v1/chimeras/{lock}").data, Chimera))
-    print_lineage(decode(client.get(f"/api/v1/models/{CHIMERA}").data, entities.Model))
+    assert "(yanked or removed)" in page_at(client, "/chimeras").text
+    model = held.model(CHIMERA)
+    assert model.composed is not None
+    print_chimera(held.chimera(model.composed.lock_id))
+    print_lineage(model)
     assert capsys.readouterr().out.replace("\n", " ").count(f"was {state} on") == 2
 
 
@@ -111,10 +112,7 @@ def test_a_restored_parent_causes_no_warning(client: FlaskClient, held: LocalReg
     composition = held.compose(BASE).graft(f"{DONOR}@1", blocks=1).accept("parent-yanked").named("local/second")
     composition.plan().register()
     change(held, f"{DONOR}@1", "visible")
-    for name in (CHIMERA, "local/second"):
-        assert warnings(client.get(f"/models/{name}.json", follow_redirects=True).get_json()) == []
-        lock = client.get(f"/api/v1/models/{name}").get_json()["composed"]["lock_id"]
-        assert warnings(client.get(f"/api/v1/chimeras/{lock}").get_json()) == []
+    assert warnings_of(client, CHIMERA) == warnings_of(client, "local/second") == []
 
 
 @pytest.mark.parametrize("state", ["yanked", "removed"])
@@ -125,38 +123,30 @@ def test_a_chimera_of_a_chimera_says_that_a_model_behind_its_parent_was_yanked(
     held.compose("local/deep").purify("fractal", blocks=0).named("local/deeper").plan().register()
     change(held, DONOR, state)
     expected = [(f"parent-{state}", f"{DONOR}@1")]
+    sentence = f"{DONOR}@1, from which {CHIMERA}@1 was made, was {state} on "
     for name in ("local/deep", "local/deeper"):
-        lock = client.get(f"/api/v1/models/{name}").get_json()["composed"]["lock_id"]
-        for place in (f"/api/v1/models/{name}", f"/api/v1/chimeras/{lock}"):
-            assert warnings(client.get(place).get_json()) == expected, place
-        sentence = f"{DONOR}@1, from which {CHIMERA}@1 was made, was {state} on "
-        for page in (f"/models/{name}", f"/chimeras/{lock}"):
-            assert sentence in client.get(page, follow_redirects=True).text, page
+        assert warnings_of(client, name) == expected
+        assert sentence in page_at(client, f"/models/{name}").text
         card = client.get(f"/{name}/resolve/main/README.md").text
-        assert f"- warn, parent-{state}: {DONOR}\\@1, from which {CHIMERA}\\@1 was made, was {state} on " in card
-    listed = {one["name"]: one for one in client.get("/api/v1/chimeras").get_json()["items"]}
+        assert f"- warn, parent-{state}: {sentence.replace('@', chr(92) + '@')}" in card
+    listed = {one["name"]: one for one in found_at(client, "/api/v1/chimeras")["items"]}
     gone = {name: (one["withdrawn_parents"], one["withdrawn_ancestors"]) for name, one in listed.items()}
     assert gone == {
         f"{CHIMERA}@1": ([f"{DONOR}@1"], []),
         "local/deep@1": ([], [f"{DONOR}@1"]),
         "local/deeper@1": ([], [f"{DONOR}@1"]),
     }
-    assert "made before from local/" in client.get("/chimeras").text.replace("<wbr>", "")
-    recipe: dict[str, Any] = {"base": BASE, "grafts": [{"from": "local/deeper", "blocks": 1}]}
-    plan = client.post("/api/v1/plans", json=recipe).get_json()
-    assert (warnings(plan), plan["can_be_made"]) == (expected, False)
-    assert client.post("/api/v1/plans", json=recipe | {"accept": [f"parent-{state}"]}).get_json()["can_be_made"] is True
-    page = client.get("/compose", query_string={"base": BASE, "graft": "from:local/deeper blocks:1"}).text
-    assert f"{DONOR}@1, from which {CHIMERA}@1 was made, was {state} on " in page
+    assert "made before from local/" in page_at(client, "/chimeras").text
+    assert planned(client, BASE, "local/deeper") == (expected, False)
+    assert planned(client, BASE, "local/deeper", f"parent-{state}") == (expected, True)
+    assert sentence in page_at(client, "/compose", base=BASE, graft="from:local/deeper blocks:1").text
 
 
 def test_a_hidden_chimera_between_two_models_is_not_named(client: FlaskClient, held: LocalRegistry) -> None:
     held.compose(BASE).graft(CHIMERA, blocks=0).named("local/deep").plan().register()
     change(held, DONOR, "yanked")
-    with held.catalog.writing() as session:
-        hide_model(session, model_by_name(session, parse_model_name(CHIMERA)), "quarantined", "It waits.", "local")
-    values = client.get("/models/local/deep.json", follow_redirects=True).get_json()
-    assert warnings(values) == []
+    change(held, CHIMERA, "quarantined")
+    assert warnings_of(client, "local/deep") == []
 
 
 def test_a_list_of_chimeras_takes_as_many_statements_as_one_chimera(client: FlaskClient, held: LocalRegistry) -> None:
@@ -185,13 +175,13 @@ def test_a_parent_removed_before_publication_is_not_mentioned(client: FlaskClien
     with held.catalog.writing() as session:
         model = session.query(ModelRow).filter_by(name="donor").one()
         model.state = "quarantined"
-    assert warnings(client.get(f"/models/{CHIMERA}.json", follow_redirects=True).get_json()) == []
-    assert client.get("/api/v1/chimeras").get_json()["items"][0]["withdrawn_parents"] == []
+    assert warnings_of(client, CHIMERA) == []
+    assert found_at(client, "/api/v1/chimeras")["items"][0]["withdrawn_parents"] == []
 
 
 def test_the_lineage_marks_a_yanked_model(client: FlaskClient, held: LocalRegistry) -> None:
     change(held, DONOR, "yanked")
-    (family,) = client.get("/lineage.json", follow_redirects=True).get_json()["items"]
+    (family,) = found_at(client, "/lineage.json")["items"]
     assert {one["name"]: one["state"] for one in family["models"]}[f"{DONOR}@1"] == "yanked"
     page = client.get("/lineage").text
     assert "<strong>yanked</strong>" in page
@@ -202,36 +192,27 @@ def test_the_warning_of_a_yanked_model_must_be_accepted_and_is_shown_on_the_chim
     client: FlaskClient, held: LocalRegistry
 ) -> None:
     change(held, DONOR, "yanked")
-    recipe: dict[str, Any] = {"base": BASE, "grafts": [{"from": f"{DONOR}@1", "blocks": 1}]}
-    plan = client.post("/api/v1/plans", json=recipe).get_json()
-    assert (warnings(plan), plan["can_be_made"]) == ([("parent-yanked", f"{DONOR}@1")], False)
-    plan = client.post("/api/v1/plans", json=recipe | {"accept": ["parent-yanked"]}).get_json()
-    assert plan["can_be_made"] is True
+    expected = [("parent-yanked", f"{DONOR}@1")]
+    assert planned(client, BASE, f"{DONOR}@1") == (expected, False)
+    assert planned(client, BASE, f"{DONOR}@1", "parent-yanked") == (expected, True)
     composition = held.compose(BASE).graft(f"{DONOR}@1", blocks=1).accept("parent-yanked").named("local/second")
-    made = composition.plan().register()
-    lock = client.get(f"/api/v1/models/{made.model}").get_json()["composed"]["lock_id"]
-    assert warnings(client.get(f"/chimeras/{lock}.json", follow_redirects=True).get_json()) == [
-        ("parent-yanked", f"{DONOR}@1")
-    ], "once"
+    composition.plan().register()
+    assert warnings_of(client, "local/second") == expected, "once"
 
 
 def test_a_yanked_base_and_compatibility_with_a_yanked_model_give_a_warning(
     client: FlaskClient, held: LocalRegistry
 ) -> None:
     change(held, BASE, "yanked")
-    recipe = {"base": f"{BASE}@1", "grafts": [{"from": DONOR, "blocks": 1}]}
-    assert warnings(client.post("/api/v1/plans", json=recipe).get_json()) == [("parent-yanked", f"{BASE}@1")]
-    address = f"/api/v1/compatibility?base={DONOR}&donor={BASE}@1"
-    assert warnings(client.get(address).get_json()) == [("parent-yanked", f"{BASE}@1")]
+    expected = [("parent-yanked", f"{BASE}@1")]
+    assert planned(client, f"{BASE}@1", DONOR) == (expected, False)
+    assert warnings(found_at(client, f"/api/v1/compatibility?base={DONOR}&donor={BASE}@1")) == expected
 
 
 def test_the_page_of_an_organ_says_that_only_a_yanked_model_has_it(client: FlaskClient, held: LocalRegistry) -> None:
-    base, donor, chimera = (
-        {one["digest"] for one in client.get(f"/api/v1/models/{name}/organs?limit=1000").get_json()["items"]}
-        for name in (BASE, DONOR, CHIMERA)
-    )
+    base, donor, chimera = ({one.digest for one in held.organs_of(name)} for name in (BASE, DONOR, CHIMERA))
     digest = min(donor - base - chimera)
     change(held, DONOR, "yanked")
-    (place,) = client.get(f"/api/v1/organs/{digest}").get_json()["places"]
+    (place,) = found_at(client, f"/api/v1/organs/{digest}")["places"]
     assert (place["model"], place["model_state"]) == (f"{DONOR}@1", "yanked")
     assert "<strong>yanked</strong>" in client.get(f"/organs/{digest}").text

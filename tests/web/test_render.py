@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -87,14 +86,6 @@ def test_text_on_paper_and_plates_has_enough_contrast_in_light_and_dark(scheme: 
     for ground in ("paper", "plate", "mark"):
         for ink in ("ink", "quiet", "link"):
             assert contrast(token[ground], token[ink]) >= 4.5, (ground, ink)
-
-
-def test_neighbours_on_the_scale_of_theta_are_about_equally_far_apart() -> None:
-    tones = re.findall(r"^\.t\d+ \{ --tone: (#\w{6})", STYLE, re.MULTILINE)
-    steps = [
-        sum((a - b) ** 2 for a, b in zip(channels(x), channels(y), strict=True)) ** 0.5 for x, y in pairwise(tones)
-    ]
-    assert max(steps) < 4 * min(steps)
 
 
 def test_names_can_wrap_between_their_parts_and_stay_text() -> None:

@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+from flask.testing import FlaskClient
+
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.entities.base import decode
@@ -14,13 +17,12 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.chimeras import TextRow, runs_of, text_rows
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.web.page_parser import parse_page
+from tests.web.conftest import HOSTILE, hostile_report
+from tests.web.page_parser import page_at
 
 
 def report(**more: Any) -> dict[str, Any]:
     """Return the report on a chimera in which nothing was grafted; without `more`, as earlier versions stored it."""
-    score = {"text": "python", "perplexity": 26.7, "standard_error": 5.7, "tokens": 4080}
-    reading = {"name": "local/base@1", "failure": None, "scores": [score], "written": None, "log": ""}
     values = {"name": "python", "digest": "0" * 64, "ratio": 0.94, "recovered": None}
     measured = {"verdict": "gains", "settled": True, "ratio_error": 0.003, "ratio_margin": 0.007, "tokens": 4080}
     return {
@@ -29,8 +31,8 @@ def report(**more: Any) -> dict[str, Any]:
         "reason": "It is better.",
         "runtime": "llama.cpp",
         "tokens": 4080,
-        "base": reading,
-        "chimera": reading,
+        "base": run_of("local/base@1", 26.7),
+        "chimera": run_of("local/made@1", 25.1),
         "control": None,
         "control_remark": "Nothing was grafted.",
         "donors": [],
@@ -41,14 +43,25 @@ def report(**more: Any) -> dict[str, Any]:
     }
 
 
+def run_of(name: str, perplexity: float) -> dict[str, Any]:
+    """The run of a model that has this perplexity."""
+    score = {"text": "python", "perplexity": perplexity, "standard_error": 5.7, "tokens": 4080}
+    return {"name": name, "failure": None, "scores": [score], "written": None, "log": ""}
+
+
 def read(values: dict[str, Any]) -> VerdictReport:
     return decode(json.dumps(values).encode(), VerdictReport)
 
 
 def test_each_kind_of_text_has_a_change_with_its_margin_and_a_verdict() -> None:
     (row,) = text_rows(read(report(seconds=12.0)))
-    assert row == TextRow("python", ["26.7", "26.7"], "−6.0% ± 0.7%", "gains", True, None, 4080)
-    assert [role for role, _ in runs_of(read(report()))] == ["base", "chimera"]
+    assert row == TextRow("python", ["26.7", "25.1"], "−6.0% ± 0.7%", "gains", True, None, 4080)
+
+
+def test_the_control_and_the_donors_have_columns_after_the_chimera() -> None:
+    verdict = read(report(control=run_of("control", 64032.0), donors=[run_of("local/tuned@1", 27.8)]))
+    assert [role for role, _ in runs_of(verdict)] == ["base", "chimera", "control", "donor"]
+    assert text_rows(verdict)[0].perplexities == ["26.7", "25.1", "64,032", "27.8"]
 
 
 def test_a_runtime_that_only_writes_has_no_rows_of_dashes() -> None:
@@ -62,50 +75,59 @@ def test_a_report_of_an_earlier_version_is_shown_without_changes() -> None:
     assert (row.change, row.verdict, row.tokens) == ("–", "", 0)
 
 
-def chimera_with_verdict(registry: LocalRegistry, folder: Path, *verdict: str) -> str:
-    """Return the name of a new chimera with this verdict: its runtime, kind, reason and report."""
-    ingest_bytes(registry, folder, "base", model_file("Base", related_tensors()))
-    made = registry.compose("local/base").purify("fractal", type="organ").plan().register()
+def test_missing_scores_are_dashes_and_failures_are_words() -> None:
+    verdict = read(hostile_report())
+    assert [role for role, _ in runs_of(verdict)] == ["base", "chimera", "donor"]
+    assert text_rows(verdict)[0].perplexities[:2] == ["1.0e+300", "–"]
+    assert verdict.chimera.failure is not None
+    assert verdict.chimera.failure.reason == HOSTILE
+
+
+@pytest.fixture
+def made(registry: LocalRegistry, tmp_path: Path) -> str:
+    """The name of a chimera without a verdict."""
+    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
+    return registry.compose("local/base").purify("fractal", type="organ").plan().register().model
+
+
+def client_with_verdict(registry: LocalRegistry, name: str, runtime: str, verdict: str, told: Any) -> FlaskClient:
+    """A client of the catalog after the chimera `name` got this verdict with the report `told`."""
+    lock = registry.model(name).composed
+    assert lock is not None
     with registry.catalog.writing() as session:
-        model = chimeras_by_lock(session, made.lock_id)[0]
-        add_verdict(session, model.id, *verdict)
-    return made.model
+        model = chimeras_by_lock(session, lock.lock_id)[0]
+        add_verdict(session, model.id, runtime, verdict, "It is better.", json.dumps(told))
+    return create_app(registry).test_client()
 
 
 def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
-    registry: LocalRegistry, tmp_path: Path
+    registry: LocalRegistry, made: str
 ) -> None:
-    made = chimera_with_verdict(
-        registry, tmp_path, "llama.cpp", "gains", "It is better.", json.dumps(report(seconds=12.0))
-    )
-    with create_app(registry).test_client() as client:
-        text = " ".join(parse_page(client.get(f"/models/{made}").text).text.split())
-    assert "−6.0% ± 0.7%" in text
-    assert "4.1 k" in text
-    assert "Nothing was grafted." in text
-    assert "recovered" not in text
+    client = client_with_verdict(registry, made, "llama.cpp", "gains", report(seconds=12.0))
+    text = page_at(client, f"/models/{made}").words
+    for shown in ("−6.0% ± 0.7%", "4.1 k", "Nothing was grafted."):
+        assert shown in text
+    assert "restored" not in text
+    control = report(seconds=12.0, control=run_of("control", 64032.0))
+    control["texts"][0]["recovered"] = 0.97
+    text = page_at(client_with_verdict(registry, made, "llama.cpp", "gains", control), f"/models/{made}").words
+    assert "python26.725.164,0320.9704.1 k" in text
 
 
 def test_the_verdict_of_a_runtime_that_only_writes_is_not_shown_as_a_measurement(
-    registry: LocalRegistry, tmp_path: Path
+    registry: LocalRegistry, made: str
 ) -> None:
-    made = chimera_with_verdict(registry, tmp_path, "my-runtime", "writes", "It writes.", "{}")
-    with create_app(registry).test_client() as client:
-        assert "not measured" in client.get("/chimeras").text
-        page = client.get(f"/models/{made}").text
-        assert "writes readable text in a runtime that measures nothing" in page
-        assert "Measurement: writes" not in page
+    client = client_with_verdict(registry, made, "my-runtime", "writes", {})
+    assert "not measured" in page_at(client, "/chimeras").words
+    page = page_at(client, f"/models/{made}").words
+    assert "writes readable text in a runtime that measures nothing" in page
+    assert "Measurement: writes" not in page
 
 
-def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    made = registry.compose("local/base").purify("fractal", type="organ").plan().register()
-    with registry.catalog.writing() as session:
-        model = chimeras_by_lock(session, made.lock_id)[0]
-        add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", "{}")
-    with create_app(registry).test_client() as client:
-        page = client.get(f"/models/{made.model}")
-    assert page.status_code == 200
-    assert "It is better." in page.text
-    (verdict,) = registry.chimera(made.lock_id).verdicts
+def test_a_verdict_with_an_unreadable_report_is_shown_with_its_reason(registry: LocalRegistry, made: str) -> None:
+    client = client_with_verdict(registry, made, "llama.cpp", "gains", {})
+    assert "It is better." in page_at(client, f"/models/{made}").words
+    composed = registry.model(made).composed
+    assert composed is not None
+    (verdict,) = registry.chimera(composed.lock_id).verdicts
     assert (verdict.verdict, verdict.report) == ("gains", None)
