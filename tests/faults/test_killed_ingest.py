@@ -11,14 +11,18 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from bench.generated import Architecture, write_model
+from organs.registry.catalog.tables import Ingest
 from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.faults.failing import (
+    Crash,
+    SteppedFiles,
     assert_no_orphans,
     blob_rows,
     ingest_path,
@@ -27,6 +31,7 @@ from tests.faults.failing import (
     model_names,
     run_sweep,
     verify_all,
+    with_files,
 )
 from tests.faults.failing import write_model as write_small_model
 from tests.small_models import assemble_model
@@ -242,6 +247,31 @@ def test_a_kill_at_nine_tenths_costs_at_most_one_batch_of_the_work(tmp_path: Pat
     assert 0.85 < share < 0.96
     assert report["new_bytes"] - (1 - share) * size < 64 << 20
     assert home.assert_sound(path, tmp_path / "scratch")
+
+
+def test_a_killed_ingest_does_not_block_the_next(registry: LocalRegistry, tmp_path: Path) -> None:
+    path = write_small_model(tmp_path / "little.gguf")
+
+    def die(_number: int, name: str) -> None:
+        if name == "rename":
+            raise Crash
+
+    dead = with_files(registry, SteppedFiles(die))
+    for _ in range(3):
+        with registry.catalog.writing() as session:  # a killed ingest leaves this: its row is still running
+            session.add(_running())
+    try:
+        ingest_path(dead, path)
+    except Crash:
+        assert model_names(registry) == []
+    assert ingest_path(registry, path).created
+    assert verify_all(registry).faults == []
+
+
+def _running() -> Ingest:
+    present = datetime.now(UTC)
+    later = present + timedelta(hours=1)
+    return Ingest(source="killed", state="running", started_at=present, lease_expires_at=later)
 
 
 def sum_of_stored(home: Home) -> int:

@@ -1,6 +1,4 @@
-"""Kills as in `random_kills`, in registries full of references: of repacks, ingests, removals of models and sweeps.
-
-    python -m tests.faults.repack_kills --kills 300 --seed 1
+"""Kills as in `kills`, in registries full of references: of repacks, ingests, removals of models and sweeps.
 
 The models are families of a base, fine-tunes and quantisations, so that most organs are stored by their difference to
 others. Beside the victim another of these may run, which must succeed. A sweep has no grace period. A model that was
@@ -28,14 +26,15 @@ from tests.faults.families import (
     repack_all,
     visible_names,
 )
-from tests.faults.random_kills import Harness, main, succeeds
+from tests.faults.hostile.harness import Suite
+from tests.faults.hostile.kills import Kills, opened_with, succeeds
 from tests.related_models import FAMILY, LATER, family_files
 
 REMOVALS_KEEP = 3
 """A removal leaves at least this number of models."""
 
 
-class FamilyHarness(Harness):
+class FamilyKills(Kills):
     """Runs the kills; each home takes in families, in another order each."""
 
     def _models(self, number: int) -> list[Path]:
@@ -56,7 +55,7 @@ class FamilyHarness(Harness):
     def _is_done(self) -> bool:
         return False
 
-    def _kill_one(self) -> None:
+    def _kill_one(self) -> str:
         for what in ("repack", "remove"):
             self._seconds.setdefault(what, 1.5)
         succeeds(self._fork(self._expire))
@@ -70,9 +69,10 @@ class FamilyHarness(Harness):
         beside = self._fork(self._random.choice(others), unmarked=True) if self._random.random() < 0.5 else None
         child = self._fork(works[victim])
         self._wait_while("starting")
-        self._kill(child, victim)
+        how = self._kill(child, victim)
         if beside is not None:
             succeeds(beside)
+        return how
 
     # Code of a child.
 
@@ -142,5 +142,4 @@ class FamilyHarness(Harness):
         return {path.stem: path.read_bytes() for path in self._sources}
 
 
-if __name__ == "__main__":
-    main(FamilyHarness, "tests.faults.repack_kills", __doc__)
+SUITE = Suite(opened_with(FamilyKills), {"kills": 300, "seed": 1, "models": 8})

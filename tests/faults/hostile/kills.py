@@ -1,6 +1,4 @@
-"""Very many kills in minutes: a loaded process forks children, which ingest or sweep until SIGKILL.
-
-    python -m tests.faults.random_kills --kills 1000 --seed 1
+"""Very many kills in minutes: a loaded process forks children, which ingest or sweep until SIGKILL. `make kill`.
 
 The moment of each kill is drawn evenly from the duration of an undisturbed run, which is measured and then adjusted as
 the machine gets busier or quieter; a kill after the end is not counted. After each one the rows are compared with the
@@ -11,7 +9,6 @@ is begun. `test_killed_ingest.py` does the same to the real command, more slowly
 
 from __future__ import annotations
 
-import argparse
 import mmap
 import os
 import random
@@ -19,15 +16,13 @@ import shutil
 import signal
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 from sqlalchemy.orm import Session
 
@@ -49,6 +44,7 @@ from tests.faults.failing import (
     run_sweep,
     verify_all,
 )
+from tests.faults.hostile.harness import Arena, Case, Open, Options, Suite
 from tests.small_models import assemble_model
 
 SHAPE = Architecture(2, 256, 512, 256, 768, 4000, 64)
@@ -69,9 +65,7 @@ class Tally:
     """Counts of kills and results."""
 
     kills: int = 0
-    too_late: int = 0
-    hits: Counter[str] = field(default_factory=Counter)
-    """Kills by victim and moment."""
+    """The kills that were not too late."""
     committed: int = 0
     full_checks: int = 0
     homes: int = 0
@@ -115,7 +109,7 @@ class MarkedCatalog(Catalog):
         self.moment.mark("between")
 
 
-class Harness:
+class Kills:
     """Runs the kills in the folder `scratch`."""
 
     def __init__(self, scratch: Path, seed: int, models: int) -> None:
@@ -129,25 +123,27 @@ class Harness:
         self._missing: list[Path] = []
         self._new_home()
         self._seconds = {"ingest": self._duration(), "sweep": 0.05}
-        self._finish_home()
+        self.finish_home()
 
-    def run(self, kills: int) -> None:
-        """Do this number of kills with all checks; raise AssertionError after a fault."""
-        while self.tally.kills < kills:
-            self._kill_one()
-            self._look()
-            if self._is_done() or self.tally.kills % KILLS_OF_A_HOME == 0:
-                self._finish_home()
-        self._finish_home()
+    def kill_and_check(self) -> str:
+        """Kill one child, and check what is left; return who was killed, and what it did."""
+        how = self._kill_one()
+        self._look()
+        if self._is_done() or self.tally.kills % KILLS_OF_A_HOME == 0:
+            self.finish_home()
+        return how
+
+    def finish_home(self) -> None:
+        """Complete this registry, check it, and begin a new one."""
+        succeeds(self._fork(self._complete))
+        self.tally.homes += 1
+        self._new_home()
 
     def _is_done(self) -> bool:
         return not self._missing
 
-    def _kill_one(self) -> None:
-        if self._random.random() < SWEEPS_SHARE:
-            self._kill_a_sweep()
-        else:
-            self._kill_an_ingest()
+    def _kill_one(self) -> str:
+        return self._kill_a_sweep() if self._random.random() < SWEEPS_SHARE else self._kill_an_ingest()
 
     def _models(self, number: int) -> list[Path]:
         """Create models whose first organs are the same."""
@@ -159,32 +155,31 @@ class Harness:
             path.write_bytes(own[: shared.start] + first[shared.start : shared.stop] + own[shared.stop :])
         return paths
 
-    def _kill_an_ingest(self) -> None:
-        child = self._fork(self._ingest, self._missing[0])
-        self._kill(child, "ingest")
+    def _kill_an_ingest(self) -> str:
+        return self._kill(self._fork(self._ingest, self._missing[0]), "ingest")
 
-    def _kill_a_sweep(self) -> None:
+    def _kill_a_sweep(self) -> str:
         succeeds(self._fork(self._expire))
         beside = self._fork(self._ingest, self._missing[0], unmarked=True) if self._random.random() < 0.5 else None
         child = self._fork(self._sweep)
         if self._random.random() < 0.9:
             self._wait_while("starting")
-        self._kill(child, "sweep")
+        how = self._kill(child, "sweep")
         if beside is not None:
             succeeds(beside)
+        return how
 
-    def _kill(self, child: int, what: str) -> None:
+    def _kill(self, child: int, what: str) -> str:
         time.sleep(self._random.uniform(0, self._seconds[what]))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status), f"the {what} failed by itself"
         if self._moment.name == "after the end":
-            self.tally.too_late += 1
             self._seconds[what] *= 0.9
-            return
+            return "too late"
         self._seconds[what] *= 1.01 if what == "ingest" else 1
         self.tally.kills += 1
-        self.tally.hits[f"{what}: {self._moment.name}"] += 1
+        return f"{what}: {self._moment.name}"
 
     def _wait_while(self, moment: str) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -200,11 +195,6 @@ class Harness:
         self.tally.committed += sum(path.stem in registered for path in self._missing)
         removed = [path for path in self._sources if path not in self._missing and path.stem not in registered]
         self._missing = [*(path for path in self._missing if path.stem not in registered), *removed]
-
-    def _finish_home(self) -> None:
-        succeeds(self._fork(self._complete))
-        self.tally.homes += 1
-        self._new_home()
 
     def _new_home(self) -> None:
         shutil.rmtree(self._home, ignore_errors=True)
@@ -322,25 +312,28 @@ def succeeds(child: int) -> None:
     assert status == 0, "what a child has found stands above"
 
 
-def main(make: type[Harness] = Harness, program: str = "tests.faults.random_kills", text: str | None = __doc__) -> None:
-    """Run the kills; print in one line their victims and results."""
-    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=text)
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--models", type=int, default=8, help="that a registry takes in")
-    chosen = parser.parse_args()
-    begun = time.monotonic()
-    with TemporaryDirectory() as name:
-        harness = make(Path(name), chosen.seed, chosen.models)
-        harness.run(chosen.kills)
-    tally = harness.tally
-    hits = ", ".join(f"{moment} {number}" for moment, number in sorted(tally.hits.items()))
-    print(
-        f"{tally.kills} kills ({hits}), {tally.too_late} more came too late; "
-        f"{tally.committed} models committed meanwhile, {tally.homes} registries completed and swept, "
-        f"{tally.full_checks} full checks, nothing lost; {time.monotonic() - begun:.0f} s"
-    )
+def opened_with(make: Callable[[Path, int, int], Kills]) -> Open:
+    """Return how a suite of such kills is opened."""
+
+    @contextmanager
+    def opened(arena: Arena, options: Options) -> Iterator[Iterator[Case]]:
+        kills = make(arena.folder, options.seed, options.models)
+
+        def cases() -> Iterator[Case]:
+            while kills.tally.kills < options.kills and not arena.report.faults:
+                yield Case("kills", str(kills.tally.kills + 1), kills.kill_and_check)
+
+        yield cases()
+        if not arena.report.faults:
+            kills.finish_home()
+        tally = kills.tally
+        arena.report.figures.append(
+            f"{tally.kills} kills; {tally.committed} models committed meanwhile, "
+            f"{tally.homes} registries completed and swept, {tally.full_checks} full checks"
+        )
+
+    return opened
 
 
-if __name__ == "__main__":
-    main()
+SUITE = Suite(opened_with(Kills), {"kills": 1000, "seed": 1, "models": 8})
+"""`models` is the number that a registry takes in."""
