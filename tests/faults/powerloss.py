@@ -32,6 +32,7 @@ from tests.faults.failing import (
     SMALL,
     Crash,
     add_unneeded_blobs,
+    assert_comes_back,
     assert_no_orphans,
     blob_rows,
     flip_bit,
@@ -50,7 +51,6 @@ from tests.faults.families import SWEEPS, repack_all
 from tests.faults.hostile.harness import Arena, Case, Options, Suite
 from tests.faults.journal import Acknowledged, Journal, JournalFiles, RowsFirst, on_journal
 from tests.related_models import blob_forms, family_files
-from tests.small_models import assemble_model
 
 MakeFiles = Callable[[Journal], JournalFiles]
 
@@ -151,7 +151,7 @@ def _tried(state: CrashState, disk: Disk, scenario: Scenario, scratch: Path) -> 
     shutil.rmtree(folder, ignore_errors=True)
     make_state(state, disk, scenario.journal, folder)
     try:
-        _try(folder, scenario, scratch)
+        _try(folder, scenario)
     except (AssertionError, OrganError) as error:
         yield f"{type(error).__name__}: {str(error)[:300]}"
 
@@ -167,17 +167,17 @@ def make_state(state: CrashState, disk: Disk, journal: Journal, folder: Path) ->
         (folder / "registry.sqlite3").write_bytes(journal.databases[state.database])
 
 
-def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
+def _try(folder: Path, scenario: Scenario) -> None:
     with LocalRegistry.open(folder) as opened:
         registry = without_syncing(opened)
         faulty = {fault.digest for fault in verify_all(registry).faults}
         assert faulty <= scenario.spoiled, "verify finds faults"
         if not faulty:
-            _assert_models_come_back(registry, scenario, scratch)
+            _assert_models_come_back(registry, scenario)
         for name, path in scenario.sources.items():
             ingest_path(registry, path, name=ModelName("local", name))
         assert sorted(model_names(registry)) == sorted(scenario.sources), "each model once"
-        _assert_models_come_back(registry, scenario, scratch)
+        _assert_models_come_back(registry, scenario)
         let_leases_expire(registry)
         if scenario.is_repacked:
             repack_all(registry)
@@ -187,13 +187,12 @@ def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
             run_sweep(registry)
         assert_no_orphans(registry)
         assert verify_all(registry).faults == [], "a sweep has taken something that was needed"
-        _assert_models_come_back(registry, scenario, scratch)
+        _assert_models_come_back(registry, scenario)
 
 
-def _assert_models_come_back(registry: LocalRegistry, scenario: Scenario, scratch: Path) -> None:
+def _assert_models_come_back(registry: LocalRegistry, scenario: Scenario) -> None:
     for name in model_names(registry):
-        (back,) = assemble_model(registry, f"local/{name}", scratch / "back")
-        assert back.read_bytes() == scenario.sources[name].read_bytes(), f"{name} differs"
+        assert_comes_back(registry, scenario.sources[name])
 
 
 # Scenarios.

@@ -39,6 +39,7 @@ from organs.registry.upkeep import verify
 from tests import postgres
 from tests.faults.conftest import Organ
 from tests.faults.failing import (
+    assert_comes_back,
     assert_no_orphans,
     blob_rows,
     failing_from,
@@ -125,12 +126,11 @@ def assert_found(registry: LocalRegistry, row: KnownBlob, tmp_path: Path, reason
     assert list(folder.iterdir()) == []
 
 
-def assert_sound(registry: LocalRegistry, model: Path, tmp_path: Path) -> None:
+def assert_sound(registry: LocalRegistry, model: Path) -> None:
     """Assert that there is no fault and no extra file, and that the model is assembled."""
     assert verify_all(registry).faults == []
     assert_no_orphans(registry)
-    (back,) = assemble_model(registry, "local/little", tmp_path / "sound")
-    assert back.read_bytes() == model.read_bytes()
+    assert_comes_back(registry, model, "local/little")
 
 
 @pytest.mark.folder
@@ -210,7 +210,7 @@ def test_a_flipped_bit_is_found_by_verify_and_never_served(
             assert back.read_bytes() == model.read_bytes()
         damage(registry, row, stored)
     assert detected >= 55
-    assert_sound(registry, model, tmp_path)
+    assert_sound(registry, model)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_sixteen_writers_of_one_file_create_one_row_per_digest(tmp_path: Path, r
     assert model_names(registry) == ["little"]
     digests = [row.digest for row in blob_rows(registry)]
     assert len(digests) == len(set(digests))
-    assert_sound(registry, path, tmp_path)
+    assert_sound(registry, path)
 
 
 @pytest.mark.folder
@@ -289,7 +289,7 @@ def test_a_corrupt_blob_is_replaced_when_its_bytes_are_ingested_again(
         result = organ("ingest", "--json", model)
         assert result.status == 0
         assert json.loads(result.out)["new_blobs"] == 1
-        assert_sound(registry, model, tmp_path)
+        assert_sound(registry, model)
     assert model_names(registry) == ["little"]
 
 
@@ -305,7 +305,7 @@ def test_a_blob_that_was_set_aside_is_replaced(
     assert "2 faulty" in result.out
     assert organ("ingest", model).status == 0
     assert organ("verify", "--read-data").status == 0
-    assert_sound(registry, model, tmp_path)
+    assert_sound(registry, model)
 
 
 @pytest.mark.folder
@@ -320,8 +320,7 @@ def test_lost_bytes_of_a_model_are_restored_by_another_model(
     relative.write_bytes(data)
     report = ingest_path(registry, relative)
     assert (report.created, report.new_blobs) == (True, 2)
-    (back, *_) = assemble_model(registry, "local/little@1", tmp_path / "one")
-    assert back.read_bytes() == model.read_bytes()
+    assert_comes_back(registry, model, "local/little@1")
     assert verify_all(registry).faults == []
 
 
@@ -350,7 +349,7 @@ def test_missing_bytes_are_reported_by_organ_and_restored(
     assert not (tmp_path / "back.gguf").exists()
     assert organ("ingest", model).status == 0
     assert organ("verify", "--read-data").status == 0
-    assert_sound(registry, model, tmp_path)
+    assert_sound(registry, model)
 
 
 @pytest.mark.folder
@@ -405,8 +404,7 @@ def test_a_blob_whose_path_is_occupied_is_refused_and_restored(
     assert_found(registry, row, tmp_path, "its path is")
     assert ingest_path(registry, model).new_blobs == 1
     assert verify_all(registry).faults == []
-    (back,) = assemble_model(registry, "local/little", tmp_path / "healed")
-    assert back.read_bytes() == model.read_bytes()
+    assert_comes_back(registry, model)
     let_time_pass(registry)
     run_sweep(registry)
     assert verify_all(registry).faults == []
@@ -489,7 +487,7 @@ def test_a_disk_that_fails_once_fails_the_ingest_and_leaves_nothing(
             assert failing.calls < at, "a failure that was not told"
             break
     assert at > 20
-    assert_sound(registry, path, tmp_path)
+    assert_sound(registry, path)
 
 
 @pytest.mark.folder
@@ -511,7 +509,7 @@ def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
         shutil.rmtree(registry.settings.blobs, ignore_errors=True)
     assert left > 5
     ingest_path(registry, path)
-    assert_sound(registry, path, tmp_path)
+    assert_sound(registry, path)
 
 
 def test_hidden_organs_are_answered_as_absent(model: Path, registry: LocalRegistry) -> None:

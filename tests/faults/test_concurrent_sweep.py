@@ -22,12 +22,8 @@ from organs.registry.errors import CatalogError, MissingBlob, StoreError
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobReader
 from tests.faults.failing import (
-    assert_no_orphans,
-    let_leases_expire,
-    let_time_pass,
+    assert_sweeps_leave_no_rest,
     random_bytes,
-    run_sweep,
-    verify_all,
 )
 from tests.faults.test_sweep import SWEEPER, WRITER, Race, Step, interleavings, prepared, quick
 
@@ -93,15 +89,10 @@ def test_every_order_of_a_dead_sweep_its_successor_and_a_writer_keeps_the_bytes(
 
 def finish(registry: LocalRegistry, number: int) -> None:
     """Assert that all blobs are present, and that the next sweeps remove the rest."""
-    let_leases_expire(registry)
-    let_time_pass(registry)
-    for _ in range(2):
-        run_sweep(registry)
     with registry.catalog.reading() as session:
         digests = [digest_of(random_bytes(66_000, attempt)) for attempt in range(number)]
         assert len(blobs_by_digest(session, digests)) == number
-    assert_no_orphans(registry)
-    assert verify_all(registry).faults == []
+    assert_sweeps_leave_no_rest(registry)
 
 
 @dataclass(slots=True)

@@ -30,7 +30,8 @@ from tests.faults.failing import (
     SMALL,
     SteppedFiles,
     add_unneeded_blobs,
-    assert_no_orphans,
+    assert_comes_back,
+    assert_sweeps_leave_no_rest,
     blob_rows,
     blob_states,
     failing_from,
@@ -38,7 +39,6 @@ from tests.faults.failing import (
     files_below,
     flip_bit,
     ingest_path,
-    let_leases_expire,
     let_time_pass,
     model_names,
     overwrite,
@@ -49,7 +49,6 @@ from tests.faults.failing import (
     without_syncing,
     write_model,
 )
-from tests.small_models import assemble_model
 
 KINDS: dict[int, type[OrganError]] = {
     errno.EIO: StoreError,
@@ -74,9 +73,6 @@ class Place:
 
     def opened(self) -> LocalRegistry:
         return without_syncing(LocalRegistry.open(self.folder / "home"))
-
-    def sources(self) -> dict[str, Path]:
-        return {"first": self.first, "second": self.second}
 
 
 def take_second(registry: LocalRegistry, place: Place) -> None:
@@ -184,8 +180,7 @@ def assert_whole(registry: LocalRegistry, place: Place, planted: set[str]) -> No
     assert {fault.digest for fault in verify_all(registry).faults} <= planted
     assert {digest for digest, state in blob_states(registry).items() if state == "corrupt"} <= planted
     for name in model_names(registry) if not planted else ():
-        (back,) = assemble_model(registry, f"local/{name}", place.folder / "back")
-        assert back.read_bytes() == place.sources()[name].read_bytes()
+        assert_comes_back(registry, place.folder / f"{name}.gguf")
 
 
 def assert_recovers(registry: LocalRegistry, place: Place, work: Work) -> None:
@@ -193,11 +188,7 @@ def assert_recovers(registry: LocalRegistry, place: Place, work: Work) -> None:
     work(registry, place)
     take_first_again(registry, place)
     take_second(registry, place)
-    let_leases_expire(registry)
-    let_time_pass(registry)
-    for _ in range(2):
-        run_sweep(registry)
-    assert_no_orphans(registry)
+    assert_sweeps_leave_no_rest(registry)
     assert_whole(registry, place, set())
     assert sorted(model_names(registry)) == ["first", "second"]
 

@@ -35,17 +35,15 @@ from organs.registry.upkeep import sweep, verify
 from tests.faults.failing import (
     CALLS,
     SteppedFiles,
-    assert_no_orphans,
+    assert_comes_back,
+    assert_sweeps_leave_no_rest,
     current_blob,
     ingest_path,
     let_leases_expire,
-    let_time_pass,
     model_names,
-    run_sweep,
     verify_all,
 )
 from tests.faults.hostile.harness import Arena, Case, Open, Options, Suite
-from tests.small_models import assemble_model
 
 SHAPE = Architecture(2, 256, 512, 256, 768, 4000, 64)
 """5.9 MB in 24 tensors."""
@@ -292,19 +290,12 @@ class Kills:
             for path in self._sources:
                 ingest_path(registry, path, name=ModelName("local", path.stem))
             assert len(model_names(registry)) == len(self._sources)
-            let_leases_expire(registry)
-            let_time_pass(registry)
-            for _ in range(2):
-                run_sweep(registry)
-            assert_no_orphans(registry)
-            assert verify_all(registry).faults == []
+            assert_sweeps_leave_no_rest(registry)
             self._assert_models_come_back(registry)
 
     def _assert_models_come_back(self, registry: LocalRegistry) -> None:
         for name in model_names(registry):
-            (back,) = assemble_model(registry, f"local/{name}", self._scratch / "back")
-            assert back.read_bytes() == (self._scratch / f"{name}.gguf").read_bytes()
-            back.unlink()
+            assert_comes_back(registry, self._scratch / f"{name}.gguf")
 
 
 def succeeds(child: int) -> None:
