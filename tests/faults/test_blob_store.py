@@ -9,10 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import random
 import shutil
-import subprocess
-import sys
 import tracemalloc
 from collections.abc import Callable
 from itertools import count
@@ -36,7 +33,6 @@ from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.store.codec import codec_for
 from organs.registry.upkeep import verify
-from tests import postgres
 from tests.faults.conftest import Organ
 from tests.faults.failing import (
     assert_comes_back,
@@ -62,8 +58,6 @@ from tests.store.codec_cases import forge
 
 ROOT = Path(__file__).resolve().parents[2]
 MEBI, TEBI = 1 << 20, 1 << 40
-WRITERS = (4, 4)
-"""Number of processes, and of threads in each: sixteen writers."""
 
 STACK = "blk.0.ffn_up_exps.weight"
 """The stack of experts in the models of these tests."""
@@ -189,30 +183,6 @@ def test_bytes_after_a_stored_blob_are_detected_without_reading_it(registry: Loc
         record_size(registry, row, stored_bytes=len(stored))
 
 
-@pytest.mark.folder
-def test_a_flipped_bit_is_found_by_verify_and_never_served(
-    model: Path, registry: LocalRegistry, tmp_path: Path
-) -> None:
-    generator = random.Random(47)
-    detected = 0
-    every = blob_rows(registry)
-    for attempt in range(60):
-        row = every[attempt % len(every)]
-        stored = stored_bytes(registry, row)
-        # The first half of the attempts is at the beginning: the head, its table and its checksum.
-        end = 8 * (min(120, len(stored)) if attempt < 30 else len(stored))
-        damage(registry, row, flip_bit(stored, generator.randrange(end)))
-        if verify_all(registry).faults:
-            assert_found(registry, row, tmp_path)
-            detected += 1
-        else:  # one of the few bits without a meaning for Zstandard
-            (back,) = assemble_model(registry, "local/little", tmp_path / "same")
-            assert back.read_bytes() == model.read_bytes()
-        damage(registry, row, stored)
-    assert detected >= 55
-    assert_sound(registry, model)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -248,33 +218,6 @@ def test_a_file_name_in_a_row_is_never_a_path_out_of_the_store(registry: LocalRe
             session.execute(update(Blob).where(Blob.id == row.id).values(file=name))
         assert_found(registry, row, tmp_path, "not a name of a file of the store")
     assert outside.exists()
-
-
-@pytest.mark.folder
-def test_sixteen_writers_of_one_file_create_one_row_per_digest(tmp_path: Path, registry: LocalRegistry) -> None:
-    path = write_model(tmp_path / "little.gguf")
-    processes, threads = WRITERS
-    script = (
-        "import sys; from concurrent.futures import ThreadPoolExecutor; from pathlib import Path\n"
-        "from organs.registry.local import LocalRegistry; from tests.faults.failing import ingest_path\n"
-        "def write(_):\n"
-        "    with LocalRegistry.open() as registry:\n"
-        "        return ingest_path(registry, Path(sys.argv[1])).created\n"
-        f"with ThreadPoolExecutor({threads}) as pool: print(*pool.map(write, range({threads})))"
-    )
-    command = [sys.executable, "-c", script, str(path)]
-    environment = os.environ | postgres.environment(registry.settings.home)
-    running = [
-        subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(processes)
-    ]
-    answers = [word for process in running for word in process.communicate()[0].split()]
-    assert [process.returncode for process in running] == [0] * processes
-    assert sorted(answers) == ["False"] * (processes * threads - 1) + ["True"]
-    assert model_names(registry) == ["little"]
-    digests = [row.digest for row in blob_rows(registry)]
-    assert len(digests) == len(set(digests))
-    assert_sound(registry, path)
 
 
 @pytest.mark.folder
@@ -487,28 +430,6 @@ def test_a_disk_that_fails_once_fails_the_ingest_and_leaves_nothing(
             assert failing.calls < at, "a failure that was not told"
             break
     assert at > 20
-    assert_sound(registry, path)
-
-
-@pytest.mark.folder
-@pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
-def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
-    number: int, kind: type[StoreError], tmp_path: Path, registry: LocalRegistry
-) -> None:
-    path = write_small(tmp_path)
-    without_syncing(registry)
-    left = 0
-    for at in range(1, 21, 2):
-        with pytest.raises(kind):
-            ingest_path(with_files(registry, failing_from(at, number)), path)
-        assert (model_names(registry), blob_rows(registry)) == ([], [])
-        left += len(files_below(registry))
-        let_time_pass(registry)
-        run_sweep(registry)
-        assert files_below(registry) == []
-        shutil.rmtree(registry.settings.blobs, ignore_errors=True)
-    assert left > 5
-    ingest_path(registry, path)
     assert_sound(registry, path)
 
 

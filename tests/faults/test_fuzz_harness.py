@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
-from organs.registry.gguf import read as reading
 from tests.faults.fuzzing.__main__ import LONG_CASES, complaints, main
-from tests.faults.fuzzing.refusal_texts import Sentences
 from tests.faults.fuzzing.run import fuzz
 from tests.faults.fuzzing.tally import ACCEPTED, Failure, Tally
-from tests.faults.fuzzing.targets import build_target
 
 PLANTED = "tests.faults.fuzzing.faulty_readers:"
 ONE, FEW, SOME = 1, 60, 200
@@ -63,12 +59,6 @@ def test_the_number_of_a_failure_reproduces_it(fault: str) -> None:
     assert (again.case, again.kind) == (failures[-1].case, failures[-1].kind)
 
 
-def test_two_workers_try_the_same_cases_as_one() -> None:
-    alone, two = (fuzz("headers", 600, first=50, workers=workers) for workers in (1, 2))
-    assert alone.outcomes == two.outcomes
-    assert alone.unheard == two.unheard
-
-
 def test_the_command_reports_the_result_and_exits_with_1_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["headers", "--cases", "300"]) == 0
     out = capsys.readouterr().out
@@ -77,16 +67,6 @@ def test_the_command_reports_the_result_and_exits_with_1_after_a_failure(capsys:
     out = capsys.readouterr().out
     assert " FAILURES" in out
     assert f"python -m tests.faults.fuzzing {PLANTED}careless_headers --only " in out
-
-
-def test_the_command_reproduces_one_case_and_writes_its_bytes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = PLANTED + "careless_headers"
-    case = fuzz(target, FEW).failures[0].case
-    assert main([target, "--only", str(case), "--write", str(tmp_path / "case")]) == 1
-    assert "KeyError: 'no such key'" in capsys.readouterr().out
-    assert (tmp_path / "case").read_bytes() == build_target("headers").material(case)
 
 
 def test_a_long_run_reports_refusals_that_never_occurred() -> None:
@@ -101,14 +81,3 @@ def test_a_long_run_reports_refusals_that_never_occurred() -> None:
         "case 7",
         "0.0% were accepted",
     ]
-
-
-def test_sentences_are_read_from_the_source_and_matched_with_any_values() -> None:
-    sentences = Sentences([reading], ["the key occurs twice"])
-    assert "the file is empty" in sentences.unheard
-    assert "the key occurs twice" not in sentences.unheard
-    assert sentences.hear("value type 77 is unknown") == "value type … is unknown"
-    sentence = sentences.hear("its offset 32 overlaps the tensor before it: 64 is due")
-    assert sentence == "overlaps the tensor before it"
-    assert "its offset … …: … is due" not in sentences.unheard
-    assert sentences.hear("nothing of the kind") == "another text"
