@@ -464,7 +464,7 @@ def run(name: str, live: LiveServer, seconds: float, crowd: Crowd | None = None)
 def opened(arena: Arena, options: Options) -> Iterator[list[Case]]:
     """Serve a filled registry to each kind of crowd."""
     fill(arena.home)
-    live = arena.serve("--workers", str(WORKERS))
+    live = arena.serve("--workers", str(WORKERS), watch_seconds=2.0)
     print(HEAD, flush=True)
     asyncio.run(warm(live))
     baseline = Case("without a crowd", "baseline", partial(run, "baseline", live, options.seconds))

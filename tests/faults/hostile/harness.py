@@ -32,7 +32,8 @@ from tests.web.live_server import ROOT, LiveServer, start_server, stop_server
 
 STOPPED_SECONDS = 120.0
 """After this time (seconds) a command is killed, unless it is given more."""
-WATCH_SECONDS = 0.02
+WATCH_SECONDS = 0.1
+"""Between two looks at the processes of a server."""
 FAULTS_SHOWN_MAX = 60
 BUFFER_BYTES = 256 * 1024
 
@@ -168,12 +169,12 @@ class Arena:
         assert ended.status == 0, f"organ {words[0]} failed: {ended.output[-500:]}"
         return ended
 
-    def serve(self, *options: str, port: int | None = None) -> LiveServer:
-        """Serve the registry of the arena, and watch the memory of all processes of the server."""
+    def serve(self, *options: str, port: int | None = None, watch_seconds: float = WATCH_SECONDS) -> LiveServer:
+        """Serve the registry of the arena, and watch all processes of the server and their memory."""
         log = self.folder / f"server-{len(list(self.folder.glob('server-*.log')))}.log"
         live = start_server(self.home, log, port=port, options=options)
         self._servers.append(live)
-        threading.Thread(target=self._watch, args=(live,), daemon=True).start()
+        threading.Thread(target=self._watch, args=(live, watch_seconds), daemon=True).start()
         return live
 
     def stop(self, live: LiveServer) -> None:
@@ -205,8 +206,8 @@ class Arena:
             report = verify_all(registry)
         self.report.faults += [f"verify: {fault}" for fault in (*report.faults, *report.miscounted.items())]
 
-    def _watch(self, live: LiveServer) -> None:
-        while not self._ended.wait(WATCH_SECONDS):
+    def _watch(self, live: LiveServer, seconds: float) -> None:
+        while not self._ended.wait(seconds):
             try:
                 for process in psutil.Process(live.process.pid).children(recursive=True):
                     words = process.cmdline()
