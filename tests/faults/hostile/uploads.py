@@ -78,7 +78,8 @@ def opened(arena: Arena, options: Options) -> Iterator[list[Case]]:
         return how
 
     wanted = enumerate(attacks(options.cases, options.seed))
-    yield [Case(attack.kind, attack.name, partial(act, number, attack)) for number, attack in wanted]
+    cases = [Case(attack.kind, attack.name, partial(act, number, attack)) for number, attack in wanted]
+    yield [case for case in cases if options.only in f"{case.kind}, {case.name}"]
     arena.report.figures.append("why: " + ", ".join(f"{count} {reason}" for reason, count in reasons.most_common()))
     check_unknown(arena, (ada,), eves)
     check_unchanged(arena, before, live, seen)
@@ -188,4 +189,5 @@ def let_uploads_expire(arena: Arena) -> None:
             os.utime(path, times=(time.time() - AGE.total_seconds(),) * 2)
 
 
-SUITE = Suite(opened, {"cases": 200, "seed": 1}, lanes=CLIENTS)
+SUITE = Suite(opened, {"cases": 200, "seed": 1, "only": ""}, lanes=CLIENTS)
+"""`only` chooses the cases with this in their kinds and names."""
