@@ -220,37 +220,34 @@ def temporaries(registry: LocalRegistry, place: Place) -> list[str]:
     return half + [name for name in files_below(registry) if name.startswith("tmp/")]
 
 
-EVERY_CASE = [
-    *(pytest.param(work, number, 1, marks=pytest.mark.slow) for work in WORKS for number in KINDS),
-]
-CASES_ONCE = [*((work, errno.EIO, STRIDES[work]) for work in WORKS), *EVERY_CASE]
-CASES_FROM_THEN_ON = [*((work, errno.ENOSPC, STRIDES[work]) for work in WORKS), *EVERY_CASE]
+QUICK = [(work, errno.EIO, STRIDES[work]) for work in WORKS]
+QUICK_FULL = [(work, errno.ENOSPC, STRIDES[work]) for work in WORKS]
 
 
-@pytest.mark.parametrize(("work", "number", "stride"), CASES_ONCE)
-def test_a_disk_that_fails_once_loses_nothing(work: str, number: int, stride: int, place: Place) -> None:
+@pytest.mark.parametrize(
+    ("fail", "work", "number", "stride"),
+    [
+        *(pytest.param(failing_once, *case, id=f"once-{case[0]}") for case in QUICK),
+        *(pytest.param(failing_from, *case, id=f"from then on-{case[0]}") for case in QUICK_FULL),
+        *(
+            pytest.param(fail, work, number, 1, marks=pytest.mark.slow)
+            for fail in (failing_once, failing_from)
+            for work in WORKS
+            for number in KINDS
+        ),
+    ],
+)
+def test_a_disk_that_fails_once_or_from_then_on_loses_nothing(
+    fail: Callable[[int, int], SteppedFiles], work: str, number: int, stride: int, place: Place
+) -> None:
     prepare, do = WORKS[work]
     failures = 0
-    for at, registry, planted in attempts(place, prepare, 1 + number % stride, stride):
-        files = failing_once(at, number)
+    first = 1 + (number if fail is failing_once else number + 3) % stride
+    for at, registry, planted in attempts(place, prepare, first, stride):
+        files = fail(at, number)
         failures += failed(do, registry, place, files, KINDS[number])
         assert_whole(registry, place, planted)
-        assert temporaries(registry, place) == []
-        if at % 4 == 1 or at <= stride:
-            assert_recovers(registry, place, do)
-        if files.calls < at:
-            break
-    assert failures >= (0 if work == "repair" else 1)
-
-
-@pytest.mark.parametrize(("work", "number", "stride"), CASES_FROM_THEN_ON)
-def test_a_disk_that_stays_broken_loses_nothing(work: str, number: int, stride: int, place: Place) -> None:
-    prepare, do = WORKS[work]
-    failures = 0
-    for at, registry, planted in attempts(place, prepare, 1 + (number + 3) % stride, stride):
-        files = failing_from(at, number)
-        failures += failed(do, registry, place, files, KINDS[number])
-        assert_whole(registry, place, planted)
+        assert temporaries(registry, place) == [] or fail is failing_from
         if at % 4 == 1 or at <= stride:
             assert_recovers(registry, place, do)
         if files.calls < at:
