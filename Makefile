@@ -90,8 +90,8 @@ screenshots: $(BIN)/pytest  ## the pictures in docs/ (needs Chromium)
 	$(BIN)/python -m tests.browser.screenshots
 
 fuzz: $(BIN)/pytest  ## a million damaged headers, a hundred thousand damaged blobs: some minutes
-	$(BIN)/python -m tests.faults.fuzzing headers --cases 1000000 --workers 2
-	$(BIN)/python -m tests.faults.fuzzing blobs --cases 100000 --workers 2
+	$(BIN)/python -m tests.faults.hostile fuzz --target headers --cases 1000000 --workers 2
+	$(BIN)/python -m tests.faults.hostile fuzz --target blobs --cases 100000 --workers 2
 	$(BIN)/pytest -m slow tests/faults/test_fuzz_harness.py
 
 fuzz-api: $(BIN)/pytest  ## the API against its own description: some minutes

@@ -6,12 +6,12 @@ from random import Random
 
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
 from organs.registry.store.codec.planes import Coder, Encoding
-from tests.faults.fuzzing.__main__ import ACCEPTED_SHARES
 from tests.faults.fuzzing.blob_check import FORGED
 from tests.faults.fuzzing.blob_edits import BlobDamage
 from tests.faults.fuzzing.blob_seeds import blob_seeds
 from tests.faults.fuzzing.run import fuzz
 from tests.faults.fuzzing.worker import CASE_MAX_SECONDS, EXTRA_MAX_BYTES
+from tests.faults.hostile.fuzz import ACCEPTED_SHARES
 from tests.store.codec_cases import ALL_CODECS
 
 CASES = 4000

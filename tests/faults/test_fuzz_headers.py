@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from organs.registry.gguf import ValueType, read_header
 from organs.registry.gguf.types import DTYPES
-from tests.faults.fuzzing.__main__ import ACCEPTED_SHARES
 from tests.faults.fuzzing.header_parts import assemble
 from tests.faults.fuzzing.header_promises import Upload
 from tests.faults.fuzzing.header_seeds import header_seeds
 from tests.faults.fuzzing.run import fuzz
 from tests.faults.fuzzing.worker import CASE_MAX_SECONDS, EXTRA_MAX_BYTES
+from tests.faults.hostile.fuzz import ACCEPTED_SHARES
 from tests.gguf_files import assert_invariants
 
 CASES = 20_000

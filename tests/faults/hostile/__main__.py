@@ -20,6 +20,7 @@ SUITES = {
     "escape": "tests.faults.hostile.escape",
     "files": "tests.faults.hostile.files",
     "fleet-kills": "tests.faults.hostile.fleet_kills",
+    "fuzz": "tests.faults.hostile.fuzz",
     "kills": "tests.faults.hostile.kills",
     "outages": "tests.faults.hostile.outages",
     "power-cuts": "tests.faults.powerloss",
