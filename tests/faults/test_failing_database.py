@@ -36,13 +36,6 @@ from tests.faults.failing import (
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITERS = 8
-HOLD = """
-from organs.registry.local import LocalRegistry
-with LocalRegistry.open() as registry, registry.catalog.writing() as session:
-    session.connection()
-    print(1, flush=True)
-    input()
-"""
 
 
 @pytest.fixture
@@ -113,30 +106,6 @@ def test_a_database_that_cannot_be_written_is_reported_and_still_read(
         with pytest.raises(StoreUnwritable, match="database cannot be written"):
             ingest_path(locked, second)
     assert_only_first(registry, first)
-    assert_recovers(registry, second)
-
-
-@pytest.mark.folder
-def test_a_locked_database_is_reported_and_nothing_is_lost(
-    first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    second = write_model(tmp_path / "second.gguf", seed=1)
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", 50)
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD],
-        cwd=ROOT,
-        env=os.environ | postgres.environment(registry.settings.home),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "1\n"
-    with LocalRegistry.open(registry.settings.home) as hasty:
-        with pytest.raises(Busy, match="another process has locked the database"):
-            ingest_path(hasty, second)
-        assert_only_first(hasty, first)
-    holder.communicate("\n")
     assert_recovers(registry, second)
 
 
