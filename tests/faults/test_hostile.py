@@ -14,7 +14,9 @@ SHORT = [
     pytest.param("room-for-one --shards 4 --megabytes 1 --kills 3", marks=pytest.mark.folder, id="room-for-one"),
     pytest.param("kills --kills 8 --seed 122 --models 2", marks=[pytest.mark.slow, pytest.mark.sqlite], id="kills"),
     pytest.param(
-        "repack-kills --kills 8 --seed 122 --models 6", marks=[pytest.mark.slow, pytest.mark.sqlite], id="repack-kills"
+        "kills --families --kills 8 --seed 122 --models 6",
+        marks=[pytest.mark.slow, pytest.mark.sqlite],
+        id="kills in families",
     ),
 ]
 

@@ -24,7 +24,6 @@ SUITES = {
     "kills": "tests.faults.hostile.kills",
     "outages": "tests.faults.hostile.outages",
     "power-cuts": "tests.faults.powerloss",
-    "repack-kills": "tests.faults.hostile.repack_kills",
     "room-for-one": "tests.faults.hostile.room_for_one",
     "uploads": "tests.faults.hostile.uploads",
     "worst-shapes": "tests.faults.hostile.worst_shapes",
