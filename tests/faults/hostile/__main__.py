@@ -34,7 +34,7 @@ SUITES = {
 def main(words: list[str] | None = None) -> int:
     """Run the suite that is named; return the exit status."""
     words = sys.argv[1:] if words is None else words
-    choose = argparse.ArgumentParser(prog="python -m tests.faults.hostile", description=__doc__, add_help=False)
+    choose = argparse.ArgumentParser(prog="python -m tests.faults.hostile", description=__doc__)
     choose.add_argument("suite", choices=SUITES)
     name = choose.parse_args(words[:1]).suite
     module = import_module(SUITES[name])
