@@ -178,7 +178,7 @@ def opened(arena: Arena, options: Options) -> Iterator[list[Case]]:
             arena.report.expect(is_same, f"{name} comes back as another file")
         report = verify_all(registry)
         arena.report.faults += [str(fault) for fault in (*report.faults, *report.miscounted.items())]
-        arena.stop(live)
+        arena.stop(live, may_have_failed=True)
 
 
 def shut_for_a_while(load: Load, name: str, gate: Gate, options: Options) -> str:
