@@ -42,7 +42,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import ScoringRequest
 from organs.registry.validation.texts import built_in_texts
-from tests.faults.hostile.harness import ROOT, Arena, Case, Options, Suite
+from tests.faults.hostile.harness import Arena, Case, Options, Suite
+from tests.web.live_server import ROOT
 
 ZOO_MODEL = ROOT / "examples" / "zoo" / "Zoo-A-2M-v1.0-F16.gguf"
 """The tokenizer of the generated model is from this one, so that llama.cpp loads it."""
