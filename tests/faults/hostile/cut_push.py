@@ -30,7 +30,8 @@ LITTLE = Architecture(4, 512, 1024, 512, 1536, 20_000, 64)
 CHUNK_BYTES = 8 * 1024 * 1024
 HEADER_BYTES = 4096
 """More than the header of any request of a push, for the count of sent bytes."""
-PUSH_SECONDS = 3600.0
+RUN_SECONDS, LITTLE_RUN_SECONDS = 3600.0, 600.0
+"""A run of the command that takes longer hangs."""
 PUSH_MAX = 20
 """The number of times that the command is run again after it has failed."""
 
@@ -89,9 +90,11 @@ class Push:
         folder, address = self.arena.folder, f"http://127.0.0.1:{self.gate.port}"
         places = {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_CONFIG_HOME": str(folder / "config")}
         environment = self.arena.environment(ORGAN_TOKEN=self.token, **places)
+        seconds = LITTLE_RUN_SECONDS if self.options.little else RUN_SECONDS
         for attempt in range(1, PUSH_MAX + 1):
             words = ("--registry", address, "push", str(self.model), "--json")
-            ended = self.arena.run(self.arena.client(*words), environment, seconds=PUSH_SECONDS)
+            ended = self.arena.run(self.arena.client(*words), environment, seconds=seconds)
+            assert ended.seconds < seconds, f"the push hangs: it was ended after {seconds:.0f} s"
             if ended.status == 0:
                 return attempt
             print(f"run {attempt} ended: {ended.output.strip()[-300:]}", flush=True)
