@@ -28,11 +28,11 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.tables import Blob, InlineBlob, ModelRow, Placement
 from organs.registry.digest import digest_of, parse_digest
-from organs.registry.errors import BadDigest, DiskFull, StoreError, StoreUnwritable
+from organs.registry.errors import BadDigest, DiskFull, MissingBlob, StoreError, StoreUnwritable
 from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.store.codec import codec_for
-from organs.registry.upkeep import verify
+from organs.registry.upkeep import all_blobs, verify
 from tests.faults.conftest import Organ
 from tests.faults.failing import (
     assert_comes_back,
@@ -293,6 +293,18 @@ def test_missing_bytes_are_reported_by_organ_and_restored(
     assert organ("ingest", model).status == 0
     assert organ("verify", "--read-data").status == 0
     assert_sound(registry, model)
+
+
+@pytest.mark.usefixtures("model")
+def test_a_missing_expert_is_named_as_a_part_of_its_stack(registry: LocalRegistry) -> None:
+    def stack() -> KnownBlob:
+        (row,) = (row for row in all_blobs(registry.catalog) if row.parts)
+        return row
+
+    with registry.catalog.writing() as session:
+        session.execute(delete(InlineBlob).where(InlineBlob.blob_id == stack().parts[1].id))
+    with registry.blobs.reader(stack()) as reader, pytest.raises(MissingBlob, match=r"part 1 of \w{12}, \w{12}, is "):
+        reader.read()
 
 
 @pytest.mark.folder
