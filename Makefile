@@ -72,7 +72,7 @@ test-servers: $(BIN)/pytest  ## two servers behind nginx, with PostgreSQL and a 
 test-fleet: $(BIN)/pytest  ## fleets with the scheduler of Dask (installs it), and a run in which each part is killed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fleet]'
 	$(BIN)/pytest -m fleet tests/ingest/test_fleet_dask.py
-	$(BIN)/python -m tests.faults.fleet_kills
+	$(BIN)/python -m tests.faults.hostile fleet-kills
 
 test-numba: $(BIN)/pytest  ## the compiled kernels of the codecs beside numpy (installs numba)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast]'
@@ -90,44 +90,44 @@ screenshots: $(BIN)/pytest  ## the pictures in docs/ (needs Chromium)
 	$(BIN)/python -m tests.browser.screenshots
 
 fuzz: $(BIN)/pytest  ## a million damaged headers, a hundred thousand damaged blobs: some minutes
-	$(BIN)/python -m tests.faults.fuzzing headers --cases 1000000 --workers 2
-	$(BIN)/python -m tests.faults.fuzzing blobs --cases 100000 --workers 2
+	$(BIN)/python -m tests.faults.hostile fuzz --target headers --cases 1000000 --workers 2
+	$(BIN)/python -m tests.faults.hostile fuzz --target blobs --cases 100000 --workers 2
 	$(BIN)/pytest -m slow tests/faults/test_fuzz_harness.py
 
 fuzz-api: $(BIN)/pytest  ## the API against its own description: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz-api
-	$(BIN)/python -m tests.faults.api_fuzzing
+	$(BIN)/python -m tests.faults.hostile api
 
 crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: a quarter of an hour
-	$(BIN)/python -m tests.faults.powerloss
+	$(BIN)/python -m tests.faults.hostile power-cuts
 	$(BIN)/pytest -m slow tests/faults/test_concurrent_sweep.py
 
 kill: $(BIN)/pytest  ## more than a thousand kills at random moments: half an hour
-	$(BIN)/python -m tests.faults.random_kills --kills 1000
-	$(BIN)/python -m tests.faults.repack_kills --kills 300
+	$(BIN)/python -m tests.faults.hostile kills --kills 1000
+	$(BIN)/python -m tests.faults.hostile kills --families --kills 300
 
 room-for-one: $(BIN)/pytest  ## 8 shards of 300 MB on a disk with room for one, ingested with ten kills: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[validate]'
-	$(BIN)/python -m tests.faults.room_for_one
+	$(BIN)/python -m tests.faults.hostile room-for-one
 
 cut-push: $(BIN)/pytest  ## a push of 1.2 GB through a line that is cut, to a server that is killed: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	$(BIN)/python -m tests.faults.interrupted_push
+	$(BIN)/python -m tests.faults.hostile cut-push
 
 hostile: $(BIN)/pytest  ## two hundred hostile uploads through a running server: some minutes
-	$(BIN)/python -m tests.faults.hostile_uploads --cases 200
+	$(BIN)/python -m tests.faults.hostile uploads --cases 200
 
 hostile-files: $(BIN)/pytest  ## more than three hundred hostile files and folders, by command line and by upload: a quarter of an hour
-	$(BIN)/python -m tests.faults.hostile_files
+	$(BIN)/python -m tests.faults.hostile files
 
 slow-crowds: $(BIN)/pytest  ## 500 slow or hostile connections of each kind beside 50 honest users: some minutes
-	$(BIN)/python -m tests.faults.slow_clients
+	$(BIN)/python -m tests.faults.hostile crowds
 
 escape: $(BIN)/pytest  ## a hostile program in the place of each confined one: what it can do, as root and as another user
-	$(BIN)/python -m tests.sandbox.escape
+	$(BIN)/python -m tests.faults.hostile escape
 
 worst-shapes: $(BIN)/pytest  ## every page, job and intake step after models that were made slow: half an hour
-	$(BIN)/python -m tests.faults.worst_shapes
+	$(BIN)/python -m tests.faults.hostile worst-shapes
 
 faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the database fails
 	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py

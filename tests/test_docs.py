@@ -28,6 +28,7 @@ from bench.real_models import TABLE, print_table
 from organs.cli.main import organ
 from organs.registry import settings
 from tests import postgres
+from tests.faults.hostile.__main__ import SUITES
 from tests.preloaded_command import preloaded
 from tests.registry_templates import RegistryTemplates
 
@@ -280,8 +281,10 @@ def test_every_test_and_module_that_the_makefile_names_exists() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     paths = set(re.findall(r"\btests/[\w/.:]+", makefile))
     modules = set(re.findall(r"-[mp] ((?:tests|bench|organs)\.[\w.]+)", makefile))
+    suites = set(re.findall(r"-m tests\.faults\.hostile ([a-z-]+)", makefile))
     assert len(paths) > 8
-    assert len(modules) > 8
+    assert len(modules) + len(suites) > 8
+    assert suites <= SUITES.keys()
     assert {path for path in paths if not _is_test(path)} == set()
     assert {name for name in modules if importlib.util.find_spec(name) is None} == set()
 

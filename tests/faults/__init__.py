@@ -1,1 +1,1 @@
-"""Hostile inputs and faults that the program must survive. `test_fault_list` names a test for each fault."""
+"""Hostile inputs and faults that the program must survive: the names of the tests say which."""

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.files import Files
 from organs.registry.upkeep import Share, SweepReport, VerifyReport, all_blobs, sweep, take_back, verify
 from tests.gguf_files import file_bytes
-from tests.small_models import block_metadata, block_tensors, expert_stack, token_array
+from tests.small_models import assemble_model, block_metadata, block_tensors, expert_stack, token_array
 
 EVERYTHING = Share(1, 1)
 LARGE, SMALL = 80_000, 1000
@@ -174,6 +175,23 @@ def assert_no_orphans(registry: LocalRegistry) -> None:
     assert files_below(registry) == sorted(row.file for row in blob_rows(registry) if row.file is not None)
     with registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session)
+
+
+def assert_comes_back(registry: LocalRegistry, source: Path, model: str | None = None) -> None:
+    """Assert that a model is assembled to the bytes of its file; it has the name of the file unless it is given."""
+    with TemporaryDirectory() as folder:
+        (back,) = assemble_model(registry, model or f"local/{source.stem}", Path(folder))
+        assert back.read_bytes() == source.read_bytes(), f"{source.name} comes back as another file"
+
+
+def assert_sweeps_leave_no_rest(registry: LocalRegistry) -> None:
+    """Assert that sweeps remove what no model needs when all leases and periods have expired, and nothing else."""
+    let_leases_expire(registry)
+    let_time_pass(registry)
+    for _ in range(2):
+        run_sweep(registry)
+    assert_no_orphans(registry)
+    assert verify_all(registry).faults == []
 
 
 def let_time_pass(registry: LocalRegistry, time: timedelta = timedelta(days=3)) -> None:

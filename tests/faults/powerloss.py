@@ -1,8 +1,5 @@
 """Power cuts at every moment of the operations of a registry: each possible state of the disk is opened and checked.
 
-    python -m tests.faults.powerloss             # every state of every scenario
-    python -m tests.faults.powerloss --states 50
-
 There are two checks. The quick one compares, for every state, the files of the committed rows with the written bytes.
 The thorough one creates the state in a folder and opens a registry on it: every committed model is assembled, verify
 reads everything, the same files can be ingested again, and a sweep leaves nothing over. It is done once for states that
@@ -11,15 +8,14 @@ differ only in the bytes of files without a row, because these are never read. O
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from organs.ingest import pipeline
 from organs.registry.assembly import place_file, plan_model
@@ -36,6 +32,7 @@ from tests.faults.failing import (
     SMALL,
     Crash,
     add_unneeded_blobs,
+    assert_comes_back,
     assert_no_orphans,
     blob_rows,
     flip_bit,
@@ -51,9 +48,9 @@ from tests.faults.failing import (
     write_model,
 )
 from tests.faults.families import SWEEPS, repack_all
+from tests.faults.hostile.harness import Arena, Case, Options, Suite
 from tests.faults.journal import Acknowledged, Journal, JournalFiles, RowsFirst, on_journal
 from tests.related_models import blob_forms, family_files
-from tests.small_models import assemble_model
 
 MakeFiles = Callable[[Journal], JournalFiles]
 
@@ -154,7 +151,7 @@ def _tried(state: CrashState, disk: Disk, scenario: Scenario, scratch: Path) -> 
     shutil.rmtree(folder, ignore_errors=True)
     make_state(state, disk, scenario.journal, folder)
     try:
-        _try(folder, scenario, scratch)
+        _try(folder, scenario)
     except (AssertionError, OrganError) as error:
         yield f"{type(error).__name__}: {str(error)[:300]}"
 
@@ -170,17 +167,17 @@ def make_state(state: CrashState, disk: Disk, journal: Journal, folder: Path) ->
         (folder / "registry.sqlite3").write_bytes(journal.databases[state.database])
 
 
-def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
+def _try(folder: Path, scenario: Scenario) -> None:
     with LocalRegistry.open(folder) as opened:
         registry = without_syncing(opened)
         faulty = {fault.digest for fault in verify_all(registry).faults}
         assert faulty <= scenario.spoiled, "verify finds faults"
         if not faulty:
-            _assert_models_come_back(registry, scenario, scratch)
+            _assert_models_come_back(registry, scenario)
         for name, path in scenario.sources.items():
             ingest_path(registry, path, name=ModelName("local", name))
         assert sorted(model_names(registry)) == sorted(scenario.sources), "each model once"
-        _assert_models_come_back(registry, scenario, scratch)
+        _assert_models_come_back(registry, scenario)
         let_leases_expire(registry)
         if scenario.is_repacked:
             repack_all(registry)
@@ -190,13 +187,12 @@ def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
             run_sweep(registry)
         assert_no_orphans(registry)
         assert verify_all(registry).faults == [], "a sweep has taken something that was needed"
-        _assert_models_come_back(registry, scenario, scratch)
+        _assert_models_come_back(registry, scenario)
 
 
-def _assert_models_come_back(registry: LocalRegistry, scenario: Scenario, scratch: Path) -> None:
+def _assert_models_come_back(registry: LocalRegistry, scenario: Scenario) -> None:
     for name in model_names(registry):
-        (back,) = assemble_model(registry, f"local/{name}", scratch / "back")
-        assert back.read_bytes() == scenario.sources[name].read_bytes(), f"{name} differs"
+        assert_comes_back(registry, scenario.sources[name])
 
 
 # Scenarios.
@@ -384,47 +380,38 @@ def check_placed(journal: Journal, before: bytes, after: bytes) -> Findings:
     return findings
 
 
-def main() -> None:
-    """Check every scenario and state; print a line for each."""
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.powerloss", description=__doc__)
-    parser.add_argument("--states", type=int, help="check at most N states of each scenario thoroughly")
-    chosen = parser.parse_args()
-    begin, every = time.monotonic(), []
-    with TemporaryDirectory() as name:
-        for number, result in enumerate(_all_findings(Path(name), chosen.states)):
-            every.append(result)
-            print(
-                f"{result.scenario}: {result.operations} operations, {result.states} states, {result.thorough} of them "
-                f"tried, {len(result.violations)} violations",
-                *result.violations[:5],
-                sep="\n  ",
-                flush=True,
-            )
-            shutil.rmtree(Path(name) / str(number), ignore_errors=True)
-    states, tried = sum(result.states for result in every), sum(result.thorough for result in every)
-    wrong = sum(len(result.violations) for result in every)
-    seconds = time.monotonic() - begin
-    print(f"{len(every)} scenarios, {states} states, {tried} tried, {wrong} violations, {seconds:.0f} s")
-    raise SystemExit(1 if wrong else 0)
+@contextmanager
+def opened(arena: Arena, options: Options) -> Iterator[Iterator[Case]]:
+    """Check every state of every scenario."""
+
+    def act(number: int, make: Callable[[Path], Findings | None]) -> str:
+        folder = arena.folder / str(number)
+        folder.mkdir()
+        found = make(folder)
+        shutil.rmtree(folder)
+        if found is None:
+            return "ended before"
+        figures = f"{found.operations} operations, {found.states} states, {found.thorough} of them tried"
+        arena.report.figures.append(f"{found.scenario}: {figures}")
+        assert not found.violations, f"{len(found.violations)} violations: {found.violations[:5]}"
+        return "sound"
+
+    def scenario(make: Callable[[Path], Scenario], folder: Path) -> Findings | None:
+        made = make(folder)
+        return check(made, folder, options.states or None) if made.name else None
+
+    def cases() -> Iterator[Case]:
+        for name, make in SCENARIOS.items():
+            yield Case("power cuts", name, partial(act, len(arena.report.figures), partial(scenario, make)))
+        yield Case("power cuts", "a file placed", lambda: act(-1, lambda folder: check_placed(*placed_file(folder))))
+        for dies_at in count():
+            make = partial(killed_and_run_again, dies_at=dies_at)
+            yield Case("power cuts", f"killed before {dies_at}", partial(act, dies_at, partial(scenario, make)))
+            if ("power cuts", "ended before") in arena.report.outcomes:
+                return
+
+    yield cases()
 
 
-def _all_findings(folder: Path, thorough_max: int | None) -> Iterator[Findings]:
-    def fresh(name: str) -> Path:
-        (folder / name).mkdir()
-        return folder / name
-
-    for name, make in SCENARIOS.items():
-        yield check(make(fresh(name)), folder, thorough_max)
-    yield check_placed(*placed_file(fresh("placed")))
-    dies_at, going = 0, True
-    while going:
-        scenario = killed_and_run_again(fresh(f"killed-{dies_at}"), dies_at)
-        going = bool(scenario.name)
-        if going:
-            yield check(scenario, folder, thorough_max)
-        shutil.rmtree(folder / f"killed-{dies_at}")
-        dies_at += 1
-
-
-if __name__ == "__main__":
-    main()
+SUITE = Suite(opened, {"states": 0})
+"""With `states`, at most so many states of each scenario are checked thoroughly."""

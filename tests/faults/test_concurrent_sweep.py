@@ -9,7 +9,9 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
+from typing import Any
 
 import pytest
 from sqlalchemy import delete
@@ -35,73 +37,6 @@ __all__ = ["quick"]
 
 STATES = ["absent", "unneeded", "doomed", "corrupt", "corrupt and doomed"]
 SAMPLE, MANY = 5, 600
-
-
-def orders(sides: Sequence[Sequence[Callable[[], None]]], number: int, seed: int) -> Iterator[list[Callable[[], None]]]:
-    """Yield `number` random orders of all steps that keep the order of each side."""
-    generator = random.Random(seed)
-    for _ in range(number):
-        waiting = [list(side) for side in sides]
-        order = []
-        while any(waiting):
-            # Weighted by the remaining steps, so that every order is equally likely.
-            side = generator.choices(waiting, [len(steps) for steps in waiting])[0]
-            order.append(side.pop(0))
-        yield order
-
-
-def bound(race: Race, steps: Sequence[Step]) -> list[Callable[[], None]]:
-    return [lambda step=step: step(race) for step in steps]
-
-
-SIZES = [SAMPLE, pytest.param(MANY, marks=pytest.mark.slow)]
-
-
-@pytest.mark.parametrize("number", SIZES)
-@pytest.mark.parametrize("state", STATES)
-def test_every_order_of_a_sweep_and_two_writers_keeps_their_bytes(
-    state: str, number: int, quick: LocalRegistry
-) -> None:
-    for attempt in range(number):
-        plain = random_bytes(66_000, attempt)
-        sweeper, writer, other = (Race(quick, plain) for _ in range(3))
-        prepared(quick, state, plain)
-        sides = [bound(sweeper, SWEEPER), bound(writer, WRITER[:-1]), bound(other, WRITER[:-1])]
-        for step in next(orders(sides, 1, attempt)):
-            step()
-        writer.register()  # both use the same organ
-        assert not writer.is_lost
-        assert not other.is_lost
-    finish(quick, number)
-
-
-@pytest.mark.parametrize("number", SIZES)
-@pytest.mark.parametrize("state", STATES)
-def test_every_order_of_a_dead_sweep_its_successor_and_a_writer_keeps_the_bytes(
-    state: str, number: int, quick: LocalRegistry
-) -> None:
-    for attempt in range(number):
-        plain = random_bytes(66_000, attempt)
-        died, successor, writer = (Race(quick, plain) for _ in range(3))
-        prepared(quick, state, plain)
-        sweeps = [*bound(died, SWEEPER[: attempt % 5]), *bound(successor, SWEEPER)]
-        for step in next(orders([sweeps, bound(writer, WRITER)], 1, attempt)):
-            step()
-        assert not writer.is_lost
-    finish(quick, number)
-
-
-def finish(registry: LocalRegistry, number: int) -> None:
-    """Assert that all blobs are present, and that the next sweeps remove the rest."""
-    let_leases_expire(registry)
-    let_time_pass(registry)
-    for _ in range(2):
-        run_sweep(registry)
-    with registry.catalog.reading() as session:
-        digests = [digest_of(random_bytes(66_000, attempt)) for attempt in range(number)]
-        assert len(blobs_by_digest(session, digests)) == number
-    assert_no_orphans(registry)
-    assert verify_all(registry).faults == []
 
 
 @dataclass(slots=True)
@@ -156,20 +91,61 @@ VERIFIER = (Looker.look, Looker.check, Looker.check_again, Looker.set_aside)
 READER = (Looker.look, Looker.open, Looker.read)
 
 
+SIZES = [SAMPLE, pytest.param(MANY, marks=pytest.mark.slow)]
+Sides = Sequence[Sequence[Callable[[], None]]]
+
+
+def bound(party: Any, steps: Sequence[Callable[[Any], None]]) -> list[Callable[[], None]]:
+    return [partial(step, party) for step in steps]
+
+
+def another_writer(sweeper: Race, writer: Race, _attempt: int) -> Sides:
+    other = Race(writer.registry, writer.plain)
+    register = bound(writer, WRITER[-1:])  # both use the same organ, which is registered once
+    return bound(sweeper, SWEEPER), bound(writer, WRITER[:-1]), bound(other, WRITER[:-1]), register
+
+
+def a_dead_sweep(sweeper: Race, writer: Race, attempt: int) -> Sides:
+    died = Race(writer.registry, writer.plain)
+    return [*bound(died, SWEEPER[: attempt % 5]), *bound(sweeper, SWEEPER)], bound(writer, WRITER), [], []
+
+
+def a_repair(sweeper: Race, writer: Race, _attempt: int) -> Sides:
+    verifier = bound(Looker(writer.registry, writer.plain), VERIFIER)
+    return bound(sweeper, SWEEPER), bound(writer, WRITER), verifier, []
+
+
+def random_order(sides: Sides, seed: int) -> Iterator[Callable[[], None]]:
+    """Yield all steps in a random order that keeps the order of each side."""
+    generator, waiting = random.Random(seed), [list(side) for side in sides]
+    while any(waiting):
+        # Weighted by the remaining steps, so that every order is equally likely.
+        yield generator.choices(waiting, [len(steps) for steps in waiting])[0].pop(0)
+
+
 @pytest.mark.parametrize("number", SIZES)
 @pytest.mark.parametrize("state", STATES)
-def test_every_order_of_a_sweep_a_repair_and_a_writer_keeps_the_bytes(
-    state: str, number: int, quick: LocalRegistry
+@pytest.mark.parametrize("beside", [another_writer, a_dead_sweep, a_repair], ids=lambda beside: beside.__name__)
+def test_every_order_of_a_sweep_and_a_writer_beside_other_work_keeps_the_bytes(
+    beside: Callable[[Race, Race, int], Sides], state: str, number: int, quick: LocalRegistry
 ) -> None:
     for attempt in range(number):
         plain = random_bytes(66_000, attempt)
-        sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
+        sweeper, writer = Race(quick, plain), Race(quick, plain)
         prepared(quick, state, plain)
-        verifier = [lambda step=step, looker=looker: step(looker) for step in VERIFIER]
-        for step in next(orders([bound(sweeper, SWEEPER), bound(writer, WRITER), verifier], 1, attempt)):
+        *sides, last = beside(sweeper, writer, attempt)
+        for step in (*random_order(sides, attempt), *last):
             step()
         assert not writer.is_lost
-    finish(quick, number)
+    let_leases_expire(quick)
+    let_time_pass(quick)
+    for _ in range(2):
+        run_sweep(quick)
+    with quick.catalog.reading() as session:
+        digests = [digest_of(random_bytes(66_000, attempt)) for attempt in range(number)]
+        assert len(blobs_by_digest(session, digests)) == number
+    assert_no_orphans(quick)
+    assert verify_all(quick).faults == []
 
 
 @pytest.mark.parametrize("state", ["unneeded", "doomed"])
@@ -199,8 +175,7 @@ def test_a_reader_gets_the_right_bytes_when_they_are_stored_again(number: int, q
         plain = random_bytes(66_000, attempt)
         sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
         prepared(quick, "doomed", plain)
-        reader = [lambda step=step, looker=looker: step(looker) for step in READER]
-        for step in next(orders([bound(sweeper, SWEEPER), bound(writer, WRITER), reader], 1, attempt)):
+        for step in random_order([bound(sweeper, SWEEPER), bound(writer, WRITER), bound(looker, READER)], attempt):
             step()
         assert all(found == plain for found in looker.found)
         assert not writer.is_lost

@@ -24,27 +24,18 @@ from tests import postgres
 from tests.faults.failing import (
     SteppedCatalog,
     act_at_step,
+    assert_comes_back,
     assert_no_orphans,
+    assert_sweeps_leave_no_rest,
     blob_rows,
     ingest_path,
-    let_leases_expire,
-    let_time_pass,
     model_names,
-    run_sweep,
     verify_all,
     write_model,
 )
-from tests.small_models import assemble_model
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITERS = 8
-HOLD = """
-from organs.registry.local import LocalRegistry
-with LocalRegistry.open() as registry, registry.catalog.writing() as session:
-    session.connection()
-    print(1, flush=True)
-    input()
-"""
 
 
 @pytest.fixture
@@ -59,21 +50,15 @@ def database(registry: LocalRegistry) -> Path:
     return registry.settings.home / "registry.sqlite3"
 
 
-def assert_only_first(registry: LocalRegistry, first: Path, tmp_path: Path) -> None:
+def assert_only_first(registry: LocalRegistry, first: Path) -> None:
     assert model_names(registry) == ["first"]
     assert verify_all(registry).faults == []
-    (back,) = assemble_model(registry, "local/first", tmp_path / "back")
-    assert back.read_bytes() == first.read_bytes()
+    assert_comes_back(registry, first)
 
 
 def assert_recovers(registry: LocalRegistry, second: Path) -> None:
     assert ingest_path(registry, second, name=ModelName("local", "second")).created
-    let_leases_expire(registry)
-    let_time_pass(registry)
-    for _ in range(2):
-        run_sweep(registry)
-    assert_no_orphans(registry)
-    assert verify_all(registry).faults == []
+    assert_sweeps_leave_no_rest(registry)
 
 
 @pytest.mark.sqlite
@@ -95,15 +80,10 @@ def test_a_database_that_is_full_at_any_page_loses_nothing(
             except DiskFull as error:
                 assert "the disk of the database is full" in str(error)  # noqa: PT017
                 full += 1
-                assert_only_first(registry, first, tmp_path)
+                assert_only_first(registry, first)
     assert full >= 2
     assert sorted(model_names(registry)) == ["first", "second"]
-    let_leases_expire(registry)
-    let_time_pass(registry)
-    for _ in range(2):
-        run_sweep(registry)
-    assert_no_orphans(registry)
-    assert verify_all(registry).faults == []
+    assert_sweeps_leave_no_rest(registry)
 
 
 def _limited(pages: int) -> object:
@@ -122,34 +102,10 @@ def test_a_database_that_cannot_be_written_is_reported_and_still_read(
     with LocalRegistry.open(registry.settings.home) as usual:
         settings = replace(usual.settings, database_url=url)
     with LocalRegistry.from_settings(settings) as locked:
-        assert_only_first(locked, first, tmp_path)
+        assert_only_first(locked, first)
         with pytest.raises(StoreUnwritable, match="database cannot be written"):
             ingest_path(locked, second)
-    assert_only_first(registry, first, tmp_path)
-    assert_recovers(registry, second)
-
-
-@pytest.mark.folder
-def test_a_locked_database_is_reported_and_nothing_is_lost(
-    first: Path, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    second = write_model(tmp_path / "second.gguf", seed=1)
-    monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", 50)
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD],
-        cwd=ROOT,
-        env=os.environ | postgres.environment(registry.settings.home),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "1\n"
-    with LocalRegistry.open(registry.settings.home) as hasty:
-        with pytest.raises(Busy, match="another process has locked the database"):
-            ingest_path(hasty, second)
-        assert_only_first(hasty, first, tmp_path)
-    holder.communicate("\n")
+    assert_only_first(registry, first)
     assert_recovers(registry, second)
 
 
@@ -177,7 +133,7 @@ def test_a_database_locked_at_any_transaction_fails_only_the_ingest(
             except Busy:
                 held += 1
                 lock.close()
-                assert_only_first(registry, first, tmp_path)
+                assert_only_first(registry, first)
     assert held > 4
     assert sorted(model_names(registry)) == ["first", "second"]
     assert verify_all(registry).faults == []
@@ -225,7 +181,7 @@ def test_a_limit_on_the_size_of_files_is_reported_and_loses_nothing(
         assert "is full: File too large" in result.stderr
     else:
         assert json.loads(result.stdout)["error"]
-    assert_only_first(registry, first, tmp_path)
+    assert_only_first(registry, first)
     assert subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False).returncode == 0
     assert sorted(model_names(registry)) == ["first", "second"]
     assert verify_all(registry).faults == []
@@ -238,7 +194,6 @@ from organs.registry import store
 from organs.registry.errors import OrganError
 from organs.registry.local import LocalRegistry
 from tests.faults.failing import *
-from tests.small_models import assemble_model
 
 store.folder.FREE_MARGIN_BYTES = 0
 folder, first, second = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
@@ -262,18 +217,11 @@ with LocalRegistry.open(folder / "home") as registry:
         ballast.unlink(missing_ok=True)
         assert verify_all(registry).faults == []
         for name in model_names(registry):
-            (back,) = assemble_model(registry, f"local/{name}", folder / "out")
-            assert back.read_bytes() == {"first": first, "second": second}[name].read_bytes()
-            back.unlink()
+            assert_comes_back(registry, {"first": first, "second": second}[name])
         if len(model_names(registry)) == 2:
             break
     ingest_path(registry, second, name=ModelName("local", "second"))
-    let_leases_expire(registry)
-    let_time_pass(registry)
-    for _ in range(2):
-        run_sweep(registry)
-    assert_no_orphans(registry)
-    assert verify_all(registry).faults == []
+    assert_sweeps_leave_no_rest(registry)
     print(refused)
 """
 
@@ -362,7 +310,6 @@ def test_eight_processes_with_shared_organs_keep_the_counts_right(tmp_path: Path
     assert organs is not None
     assert organs < placements, "what they share is there once"
     for path in paths:
-        (back,) = assemble_model(registry, f"local/{path.stem}", tmp_path / "back")
-        assert back.read_bytes() == path.read_bytes()
+        assert_comes_back(registry, path)
     assert_no_orphans(registry)
     assert verify_all(registry).faults == []

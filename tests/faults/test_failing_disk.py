@@ -30,7 +30,8 @@ from tests.faults.failing import (
     SMALL,
     SteppedFiles,
     add_unneeded_blobs,
-    assert_no_orphans,
+    assert_comes_back,
+    assert_sweeps_leave_no_rest,
     blob_rows,
     blob_states,
     failing_from,
@@ -38,7 +39,6 @@ from tests.faults.failing import (
     files_below,
     flip_bit,
     ingest_path,
-    let_leases_expire,
     let_time_pass,
     model_names,
     overwrite,
@@ -49,7 +49,6 @@ from tests.faults.failing import (
     without_syncing,
     write_model,
 )
-from tests.small_models import assemble_model
 
 KINDS: dict[int, type[OrganError]] = {
     errno.EIO: StoreError,
@@ -74,9 +73,6 @@ class Place:
 
     def opened(self) -> LocalRegistry:
         return without_syncing(LocalRegistry.open(self.folder / "home"))
-
-    def sources(self) -> dict[str, Path]:
-        return {"first": self.first, "second": self.second}
 
 
 def take_second(registry: LocalRegistry, place: Place) -> None:
@@ -184,8 +180,7 @@ def assert_whole(registry: LocalRegistry, place: Place, planted: set[str]) -> No
     assert {fault.digest for fault in verify_all(registry).faults} <= planted
     assert {digest for digest, state in blob_states(registry).items() if state == "corrupt"} <= planted
     for name in model_names(registry) if not planted else ():
-        (back,) = assemble_model(registry, f"local/{name}", place.folder / "back")
-        assert back.read_bytes() == place.sources()[name].read_bytes()
+        assert_comes_back(registry, place.folder / f"{name}.gguf")
 
 
 def assert_recovers(registry: LocalRegistry, place: Place, work: Work) -> None:
@@ -193,11 +188,7 @@ def assert_recovers(registry: LocalRegistry, place: Place, work: Work) -> None:
     work(registry, place)
     take_first_again(registry, place)
     take_second(registry, place)
-    let_leases_expire(registry)
-    let_time_pass(registry)
-    for _ in range(2):
-        run_sweep(registry)
-    assert_no_orphans(registry)
+    assert_sweeps_leave_no_rest(registry)
     assert_whole(registry, place, set())
     assert sorted(model_names(registry)) == ["first", "second"]
 
@@ -229,37 +220,34 @@ def temporaries(registry: LocalRegistry, place: Place) -> list[str]:
     return half + [name for name in files_below(registry) if name.startswith("tmp/")]
 
 
-EVERY_CASE = [
-    *(pytest.param(work, number, 1, marks=pytest.mark.slow) for work in WORKS for number in KINDS),
-]
-CASES_ONCE = [*((work, errno.EIO, STRIDES[work]) for work in WORKS), *EVERY_CASE]
-CASES_FROM_THEN_ON = [*((work, errno.ENOSPC, STRIDES[work]) for work in WORKS), *EVERY_CASE]
+QUICK = [(work, errno.EIO, STRIDES[work]) for work in WORKS]
+QUICK_FULL = [(work, errno.ENOSPC, STRIDES[work]) for work in WORKS]
 
 
-@pytest.mark.parametrize(("work", "number", "stride"), CASES_ONCE)
-def test_a_disk_that_fails_once_loses_nothing(work: str, number: int, stride: int, place: Place) -> None:
+@pytest.mark.parametrize(
+    ("fail", "work", "number", "stride"),
+    [
+        *(pytest.param(failing_once, *case, id=f"once-{case[0]}") for case in QUICK),
+        *(pytest.param(failing_from, *case, id=f"from then on-{case[0]}") for case in QUICK_FULL),
+        *(
+            pytest.param(fail, work, number, 1, marks=pytest.mark.slow)
+            for fail in (failing_once, failing_from)
+            for work in WORKS
+            for number in KINDS
+        ),
+    ],
+)
+def test_a_disk_that_fails_once_or_from_then_on_loses_nothing(
+    fail: Callable[[int, int], SteppedFiles], work: str, number: int, stride: int, place: Place
+) -> None:
     prepare, do = WORKS[work]
     failures = 0
-    for at, registry, planted in attempts(place, prepare, 1 + number % stride, stride):
-        files = failing_once(at, number)
+    first = 1 + (number if fail is failing_once else number + 3) % stride
+    for at, registry, planted in attempts(place, prepare, first, stride):
+        files = fail(at, number)
         failures += failed(do, registry, place, files, KINDS[number])
         assert_whole(registry, place, planted)
-        assert temporaries(registry, place) == []
-        if at % 4 == 1 or at <= stride:
-            assert_recovers(registry, place, do)
-        if files.calls < at:
-            break
-    assert failures >= (0 if work == "repair" else 1)
-
-
-@pytest.mark.parametrize(("work", "number", "stride"), CASES_FROM_THEN_ON)
-def test_a_disk_that_stays_broken_loses_nothing(work: str, number: int, stride: int, place: Place) -> None:
-    prepare, do = WORKS[work]
-    failures = 0
-    for at, registry, planted in attempts(place, prepare, 1 + (number + 3) % stride, stride):
-        files = failing_from(at, number)
-        failures += failed(do, registry, place, files, KINDS[number])
-        assert_whole(registry, place, planted)
+        assert temporaries(registry, place) == [] or fail is failing_from
         if at % 4 == 1 or at <= stride:
             assert_recovers(registry, place, do)
         if files.calls < at:

@@ -6,12 +6,12 @@ from random import Random
 
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
 from organs.registry.store.codec.planes import Coder, Encoding
-from tests.faults.fuzzing.__main__ import ACCEPTED_SHARES
-from tests.faults.fuzzing.blob_check import FORGED, BlobTarget
+from tests.faults.fuzzing.blob_check import FORGED
 from tests.faults.fuzzing.blob_edits import BlobDamage
 from tests.faults.fuzzing.blob_seeds import blob_seeds
 from tests.faults.fuzzing.run import fuzz
 from tests.faults.fuzzing.worker import CASE_MAX_SECONDS, EXTRA_MAX_BYTES
+from tests.faults.hostile.fuzz import ACCEPTED_SHARES
 from tests.store.codec_cases import ALL_CODECS
 
 CASES = 4000
@@ -59,8 +59,3 @@ def test_blobs_are_damaged_in_files_and_in_rows() -> None:
     assert sum(case.content is not None for case in cases) > 200
     assert {case.obstacle for case in cases} == {None, "folder", "link"}
     assert any(case.forged for case in cases)
-
-
-def test_the_number_of_a_case_determines_it() -> None:
-    first, other = BlobTarget(), BlobTarget()
-    assert [first.material(case) for case in range(200)] == [other.material(case) for case in range(200)]

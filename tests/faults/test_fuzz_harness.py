@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from organs.registry.gguf import read as reading
-from tests.faults.fuzzing.__main__ import LONG_CASES, complaints, main
-from tests.faults.fuzzing.refusal_texts import Sentences
 from tests.faults.fuzzing.run import fuzz
-from tests.faults.fuzzing.tally import ACCEPTED, Failure, Tally
-from tests.faults.fuzzing.targets import build_target
+from tests.faults.fuzzing.tally import ACCEPTED, Tally
+from tests.faults.hostile.__main__ import main
+from tests.faults.hostile.fuzz import LONG_CASES, complaints
 
 PLANTED = "tests.faults.fuzzing.faulty_readers:"
 ONE, FEW, SOME = 1, 60, 200
@@ -63,52 +60,24 @@ def test_the_number_of_a_failure_reproduces_it(fault: str) -> None:
     assert (again.case, again.kind) == (failures[-1].case, failures[-1].kind)
 
 
-def test_two_workers_try_the_same_cases_as_one() -> None:
-    alone, two = (fuzz("headers", 600, first=50, workers=workers) for workers in (1, 2))
-    assert alone.outcomes == two.outcomes
-    assert alone.unheard == two.unheard
-
-
-def test_the_command_reports_the_result_and_exits_with_1_after_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["headers", "--cases", "300"]) == 0
-    out = capsys.readouterr().out
-    assert "headers: 300 cases, no failure, " in out
-    assert main([PLANTED + "careless_headers", "--cases", "60"]) == 1
-    out = capsys.readouterr().out
-    assert " FAILURES" in out
-    assert f"python -m tests.faults.fuzzing {PLANTED}careless_headers --only " in out
-
-
-def test_the_command_reproduces_one_case_and_writes_its_bytes(
+def test_the_suite_reports_its_failures_with_their_numbers_and_exits_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = PLANTED + "careless_headers"
-    case = fuzz(target, FEW).failures[0].case
-    assert main([target, "--only", str(case), "--write", str(tmp_path / "case")]) == 1
-    assert "KeyError: 'no such key'" in capsys.readouterr().out
-    assert (tmp_path / "case").read_bytes() == build_target("headers").material(case)
+    folder = ["--folder", str(tmp_path)]
+    assert main(["fuzz", "--cases", "300", *folder]) == 0
+    assert "fuzz: 1 cases in " in capsys.readouterr().out
+    assert main(["fuzz", "--target", f"{PLANTED}careless_headers", "--cases", "60", *folder]) == 1
+    out = capsys.readouterr().out
+    assert "WRONG: " in out
+    assert "KeyError: 'no such key'" in out
+    assert f"hostile fuzz --target {PLANTED}careless_headers --only " in out
 
 
-def test_a_long_run_reports_refusals_that_never_occurred() -> None:
+def test_too_heavy_damage_and_refusals_that_never_occurred_are_reported() -> None:
     tally = Tally(unheard={"the key occurs twice"})
     tally.outcomes.update({ACCEPTED: 20, "another text": 80})
     assert complaints(tally) == []
     tally.outcomes.update({ACCEPTED: LONG_CASES // 5, "another text": LONG_CASES})
     assert complaints(tally) == ["never refused with: the key occurs twice"]
     tally.outcomes[ACCEPTED] = 0
-    tally.failures.append(Failure(7, "hang", "too long"))
-    assert [complaint.split(":")[0] for complaint in islice(complaints(tally), 2)] == [
-        "case 7",
-        "0.0% were accepted",
-    ]
-
-
-def test_sentences_are_read_from_the_source_and_matched_with_any_values() -> None:
-    sentences = Sentences([reading], ["the key occurs twice"])
-    assert "the file is empty" in sentences.unheard
-    assert "the key occurs twice" not in sentences.unheard
-    assert sentences.hear("value type 77 is unknown") == "value type … is unknown"
-    sentence = sentences.hear("its offset 32 overlaps the tensor before it: 64 is due")
-    assert sentence == "overlaps the tensor before it"
-    assert "its offset … …: … is due" not in sentences.unheard
-    assert sentences.hear("nothing of the kind") == "another text"
+    assert complaints(tally)[0].startswith("0.0% were accepted")

@@ -14,9 +14,17 @@ from organs.ingest import hashing, pipeline
 from organs.ingest.hashing import Stages
 from organs.registry.local import LocalRegistry
 from organs.registry.store.folder import PendingFile
-from tests.faults.failing import assert_no_orphans, ingest_path, model_names, verify_all, without_syncing, write_model
+from tests.faults.failing import (
+    assert_comes_back,
+    assert_no_orphans,
+    ingest_path,
+    model_names,
+    verify_all,
+    without_syncing,
+    write_model,
+)
 from tests.gguf_files import file_bytes
-from tests.small_models import Tensors, assemble_model, block_metadata, weight_tensor
+from tests.small_models import Tensors, block_metadata, weight_tensor
 
 PATIENCE_SECONDS = 60.0
 KEPT = 2
@@ -64,8 +72,7 @@ def test_an_ingest_with_minimal_buffers_finishes(
     quick = without_syncing(registry)
     for _ in range(2):
         assert ended(lambda: ingest_path(quick, path)) is None
-    (back,) = assemble_model(quick, "local/little", tmp_path / "back")
-    assert back.read_bytes() == path.read_bytes()
+    assert_comes_back(quick, path)
 
 
 @pytest.mark.folder

@@ -1,6 +1,6 @@
 """Tests of a power cut at any moment. Every possible state of the disk is checked; some are opened.
 
-`python -m tests.faults.powerloss` opens all.
+`make crash` opens all.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ MEASURED = (
 class Once:
     """A progress callback that acts on the first call."""
 
-    act: Callable[[], None]
+    act: Callable[[], object]
     done: bool = False
 
     def __call__(self, _size_bytes: int) -> None:
@@ -60,31 +60,18 @@ class Once:
             self.act()
 
 
-def appended(path: Path) -> None:
-    with path.open("ab") as stream:
-        stream.write(b"more")
-
-
-def shortened(path: Path) -> None:
-    os.truncate(path, path.stat().st_size - 1)
-
-
-def emptied(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def overwritten(path: Path) -> None:
+def overwrite_end(path: Path) -> None:
     with path.open("r+b") as stream:
         stream.seek(-4, os.SEEK_END)
         stream.write(b"1234")
-    touched(path)  # two writes within one tick of the clock would have the same time
+    touch(path)  # two writes within one tick of the clock would have the same time
 
 
-def touched(path: Path) -> None:
+def touch(path: Path) -> None:
     os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
 
 
-def replaced_by_the_same_bytes(path: Path) -> None:
+def replace_by_the_same_bytes(path: Path) -> None:
     status = path.stat()
     other = path.with_suffix(".new")
     other.write_bytes(path.read_bytes())
@@ -92,21 +79,24 @@ def replaced_by_the_same_bytes(path: Path) -> None:
     other.replace(path)
 
 
-def removed(path: Path) -> None:
-    path.unlink()
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "appended": lambda path: path.write_bytes(path.read_bytes() + b"more"),
+    "shortened": lambda path: os.truncate(path, path.stat().st_size - 1),
+    "emptied": lambda path: os.truncate(path, 0),
+    "overwritten": overwrite_end,
+    "touched": touch,
+    "replaced by the same bytes": replace_by_the_same_bytes,
+    "removed": lambda path: path.unlink(),
+}
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize(
-    "change",
-    [appended, shortened, emptied, overwritten, touched, replaced_by_the_same_bytes, removed],
-    ids=lambda change: change.__name__,
-)
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_is_stored(
-    change: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path
+    change: str, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     path = write_model(tmp_path / "little.gguf")
-    once = Once(lambda: change(path))
+    once = Once(lambda: CHANGES[change](path))
     with pytest.raises(BadSource, match=r"little\.gguf"):
         ingest_path(registry, path, once)
     assert once.done
@@ -147,46 +137,34 @@ def test_a_change_with_the_old_time_is_refused_or_ingested_completely(registry: 
     assert "taken" in outcomes, "before the first and after the last byte is read, nothing is wrong"
 
 
-def a_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def a_socket(path: Path) -> None:
+def make_socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(path.name)
 
 
-def a_folder(path: Path) -> None:
-    path.mkdir()
-
-
-def a_link_to_zeros(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def a_link_to_itself(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def a_link_to_nothing(path: Path) -> None:
-    path.symlink_to("nowhere")
-
-
-def a_link_to_a_pipe(path: Path) -> None:
+def link_to_a_pipe(path: Path) -> None:
     os.mkfifo(path.with_name("pipe"))
     path.symlink_to("pipe")
 
 
-IRREGULAR = [a_pipe, a_socket, a_folder, a_link_to_zeros, a_link_to_itself, a_link_to_nothing, a_link_to_a_pipe]
+IRREGULAR: dict[str, Callable[[Path], object]] = {
+    "a pipe": os.mkfifo,
+    "a socket": make_socket,
+    "a folder": Path.mkdir,
+    "a link to zeros": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a link to a pipe": link_to_a_pipe,
+}
 
 
-@pytest.mark.parametrize("make", IRREGULAR, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("kind", IRREGULAR)
 def test_a_path_that_is_not_a_file_is_refused_before_it_is_opened(
-    make: Callable[[Path], None], registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, organ: Organ
+    kind: str, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, organ: Organ
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the address of a socket must be short
     path = tmp_path / "bad.gguf"
-    make(path)
+    IRREGULAR[kind](path)
     opened: list[str] = []
     real = os.open
 
@@ -202,7 +180,7 @@ def test_a_path_that_is_not_a_file_is_refused_before_it_is_opened(
     assert "bad.gguf" in result.err
     assert "Traceback" not in result.err
     assert str(path) not in opened
-    if make is not a_folder:  # a folder without GGUF files is an error of the whole command
+    if kind != "a folder":  # a folder without GGUF files is an error of the whole command
         assert model_names(registry) == ["good"]
 
 
@@ -249,22 +227,22 @@ def zeros(name: str, size_bytes: int) -> TensorSpec:
     return TensorSpec(name, (4096, size_bytes // 8192), dtype_by_name("F16"))
 
 
-REFUSED: list[tuple[str, Callable[[bytes], bytes]]] = [
-    ("empty", lambda _data: b""),
-    ("another kind", lambda data: b"PK\3\4" + data[4:]),
-    ("one byte short", lambda data: data[:-1]),
-    ("trailing bytes", lambda data: data + b"PK\5\6" + bytes(100)),
-    ("half", lambda data: data[: len(data) // 2]),
-    ("header only", lambda data: data[:40]),
-]
+REFUSED: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _data: b"",
+    "another kind": lambda data: b"PK\3\4" + data[4:],
+    "one byte short": lambda data: data[:-1],
+    "trailing bytes": lambda data: data + b"PK\5\6" + bytes(100),
+    "half": lambda data: data[: len(data) // 2],
+    "header only": lambda data: data[:40],
+}
 
 
-@pytest.mark.parametrize(("why", "spoil"), REFUSED, ids=[why for why, _ in REFUSED])
+@pytest.mark.parametrize("why", REFUSED)
 def test_a_refused_file_leaves_no_row_and_no_file(
-    why: str, spoil: Callable[[bytes], bytes], registry: LocalRegistry, tmp_path: Path, organ: Organ
+    why: str, registry: LocalRegistry, tmp_path: Path, organ: Organ
 ) -> None:
     path = tmp_path / f"{why}.gguf"
-    path.write_bytes(spoil(model_bytes()))
+    path.write_bytes(REFUSED[why](model_bytes()))
     with pytest.raises(BadGguf):
         ingest_path(registry, path)
     result = organ("ingest", path)

@@ -40,6 +40,7 @@ from tests.faults.failing import (
     SteppedFiles,
     act_at_step,
     add_unneeded_blobs,
+    assert_comes_back,
     assert_no_orphans,
     blob_rows,
     blob_states,
@@ -56,7 +57,6 @@ from tests.faults.failing import (
     without_syncing,
     write_model,
 )
-from tests.small_models import assemble_model
 
 AT_ONCE = timedelta(0)
 
@@ -274,8 +274,7 @@ def test_sweeps_without_a_grace_period_at_the_steps_of_an_ingest_lose_nothing(
             path,
         )
         assert verify_all(quick).faults == []
-        (back,) = assemble_model(quick, "local/little", tmp_path / "back")
-        assert back.read_bytes() == path.read_bytes()
+        assert_comes_back(quick, path)
         if not is_reached:
             assert number > 8, "the steps before and after at least four transactions"
             return
@@ -425,8 +424,7 @@ def test_known_blobs_of_a_running_ingest_are_protected(registry: LocalRegistry, 
     assert len(swept) == 2
     assert report.created
     assert verify_all(registry).faults == []
-    (back,) = assemble_model(registry, "local/little", tmp_path / "back")
-    assert back.read_bytes() == path.read_bytes()
+    assert_comes_back(registry, path)
 
 
 @pytest.mark.folder

@@ -10,7 +10,7 @@ import pytest
 
 from organs.registry.local import LocalRegistry
 from tests import postgres
-from tests.faults.worst_shapes import Scale, build, counting, is_over, steps_of_pages, steps_of_services
+from tests.faults.hostile.worst_shapes import Scale, build, counting, is_over, steps_of_pages, steps_of_services
 from tests.registry_templates import RegistryTemplates
 
 LITTLE = Scale(tensors=100, repeats=1000, models=20)

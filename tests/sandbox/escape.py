@@ -1,24 +1,17 @@
 """The escape test: a hostile program in place of a confined one, as this user and, for root, as another user.
 
-    python -m tests.sandbox.escape          prints what worked; ends with 1 if anything did
-
 `World` has its targets: a registry's folder, tokens, sockets, and the process that started it.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
-import pwd
-import shutil
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,7 +24,6 @@ SECRETS = {"ORGAN_TOKEN": "organ_secret", "DATABASE_URL": "postgresql://u:secret
 CPU_SECONDS = 2
 LIMITS = ProcessLimits(wall_seconds=60, cpu_seconds=CPU_SECONDS, address_space_bytes=4 * 2**30, niceness=5)
 """No limit on the size of files, because nothing may be written."""
-OTHER_USER = "nobody"
 _MARK = ctypes.create_string_buffer(b"a secret")
 
 
@@ -159,63 +151,6 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def main() -> int:
-    """Make all attempts and print the results; return 1 if one succeeded."""
-    parser = argparse.ArgumentParser(prog="python -m tests.sandbox.escape", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one line of JSON, and not as another user")
-    options = parser.parse_args()
-    os.environ |= SECRETS
-    with tempfile.TemporaryDirectory(prefix="organ-escape-") as folder, world(Path(folder)) as attacked:
-        outcomes = try_to_escape(attacked)
-    if options.json:
-        print(json.dumps(list(map(asdict, outcomes))))
-        return 0
-    columns = {pwd.getpwuid(os.getuid()).pw_name: outcomes}
-    if os.getuid() == 0:
-        columns[OTHER_USER] = _as_another_user()
-    return _print(columns)
-
-
-def _as_another_user() -> list[Outcome]:
-    """Run the same as another user, with an interpreter that this user may run."""
-    user = pwd.getpwnam(OTHER_USER)
-    environment = {"PYTHONPATH": search_path(), "PATH": os.environ["PATH"], **SECRETS}
-    for python in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):
-        try:
-            done = subprocess.run(
-                [python or "", "-P", "-B", "-m", "tests.sandbox.escape", "--json"],
-                env=environment,
-                cwd="/",
-                user=user.pw_uid,
-                group=user.pw_gid,
-                extra_groups=(),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-        except OSError:
-            continue
-        if done.returncode == 0:
-            return [Outcome(**outcome) for outcome in json.loads(done.stdout.splitlines()[-1])]
-    print(f"not tried as {OTHER_USER}: no interpreter that this user may run")
-    return []
-
-
-def _print(columns: Mapping[str, Sequence[Outcome]]) -> int:
-    names = list(dict.fromkeys(outcome.attempt for outcomes in columns.values() for outcome in outcomes))
-    width = max(map(len, names))
-    print(" ".join([" " * width, *columns]))
-    worked = 0
-    for name in names:
-        cells = []
-        for heading, outcomes in columns.items():
-            outcome = next((outcome for outcome in outcomes if outcome.attempt == name), None)
-            worked += outcome is not None and outcome.succeeded
-            cells.append(("–" if outcome is None else "WORKED" if outcome.succeeded else "refused").ljust(len(heading)))
-        print(" ".join([name.ljust(width), *cells]).rstrip())
-    print(f"\n{len(names)} attempts, {worked} worked")
-    return 1 if worked else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def try_in(folder: Path) -> list[Outcome]:
+    with world(folder / "world") as attacked:
+        return try_to_escape(attacked)

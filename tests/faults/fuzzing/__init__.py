@@ -1,6 +1,7 @@
 """Fuzzing of files and blobs: a case is a number, and the number gives the same bytes on every machine.
 
-    __main__        the command: `python -m tests.faults.fuzzing headers --cases 1000000`
+`tests/faults/hostile/fuzz.py` is the suite that runs them.
+
     run             many cases in child processes, supervised from outside
     worker          one child: its limits, its cases, what it reports
     tally           results of the cases: counts, failures, the slowest case, the peak of memory

@@ -1,4 +1,4 @@
-"""Readers with faults, each of which the harness must catch: `python -m tests.faults.fuzzing MODULE:MAKER`.
+"""Readers with faults, each of which the harness must catch: `--target MODULE:MAKER`.
 
 A fault occurs in some of the cases, as real faults do; slow faults occur in the first case.
 """

@@ -20,9 +20,9 @@ from organs.registry.errors import BadGguf
 from organs.registry.gguf import KeyValue, MemorySource, ValueType, read_header
 from tests.faults.failing import flip_bit
 from tests.faults.fuzzing.header_check import HeaderTarget
-from tests.faults.hostile_client import Case, Sender, Spans, Values, of_file, of_pieces
-from tests.faults.hostile_headers import HEADERS
-from tests.faults.hostile_texts import OTHER, said
+from tests.faults.hostile.headers import BAD_HEADERS
+from tests.faults.hostile.upload_client import Attack, Sender, Spans, Values, of_file, of_pieces
+from tests.faults.hostile.upload_texts import OTHER, said
 from tests.gguf_files import file_bytes, raw_file, raw_tensor, tensor, unsigned
 from tests.small_models import small_model
 
@@ -40,7 +40,7 @@ NOBODYS = "0" * 64
 Files = Sequence[tuple[str, bytes]]
 
 
-def cases(number: int, seed: int) -> list[Case]:
+def attacks(number: int, seed: int) -> list[Attack]:
     """Return this number of cases: all that are written here, or a part of them, and mutants for the rest."""
     random = Random(seed)
     written = [*_headers(), *_no_models(random), *_promises(), *_sets(), *said(random)]
@@ -64,9 +64,9 @@ def send_files(files: Files, sender: Sender, name: str, *, cuts: int = 0, publis
     return sender.submit(f"{sender.name}/{name}", {"files": manifest_files, "publish": publish})
 
 
-def _one(kind: str, what: str, data: bytes, number: int) -> Case:
+def _one(kind: str, what: str, data: bytes, number: int) -> Attack:
     """Return a case of one file: every other one is sent in pieces."""
-    return Case(kind, what, partial(send_files, [("model.gguf", data)], cuts=number % 2 * 3))
+    return Attack(kind, what, partial(send_files, [("model.gguf", data)], cuts=number % 2 * 3))
 
 
 def _spans(data: bytes, cuts: int) -> Spans:
@@ -75,12 +75,12 @@ def _spans(data: bytes, cuts: int) -> Spans:
     return [(begin, end - begin) for begin, end in pairwise(places)]
 
 
-def _headers() -> Iterator[Case]:
-    for number, (what, data) in enumerate(HEADERS.items()):
-        yield _one("headers written by hand", what, data, number)
+def _headers() -> Iterator[Attack]:
+    for number, (what, bad) in enumerate(BAD_HEADERS.items()):
+        yield _one("headers written by hand", what, bad.files[0], number)
 
 
-def _no_models(random: Random) -> Iterator[Case]:
+def _no_models(random: Random) -> Iterator[Attack]:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("data.pkl", pickle.dumps({"w": [1.0] * 100}))
@@ -105,7 +105,7 @@ def _no_models(random: Random) -> Iterator[Case]:
         yield _one("no models", what, data, number)
 
 
-def _promises() -> Iterator[Case]:
+def _promises() -> Iterator[Attack]:
     """Yield manifests for uploaded bytes with a false statement."""
     spans = _spans(OTHER, 4)
     manifest_file = of_pieces("model.gguf", OTHER, spans)
@@ -125,12 +125,12 @@ def _promises() -> Iterator[Case]:
         "digits after its digest": {"pieces": [[0, pieces[0][1], pieces[0][2] + "00"]]},
     }
     for what, edit in wrong.items():
-        yield Case(
+        yield Attack(
             "promises not kept", what, partial(_promise, manifest_file | edit, [OTHER[o : o + s] for o, s in spans])
         )
     ocean = of_pieces("sea.gguf", sea, [(0, len(sea))])
     ocean |= {"size_bytes": len(sea) + 4 * SEA_ELEMENTS, "sha256": digest_of(sea)}
-    yield Case("promises not kept", "a sea of zeros", partial(_promise, ocean, [sea]))
+    yield Attack("promises not kept", "a sea of zeros", partial(_promise, ocean, [sea]))
 
 
 def _renamed(pieces: list[list[Any]], order: list[int]) -> list[list[Any]]:
@@ -143,7 +143,7 @@ def _promise(file: Values, sent: Sequence[bytes], sender: Sender, name: str) -> 
     return sender.submit(f"{sender.name}/{name}", {"files": [file]})
 
 
-def _sets() -> Iterator[Case]:
+def _sets() -> Iterator[Attack]:
     """Yield shards and other sets of files that do not belong together."""
 
     def shard(number: int, of: int, name: str, total: int | None = None) -> bytes:
@@ -164,10 +164,10 @@ def _sets() -> Iterator[Case]:
     }
     for number, (what, data) in enumerate(sets.items()):
         files = [(f"m-{place + 1:05}-of-{len(data):05}.gguf", shard_bytes) for place, shard_bytes in enumerate(data)]
-        yield Case("sets that do not fit", what, partial(send_files, files, cuts=number % 2 * 2))
+        yield Attack("sets that do not fit", what, partial(send_files, files, cuts=number % 2 * 2))
 
 
-def _mutants(number: int, random: Random) -> Iterator[Case]:
+def _mutants(number: int, random: Random) -> Iterator[Attack]:
     """Yield mutated headers: files that the reader refuses, and some that it accepts."""
     target, first = HeaderTarget(), random.randrange(1 << 40)
     made = ((case, target.material(case)) for case in range(first, first + TRIED * number))
@@ -178,7 +178,7 @@ def _mutants(number: int, random: Random) -> Iterator[Case]:
         yield _one("mutants of headers", str(case), data, place)
     for case, data, _ in sound:
         send = partial(send_files, [("model.gguf", data)], publish=False)
-        yield Case("mutants that can be read", str(case), send, is_sound=True)
+        yield Attack("mutants that can be read", str(case), send, is_sound=True)
 
 
 def _is_read(data: bytes) -> bool:

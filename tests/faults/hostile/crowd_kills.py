@@ -1,7 +1,5 @@
 """Eight processes write to one registry with PostgreSQL and a bucket, and a random one is killed every ten seconds.
 
-    python -m tests.faults.crowd_kills --minutes 10 --seed 1
-
 Three processes ingest, two push, one runs jobs, one yanks and removes models, one sweeps without a grace period. Each
 writes to a file what the registry has confirmed. At the end, all that was confirmed must be there, once, and all stored
 bytes are read. `ORGAN_DATABASE_URL` and `ORGAN_BLOBS_URL` name other servers; without them both are started.
@@ -9,19 +7,19 @@ bytes are read. `ORGAN_DATABASE_URL` and `ORGAN_BLOBS_URL` name other servers; w
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 from sqlalchemy import func, select
@@ -41,9 +39,10 @@ from organs.registry.errors import Busy, CatalogError, Conflict, NameTaken, NotF
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
-from organs.registry.upkeep import Share, sweep, verify
+from organs.registry.upkeep import sweep
 from tests import buckets, postgres
-from tests.faults.failing import ingest_path
+from tests.faults.failing import ingest_path, verify_all
+from tests.faults.hostile.harness import Arena, Case, Options, Suite
 from tests.small_models import small_model
 
 ROLES = ("ingest", "ingest", "ingest", "push", "push", "work", "hide", "sweep")
@@ -123,8 +122,9 @@ def hide(registry: LocalRegistry, chance: random.Random, confirmed: Confirmed) -
     time.sleep(0.3)
 
 
-def worker(role: str, number: int, home: Path) -> None:
+def worker(role: str, number: str, folder: str) -> None:
     """Do the work of a role until killed."""
+    home = Path(folder)
     settings = Settings.from_environment({**os.environ, HOME_VARIABLE: str(home)})
     chance, confirmed = random.Random(time.time_ns()), Confirmed(home.parent / f"confirmed-{number}")
     with LocalRegistry.from_settings(settings) as registry, tempfile.TemporaryDirectory(dir=home.parent) as folder:
@@ -150,44 +150,6 @@ def worker(role: str, number: int, home: Path) -> None:
                 confirmed.write("refused", type(error).__name__)
                 print(f"{role}: {type(error).__name__}: {error}", flush=True)
                 time.sleep(0.2)
-
-
-def run(minutes: float, seed: int, folder: Path) -> None:
-    """Start the processes, kill, and check."""
-    chance = random.Random(seed)
-    homes = [folder / f"machine-{number}" / "home" for number in range(len(ROLES))]
-    for home in homes:
-        home.parent.mkdir()
-    with open_registry(folder / "operator") as registry, registry.catalog.writing() as session:
-        for number, role in enumerate(ROLES):
-            if role == "push":
-                add_contributor(session, f"pat{number}")
-
-    def start(number: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.faults.crowd_kills", "--role", ROLES[number], "--number", str(number)]
-        log = (folder / f"log-{number}").open("ab")
-        return subprocess.Popen([*command, "--home", str(homes[number])], stdout=log, stderr=log)
-
-    processes = [start(number) for number in range(len(ROLES))]
-    killed: Counter[str] = Counter()
-    begun = time.monotonic()
-    try:
-        while time.monotonic() - begun < 60 * minutes:
-            time.sleep(KILL_SECONDS)
-            broken = [ROLES[number] for number, process in enumerate(processes) if process.poll() is not None]
-            assert not broken, f"{broken} ended by themselves: see {folder}"
-            number = chance.randrange(len(ROLES))
-            processes[number].send_signal(signal.SIGKILL)
-            processes[number].wait()
-            killed[ROLES[number]] += 1
-            processes[number] = start(number)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    with open_registry(folder / "operator") as registry:
-        drain(registry)
-        print(f"killed {sum(killed.values())}: {dict(killed)}; {check(registry, folder)}")
 
 
 def open_registry(home: Path) -> LocalRegistry:
@@ -242,7 +204,7 @@ def check(registry: LocalRegistry, folder: Path) -> str:
         whole += 1
     for _ in range(2):
         sweep_alone(registry)
-    report = verify(registry.catalog, registry.blobs, read_data=Share(1, 1))
+    report = verify_all(registry)
     assert (report.faults, report.miscounted) == ([], {}), report
     return (
         f"done {dict(done)}, refused {dict(refused)}, submissions {dict(states)} {dict(refusals)}, {whole} models came "
@@ -263,17 +225,9 @@ def sweep_alone(registry: LocalRegistry) -> None:
             return
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.crowd_kills", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--role", choices=ROLES, help=argparse.SUPPRESS)
-    parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--home", type=Path, help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.role is not None:
-        worker(chosen.role, chosen.number, chosen.home)
-        return
+@contextmanager
+def opened(arena: Arena, options: Options) -> Iterator[Iterator[Case]]:
+    """Start the services and all processes; afterwards run what is left, and check what was confirmed."""
     with ExitStack() as stack:
         if not os.environ.get(DATABASE_VARIABLE):
             os.environ[DATABASE_VARIABLE] = stack.enter_context(postgres.temporary_server())
@@ -281,11 +235,44 @@ def main() -> None:
             os.environ.update(buckets.CREDENTIALS, AWS_ENDPOINT_URL=stack.enter_context(buckets.memory_server()))
             os.environ[BLOBS_VARIABLE] = f"s3://{buckets.BUCKET}/crowd"
             buckets.create_bucket()
-        folder = Path(tempfile.mkdtemp(prefix="organ-crowd-"))
-        run(chosen.minutes, chosen.seed, folder)
-        with suppress(OSError):
-            subprocess.run(["rm", "-rf", str(folder)], check=False)
+        registry = stack.enter_context(open_registry(arena.folder / "operator"))
+        with registry.catalog.writing() as session:
+            for number, role in enumerate(ROLES):
+                if role == "push":
+                    add_contributor(session, f"pat{number}")
+        processes = [start(arena, number) for number in range(len(ROLES))]
+        chance, until = random.Random(options.seed), time.monotonic() + 60 * options.minutes
+
+        def kill() -> str:
+            time.sleep(KILL_SECONDS)
+            for number, process in enumerate(processes):
+                log = (arena.folder / f"log-{number}").read_text(errors="replace")[-4000:]
+                assert process.poll() is None, f"{ROLES[number]} ended by itself: {log}"
+            number = chance.randrange(len(ROLES))
+            arena.kill(processes[number])
+            processes[number] = start(arena, number)
+            return ROLES[number]
+
+        def cases() -> Iterator[Case]:
+            for number in count(1):
+                if time.monotonic() > until or arena.report.faults:
+                    return
+                yield Case("kills", str(number), kill)
+
+        yield cases()
+        for process in processes:
+            arena.kill(process)
+        drain(registry)
+        arena.report.figures.append(check(registry, arena.folder))
 
 
-if __name__ == "__main__":
-    main()
+def start(arena: Arena, number: int) -> subprocess.Popen[str]:
+    """Start the process of a role, each with a home of its own."""
+    home = arena.folder / f"machine-{number}" / "home"
+    home.parent.mkdir(exist_ok=True)
+    work = f"import sys; from {__name__} import worker; worker(*sys.argv[1:])"
+    command = [sys.executable, "-c", work, ROLES[number], str(number), str(home)]
+    return arena.start(command, dict(os.environ), arena.folder / f"log-{number}")
+
+
+SUITE = Suite(opened, {"minutes": 10.0, "seed": 1})

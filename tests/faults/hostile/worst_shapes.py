@@ -4,29 +4,24 @@ Three shapes are built: a model of very many different tensors, one organ at ver
 organ in very many models. The cost of a step is counted in steps of SQLite's virtual machine, which depend neither on
 the machine nor on its load. PostgreSQL has no such count; there only the seconds are limited.
 
-    python -m tests.faults.worst_shapes [--tensors N] [--repeats N] [--models N] [--only TEXT]
-
 `TEST_DATABASE_URL` names another, empty database; without it a new SQLite file is used, and every step is taken
 twice, before and after ANALYZE, which changes the order in which SQLite joins.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from sqlite3 import dbapi2
-from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 from unittest.mock import patch
@@ -69,6 +64,7 @@ from organs.registry.upkeep import sweep, verify
 from organs.web.api import plans
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
+from tests.faults.hostile.harness import Arena, Case, Options, Suite
 from tests.related_models import model_file, related_tensors
 from tests.small_models import Tensors, ingest_file
 from tests.submissions import process_and_read, submit_model, whole_file
@@ -465,16 +461,6 @@ def _discard(call: Callable[[], Any]) -> int:
     return 0
 
 
-def take_all(registry: LocalRegistry, only: str = "") -> Costs:
-    """Do every step whose name contains `only`, and count its cost."""
-    with counting(registry) as costs, patch.object(plans, "PLAN_SECONDS", STOPPED_SECONDS):
-        for name, call in chain(steps_of_pages(registry), steps_of_services(registry)):
-            if only in name:
-                with costs.of(name) as sizes:
-                    sizes.append(call())
-    return costs
-
-
 def is_over(cost: Cost, steps: int = STEPS_MAX) -> bool:
     """Return whether a step costs more than a bound."""
     is_file = any(part in cost.name for part in ("/resolve/", ".gguf", "/files/"))
@@ -486,45 +472,51 @@ def is_over(cost: Cost, steps: int = STEPS_MAX) -> bool:
     )
 
 
-def main() -> None:
-    """Build the shapes, do all steps, print the most expensive; exit with 1 if one is over a bound."""
-    parser = argparse.ArgumentParser(description="Worst shapes: what each step costs on a catalog that was made slow.")
-    for item in fields(Scale):
-        parser.add_argument(f"--{item.name}", type=int, default=item.default)
-    parser.add_argument("--only", default="", help="take only the steps whose name contains this")
-    given = parser.parse_args()
-    scale = Scale(given.tensors, given.repeats, given.models)
-    with TemporaryDirectory(prefix="organ-worst-") as name:
-        folder = Path(name)
-        settings = Settings.in_folder(folder / "home")
-        url = os.environ.get(URL_VARIABLE)
-        with LocalRegistry.from_settings(replace(settings, database_url=url) if url else settings) as registry:
-            build(registry, folder, scale)
-        runs = [False] if url else [False, True]
-        over = [cost for analyze in runs for cost in _run(folder / "home", url, given.only, analyze=analyze)]
-    sys.exit(1 if over else 0)
+@contextmanager
+def opened(arena: Arena, options: Options) -> Iterator[Iterator[Case]]:
+    """Build the shapes; each step is a case, taken before and after ANALYZE. Afterwards print the most expensive."""
+    scale = Scale(options.tensors, options.repeats, options.models)
+    url = os.environ.get(URL_VARIABLE)
+    taken: list[tuple[str, Cost]] = []
 
+    def settings(home: Path) -> Settings:
+        plain = Settings.in_folder(home)
+        return replace(plain, database_url=url) if url else plain
 
-def _run(home: Path, url: str | None, only: str, *, analyze: bool) -> list[Cost]:
-    """Do all steps on a copy; print the most expensive ones; return those over a bound."""
-    kept = home.with_name("analyzed" if analyze else "plain")
-    if url is None:
-        shutil.copytree(home, kept)
-    settings = Settings.in_folder(home if url else kept)
-    with LocalRegistry.from_settings(replace(settings, database_url=url) if url else settings) as registry:
-        if analyze:
-            with registry.catalog.writing() as session:
-                session.execute(text("ANALYZE"))
-        costs = take_all(registry, only).taken
-    over = [cost for cost in costs if is_over(cost)]
-    print(f"{len(costs)} steps{' after ANALYZE' if analyze else ''}, {len(over)} over a bound")
+    with LocalRegistry.from_settings(settings(arena.home)) as registry:
+        build(registry, arena.folder, scale)
+
+    def take(costs: Costs, run: str, name: str, call: Callable[[], int]) -> str:
+        with costs.of(name) as sizes:
+            sizes.append(call())
+        taken.append((run, costs.taken[-1]))
+        assert not is_over(costs.taken[-1]), f"over a bound: {costs.taken[-1]}"
+        return "within the bounds"
+
+    def cases() -> Iterator[Case]:
+        for run in ("plain",) if url else ("plain", "analyzed"):
+            home = arena.folder / run
+            if url is None:
+                shutil.copytree(arena.home, home)
+            with (
+                LocalRegistry.from_settings(settings(arena.home if url else home)) as registry,
+                counting(registry) as costs,
+                patch.object(plans, "PLAN_SECONDS", STOPPED_SECONDS),
+            ):
+                if run == "analyzed":
+                    with registry.catalog.writing() as session:
+                        session.execute(text("ANALYZE"))
+                for name, call in chain(steps_of_pages(registry), steps_of_services(registry)):
+                    if options.only in name:
+                        yield Case(run, name, partial(take, costs, run, name, call))
+
+    yield cases()
+    dearest = sorted(taken, key=lambda one: (is_over(one[1]), one[1].steps, one[1].seconds), reverse=True)
     print(f"{'VM steps':>14} {'statements':>10} {'seconds':>8} {'bytes':>11}")
-    dearest = sorted(costs, key=lambda cost: (is_over(cost), cost.steps, cost.seconds), reverse=True)
-    for cost in dearest[: max(SHOWN, len(over))]:
+    for run, cost in dearest[:SHOWN]:
         figures = f"{cost.steps:14,} {cost.statements:10,} {cost.seconds:8.2f} {cost.answer_bytes:11,}"
-        print(f"{figures}  {cost.name}{'  OVER' if is_over(cost) else ''}")
-    return over
+        print(f"{figures}  {run}: {cost.name}{'  OVER' if is_over(cost) else ''}")
 
 
-if __name__ == "__main__":
-    main()
+SUITE = Suite(opened, {**asdict(Scale()), "only": ""})
+"""`only` chooses the steps whose names contain it."""

@@ -1,4 +1,4 @@
-"""Slow and hostile clients beside honest ones: `python -m tests.faults.slow_clients` (`make slow-crowds`).
+"""Slow and hostile clients beside honest ones: `make slow-crowds`.
 
 A real `organ serve` with two processes and default settings serves 500 hostile connections of one kind at a time while
 50 honest users read pages and JSON, download complete files and send small bodies. Each kind runs twice: all hostile
@@ -14,29 +14,29 @@ The same users without any hostile connection run first and last: the baseline o
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
 import socket
 import struct
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
+import psutil
 
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
+from tests.faults.hostile.harness import Arena, Case, Options, Suite
 from tests.gguf_files import file_bytes
 from tests.small_models import block_metadata, ingest_file, weight_tensor
-from tests.web.live_server import start_server, stop_server
+from tests.web.live_server import LiveServer
 
 HOSTILE = 500
 HONEST = 50
@@ -398,7 +398,7 @@ class Crowd:
                     await loop.sock_sendall(client, request_bytes("GET", "/models"))
 
 
-# Resources of the server
+# The runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,50 +411,41 @@ class Taken:
     files: int
 
 
-def taken(pid: int) -> Taken:
-    """Return the resources of process `pid` and its descendants."""
+def taken(live: LiveServer) -> Taken:
+    """Return what the processes of a server have taken."""
     processor, resident, threads, files = 0.0, 0, 0, 0
-    for process in family(pid):
-        with suppress(OSError):
-            values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            processor += (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
-            threads += int(values[17])
-            resident += int(values[21]) * os.sysconf("SC_PAGE_SIZE")
-            files += len(os.listdir(f"/proc/{process}/fd"))
+    server = psutil.Process(live.process.pid)
+    for process in [server, *server.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess), process.oneshot():
+            processor += sum(process.cpu_times()[:2])
+            resident += process.memory_info().rss
+            threads += process.num_threads()
+            files += process.num_fds()
     return Taken(processor, resident, threads, files)
 
 
-def family(pid: int) -> Iterator[int]:
-    """Return process `pid` and its descendants."""
-    yield pid
-    with suppress(OSError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            yield from family(int(child))
+HEAD = (
+    f"{'milliseconds':34} pages     p50     p99 post99  down99   5xx closed  health"
+    "    cpu    MiB thrd files opened  load"
+)
 
 
-# The runs
+def run(name: str, live: LiveServer, seconds: float, crowd: Crowd | None = None) -> str:
+    """Let the honest users work beside a crowd; print a line of figures."""
+    results, before = Results(), taken(live)
 
+    async def work() -> Taken:
+        until = time.monotonic() + seconds + (RAMP_SECONDS if crowd else 0)
+        hostile = None if crowd is None else asyncio.ensure_future(crowd.run())
+        users = [User(number, live.port, results).work(until) for number in range(HONEST)]
+        await asyncio.gather(*users, watch_health(live.port, results, until))
+        after = taken(live)
+        if hostile is not None:
+            hostile.cancel()
+        return after
 
-@contextmanager
-def crowd_around(crowd: Crowd | None) -> Iterator[None]:
-    """Run the hostile connections during the block."""
-    task = None if crowd is None else asyncio.ensure_future(crowd.run())
-    try:
-        yield
-    finally:
-        if task is not None:
-            task.cancel()
-
-
-async def run(name: str, port: int, pid: int, crowd: Crowd | None, seconds: float) -> list[str]:
-    """Do one run; print its line, and return the faults."""
-    results, before = Results(), taken(pid)
-    until = time.monotonic() + seconds + (RAMP_SECONDS if crowd else 0)
-    with crowd_around(crowd):
-        users = [User(number, port, results).work(until) for number in range(HONEST)]
-        await asyncio.gather(*users, watch_health(port, results, until))
-        after = taken(pid)
-    await asyncio.sleep(1.0)
+    after = asyncio.run(work())
+    time.sleep(1.0)
     pages, downloads = results.page_seconds, results.download_seconds
     print(
         f"{name:34} {len(pages):5} {1000 * percentile(pages, 0.5):7.0f} {1000 * percentile(pages, 0.99):7.0f}"
@@ -464,50 +455,33 @@ async def run(name: str, port: int, pid: int, crowd: Crowd | None, seconds: floa
         f" {after.files:5} {crowd.connections if crowd else 0:6} {os.getloadavg()[0]:5.1f}",
         flush=True,
     )
-    return [f"{name}: {fault}" for fault in results.faults()]
+    faults = results.faults()
+    assert not faults, "; ".join(faults)
+    return "in time"
 
 
-HEAD = (
-    f"{'milliseconds':34} pages     p50     p99 post99  down99   5xx closed  health"
-    "    cpu    MiB thrd files opened  load"
-)
-
-
-async def run_all(port: int, pid: int, seconds: float, only: str) -> list[str]:
-    """Run all kinds, each from one address and from many; return the faults."""
+@contextmanager
+def opened(arena: Arena, options: Options) -> Iterator[list[Case]]:
+    """Serve a filled registry to each kind of crowd."""
+    fill(arena.home)
+    live = arena.serve("--workers", str(WORKERS), watch_seconds=2.0)
     print(HEAD, flush=True)
-    await run("first requests of each process", port, pid, None, WARM_SECONDS)
-    faults = await run("baseline", port, pid, None, seconds)
-    for kind, attack in (await attacks(port)).items():
-        for where in ("one address", "many addresses"):
-            name = f"{kind}, {where}"
-            if only in name:
-                crowd = Crowd(port, attack, one_address=where == "one address")
-                faults += await run(name, port, pid, crowd, seconds)
-    return faults + await run("baseline", port, pid, None, seconds)
+    asyncio.run(warm(live))
+    baseline = Case("without a crowd", "baseline", partial(run, "baseline", live, options.seconds))
+    crowds = [
+        Case(kind, where, partial(run, name, live, options.seconds, Crowd(live.port, attack, one_address=is_one)))
+        for kind, attack in asyncio.run(attacks(live.port)).items()
+        for where, is_one in (("one address", True), ("many addresses", False))
+        if options.only in (name := f"{kind}, {where}")
+    ]
+    yield [baseline, *crowds, baseline]
 
 
-def main() -> None:
-    """Fill a registry, serve it, run everything; exit with 1 after any fault."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each run, after its beginning")
-    parser.add_argument("--only", default="", help="only the runs with this in their names")
-    options = parser.parse_args()
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        fill(folder / "home")
-        live = start_server(folder / "home", folder / "log", options=["--workers", str(WORKERS)])
-        try:
-            faults = asyncio.run(run_all(live.port, live.process.pid, options.seconds, options.only))
-        finally:
-            stop_server(live)
-            log = live.log.read_text(errors="replace")
-    if "Traceback" in log:
-        faults.append("a traceback in the server's log:\n" + log[-4000:])
-    for fault in faults:
-        print("DOES NOT HOLD:", fault)
-    sys.exit(1 if faults else 0)
+async def warm(live: LiveServer) -> None:
+    """Send the first requests of each process, which reads its programs and templates."""
+    until = time.monotonic() + WARM_SECONDS
+    await asyncio.gather(*(User(number, live.port, Results()).work(until) for number in range(HONEST)))
 
 
-if __name__ == "__main__":
-    main()
+SUITE = Suite(opened, {"seconds": 10.0, "only": ""})
+"""`seconds` is the time of each run after its beginning; `only` chooses the runs with this in their names."""

@@ -1,4 +1,4 @@
-"""Fuzz the whole OpenAPI document with schemathesis, over HTTP: `python -m tests.faults.api_fuzzing`.
+"""Fuzz the whole OpenAPI document with schemathesis, over HTTP: `make fuzz-api`.
 
 The catalog has the shipped models and two chimeras, uploads, submissions and models held for review. The server accepts
 writing only from accounts, and no runner works on the jobs. schemathesis sends a token with every request. It makes
@@ -9,14 +9,11 @@ came without a token. Rate limits are disabled here; they have tests of their ow
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -38,12 +35,8 @@ from organs.registry.errors import Conflict, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token, parse_token
 from organs.web.app import create_app
-from organs.web.rate_limits import (
-    RATES_KEY,
-    Rate,
-    Rates,
-    SharedCounts,
-)
+from organs.web.rate_limits import RATES_KEY, Rate, Rates, SharedCounts
+from tests.faults.hostile.harness import Arena, Case, Options, Suite
 from tests.web.accounts import authorization
 from tests.web.api.admin_registry import put_waiting
 from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_accounts, put_jobs, put_submissions, put_uploads
@@ -103,12 +96,12 @@ class Tally:
         return self._application(environ, start)
 
 
-def main() -> int:
-    """Run schemathesis; return 0 if it finds no fault."""
-    options = _options()
-    with TemporaryDirectory() as folder, LocalRegistry.open(Path(folder) / "home") as registry:
+@contextmanager
+def opened(arena: Arena, options: Options) -> Iterator[list[Case]]:
+    """Serve the application with everything that the examples of the document name; afterwards count the answers."""
+    with LocalRegistry.open(arena.home) as registry:
         token = _prepare(registry)
-        (Path(folder) / "schemathesis.toml").write_text(CONFIGURATION, encoding="utf-8")
+        (arena.folder / "schemathesis.toml").write_text(CONFIGURATION, encoding="utf-8")
         app = create_app(registry)
         app.extensions[RATES_KEY] = _Generous(SharedCounts(), SharedCounts())
         tally = Tally(app)
@@ -117,19 +110,22 @@ def main() -> int:
         room.start()
         server = make_server("127.0.0.1", 0, tally, threaded=True, request_handler=_Quiet)
         Thread(target=server.serve_forever, daemon=True).start()
-        done = subprocess.run(_command(server.server_port, token, options), cwd=folder, check=False)
+
+        def fuzz() -> str:
+            done = subprocess.run(_command(server.server_port, token, options), cwd=arena.folder, check=False)
+            assert done.returncode == 0, "schemathesis has found what it prints above"
+            return "as described"
+
+        yield [Case("api", "every operation", fuzz)]
         server.shutdown()
         stop.set()
         room.join()
         still = app.test_client().get(ACCOUNT, headers=authorization(token)).status_code
     counts = ", ".join(f"{count:,} of {status}" for status, count in sorted(tally.statuses.items()))
-    print(f"{sum(tally.statuses.values()):,} answers: {counts}")
+    arena.report.figures.append(f"{sum(tally.statuses.values()):,} answers: {counts}")
     broken = [status for status in tally.statuses if status.startswith("5")]
-    if broken:
-        print(f"the server broke: {', '.join(sorted(broken))}")
-    if still != 200:
-        print(f"the token was good for nothing at the end, answered {still}: some of this was for nothing")
-    return done.returncode or int(bool(broken) or still != 200)
+    arena.report.expect(not broken, f"the server broke: {broken}")
+    arena.report.expect(still == 200, f"the token was good for nothing at the end, answered {still}")
 
 
 def _prepare(registry: LocalRegistry) -> str:
@@ -174,7 +170,7 @@ def _make_room(registry: LocalRegistry, token: str, stop: Event) -> None:
                 cancel(registry, owner_id, public_id)
 
 
-def _command(port: int, token: str, options: argparse.Namespace) -> list[str]:
+def _command(port: int, token: str, options: Options) -> list[str]:
     return [
         *(sys.executable, "-c", "from schemathesis.cli import schemathesis; schemathesis()"),
         *("run", f"http://127.0.0.1:{port}/api/v1/openapi.json"),
@@ -182,18 +178,9 @@ def _command(port: int, token: str, options: argparse.Namespace) -> list[str]:
         *("--header", f"Authorization: Bearer {token}"),
         *("--max-examples", str(options.examples), "--continue-on-failure", "--max-failures", "20"),
         *("--suppress-health-check", "all", "--warnings", "off", "--no-color"),
-        *(("--seed", str(options.seed)) if options.seed is not None else ()),
-        *options.more,
+        *(("--seed", str(options.seed)) if options.seed else ()),
     ]
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--examples", type=int, default=150, help="requests made up for each operation, each way")
-    parser.add_argument("--seed", type=int, help="makes up the same requests again")
-    parser.add_argument("more", nargs="*", help="further options of schemathesis, behind --")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite(opened, {"examples": 150, "seed": 0})
+"""`examples` is the number of requests made up for each operation, each way; a `seed` makes up the same ones again."""

@@ -152,11 +152,11 @@ Send = Callable[[Sender, str], Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A hostile case, or with `is_sound` a file that may be accepted, and is only inspected."""
+class Attack:
+    """What a contributor sends; a file with `is_sound` may be accepted, and is only inspected."""
 
     kind: str
-    what: str
+    name: str
     send: Send
     is_sound: bool = False
 

@@ -1,91 +1,40 @@
 """A server under load while PostgreSQL and then the bucket do not answer for a while.
 
-    python -m tests.faults.outages --seconds 60
-
 Readers and contributors send requests all the time. During an outage an answer is 200, or 503 with Retry-After; no
 other error is allowed. Afterwards all answers are right again without a restart, and all that was confirmed is there.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import random
 import socket
-import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
-from organs.registry.upkeep import Share, verify
 from tests import buckets, postgres
+from tests.faults.failing import verify_all
+from tests.faults.hostile.harness import Arena, Case, Gate, Options, Suite
 from tests.small_models import ingest_file, small_model
 from tests.web.accounts import authorization, new_token
-from tests.web.live_server import LiveServer, running_server
+from tests.web.live_server import LiveServer
 
 READERS = 4
 CALM_SECONDS = 10.0
 RECOVERY_SECONDS = 60.0
 PAGES = ("/", "/models", "/organs", "/api/v1/models", "/api/v1/organs?q=type:organ", "/models/old/m.gguf")
-
-
-class Gate:
-    """A port of this machine whose connections go to another address while it is open."""
-
-    def __init__(self, connect: Callable[[], socket.socket]) -> None:
-        self._connect = connect
-        self._is_open = True
-        self._pairs: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def shut(self) -> None:
-        """End all connections, and new ones at once."""
-        self._is_open = False
-        pairs, self._pairs = self._pairs, []
-        for one in pairs:
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def open(self) -> None:
-        """Let connections through again."""
-        self._is_open = True
-
-    def _accept(self) -> None:
-        while True:
-            client, _ = self._listener.accept()
-            if not self._is_open:
-                client.close()
-                continue
-            try:
-                target = self._connect()
-            except OSError:
-                client.close()
-                continue
-            self._pairs += [client, target]
-            for source, sink in ((client, target), (target, client)):
-                threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
-
-    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-        for one in (source, sink):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
 
 
 class Load:
@@ -179,8 +128,8 @@ class Load:
         raise TimeoutError
 
 
-def run(seconds: float, folder: Path, stack: ExitStack) -> None:
-    """Start the services, the server and the load; shut each gate in turn; check."""
+def gates(stack: ExitStack) -> dict[str, Gate]:
+    """Start both services; put a gate before each, and let the environment name the gates."""
     database = urlsplit(stack.enter_context(postgres.temporary_server()))
     path = f"{parse_qs(database.query)['host'][0]}/.s.PGSQL.5432"
     store = urlsplit(stack.enter_context(buckets.memory_server()))
@@ -190,54 +139,64 @@ def run(seconds: float, folder: Path, stack: ExitStack) -> None:
         connection.connect(path)
         return connection
 
-    gates = {
+    made = {
         "database": Gate(connect_database),
         "bucket": Gate(lambda: socket.create_connection((store.hostname or "", store.port or 0))),
     }
-    url = f"postgresql+psycopg://organ@127.0.0.1:{gates['database'].port}/postgres"
-    os.environ.update(buckets.CREDENTIALS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{gates['bucket'].port}")
+    url = f"postgresql+psycopg://organ@127.0.0.1:{made['database'].port}/postgres"
+    os.environ.update(buckets.CREDENTIALS, AWS_ENDPOINT_URL=f"http://127.0.0.1:{made['bucket'].port}")
     os.environ.update({DATABASE_VARIABLE: url, BLOBS_VARIABLE: f"s3://{buckets.BUCKET}/outages"})
     buckets.create_bucket()
-    settings = Settings.from_environment({**os.environ, HOME_VARIABLE: str(folder / "operator")})
-    registry = stack.enter_context(LocalRegistry.from_settings(settings))
-    model = folder / "m.gguf"
-    model.write_bytes(small_model("Old"))
-    ingest_file(registry, model, "old/m")
-    token = new_token(registry, "ada", "read", "upload")
-    live = stack.enter_context(running_server(folder / "node", folder / "log", options=("--workers", "2")))
-    load = Load(live, token, {"/models/old/m.gguf": hashlib.sha256(model.read_bytes()).hexdigest()})
-    load.start()
-    recovery = {}
-    try:
-        time.sleep(CALM_SECONDS)
-        for name, gate in gates.items():
-            load.phase = f"without {name}"
-            gate.shut()
-            time.sleep(seconds)
-            gate.open()
-            load.phase = f"{name} is back"
-            recovery[name] = _recovered(load)
-            load.phase = f"after {name}"
+    return made
+
+
+@contextmanager
+def opened(arena: Arena, options: Options) -> Iterator[list[Case]]:
+    """Start the services, the server and the load; afterwards check all answers, and all that was published."""
+    with ExitStack() as stack:
+        doors = gates(stack)
+        settings = Settings.from_environment({**os.environ, HOME_VARIABLE: str(arena.folder / "operator")})
+        registry = stack.enter_context(LocalRegistry.from_settings(settings))
+        model = arena.folder / "m.gguf"
+        model.write_bytes(small_model("Old"))
+        ingest_file(registry, model, "old/m")
+        token = new_token(registry, "ada", "read", "upload")
+        live = arena.serve("--workers", "2")
+        load = Load(live, token, {"/models/old/m.gguf": hashlib.sha256(model.read_bytes()).hexdigest()})
+        load.start()
+        try:
             time.sleep(CALM_SECONDS)
-    finally:
-        load.stop()
-    for phase, counts in load.answers.items():
-        print(f"{phase}: {dict(counts)}")
-    print(f"all answers are 200 again after {recovery} s; {len(load.published)} models were published meanwhile")
-    if load.wrong:
-        print("[ERROR]", (folder / "log").read_text().partition("[ERROR]")[2][:20_000])
-    assert not load.wrong, load.wrong[:20]
-    for phase in ("after database", "after bucket"):
-        assert set(load.answers[phase]) <= {"200", "201", "202"}, (phase, load.answers[phase])
-    for name, digest in load.published.items():
-        registry.assemble(name, folder / "back.gguf")
-        assert hashlib.sha256((folder / "back.gguf").read_bytes()).hexdigest() == digest, name
-    report = verify(registry.catalog, registry.blobs, read_data=Share(1, 1))
-    assert (report.faults, report.miscounted) == ([], {}), report
-    print(f"{report.blobs} blobs read, all are right")
+            yield [Case("outage", name, partial(shut_for_a_while, load, name, doors[name], options)) for name in doors]
+        finally:
+            load.stop()
+        arena.report.figures += [f"{phase}: {dict(counts)}" for phase, counts in load.answers.items()]
+        arena.report.figures.append(f"{len(load.published)} models were published meanwhile")
+        arena.report.faults += load.wrong
+        for name, digest in load.published.items():
+            registry.assemble(name, arena.folder / "back.gguf")
+            is_same = hashlib.sha256((arena.folder / "back.gguf").read_bytes()).hexdigest() == digest
+            arena.report.expect(is_same, f"{name} comes back as another file")
+        report = verify_all(registry)
+        arena.report.faults += [str(fault) for fault in (*report.faults, *report.miscounted.items())]
+        arena.stop(live, may_have_failed=True)
 
 
-def _recovered(load: Load) -> dict[str, float]:
+def shut_for_a_while(load: Load, name: str, gate: Gate, options: Options) -> str:
+    """Shut a gate; afterwards all answers are right again."""
+    load.phase = f"without {name}"
+    gate.shut()
+    time.sleep(options.seconds)
+    gate.open()
+    load.phase = f"{name} is back"
+    seconds = recovered(load)
+    load.phase = f"after {name}"
+    time.sleep(CALM_SECONDS)
+    answers = load.answers[f"after {name}"]
+    assert set(answers) <= {"200", "201", "202"}, answers
+    return f"recovered after {max(seconds.values())} s"
+
+
+def recovered(load: Load) -> dict[str, float]:
     """Return after how many seconds each page is answered with 200 again."""
     begun, times = time.monotonic(), {}
     while len(times) < len(PAGES):
@@ -248,13 +207,5 @@ def _recovered(load: Load) -> dict[str, float]:
     return times
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults.outages", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long each outage lasts")
-    chosen = parser.parse_args()
-    with ExitStack() as stack:
-        run(chosen.seconds, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="organ-outages-"))), stack)
-
-
-if __name__ == "__main__":
-    main()
+SUITE = Suite(opened, {"seconds": 60.0})
+"""`seconds` is the time of each outage."""

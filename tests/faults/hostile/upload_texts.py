@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from organs.registry.digest import digest_of
-from tests.faults.hostile_client import Case, Sender, Values, of_file, of_pieces
+from tests.faults.hostile.upload_client import Attack, Sender, Values, of_file, of_pieces
 from tests.ingest.test_submissions import BAD
 from tests.small_models import small_model
 from tests.web.test_uploads import BODIES
@@ -25,24 +25,24 @@ NAMES = (
 """Addresses of models; braces are replaced by the sender."""
 
 
-def said(random: Random) -> Iterator[Case]:
+def said(random: Random) -> Iterator[Attack]:
     """Return all texts; of those that tests send in full, only some."""
     for what in random.sample([*BAD], SAMPLED):
-        yield Case("hostile manifests", what, partial(_manifest, BAD[what][0]))
+        yield Attack("hostile manifests", what, partial(_manifest, BAD[what][0]))
     yield from _bodies()
     for what, way in WAYS.items():
-        yield Case("uploads that lie", what, partial(_way, way))
+        yield Attack("uploads that lie", what, partial(_way, way))
     for what, upload in NAMED.items():
-        yield Case("uploads that lie", what, partial(_named, upload))
+        yield Attack("uploads that lie", what, partial(_named, upload))
     for number in random.sample(range(len(BODIES)), SAMPLED):
-        yield Case("uploads that lie", f"declaration {number}", partial(_declaration, BODIES[number][0]))
+        yield Attack("uploads that lie", f"declaration {number}", partial(_declaration, BODIES[number][0]))
 
 
 def _manifest(values: Any, sender: Sender, name: str) -> Values:
     return sender.submit(f"{sender.name}/{name}", values)
 
 
-def _bodies() -> Iterator[Case]:
+def _bodies() -> Iterator[Attack]:
     """Yield bodies that are not manifests, and invalid names of models."""
     file = json.dumps({"files": [of_pieces("a.gguf", OTHER, [])]}).encode()
     bodies = {
@@ -59,11 +59,11 @@ def _bodies() -> Iterator[Case]:
         "16 MiB": b" " * (16 << 20) + file,
     }
     for what, data in bodies.items():
-        yield Case("bodies and names", what, partial(_body, data, None, {}))
+        yield Attack("bodies and names", what, partial(_body, data, None, {}))
     for header, value in (("Content_Type", "text/plain"), ("Content_Encoding", "gzip")):
-        yield Case("bodies and names", f"{header} {value}", partial(_body, file, None, {header: value}))
+        yield Attack("bodies and names", f"{header} {value}", partial(_body, file, None, {header: value}))
     for model in NAMES:
-        yield Case("bodies and names", model[:40], partial(_body, file, model, {}))
+        yield Attack("bodies and names", model[:40], partial(_body, file, model, {}))
 
 
 def _body(data: bytes, model: str | None, headers: dict[str, str], sender: Sender, name: str) -> Values:
