@@ -16,13 +16,13 @@ from organs.registry.catalog.queries.accounts import descendants_of, token_by_pu
 from organs.registry.catalog.register.accounts import create_child_token, open_session, revoke_by_token, revoke_token
 from organs.registry.catalog.tables import EventRow, now
 from organs.registry.catalog.vocabulary import SCOPES
-from organs.registry.errors import BadToken, NotAllowed
+from organs.registry.errors import BadToken
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from tests.registry_templates import valid_account
-from tests.web.accounts import authorization, child_token, form_token, new_token, send_form
+from tests.web.accounts import authorization, child_token, form_token, new_token
 from tests.web.page_parser import parse_page
 
 API = "/api/v1/account/tokens"
@@ -190,18 +190,6 @@ def test_a_token_that_was_revoked_in_the_meantime_cannot_create_tokens(registry:
             create_child_token(session, own.id, ["read"], "")
 
 
-def test_the_token_of_a_page_cannot_create_revoke_or_list_tokens(app: Flask, registry: LocalRegistry) -> None:
-    known = family(registry, SCOPES)
-    browser = Browser(app, registry, known.own)
-    page = send_form(browser._client, "/account/page-token").get_json()["token"]
-    program = Program(app, registry, page)
-    assert program.create(("upload",), 1).status_code == 403
-    for text in (known.own, known.child, known.sibling, known.stranger):
-        assert program.revoke(text).status_code == 403
-    assert app.test_client().get(API, headers=authorization(page)).status_code == 403
-    assert all(is_valid(registry, text) for text in vars(known).values())
-
-
 def test_the_account_page_follows_the_scopes_of_its_token(app: Flask, registry: LocalRegistry) -> None:
     for scopes, listed, revocable in ((("read",), 1, 1), (("read", "tokens"), 6, 3)):
         browser = Browser(app, registry, family(registry, scopes).own)._client
@@ -221,13 +209,3 @@ def test_the_list_says_which_token_created_which(app: Flask, registry: LocalRegi
     expected = {known.own: known.parent, known.child: known.own, known.grandchild: known.child, known.parent: None}
     for child, parent in expected.items():
         assert created_by[child[5:14]] == (parent and parent[5:14])
-
-
-def test_no_rule_depends_on_the_route(registry: LocalRegistry) -> None:
-    known = family(registry, ("read",))
-    with registry.catalog.writing() as session:
-        own, parent = (token_by_public_id(session, text[5:14]) for text in (known.own, known.parent))
-        with pytest.raises(NotAllowed, match="scope tokens"):
-            create_child_token(session, own.id, ["read"], "")
-        with pytest.raises(NotAllowed, match="scope tokens"):
-            revoke_by_token(session, own.id, parent.public_id)
