@@ -150,16 +150,13 @@ def test_the_namespace_of_another_account_is_also_refused_when_the_job_runs(shel
         model_by_name(session, parse_model_name("bob/mine"))
 
 
-def test_the_local_user_may_use_any_namespace(shelf: Shelf) -> None:
-    with create_app(shelf.registry, WebSettings(personal=True)).test_client() as client:
-        for name in ("bob/mine", None):
-            recipe = GRAFT | ({} if name is None else {"name": name})
-            queued = client.post("/api/v1/grafts", json=recipe)
-            assert queued.status_code == 202
-            shelf.run()
-            job = shelf.job(queued.get_json()["id"])
-            assert job.result["model"].startswith(name or "local/")
-            assert job.contributor == LOCAL
+@pytest.mark.parametrize("name", ["bob/mine", None])
+def test_the_local_user_may_use_any_namespace(name: str | None, shelf: Shelf) -> None:
+    client = create_app(shelf.registry, WebSettings(personal=True)).test_client()
+    assert client.post("/api/v1/grafts", json=GRAFT | ({"name": name} if name else {})).status_code == 202
+    shelf.run()
+    assert shelf.job(1).result["model"].startswith(name or "local/")
+    assert shelf.job(1).contributor == LOCAL
 
 
 def test_a_contributor_sees_its_own_jobs_and_an_administrator_all(shelf: Shelf) -> None:

@@ -8,11 +8,9 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from organs.registry.catalog.register.accounts import open_page_token, open_session, revoke_token, set_contributor_state
-from organs.registry.catalog.tables import now
+from organs.registry.catalog.register.accounts import open_page_token, revoke_token, set_contributor_state
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import new_token as unknown_token
-from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import (
     COOKIE,
@@ -21,8 +19,7 @@ from organs.web.auth import (
 from organs.web.pages.account import checked_next
 from organs.web.settings import WebSettings
 from tests.clocks import local_clock
-from tests.registry_templates import valid_account
-from tests.web.accounts import form_token, log_in, new_token, send_form
+from tests.web.accounts import form_token, log_in, new_token, send_form, session_of
 from tests.web.page_parser import parse_page
 
 
@@ -37,7 +34,7 @@ def token(registry: LocalRegistry) -> str:
     return new_token(registry, "ada")
 
 
-def session_of(client: FlaskClient) -> str:
+def cookie_of(client: FlaskClient) -> str:
     """The secret of the session of a browser."""
     cookie = client.get_cookie(COOKIE)
     assert cookie is not None
@@ -100,7 +97,7 @@ def test_each_log_in_starts_a_new_session_and_ends_the_previous_one(app: Flask, 
     client.set_cookie(COOKIE, old[0])
     for _ in range(2):
         assert send_form(client, "/login", "/login", token=token).status_code == 303
-        old.append(session_of(client))
+        old.append(cookie_of(client))
     assert client.get("/account").status_code == 200
     assert old.pop() not in old
     for secret in old:
@@ -109,7 +106,7 @@ def test_each_log_in_starts_a_new_session_and_ends_the_previous_one(app: Flask, 
 
 def test_log_out_ends_the_session_on_the_server(app: Flask, token: str) -> None:
     client = log_in(app, token)
-    secret = session_of(client)
+    secret = cookie_of(client)
     answer = send_form(client, "/logout")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/")
     assert client.get_cookie(COOKIE) is None
@@ -176,10 +173,8 @@ def test_a_referrer_from_another_site_or_from_the_login_page_is_not_a_return_add
 
 
 def test_the_token_of_a_page_cannot_log_in(app: Flask, registry: LocalRegistry, token: str) -> None:
+    session_of(registry, token)
     with registry.catalog.writing() as session:
-        account = valid_account(session, parse_token(token), now())
-        assert account is not None
-        open_session(session, account)
         page = open_page_token(session, 1, ["upload"])
     answer = send_form(app.test_client(), "/login", "/login", token=page.text)
     assert answer.status_code == 401

@@ -14,6 +14,7 @@ from threading import Thread, local
 
 import pytest
 from flask import Flask
+from flask.testing import FlaskClient
 from sqlalchemy import event, select
 from werkzeug.test import TestResponse
 
@@ -38,7 +39,7 @@ from organs.web.rate_limits import (
     LOG_INS,
     PAGE_TOKENS,
     READING,
-    UPLOADS,
+    UPLOADS_PATH,
     WRITES,
     CommonCounts,
     Rate,
@@ -49,28 +50,11 @@ from organs.web.rate_limits import (
 from organs.web.settings import WebSettings
 from tests.small_models import ingest_file, small_model
 from tests.web.accounts import authorization, form_token, log_in, new_token
-from tests.web.live_server import LiveServer, running_server
+from tests.web.live_server import TELLING, LiveServer, running_server
 
 ACCOUNT, LOOKUP = "/api/v1/account", "/api/v1/organs/lookup"
 NO_ORGANS = {"digests": ["0" * 64]}
 FORMS = ("raw", "bin", "npy")
-THREE_WORKERS = """
-import os, sys
-from organs.registry.local import LocalRegistry
-from organs.web.server import processes
-from organs.web.app import create_app
-def named(*arguments):
-    app = create_app(*arguments)
-    @app.after_request
-    def name(answer):
-        answer.headers["X-Process"] = str(os.getpid())
-        return answer
-    return app
-processes.create_app = named
-registry = LocalRegistry.open(); registry.catalog.close()
-processes.serve_forever(registry, processes.ServerSettings(port=int(sys.argv[2]), workers=3, threads=4))
-"""
-"""A server of three processes that say which of them answers."""
 
 
 @pytest.fixture
@@ -202,35 +186,33 @@ def test_what_an_address_sends_without_an_account_is_counted_before_its_body_is_
         rates().hit(ANONYMOUS_WRITES, "127.0.0.1", cost=ANONYMOUS_WRITES.amount - 1)
     assert client.post(LOOKUP, json=NO_ORGANS).status_code == 200
     for path in (LOOKUP, "/api/v1/plans", "/compose", "/logout", "/api/models/local/base/paths-info/main"):
-        body = io.BytesIO(b"{}")
-        answer = client.post(path, input_stream=body, content_type="application/json")
-        assert (answer.status_code, body.tell()) == (429, 0), path
+        assert unread_answer(client, path).status_code == 429, path
     assert client.get("/api/v1/models").status_code == 200, "reading is not sending"
-    elsewhere = {"REMOTE_ADDR": "192.0.2.2"}
-    assert client.post(LOOKUP, json=NO_ORGANS, environ_base=elsewhere).status_code == 200
+    assert client.post(LOOKUP, json=NO_ORGANS, environ_base={"REMOTE_ADDR": "192.0.2.2"}).status_code == 200
 
 
-def test_an_address_that_reads_what_takes_long_is_refused_and_others_are_not(app: Flask) -> None:
+def unread_answer(client: FlaskClient, path: str, **headers: str) -> TestResponse:
+    """The answer to a request whose body is not read."""
+    body = io.BytesIO(b"{}")
+    answer = client.post(path, input_stream=body, content_type="application/json", headers=headers)
+    assert body.tell() == 0
+    return answer
+
+
+def test_an_address_that_reads_what_takes_long_is_refused_and_others_are_not(
+    app: Flask, registry: LocalRegistry
+) -> None:
     client = app.test_client()
-    assert client.get("/models").status_code == 200
     with app.app_context():
-        rates().add(READING, "127.0.0.1", READING.amount)
+        rates().add(READING, "127.0.0.1", READING.amount - 1)
+    assert client.get("/models").status_code == 200
     for path in ("/organs", "/organs.json", "/api/v1/models", "/api/models/local/base"):
-        answer = client.get(path)
-        assert answer.status_code == 429, path
+        assert client.get(path).status_code == 429, "the time of the first answer was counted"
     assert client.get("/models").headers["X-Answered"] == "memory", "what costs nothing is not refused"
     assert client.get("/healthz").status_code == 200
     assert client.get("/organs", environ_base={"REMOTE_ADDR": "192.0.2.2"}).status_code == 200
-
-
-def test_the_time_that_an_answer_took_is_counted(app: Flask, registry: LocalRegistry) -> None:
-    client, token = app.test_client(), authorization(new_token(registry, "ada"))
-    with app.app_context():
-        rates().add(READING, "127.0.0.1", READING.amount - 1)
-    assert client.get("/organs").status_code == 200
-    assert client.get("/models").status_code == 429
-    answer = client.get("/api/v1/models", headers=token)
-    assert answer.status_code == 200, "an account has a count of its own"
+    token = authorization(new_token(registry, "ada"))
+    assert client.get("/api/v1/models", headers=token).status_code == 200, "an account has a count of its own"
 
 
 class SlowClock(local):
@@ -285,19 +267,14 @@ def test_who_works_at_this_machine_is_not_counted(registry: LocalRegistry) -> No
 
 
 def test_what_a_contributor_sends_is_counted_before_its_body_is_read(app: Flask, registry: LocalRegistry) -> None:
-    token, other = new_token(registry, "ada"), new_token(registry, "bob")
-    with registry.catalog.reading() as session:
-        ada = contributor_by_name(session, "ada").id
-    with app.app_context():
-        rates().hit(WRITES, str(ada), cost=WRITES.amount)
-    body = io.BytesIO(b'{"digests": []}')
-    headers = {**authorization(token), "Content-Type": "application/json"}
-    answer = app.test_client().post(LOOKUP, headers=headers, input_stream=body)
-    assert (answer.status_code, body.tell()) == (429, 0)
-    other_one = app.test_client().post(LOOKUP, headers=authorization(other), json=NO_ORGANS)
-    assert other_one.status_code == 200
-    assert app.test_client().get(ACCOUNT, headers=authorization(token)).status_code == 200, "reading is not sending"
-    assert UPLOADS.amount > WRITES.amount
+    client, token, other = app.test_client(), new_token(registry, "ada"), new_token(registry, "bob")
+    with registry.catalog.reading() as session, app.app_context():
+        rates().hit(WRITES, str(contributor_by_name(session, "ada").id), cost=WRITES.amount)
+    assert unread_answer(client, LOOKUP, **authorization(token)).status_code == 429
+    assert client.post(LOOKUP, headers=authorization(other), json=NO_ORGANS).status_code == 200
+    assert client.get(ACCOUNT, headers=authorization(token)).status_code == 200, "reading is not sending"
+    begun = client.post(UPLOADS_PATH, headers=authorization(token), json={"kind": "file", "size_bytes": 1})
+    assert begun.status_code == 202, "uploads have a rate of their own"
 
 
 def test_tokens_of_pages_are_counted(app: Flask, registry: LocalRegistry) -> None:
@@ -410,7 +387,7 @@ def test_a_count_begins_again_when_it_expires(registry: LocalRegistry) -> None:
 @pytest.mark.long
 def test_a_rate_holds_whichever_worker_answers(registry: LocalRegistry, tmp_path: Path) -> None:
     registry.catalog.close()
-    with running_server(registry.settings.home, tmp_path / "log", THREE_WORKERS) as live:
+    with running_server(registry.settings.home, tmp_path / "log", TELLING) as live:
         workers: list[int] = []
         try:
             for _ in range(3):
@@ -435,7 +412,7 @@ def look_up(live: LiveServer) -> tuple[int, int]:
     sent = urllib.request.Request(f"{live.address}{LOOKUP}", json.dumps(NO_ORGANS).encode(), headers)
     try:
         with urllib.request.urlopen(sent, timeout=60) as answer:
-            return answer.status, int(answer.headers["X-Process"])
+            return answer.status, int(answer.headers["X-Worker"])
     except urllib.error.HTTPError as answer:
         with answer:
-            return answer.code, int(answer.headers["X-Process"])
+            return answer.code, int(answer.headers["X-Worker"])

@@ -128,17 +128,6 @@ def test_an_address_that_is_too_long_is_refused_as_json_below_the_api(live: Live
             assert (value["title"], value["status"], value["code"]) == ("URI too long", 414, "uri-too-long")
 
 
-def test_any_process_answers_for_all_of_them(live: LiveServer) -> None:
-    found = [int(float(_metric(live.get("/metrics"), b"organ_requests_total"))) for _ in range(8)]
-    assert found == sorted(found), "no process starts again at nothing"
-    assert found[-1] >= found[0] + 7
-
-
-def _metric(text: bytes, name: bytes) -> float:
-    """The sum over all labels of a metric."""
-    return sum(float(line.rpartition(b" ")[2]) for line in text.splitlines() if line.startswith(name + b"{"))
-
-
 def test_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(live: LiveServer, place: Path) -> None:
     data = (place / "rotten.gguf").read_bytes()
     ask = HEALTH.replace(b"/healthz", b"/models/local/rotten.gguf")

@@ -13,7 +13,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from organs.registry.catalog.queries.accounts import descendants_of, token_by_public_id
-from organs.registry.catalog.register.accounts import create_child_token, open_session, revoke_by_token, revoke_token
+from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token, revoke_token
 from organs.registry.catalog.tables import EventRow, now
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.errors import BadToken
@@ -22,7 +22,7 @@ from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from tests.registry_templates import valid_account
-from tests.web.accounts import authorization, child_token, form_token, new_token
+from tests.web.accounts import authorization, child_token, form_token, new_token, session_of
 from tests.web.page_parser import parse_page
 
 API = "/api/v1/account/tokens"
@@ -95,10 +95,7 @@ class Browser:
 
     def __init__(self, app: Flask, registry: LocalRegistry, token: str) -> None:
         self._client = app.test_client()
-        with registry.catalog.writing() as session:
-            account = valid_account(session, parse_token(token), now())
-            assert account is not None
-            self._client.set_cookie(COOKIE, open_session(session, account))
+        self._client.set_cookie(COOKIE, session_of(registry, token))
         self._field = form_token(self._client)
 
     def create(self, scopes: Collection[str], days: int | None) -> TestResponse:

@@ -81,7 +81,6 @@ def test_a_read_only_server_makes_a_plan_and_writes_nothing(
     assert found["can_be_made"] is True
     assert found["plan"]["lock_id"] == kin.compose(read_recipe(json.dumps(GRAFT))).plan().plan.lock().id
     assert found["plan"]["changed"] == len(found["plan"]["parts"]) == 4
-    assert planned(reader, document, {"yaml": json.dumps(GRAFT)}) == found
     assert (
         planned(reader, document, {"yaml": "base: local/base\ngrafts:\n- {from: local/tuned, type: organ}\n"}) == found
     )
@@ -133,26 +132,15 @@ def empty_writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClie
         yield create_app(registry, WebSettings(personal=True)).test_client()
 
 
-def test_bodies_without_a_recipe_are_refused(empty_writer: FlaskClient, document: dict[str, Any]) -> None:
-    for path in ("/plans", "/chimeras"):
-        for body in ([], "base: a", None, 5):
-            assert_refused(document, post(empty_writer, path, body), 400, None)
-        for body in ({"yaml": "base: a", "base": "a"}, {"yaml": 5}, {"yaml": None}, {"yaml": ""}):
-            assert_refused(document, post(empty_writer, path, body), 400, "yaml")
-        deep = {"base": "a", "metadata": {"k": [[[[[[[[[["x"]]]]]]]]]]}}
-        assert_refused(document, post(empty_writer, path, deep), 400, None)
-        form = empty_writer.post(ROOT + path, data={"yaml": "base: a"})
-        assert form.status_code == 415
-        assert post(empty_writer, path, {"yaml": "#" * 300_000}).status_code == 413
-
-
-@pytest.mark.parametrize("brackets", ["[" * 100, "]}" * 100, '"' + '\\"[{' * 100])
-def test_brackets_within_a_text_of_a_body_are_no_nesting(
-    reader: FlaskClient, document: dict[str, Any], brackets: str
-) -> None:
-    recipe = GRAFT | {"metadata": {"general.description": brackets}}
-    assert planned(reader, document, recipe)["can_be_made"]
-    assert planned(reader, document, {"yaml": json.dumps(recipe)})["can_be_made"]
+@pytest.mark.parametrize("path", ["/plans", "/chimeras"])
+def test_bodies_without_a_recipe_are_refused(path: str, empty_writer: FlaskClient, document: dict[str, Any]) -> None:
+    deep = {"base": "a", "metadata": {"k": [[[[[[[[[["x"]]]]]]]]]]}}
+    for body in ([], "base: a", None, deep):
+        assert_refused(document, post(empty_writer, path, body), 400, None)
+    for body in ({"yaml": "base: a", "base": "a"}, {"yaml": 5}, {"yaml": None}, {"yaml": ""}):
+        assert_refused(document, post(empty_writer, path, body), 400, "yaml")
+    assert empty_writer.post(ROOT + path, data={"yaml": "base: a"}).status_code == 415
+    assert post(empty_writer, path, {"yaml": "#" * 300_000}).status_code == 413
 
 
 def test_compatibility_says_how_much_of_each_type_fits_and_why_not(
@@ -162,36 +150,21 @@ def test_compatibility_says_how_much_of_each_type_fits_and_why_not(
     found = assert_as_described(document, told("compatibility"), answer)
     assert {one["type"]: (one["fitting"], one["total"]) for one in found["types"]}["organ"] == (4, 4)
     assert "unrelated-lineage" in {one["code"] for one in found["findings"]}
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "field"),
-    [
-        ("", 400, "base"),
-        ("?base=local/base", 400, "donor"),
-        ("?base=local/base&donor=local/nobody", 404, None),
-        ("?base=%00&donor=local/base", 400, "name"),
-        ("?base=local/base&donor=%3Cscript%3E", 400, "name"),
-        ("?base=local/base&donor=" + "a" * 5000, 400, "name"),
-        ("?base=sha256:00000000&donor=local/base", 404, None),
-        ("?base=local/base&donor=local/tuned&more=1", 400, "more"),
-    ],
-)
-def test_compatibility_with_wrong_parameters_is_refused(
-    query: str, status: int, field: str | None, reader: FlaskClient, document: dict[str, Any]
-) -> None:
-    assert_refused(document, reader.get(f"{ROOT}/compatibility{query}"), status, field)
+    for query, status, field in (
+        ("base=local/base", 400, "donor"),
+        ("base=local/base&donor=local/nobody", 404, None),
+        ("base=local/base&donor=%3Cscript%3E", 400, "name"),
+        ("base=sha256:00000000&donor=local/base", 404, None),
+    ):
+        assert_refused(document, reader.get(f"{ROOT}/compatibility?{query}"), status, field)
 
 
 def test_models_that_fit_a_base_are_listed_relatives_first(reader: FlaskClient, document: dict[str, Any]) -> None:
-    answer = reader.get(f"{ROOT}/fitting?base=base")
-    found = assert_as_described(document, told("fitting"), answer)
-    assert [one["model"] for one in found["items"]][:1] == ["local/tuned@1"]
-    assert "local/stranger@1" in {one["model"] for one in found["items"]}
+    found = assert_as_described(document, told("fitting"), reader.get(f"{ROOT}/fitting?base=base"))
+    assert [one["model"] for one in found["items"]] == ["local/tuned@1", "local/stranger@1"]
     assert (found["base"], found["more"]) == ("local/base@1", False)
     assert reader.get(f"{ROOT}/fitting?base=base&limit=1").get_json()["more"]
-    for query, status, field in (("", 400, "base"), ("?base=nobody", 404, None), ("?base=base&limit=0", 400, "limit")):
-        assert_refused(document, reader.get(f"{ROOT}/fitting{query}"), status, field)
+    assert_refused(document, reader.get(f"{ROOT}/fitting?base=nobody"), 404, None)
 
 
 def test_the_lock_of_a_plan_is_sent_on_request_and_the_model_of_its_header_is_named(
@@ -270,49 +243,26 @@ def test_each_operation_creates_a_job_of_its_kind_that_succeeds(
     assert (done["state"], done["note"]) == ("finished", "")
 
 
-@pytest.mark.parametrize(("kind", "path", "body"), [*ASKED[:4], ("compose", "/chimeras", GRAFT), ASKED[4]])
-def test_requests_without_an_account_and_from_other_sites_are_refused(
-    kind: str, path: str, body: Any, kin: LocalRegistry
-) -> None:
-    writer, reader = create_app(kin, WebSettings(personal=True)).test_client(), create_app(kin).test_client()
-    for client, headers in (
-        (reader, {}),
-        (writer, {"Origin": "http://elsewhere.example"}),
-        (writer, {"Sec-Fetch-Site": "cross-site"}),
-        (writer, {"Referer": "http://elsewhere.example/page"}),
-    ):
-        answer = post(client, path, body, **headers)
-        assert answer.status_code == (403 if headers else 401), (kind, headers)
-        assert len(answer.get_json()["detail"]) > 20
-    assert writer.get(f"{ROOT}/jobs").get_json()["items"] == []
-
-
 ODD: list[Any] = [
-    *(
-        None,
-        [],
-        "x",
-        5,
-        {"command": "sh -c 'rm -rf /'"},
-        {"model": HOSTILE},
-        {"model": None},
-        {"model": ["local/base"]},
-    ),
-    *({"model": "local/base", "runtime": "x {model}"}, {"chimera": HOSTILE}, {"chimera": "local/base", "tokens": 1e9}),
-    *(
-        {"model": "../../etc/passwd"},
-        {"base": HOSTILE, "donor": HOSTILE},
-        {"lock": "zz"},
-        {"lock": None},
-        {"lock": "0" * 99},
-    ),
-    *(
-        {"model": "\ud800"},
-        {"model": "\0"},
-        {"lock": "01234567", "model": "local/base"},
-        {"limit": -1},
-        {"limit": True},
-    ),
+    None,
+    [],
+    "x",
+    {"command": "sh -c 'rm -rf /'"},
+    {"model": None},
+    {"model": ["local/base"]},
+    {"model": HOSTILE},
+    {"model": "../../etc/passwd"},
+    {"model": "\ud800"},
+    {"model": "\0"},
+    {"model": "local/base", "runtime": "x {model}"},
+    {"chimera": HOSTILE},
+    {"chimera": "local/base", "tokens": 1e9},
+    {"base": HOSTILE, "donor": HOSTILE},
+    {"lock": None},
+    {"lock": "0" * 99},
+    {"lock": "01234567", "model": "local/base"},
+    {"limit": -1},
+    {"limit": True},
 ]
 
 
@@ -343,18 +293,13 @@ def test_hostile_bodies_are_refused_in_one_sentence_each(
         assert "Traceback" not in value["detail"]
 
 
-@pytest.mark.parametrize("lock", ["zz", "1234567", "0" * 65, "%00", "\u0660" * 8, "<script>"])
-def test_an_invalid_lock_digest_is_refused_with_its_name(
-    lock: str, empty_writer: FlaskClient, document: dict[str, Any]
+@pytest.mark.parametrize(("lock", "status"), [("zz", 400), ("<script>", 400), ("0" * 65, 400), ("0" * 64, 404)])
+def test_an_invalid_or_unknown_lock_is_refused(
+    lock: str, status: int, empty_writer: FlaskClient, document: dict[str, Any]
 ) -> None:
-    assert_refused(document, empty_writer.get(f"{ROOT}/chimeras/{lock}"), 400, "lock")
-    if "%" not in lock:
-        assert_refused(document, post(empty_writer, "/assemblies", {"lock": lock}), 400, "lock")
-
-
-def test_an_unknown_lock_is_404(empty_writer: FlaskClient, document: dict[str, Any]) -> None:
-    assert_refused(document, empty_writer.get(f"{ROOT}/chimeras/{'0' * 64}"), 404, None)
-    assert_refused(document, post(empty_writer, "/assemblies", {"lock": "0" * 8}), 404, None)
+    field = "lock" if status == 400 else None
+    assert_refused(document, empty_writer.get(f"{ROOT}/chimeras/{lock}"), status, field)
+    assert_refused(document, post(empty_writer, "/assemblies", {"lock": lock}), status, field)
 
 
 def test_a_hostile_chimera_is_as_described(hostile_client: FlaskClient, document: dict[str, Any]) -> None:
