@@ -42,7 +42,7 @@ def busy(registry: LocalRegistry, token: str, tmp_path: Path) -> None:
     with registry.catalog.writing() as session:
         ada, model = contributor_by_name(session, "ada").id, session.query(ModelRow).one()
         model.contributor_id, model.downloads, model.grafts = ada, 7, 2
-        add_upload(session, ada, "u" * 22, kind="file", size_bytes=70, name="a.gguf").received_bytes = 10
+        add_upload(session, ada, "u" * 22, kind="file", size_bytes=70, digest=None, name="a.gguf").received_bytes = 10
         sent = add_submission(session, ada, "ada", "next", manifest="{}", description="{}", size_bytes=3)
         sent.state = "quarantined"
 

@@ -16,7 +16,6 @@ from werkzeug.wrappers import Request
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
-from organs.web.api.document import document as make_document
 from organs.web.app import create_app
 from organs.web.file_responses import allow_streams
 from tests.faults.failing import with_files
@@ -25,11 +24,6 @@ from tests.web.upload_clients import OCTETS, UPLOADS, UploadClient, content_dige
 
 DATA = bytes(range(256)) * 40
 MEBIBYTE = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    return make_document("1")
 
 
 @pytest.fixture
@@ -71,62 +65,58 @@ def test_a_piece_that_was_sent_in_chunks_is_known_afterwards(ada: UploadClient) 
     assert known() == []
 
 
-def test_a_chunk_out_of_order_is_answered_with_the_expected_offset(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_a_chunk_out_of_order_is_answered_with_the_expected_offset(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
     answer = ada.chunk(upload, DATA, 100, 200)
     assert (answer.status_code, answer.headers.get("Range")) == (416, None)
     ada.chunk(upload, DATA, 0, 1000)
     answer = ada.chunk(upload, DATA, 1001, 2000)
     assert (answer.status_code, answer.headers["Range"]) == (416, "bytes=0-999")
-    assert faults(document, "UploadProblem", answer.get_json()) == []
+    assert faults("UploadProblem", answer.get_json()) == []
     assert answer.get_json()["received_bytes"] == 1000
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_a_repeated_chunk_gets_the_same_answer_and_other_bytes_get_409(
-    ada: UploadClient, document: dict[str, Any]
-) -> None:
+def test_a_repeated_chunk_gets_the_same_answer_and_other_bytes_get_409(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
     for _ in range(2):
         answer = ada.chunk(upload, DATA, 0, 2000)
         assert (answer.status_code, answer.get_json()["received_bytes"]) == (202, 2000)
     refused = ada.chunk(upload, b"x" + DATA[1:], 0, 2000)
-    assert "other bytes were received before" in assert_refused(document, refused, 409, None)
+    assert "other bytes were received before" in assert_refused(refused, 409, None)
     ada.chunk(upload, DATA, 2000, len(DATA))
     ada.finish(upload)
     assert ada.chunk(upload, DATA, 2000, len(DATA)).get_json()["state"] == "complete"
 
 
 @pytest.mark.folder
-def test_a_second_client_at_an_upload_gets_409(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_a_second_client_at_an_upload_gets_409(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
     with paused_chunk(ada, upload, DATA) as paused:
-        assert "another client" in assert_refused(document, ada.chunk(upload, DATA, 0, 100), 409, None)
-        assert "another client" in assert_refused(document, ada.ask("DELETE", f"/{upload}"), 409, None)
+        assert "another client" in assert_refused(ada.chunk(upload, DATA, 0, 100), 409, None)
+        assert "another client" in assert_refused(ada.ask("DELETE", f"/{upload}"), 409, None)
     assert paused.answered() == 202
     assert ada.received(upload) == len(DATA)
 
 
-def test_a_chunk_whose_digest_does_not_match_is_refused_and_changes_nothing(
-    ada: UploadClient, document: dict[str, Any]
-) -> None:
+def test_a_chunk_whose_digest_does_not_match_is_refused_and_changes_nothing(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
     answer = ada.chunk(upload, DATA, 0, 1000, Content_Digest=content_digest(b"other"))
-    assert content_digest(DATA[:1000]) in assert_refused(document, answer, 400, None)
+    assert content_digest(DATA[:1000]) in assert_refused(answer, 400, None)
     assert ada.received(upload) == 0
 
 
-def test_an_upload_whose_digest_does_not_match_is_refused_and_kept(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_an_upload_whose_digest_does_not_match_is_refused_and_kept(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
     wrong = bytes(len(DATA))
-    assert_refused(document, ada.finish(upload), 400, None)
+    assert_refused(ada.finish(upload), 400, None)
     assert ada.chunk(upload, wrong, 0, len(DATA)).status_code == 202
-    assert digest_of(wrong) in assert_refused(document, ada.finish(upload), 400, None)
-    assert_refused(document, ada.finish(upload, "?digest=x"), 400, "digest")
+    assert digest_of(wrong) in assert_refused(ada.finish(upload), 400, None)
+    assert_refused(ada.finish(upload, "?digest=x"), 400, "digest")
     assert ada.ask("GET", f"/{upload}").get_json()["state"] == "open"
     file = ada.begin(DATA, kind="file", digest=None)
     ada.chunk(file, DATA, 0, len(DATA))
-    assert_refused(document, ada.finish(file, f"?digest={digest_of(wrong)}"), 400, None)
+    assert_refused(ada.finish(file, f"?digest={digest_of(wrong)}"), 400, None)
     assert ada.finish(file).get_json()["digest"] == digest_of(DATA)
 
 
@@ -167,13 +157,11 @@ HEADERS: list[tuple[dict[str, str], int, str | None]] = [
 
 
 @pytest.mark.folder
-def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(
-    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     for headers, status, field in HEADERS:
         answer = raw_chunk(ada, upload, Unread(), headers)
-        assert_refused(document, answer, status, field)
+        assert_refused(answer, status, field)
     assert spooled(registry, upload) == b""
     both = f"sha-512=:{'A' * 86}==:, {content_digest(DATA[:100])}"
     assert ada.chunk(upload, DATA, 0, 100, Content_Digest=both).status_code == 202
@@ -181,19 +169,17 @@ def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(
 
 @pytest.mark.folder
 def test_an_upload_beyond_the_quota_is_refused_with_413_and_too_many_uploads_with_429(
-    registry: LocalRegistry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_UPLOADS_MAX", 3)
     ada = UploadClient(create_app(registry).test_client(), new_contributor_token(registry, "ada", quota=10_000))
     large = {"kind": "file", "size_bytes": 10_001}
-    assert "10,000 of the quota of 10,000 bytes are left" in assert_refused(
-        document, ada.ask("POST", body=large), 413, None
-    )
-    assert "are accepted" in assert_refused(document, ada.ask("POST", body=large | {"size_bytes": 1 << 61}), 413, None)
+    assert "10,000 of the quota of 10,000 bytes are left" in assert_refused(ada.ask("POST", body=large), 413, None)
+    assert "are accepted" in assert_refused(ada.ask("POST", body=large | {"size_bytes": 1 << 61}), 413, None)
     for number in range(3):
         ada.begin(b"x", kind="file", digest=None, name=str(number))
     answer = ada.ask("POST", body={"kind": "file", "size_bytes": 1})
-    assert "3 uploads are open" in assert_refused(document, answer, 429, None)
+    assert "3 uploads are open" in assert_refused(answer, 429, None)
     assert int(answer.headers["Retry-After"]) > 0
     answer = ada.client.patch(f"{UPLOADS}/{'a' * 22}", headers={"Content-Length": str(1 << 40)}, content_type=OCTETS)
     assert answer.status_code == 401, "who it is comes first"
@@ -221,11 +207,9 @@ BODIES: list[tuple[Any, str | None]] = [
 ]
 
 
-def test_declared_values_are_checked_and_a_name_is_never_a_path(
-    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_declared_values_are_checked_and_a_name_is_never_a_path(ada: UploadClient, registry: LocalRegistry) -> None:
     for body, field in BODIES:
-        assert_refused(document, ada.ask("POST", body=body), 400, field)
+        assert_refused(ada.ask("POST", body=body), 400, field)
     assert not registry.settings.uploads.exists()
 
 
@@ -242,30 +226,26 @@ def test_an_upload_of_another_account_is_answered_like_an_unknown_upload(ada: Up
     assert bob.begin(DATA) != upload
 
 
-def test_one_client_gets_at_most_half_of_the_places_for_upload_bodies(
-    ada: UploadClient, bob: UploadClient, document: dict[str, Any]
-) -> None:
+def test_one_client_gets_at_most_half_of_the_places_for_upload_bodies(ada: UploadClient, bob: UploadClient) -> None:
     allow_streams(ada.client.application, 8)
     uploads = [ada.begin(DATA, kind="file", digest=None, name=str(number)) for number in range(3)]
     other, another = (bob.begin(DATA, kind="file", digest=None, name=name) for name in ("x", "y"))
     with paused_chunk(ada, uploads[0], DATA) as one, paused_chunk(ada, uploads[1], DATA) as two:
         answer = ada.chunk(uploads[2], DATA, 0, 10)
-        assert_refused(document, answer, 503, None)
+        assert_refused(answer, 503, None)
         assert answer.headers["Retry-After"] == "5"
         assert ada.client.get("/healthz").status_code == 200
         assert ada.client.get("/models").status_code == 200, "they hold no turn either"
         assert ada.ask("GET", f"/{uploads[2]}").status_code == 200
         assert bob.chunk(other, DATA, 0, 10).status_code == 202
         with paused_chunk(bob, other, DATA, 10), paused_chunk(bob, another, DATA):
-            assert_refused(document, bob.chunk(another, DATA, 0, 10), 503, None)
+            assert_refused(bob.chunk(another, DATA, 0, 10), 503, None)
     assert one.answered() == two.answered() == 202
     assert ada.chunk(uploads[2], DATA, 0, 10).status_code == 202
 
 
 @pytest.mark.folder
-def test_a_full_disk_is_reported_as_temporary_and_without_its_path(
-    registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_a_full_disk_is_reported_as_temporary_and_without_its_path(registry: LocalRegistry) -> None:
     class Full(Files):
         def write_at(self, descriptor: int, pieces: Any, offset: int) -> int:
             raise OSError(28, "No space left on device")
@@ -278,7 +258,7 @@ def test_a_full_disk_is_reported_as_temporary_and_without_its_path(
     full = UploadClient(create_app(with_files(registry, Full())).test_client(), token)
     upload = ada.begin(DATA)
     for answer in (full.chunk(upload, DATA, 0, 10), full.ask("POST", body={"kind": "file", "size_bytes": 1})):
-        assert "no free space" in assert_refused(document, answer, 503, None)
+        assert "no free space" in assert_refused(answer, 503, None)
         assert str(registry.settings.home) not in answer.text
     assert ada.received(upload) == 0
 

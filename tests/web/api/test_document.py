@@ -15,7 +15,6 @@ from markupsafe import escape
 from openapi_spec_validator import validate
 
 from organs.registry.local import LocalRegistry
-from organs.web.api.document import document as make_document
 from organs.web.api.document import example_answers
 from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
@@ -96,16 +95,14 @@ def _records(schema: Any) -> Iterable[dict[str, Any]]:
 
 @pytest.mark.folder
 @pytest.mark.parametrize("operation", operations().values(), ids=lambda operation: operation.name)
-def test_the_answer_to_every_example_is_as_described(
-    request: pytest.FixtureRequest, document: dict[str, Any], operation: Operation
-) -> None:
+def test_the_answer_to_every_example_is_as_described(request: pytest.FixtureRequest, operation: Operation) -> None:
     is_of_jobs = operation.group == "Jobs"  # which a server that only reads does not show
     name = "writing_zoo" if operation.scope or is_of_jobs else "zoo"
     answer = send_example(
         request.getfixturevalue("administered_zoo" if operation.scope == "admin" else name), operation
     )
     assert answer.status_code == operation.status, answer.text[:300]
-    value = assert_as_described(document, operation, answer)
+    value = assert_as_described(operation.name, answer)
     if operation.is_list:
         if operation.name == "model_families":
             return  # the zoo is one family
@@ -118,24 +115,24 @@ def test_the_example_answer_in_the_document_is_as_described(operation: Operation
     if operation.answer == "Document":
         assert operation.name not in example_answers()
     else:
-        assert faults(make_document("1"), operation.answer, example_answers()[operation.name]) == []
+        assert faults(operation.answer, example_answers()[operation.name]) == []
 
 
-def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient) -> None:
     value = zoo.get("/api/v1/organs?limit=2").get_json()
-    assert faults(document, "OrganPage", value) == []
+    assert faults("OrganPage", value) == []
     value["items"][1]["theta"] = "45"
-    assert faults(document, "OrganPage", value) != []
-    assert faults(document, "OrganPage", {**value, "more": 1}) != []
+    assert faults("OrganPage", value) != []
+    assert faults("OrganPage", {**value, "more": 1}) != []
 
 
 @pytest.mark.long
-def test_every_organ_and_model_of_the_zoo_is_as_described(zoo: FlaskClient, document: dict[str, Any]) -> None:
-    _assert_all_as_described(zoo, document)
+def test_every_organ_and_model_of_the_zoo_is_as_described(zoo: FlaskClient) -> None:
+    _assert_all_as_described(zoo)
 
 
 @pytest.mark.long
-def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path, document: dict[str, Any]) -> None:
+def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path) -> None:
     adapter = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
     files = {
         "empty-metadata": file_bytes([], block_tensors(1)),
@@ -153,16 +150,16 @@ def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path, do
         ingest_file(registry, path)
     with create_app(registry).test_client() as client:
         assert client.get("/api/v1").get_json()["figures"]["models"] == len(files)
-        _assert_all_as_described(client, document)
+        _assert_all_as_described(client)
 
 
-def test_an_empty_registry_is_as_described(registry: LocalRegistry, document: dict[str, Any]) -> None:
+def test_an_empty_registry_is_as_described(registry: LocalRegistry) -> None:
     with create_app(registry).test_client() as client:
-        _assert_all_as_described(client, document)
+        _assert_all_as_described(client)
         assert client.get("/api/v1/organs").get_json()["items"] == []
 
 
-def _assert_all_as_described(client: FlaskClient, document: dict[str, Any]) -> None:
+def _assert_all_as_described(client: FlaskClient) -> None:
     """Ask for everything that lists lead to."""
     by_name = operations()
 
@@ -172,7 +169,7 @@ def _assert_all_as_described(client: FlaskClient, document: dict[str, Any]) -> N
         query = {key: value for key, value in more.items() if key not in parts}
         answer = client.get(path.format(**parts), query_string=query)
         assert answer.status_code == 200, (operation, more, answer.text[:300])
-        return assert_as_described(document, by_name[operation], answer)
+        return assert_as_described(operation, answer)
 
     for name in ("root", "facets", "report"):
         ask(name)

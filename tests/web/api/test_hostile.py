@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -35,7 +34,7 @@ ADDRESSES: list[tuple[str, int, str | None]] = [
     ("/api/v1/models?ranked=true", 400, "ranked"),
     ("/api/v1/organs?lmit=3", 400, "lmit"),
     ("/api/v1/organs?q[]=a", 400, "q[]"),
-    ("/api/v1/organs?" + "x" * 5000 + "=1", 400, f"{'x' * 59}…"),
+    ("/api/v1/organs?" + "x" * 5000 + "=1", 400, "x" * 80),
     ("/api/v1/organs?q=%FF%FE", 400, None),
     ("/api/v1/organs?%C3=1", 400, None),
     ("/api/v1/organs?q=type:nothing", 400, "q"),
@@ -97,19 +96,19 @@ BODIES: list[tuple[bytes | str, str, int, str | None]] = [
 
 @pytest.mark.parametrize(("address", "status", "field"), ADDRESSES, ids=lambda value: str(value)[:60])
 def test_a_hostile_address_is_answered_in_one_sentence(
-    zoo: FlaskClient, document: dict[str, Any], address: str, status: int, field: str | None
+    zoo: FlaskClient, address: str, status: int, field: str | None
 ) -> None:
-    sentence = assert_refused(document, zoo.get(address), status, field)
+    sentence = assert_refused(zoo.get(address), status, field)
     assert "\0" not in sentence
     assert len(sentence) < 1000
 
 
 @pytest.mark.parametrize(("body", "kind", "status", "field"), BODIES, ids=lambda value: str(value)[:40])
 def test_a_hostile_body_is_answered_in_one_sentence(
-    zoo: FlaskClient, document: dict[str, Any], body: bytes | str, kind: str, status: int, field: str | None
+    zoo: FlaskClient, body: bytes | str, kind: str, status: int, field: str | None
 ) -> None:
     answer = zoo.post(LOOKUP, data=body, content_type=kind)
-    assert len(assert_refused(document, answer, status, field)) < 1000
+    assert len(assert_refused(answer, status, field)) < 1000
 
 
 def test_all_errors_of_a_list_of_digests_are_reported_together(zoo: FlaskClient) -> None:
@@ -119,15 +118,15 @@ def test_all_errors_of_a_list_of_digests_are_reported_together(zoo: FlaskClient)
     assert len(many["errors"]) == ERRORS_MAX
 
 
-def test_a_compressed_body_is_refused(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_compressed_body_is_refused(zoo: FlaskClient) -> None:
     for coding in ("gzip", "br", "deflate, gzip"):
         answer = zoo.post(LOOKUP, data=b"\x1f\x8b", content_type=JSON, headers={"Content-Encoding": coding})
-        assert_refused(document, answer, 415, None)
+        assert_refused(answer, 415, None)
 
 
-def test_a_host_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_host_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient) -> None:
     answer = zoo.get("/api/v1/models", headers={"Host": "elsewhere.example"})
-    assert "does not accept this host name" in assert_refused(document, answer, 421, None)
+    assert "does not accept this host name" in assert_refused(answer, 421, None)
 
 
 def test_the_error_for_a_misspelt_parameter_suggests_the_right_name(zoo: FlaskClient) -> None:
@@ -146,7 +145,7 @@ def test_a_cursor_cannot_inject_a_query(zoo: FlaskClient) -> None:
 @BESIDE_FIXTURES
 @given(name=st.sampled_from(list(operations())), data=st.data())
 def test_any_text_anywhere_is_answered_without_a_server_error(
-    writing_zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject
+    writing_zoo: FlaskClient, name: str, data: st.DataObject
 ) -> None:
     told = operations()[name]
     anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -165,4 +164,4 @@ def test_any_text_anywhere_is_answered_without_a_server_error(
         return  # a dot or a slash led out of the API
     assert answer.status_code < 500 or (told.writes and answer.status_code == 503)  # the queue may be full
     if answer.status_code != told.status:
-        assert faults(document, "Problem", answer.get_json()) == []
+        assert faults("Problem", answer.get_json()) == []

@@ -17,8 +17,6 @@ from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.problem import ERRORS_MAX
 from organs.registry.local import LocalRegistry
-from organs.web.api.document import document as make_document
-from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.compose.bad_recipes import BAD
@@ -31,11 +29,6 @@ ROOT = "/api/v1"
 GRAFT = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ"}]}
 STRANGE = {"base": "local/base", "grafts": [{"from": "local/stranger", "type": "organ"}]}
 BODY_MAX_CHARACTERS = 200_000
-
-
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    return make_document("1")
 
 
 @pytest.fixture
@@ -58,45 +51,37 @@ def writer(kin: LocalRegistry) -> FlaskClient:
     return create_app(kin, WebSettings(personal=True)).test_client()
 
 
-def told(name: str) -> Operation:
-    return operations()[name]
-
-
 def post(client: FlaskClient, path: str, body: Any, **headers: str) -> TestResponse:
     return client.post(ROOT + path, data=json.dumps(body), content_type="application/json", headers=headers)
 
 
-def planned(client: FlaskClient, document: dict[str, Any], body: Any) -> Any:
+def planned(client: FlaskClient, body: Any) -> Any:
     """The answer to a plan, held against its schema."""
     answer = post(client, "/plans", body)
     assert answer.status_code == 200, answer.text[:300]
-    return assert_as_described(document, told("plan"), answer)
+    return assert_as_described("plan", answer)
 
 
-def test_a_read_only_server_makes_a_plan_and_writes_nothing(
-    reader: FlaskClient, kin: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_a_read_only_server_makes_a_plan_and_writes_nothing(reader: FlaskClient, kin: LocalRegistry) -> None:
     before = row_counts(kin) | {"rate_counts": 0}
-    found = planned(reader, document, GRAFT)
+    found = planned(reader, GRAFT)
     assert found["can_be_made"] is True
     assert found["plan"]["lock_id"] == kin.compose(read_recipe(json.dumps(GRAFT))).plan().plan.lock().id
     assert found["plan"]["changed"] == len(found["plan"]["parts"]) == 4
-    assert (
-        planned(reader, document, {"yaml": "base: local/base\ngrafts:\n- {from: local/tuned, type: organ}\n"}) == found
-    )
+    assert planned(reader, {"yaml": "base: local/base\ngrafts:\n- {from: local/tuned, type: organ}\n"}) == found
     assert row_counts(kin) | {"rate_counts": 0} == before
 
 
-def test_a_refused_plan_is_answered_with_its_findings(reader: FlaskClient, document: dict[str, Any]) -> None:
-    warned = planned(reader, document, STRANGE)
+def test_a_refused_plan_is_answered_with_its_findings(reader: FlaskClient) -> None:
+    warned = planned(reader, STRANGE)
     assert (warned["can_be_made"], warned["unaccepted"]) == (False, ["unrelated-lineage"])
-    accepted = planned(reader, document, STRANGE | {"accept": ["unrelated-lineage"]})
+    accepted = planned(reader, STRANGE | {"accept": ["unrelated-lineage"]})
     assert (accepted["can_be_made"], accepted["unaccepted"]) == (True, [])
-    refused = planned(reader, document, {"base": "local/base", "grafts": [{"from": "local/nobody", "type": "organ"}]})
+    refused = planned(reader, {"base": "local/base", "grafts": [{"from": "local/nobody", "type": "organ"}]})
     assert refused["findings"][0]["severity"] == "refuse"
     assert refused["plan"]["lock_id"] is None
     for base in ("local/nobody", "../../etc", "sha256:01234567", HOSTILE):
-        found = planned(reader, document, GRAFT | {"base": base})
+        found = planned(reader, GRAFT | {"base": base})
         assert [one["code"] for one in found["findings"]] == ["unknown-base"], base
         assert found["plan"] is None
 
@@ -111,17 +96,17 @@ TEXTS = [
 
 @pytest.mark.parametrize(("name", "text", "fields"), TEXTS, ids=[name for name, _, _ in TEXTS])
 def test_a_bad_recipe_is_reported_by_field_by_plans_and_refused_by_chimeras(
-    name: str, text: str, fields: list[str], empty_writer: FlaskClient, document: dict[str, Any]
+    name: str, text: str, fields: list[str], empty_writer: FlaskClient
 ) -> None:
     answer = post(empty_writer, "/plans", {"yaml": text})
     if not text:
-        assert_refused(document, answer, 400, "yaml")
+        assert_refused(answer, 400, "yaml")
         return
-    found = assert_as_described(document, told("plan"), answer)
+    found = assert_as_described("plan", answer)
     assert [one["field"] for one in found["findings"]] == fields, name
     assert found["plan"] is None
     refused = post(empty_writer, "/chimeras", {"yaml": text})
-    assert_refused(document, refused, 400, fields[0] or None)
+    assert_refused(refused, 400, fields[0] or None)
     assert [one["field"] or "" for one in refused.get_json()["errors"]] == fields[:ERRORS_MAX], name
 
 
@@ -133,21 +118,19 @@ def empty_writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClie
 
 
 @pytest.mark.parametrize("path", ["/plans", "/chimeras"])
-def test_bodies_without_a_recipe_are_refused(path: str, empty_writer: FlaskClient, document: dict[str, Any]) -> None:
+def test_bodies_without_a_recipe_are_refused(path: str, empty_writer: FlaskClient) -> None:
     deep = {"base": "a", "metadata": {"k": [[[[[[[[[["x"]]]]]]]]]]}}
     for body in ([], "base: a", None, deep):
-        assert_refused(document, post(empty_writer, path, body), 400, None)
+        assert_refused(post(empty_writer, path, body), 400, None)
     for body in ({"yaml": "base: a", "base": "a"}, {"yaml": 5}, {"yaml": None}, {"yaml": ""}):
-        assert_refused(document, post(empty_writer, path, body), 400, "yaml")
+        assert_refused(post(empty_writer, path, body), 400, "yaml")
     assert empty_writer.post(ROOT + path, data={"yaml": "base: a"}).status_code == 415
     assert post(empty_writer, path, {"yaml": "#" * 300_000}).status_code == 413
 
 
-def test_compatibility_says_how_much_of_each_type_fits_and_why_not(
-    reader: FlaskClient, document: dict[str, Any]
-) -> None:
+def test_compatibility_says_how_much_of_each_type_fits_and_why_not(reader: FlaskClient) -> None:
     answer = reader.get(f"{ROOT}/compatibility?base=local/base&donor=local/stranger")
-    found = assert_as_described(document, told("compatibility"), answer)
+    found = assert_as_described("compatibility", answer)
     assert {one["type"]: (one["fitting"], one["total"]) for one in found["types"]}["organ"] == (4, 4)
     assert "unrelated-lineage" in {one["code"] for one in found["findings"]}
     for query, status, field in (
@@ -156,63 +139,57 @@ def test_compatibility_says_how_much_of_each_type_fits_and_why_not(
         ("base=local/base&donor=%3Cscript%3E", 400, "name"),
         ("base=sha256:00000000&donor=local/base", 404, None),
     ):
-        assert_refused(document, reader.get(f"{ROOT}/compatibility?{query}"), status, field)
+        assert_refused(reader.get(f"{ROOT}/compatibility?{query}"), status, field)
 
 
-def test_models_that_fit_a_base_are_listed_relatives_first(reader: FlaskClient, document: dict[str, Any]) -> None:
-    found = assert_as_described(document, told("fitting"), reader.get(f"{ROOT}/fitting?base=base"))
+def test_models_that_fit_a_base_are_listed_relatives_first(reader: FlaskClient) -> None:
+    found = assert_as_described("fitting", reader.get(f"{ROOT}/fitting?base=base"))
     assert [one["model"] for one in found["items"]] == ["local/tuned@1", "local/stranger@1"]
     assert (found["base"], found["more"]) == ("local/base@1", False)
     assert reader.get(f"{ROOT}/fitting?base=base&limit=1").get_json()["more"]
-    assert_refused(document, reader.get(f"{ROOT}/fitting?base=nobody"), 404, None)
+    assert_refused(reader.get(f"{ROOT}/fitting?base=nobody"), 404, None)
 
 
-def test_the_lock_of_a_plan_is_sent_on_request_and_the_model_of_its_header_is_named(
-    reader: FlaskClient, document: dict[str, Any]
-) -> None:
+def test_the_lock_of_a_plan_is_sent_on_request_and_the_model_of_its_header_is_named(reader: FlaskClient) -> None:
     answer = post(reader, "/plans?lock=1", GRAFT)
-    found = assert_as_described(document, told("plan"), answer)
+    found = assert_as_described("plan", answer)
     lock = parse_lock(found["lock"])
     assert lock.id == found["plan"]["lock_id"]
-    found = assert_as_described(document, told("header"), reader.get(f"{ROOT}/headers/{lock.header}"))
+    found = assert_as_described("header", reader.get(f"{ROOT}/headers/{lock.header}"))
     assert found["name"] == "local/base@1"
-    assert_refused(document, reader.get(f"{ROOT}/headers/{'0' * 64}"), 404, None)
-    assert_refused(document, reader.get(f"{ROOT}/headers/{lock.header[:12]}"), 400, "header")
+    assert_refused(reader.get(f"{ROOT}/headers/{'0' * 64}"), 404, None)
+    assert_refused(reader.get(f"{ROOT}/headers/{lock.header[:12]}"), 400, "header")
     assert post(reader, "/plans", GRAFT).get_json()["lock"] is None
     purified = GRAFT | {"purify": {"method": "fractal", "blocks": 0}}
     assert post(reader, "/plans?lock=1", purified).get_json()["lock"] is None
 
 
-def test_a_recipe_becomes_a_job_a_chimera_and_a_file(
-    writer: FlaskClient, kin: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_a_recipe_becomes_a_job_a_chimera_and_a_file(writer: FlaskClient, kin: LocalRegistry) -> None:
     answer = post(writer, "/chimeras", GRAFT | {"name": "local/mixed"})
-    job = assert_as_described(document, told("compose"), answer)
+    job = assert_as_described("compose", answer)
     assert answer.headers["Location"] == f"{ROOT}/jobs/{job['id']}"
     assert answer.headers["Cache-Control"] == "no-store"
     Runner(kin, Event()).run(once=True)
     done = writer.get(answer.headers["Location"]).get_json()
     assert (done["state"], done["result"]["model"]) == ("finished", "local/mixed@1")
     lock = done["result"]["lock_id"]
-    found = assert_as_described(document, told("chimera"), writer.get(f"{ROOT}/chimeras/{lock}"))
+    found = assert_as_described("chimera", writer.get(f"{ROOT}/chimeras/{lock}"))
     assert found == writer.get(f"/chimeras/{lock}.json", follow_redirects=True).get_json()
-    listed = assert_as_described(document, told("chimeras"), writer.get(f"{ROOT}/chimeras"))
+    listed = assert_as_described("chimeras", writer.get(f"{ROOT}/chimeras"))
     assert listed == writer.get("/chimeras.json", follow_redirects=True).get_json()
     for body in ({"lock": lock[:8]}, {"model": "local/mixed"}):
-        where = assert_as_described(document, told("assemble"), post(writer, "/assemblies", body))
+        where = assert_as_described("assemble", post(writer, "/assemblies", body))
         with writer.get(where["address"]) as file:
             assert hashlib.sha256(file.data).hexdigest() == where["sha256"] == done["result"]["sha256"]
             assert len(file.data) == where["size_bytes"]
 
 
-def test_a_refused_recipe_and_an_unaccepted_warning_give_409_and_no_job(
-    writer: FlaskClient, document: dict[str, Any]
-) -> None:
+def test_a_refused_recipe_and_an_unaccepted_warning_give_409_and_no_job(writer: FlaskClient) -> None:
     answer = post(writer, "/chimeras", STRANGE)
-    assert "unrelated-lineage" in assert_refused(document, answer, 409, "accept")
+    assert "unrelated-lineage" in assert_refused(answer, 409, "accept")
     nobody = {"base": "local/base", "donor": "local/nobody", "type": "organ"}
-    assert "local/nobody" in assert_refused(document, post(writer, "/grafts", nobody), 409, "recipe")
-    assert_refused(document, post(writer, "/chimeras", {"base": "local/nobody"}), 404, None)
+    assert "local/nobody" in assert_refused(post(writer, "/grafts", nobody), 409, "recipe")
+    assert_refused(post(writer, "/chimeras", {"base": "local/nobody"}), 404, None)
     assert writer.get(f"{ROOT}/jobs").get_json()["items"] == []
 
 
@@ -279,35 +256,31 @@ ODD: list[Any] = [
         "/chimeras",
     ],
 )
-def test_hostile_bodies_are_refused_in_one_sentence_each(
-    path: str, empty_writer: FlaskClient, document: dict[str, Any]
-) -> None:
+def test_hostile_bodies_are_refused_in_one_sentence_each(path: str, empty_writer: FlaskClient) -> None:
     for body in ODD:
         if path == "/reports" and body == {"model": None}:
             continue  # the same as no model
         answer = post(empty_writer, path, body)
         assert answer.status_code in (400, 404, 409), (path, body, answer.text)
         value = answer.get_json()
-        assert faults(document, "Problem", value) == []
+        assert faults("Problem", value) == []
         assert len(value["detail"]) < 1000
         assert "Traceback" not in value["detail"]
 
 
 @pytest.mark.parametrize(("lock", "status"), [("zz", 400), ("<script>", 400), ("0" * 65, 400), ("0" * 64, 404)])
-def test_an_invalid_or_unknown_lock_is_refused(
-    lock: str, status: int, empty_writer: FlaskClient, document: dict[str, Any]
-) -> None:
+def test_an_invalid_or_unknown_lock_is_refused(lock: str, status: int, empty_writer: FlaskClient) -> None:
     field = "lock" if status == 400 else None
-    assert_refused(document, empty_writer.get(f"{ROOT}/chimeras/{lock}"), status, field)
-    assert_refused(document, post(empty_writer, "/assemblies", {"lock": lock}), status, field)
+    assert_refused(empty_writer.get(f"{ROOT}/chimeras/{lock}"), status, field)
+    assert_refused(post(empty_writer, "/assemblies", {"lock": lock}), status, field)
 
 
-def test_a_hostile_chimera_is_as_described(hostile_client: FlaskClient, document: dict[str, Any]) -> None:
-    listed = assert_as_described(document, told("chimeras"), hostile_client.get(f"{ROOT}/chimeras"))
+def test_a_hostile_chimera_is_as_described(hostile_client: FlaskClient) -> None:
+    listed = assert_as_described("chimeras", hostile_client.get(f"{ROOT}/chimeras"))
     lock = listed["items"][0]["lock_id"]
-    found = assert_as_described(document, told("chimera"), hostile_client.get(f"{ROOT}/chimeras/{lock}"))
+    found = assert_as_described("chimera", hostile_client.get(f"{ROOT}/chimeras/{lock}"))
     assert found["verdicts"][0]["reason"] == HOSTILE
     for part in found["parts"]:
         organ = hostile_client.get(f"{ROOT}/organs/{part['digest']}")
-        assert_as_described(document, told("organ"), organ)
-    planned(hostile_client, document, found["recipe"])
+        assert_as_described("organ", organ)
+    planned(hostile_client, found["recipe"])
