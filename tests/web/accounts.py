@@ -50,6 +50,13 @@ def authorization(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
+def program(app: Flask, token: str) -> FlaskClient:
+    """A client that sends the token with every request."""
+    client = app.test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {token}"
+    return client
+
+
 def form_token(client: FlaskClient, address: str = "/login", **options: Any) -> str:
     """The token in the forms of a page; the client has its cookie from there on."""
     found = _FORM_TOKEN.search(client.get(address, **options).text)

@@ -29,7 +29,7 @@ from organs.web.pages.routes import FIELD
 from tests.fleets import put_run
 from tests.related_models import model_file, related_tensors
 from tests.small_models import ingest_file
-from tests.web.accounts import child_token, form_token, new_token, session_of
+from tests.web.accounts import child_token, form_token, new_token, program, session_of
 
 ASKERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reader": ("eve", ("read",)),
@@ -135,10 +135,7 @@ class Askers:
 
     def program(self, asker: str) -> FlaskClient:
         """A client that sends the token of `asker`."""
-        client = self.app.test_client()
-        if asker in self.tokens:
-            client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {self.tokens[asker]}"
-        return client
+        return program(self.app, self.tokens[asker]) if asker in self.tokens else self.app.test_client()
 
     def browser(self, asker: str) -> FlaskClient:
         """A client that is logged in as `asker`."""

@@ -17,7 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.small_models import ingest_file, small_model
-from tests.web.accounts import authorization, log_in, new_token, send_form
+from tests.web.accounts import log_in, new_token, program, send_form
 from tests.web.page_parser import parse_page
 
 ACCOUNT, TOKENS = "/api/v1/account", "/api/v1/account/tokens"
@@ -106,12 +106,12 @@ def test_a_token_made_on_the_page_is_shown_once_and_is_valid(app: Flask, token: 
     made = TOKEN.findall(answer.text)
     assert (answer.status_code, len(made), answer.headers["Cache-Control"]) == (200, 1, "no-store")
     assert "<b>box" not in answer.text
-    found = app.test_client().get(ACCOUNT, headers=authorization(made[0])).get_json()
+    found = program(app, made[0]).get(ACCOUNT).get_json()
     assert (found["contributor"], found["scopes"], found["token"]["label"]) == ("ada", ["upload"], "<b>box")
     assert found["token"]["expires_at"] is not None
     assert made[0] not in client.get("/account").text
     assert send_form(client, f"/account/tokens/{made[0][5:14]}/revoke").headers["Location"] == "/account"
-    assert app.test_client().get(ACCOUNT, headers=authorization(made[0])).status_code == 401
+    assert program(app, made[0]).get(ACCOUNT).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -147,15 +147,14 @@ def test_a_form_refuses_a_token_with_more_scopes_than_its_creator(
 def test_the_api_refuses_a_token_with_more_scopes_than_its_creator(
     body: dict[str, Any], status: int, app: Flask, token: str
 ) -> None:
-    client, headers = app.test_client(), authorization(token)
-    assert client.post(TOKENS, json=body, headers=headers).status_code == status
-    assert len(client.get(TOKENS, headers=headers).get_json()["items"]) == 1
+    client = program(app, token)
+    assert client.post(TOKENS, json=body).status_code == status
+    assert len(client.get(TOKENS).get_json()["items"]) == 1
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_a_scope_does_not_imply_another_scope(scope: str, app: Flask, registry: LocalRegistry) -> None:
-    client = app.test_client()
-    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {new_token(registry, 'ada', scope)}"
+    client = program(app, new_token(registry, "ada", scope))
     assert client.get(ACCOUNT).get_json()["scopes"] == [scope]
     for needed, method, path in (
         ("upload", "POST", "/api/v1/reports"),
@@ -169,32 +168,30 @@ def test_a_scope_does_not_imply_another_scope(scope: str, app: Flask, registry: 
 def test_a_token_of_another_account_is_answered_like_an_unknown_token(
     app: Flask, registry: LocalRegistry, token: str
 ) -> None:
-    client, other = app.test_client(), new_token(registry, "bob", "tokens")
-    answers = [
-        client.delete(f"{TOKENS}/{one}", headers=authorization(other)) for one in (token[5:14], "aaaaaaaaa", "%00", "é")
-    ]
+    other = program(app, new_token(registry, "bob", "tokens"))
+    answers = [other.delete(f"{TOKENS}/{one}") for one in (token[5:14], "aaaaaaaaa", "%00", "é")]
     assert [one.status_code for one in answers] == [404] * 4
     said = [one.get_json()["detail"] for one in answers]
     assert said[0].replace(token[5:14], "aaaaaaaaa") == said[1]
-    assert client.get(ACCOUNT, headers=authorization(token)).status_code == 200
+    assert program(app, token).get(ACCOUNT).status_code == 200
 
 
 def test_a_page_gets_a_narrow_token_that_ends_with_its_session(app: Flask, token: str) -> None:
-    client, program = log_in(app, token), app.test_client()
+    client = log_in(app, token)
     answer = send_form(client, "/account/page-token")
     values = answer.get_json()
     assert (answer.mimetype, answer.headers["Cache-Control"]) == ("application/json", "no-store")
     assert (set(values), values["scopes"]) == ({"token", "expires_at", "scopes"}, ["upload"])
-    headers = authorization(values["token"])
-    assert program.get(ACCOUNT, headers=headers).get_json()["scopes"] == ["upload"]
+    script = program(app, values["token"])
+    assert script.get(ACCOUNT).get_json()["scopes"] == ["upload"]
     for refused in (
-        program.get(TOKENS, headers=headers),
-        program.post(TOKENS, json={"scopes": ["upload"]}, headers=headers),
-        program.delete(f"{TOKENS}/{token[5:14]}", headers=headers),
+        script.get(TOKENS),
+        script.post(TOKENS, json={"scopes": ["upload"]}),
+        script.delete(f"{TOKENS}/{token[5:14]}"),
     ):
         assert refused.status_code == 403
     assert send_form(client, "/logout").status_code == 303
-    assert program.get(ACCOUNT, headers=headers).status_code == 401
+    assert script.get(ACCOUNT).status_code == 401
 
 
 def test_a_personal_server_needs_no_token(registry: LocalRegistry) -> None:

@@ -29,7 +29,7 @@ from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.web.accounts import authorization, log_in, new_token, send_form
+from tests.web.accounts import log_in, new_token, program, send_form
 
 GRAFT = {"base": "local/base", "donor": "local/tuned", "type": "organ"}
 HIDDEN = "bob/hidden@1"
@@ -47,8 +47,8 @@ class Shelf:
 
     def asked(self, name: str | None, method: str, address: str, json: Any = None) -> TestResponse:
         """The answer of the API to the contributor `name`."""
-        headers = authorization(self.tokens[name]) if name else {}
-        return self.app.test_client().open(f"/api/v1{address}", method=method, json=json, headers=headers)
+        client = program(self.app, self.tokens[name]) if name else self.app.test_client()
+        return client.open(f"/api/v1{address}", method=method, json=json)
 
     def browser(self, name: str) -> FlaskClient:
         """A browser in which the contributor `name` is logged in."""

@@ -22,7 +22,7 @@ from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from tests.registry_templates import valid_account
-from tests.web.accounts import authorization, child_token, form_token, new_token, session_of
+from tests.web.accounts import child_token, form_token, new_token, program, session_of
 from tests.web.page_parser import parse_page
 
 API = "/api/v1/account/tokens"
@@ -80,14 +80,14 @@ class Program:
     """Uses the API with a token."""
 
     def __init__(self, app: Flask, registry: LocalRegistry, token: str) -> None:
-        self._client, self._headers = app.test_client(), authorization(token)
+        self._client = program(app, token)
 
     def create(self, scopes: Collection[str], days: int | None) -> TestResponse:
         body = {"label": "more", "scopes": list(scopes), "days": days}
-        return self._client.post(API, json=body, headers=self._headers)
+        return self._client.post(API, json=body)
 
     def revoke(self, token: str) -> TestResponse:
-        return self._client.delete(f"{API}/{token[5:14]}", headers=self._headers)
+        return self._client.delete(f"{API}/{token[5:14]}")
 
 
 class Browser:
@@ -201,7 +201,7 @@ def test_the_account_page_follows_the_scopes_of_its_token(app: Flask, registry: 
 
 def test_the_list_says_which_token_created_which(app: Flask, registry: LocalRegistry) -> None:
     known = family(registry, ("read", "tokens"))
-    items = app.test_client().get(API, headers=authorization(known.own)).get_json()["items"]
+    items = program(app, known.own).get(API).get_json()["items"]
     created_by = {one["id"]: one["created_by"] for one in items}
     expected = {known.own: known.parent, known.child: known.own, known.grandchild: known.child, known.parent: None}
     for child, parent in expected.items():
