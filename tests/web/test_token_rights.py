@@ -16,7 +16,7 @@ from organs.registry.catalog.queries.accounts import descendants_of, token_by_pu
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token, revoke_token
 from organs.registry.catalog.tables import EventRow, now
 from organs.registry.catalog.vocabulary import SCOPES
-from organs.registry.errors import BadToken
+from organs.registry.errors import BadToken, NotAllowed
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
@@ -206,3 +206,13 @@ def test_the_list_says_which_token_created_which(app: Flask, registry: LocalRegi
     expected = {known.own: known.parent, known.child: known.own, known.grandchild: known.child, known.parent: None}
     for child, parent in expected.items():
         assert created_by[child[5:14]] == (parent and parent[5:14])
+
+
+def test_no_rule_depends_on_the_route(registry: LocalRegistry) -> None:
+    known = family(registry, ("read",))
+    with registry.catalog.writing() as session:
+        own, parent = (token_by_public_id(session, text[5:14]) for text in (known.own, known.parent))
+        with pytest.raises(NotAllowed, match="scope tokens"):
+            create_child_token(session, own.id, ["read"], "")
+        with pytest.raises(NotAllowed, match="scope tokens"):
+            revoke_by_token(session, own.id, parent.public_id)
