@@ -156,8 +156,12 @@ def test_a_tag_is_exactly_the_quantisation_of_a_model(registry: LocalRegistry, t
         tags = client.get("/v2/me/x/tags/list").get_json()["tags"]
         assert tags == ["latest", "BF16", "F16", "Q8_0", "I1-Q8_0", "I1-Q4_K_M"]
         for tag, name in (
-            *(("i1-Q4_K_M", "x.i1-Q4_K_M"), ("Q4_K_M", "x.i1-Q4_K_M"), ("Q8_0", "x-Q8_0")),
-            *(("BF16", "x-BF16"), ("F16", "x-F16"), ("f16", "x-F16")),
+            ("i1-Q4_K_M", "x.i1-Q4_K_M"),
+            ("Q4_K_M", "x.i1-Q4_K_M"),
+            ("Q8_0", "x-Q8_0"),
+            ("BF16", "x-BF16"),
+            ("F16", "x-F16"),
+            ("f16", "x-F16"),
         ):
             digest = digests(manifest(client, "me/x", tag))["model"]
             assert digest == sha256_of(files[name])

@@ -199,8 +199,12 @@ BODIES: list[tuple[Any, str | None]] = [
     *(
         ({"kind": "pack", "size_bytes": 1, "pieces": pieces}, field)
         for pieces, field in (
-            *(([], "pieces"), ("x", "pieces"), ([[1]], "pieces[0]"), ([[1, "x"]], "pieces[0].digest")),
-            *(([[0, "0" * 64]], "pieces[0].size_bytes"), ([[2, "0" * 64]], None)),
+            ([], "pieces"),
+            ("x", "pieces"),
+            ([[1]], "pieces[0]"),
+            ([[1, "x"]], "pieces[0].digest"),
+            ([[0, "0" * 64]], "pieces[0].size_bytes"),
+            ([[2, "0" * 64]], None),
         )
     ),
     ([], None),
