@@ -10,9 +10,12 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
-from organs.registry.catalog.register.accounts import add_contributor, create_child_token, create_token
+from organs.registry.catalog.register.accounts import add_contributor, create_child_token, create_token, open_session
+from organs.registry.catalog.tables import now
 from organs.registry.errors import NotFound
 from organs.registry.local import LocalRegistry
+from organs.registry.tokens import parse_token
+from tests.registry_templates import valid_account
 
 _FORM_TOKEN = re.compile(r'name="form_token" value="([^"]+)"')
 
@@ -34,9 +37,24 @@ def child_token(registry: LocalRegistry, parent: str, *scopes: str, days: int | 
         return create_child_token(session, row.id, scopes, "a child", days).text
 
 
+def session_of(registry: LocalRegistry, token: str) -> str:
+    """The secret of a new session of a browser; it counts for no rate of log-ins."""
+    with registry.catalog.writing() as session:
+        account = valid_account(session, parse_token(token), now())
+        assert account is not None
+        return open_session(session, account)
+
+
 def authorization(token: str) -> dict[str, str]:
     """The header by which the API knows who asks."""
     return {"Authorization": f"Bearer {token}"}
+
+
+def program(app: Flask, token: str) -> FlaskClient:
+    """A client that sends the token with every request."""
+    client = app.test_client()
+    client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {token}"
+    return client
 
 
 def form_token(client: FlaskClient, address: str = "/login", **options: Any) -> str:

@@ -3,78 +3,62 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from socketserver import BaseRequestHandler, ThreadingTCPServer
+from threading import Lock, Thread
 
 
-class CuttingProxy:
+class CuttingProxy(ThreadingTCPServer):
     """Listens on `port`; the first `cuts` connections that carry more than `after_bytes` to the client are cut."""
 
+    daemon_threads = True
+
     def __init__(self, server_port: int, after_bytes: int, cuts: int) -> None:
-        self._server = ("127.0.0.1", server_port)
-        self._after = after_bytes
-        self._left = cuts
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self.port = int(self._listener.getsockname()[1])
+        super().__init__(("127.0.0.1", 0), _Line)
+        self.port = int(self.server_address[1])
+        self.server_port, self.after_bytes = server_port, after_bytes
         self.requests = bytearray()
         """All that clients have sent."""
         self.made_cuts = 0
-        self._threads[0].start()
+        self._cuts = cuts
+        self._lock = Lock()
 
-    def close(self) -> None:
-        """Accept nothing more."""
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(10)
+    def may_cut(self) -> bool:
+        """Return whether one more connection may be cut, and count it."""
+        with self._lock:
+            may = self.made_cuts < self._cuts
+            self.made_cuts += may
+            return may
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._server)
-            for work in (self._ask, self._answer):
-                thread = threading.Thread(target=work, args=(client, server), daemon=True)
-                self._threads.append(thread)
-                thread.start()
 
-    def _ask(self, client: socket.socket, server: socket.socket) -> None:
-        with suppress(OSError):
-            while data := client.recv(65536):
-                with self._lock:
-                    self.requests += data
-                server.sendall(data)
-        with suppress(OSError):
-            server.shutdown(socket.SHUT_WR)
+class _Line(BaseRequestHandler):
+    server: CuttingProxy
+    request: socket.socket
 
-    def _answer(self, client: socket.socket, server: socket.socket) -> None:
-        passed = 0
-        with suppress(OSError), client, server:
+    def handle(self) -> None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.server.server_port)) as server:
+            asking = Thread(target=self._ask, args=(server,), daemon=True)
+            asking.start()
+            passed = 0
             while data := server.recv(65536):
-                client.sendall(data)
+                self.request.sendall(data)
                 passed += len(data)
-                if passed > self._after and self._may_cut():
-                    client.shutdown(socket.SHUT_RDWR)
+                if passed > self.server.after_bytes and self.server.may_cut():
                     return
 
-    def _may_cut(self) -> bool:
-        with self._lock:
-            self._left -= 1
-            self.made_cuts += self._left >= 0
-            return self._left >= 0
+    def _ask(self, server: socket.socket) -> None:
+        with suppress(OSError):
+            while data := self.request.recv(65536):
+                self.server.requests += data
+                server.sendall(data)
+            server.shutdown(socket.SHUT_WR)
 
 
 @contextmanager
 def cutting_proxy(server_port: int, after_bytes: int, cuts: int = 1) -> Iterator[CuttingProxy]:
     """A line to `server_port` that is cut `cuts` times."""
-    line = CuttingProxy(server_port, after_bytes, cuts)
-    try:
+    with CuttingProxy(server_port, after_bytes, cuts) as line:
+        Thread(target=line.serve_forever, args=(0.05,), daemon=True).start()
         yield line
-    finally:
-        line.close()
+        line.shutdown()

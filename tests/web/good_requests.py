@@ -33,6 +33,18 @@ CHUNK = {
         "Content-Digest": f"sha-256=:{base64.b64encode(sha256(ada.SENT).digest()).decode()}:",
     },
 }
+PLAIN_ARGUMENTS = {
+    "text": "card.md",
+    "filename": "catalog.js",
+    "form": "npy",
+    "section": "ranking",
+    "page": "guide",
+    "picture": "catalog-compose.png",
+    "revision": "main",
+    "tag": "latest",
+    "run": "1",
+}
+"""Values for names that rules have in angle brackets, in any catalog."""
 _MODEL, _API, _ADMIN = "/models/<namespace>/<name>", "/api/v1", "/api/v1/admin"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", f"{_API}/assemblies"): {"model": ada.VISIBLE},
@@ -109,26 +121,18 @@ def arguments(client: FlaskClient, registry: LocalRegistry, askers: Askers) -> d
     model = client.get(f"/api/v1/models/{ada.VISIBLE}").get_json()
     organs = client.get(f"/api/v1/models/{ada.VISIBLE}/organs?limit=1000").get_json()["items"]
     return {
+        **PLAIN_ARGUMENTS,
         **dict.fromkeys(("namespace", "user", "contributor"), "ada"),
         **dict.fromkeys(("file", "path"), model["files"][0]["name"]),
         "name": "open",
         "short": "open",
-        "filename": "catalog.js",
         "digest": organs[-1]["digest"],
-        "form": "npy",
         "header": header_digest(model_file("open", related_tensors())),
         "lock": ada.lock_ids(registry)[ada.MIXED],
-        "text": "card.md",
-        "section": "ranking",
-        "page": "guide",
-        "picture": "catalog-compose.png",
-        "revision": "main",
-        "tag": "latest",
         "token": askers.spare[5:14],
         "upload": ada.OPEN,
         "submission": str(ada.READY),
         "job": str(ada.QUEUED),
-        "run": "1",
     }
 
 

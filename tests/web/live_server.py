@@ -33,6 +33,27 @@ HURRIED = (
     "head_seconds=1, body_seconds=1, send_seconds=1, idle_seconds=2))"
 )
 """A server with one process and little patience."""
+TELLING = """
+import os, sys
+from organs.registry.local import LocalRegistry
+from organs.web.server.processes import Server, prepare_metrics
+from organs.web.settings import ServerSettings
+
+class Telling(Server):
+    def load(self):
+        app = super().load()
+        @app.after_request
+        def tell(answer):
+            answer.headers["X-Worker"] = str(os.getpid())
+            return answer
+        return app
+
+registry = LocalRegistry.open()
+registry.catalog.close()
+prepare_metrics()
+Telling(registry, ServerSettings(port=int(sys.argv[2]), workers=3, threads=8)).run()
+"""
+"""A server of three processes, which say in the header `X-Worker` which of them answers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from organs.ingest.jobs.packs import packs_folder, share_pack
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.register.accounts import LOCAL, open_session
+from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.register.submissions import add_submission, add_upload, record_received
@@ -23,15 +23,13 @@ from organs.registry.catalog.tables import JobRow, ModelRow, now
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.registry.tokens import parse_token
 from organs.web.auth import COOKIE
 from organs.web.pages.routes import COOKIE as FORM_COOKIE
 from organs.web.pages.routes import FIELD
 from tests.fleets import put_run
-from tests.registry_templates import valid_account
 from tests.related_models import model_file, related_tensors
 from tests.small_models import ingest_file
-from tests.web.accounts import child_token, form_token, new_token
+from tests.web.accounts import child_token, form_token, new_token, program, session_of
 
 ASKERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "reader": ("eve", ("read",)),
@@ -132,28 +130,18 @@ class Askers:
         """What forms of each browser have in them."""
         for asker, token in self.tokens.items():
             assert self.program(asker).get("/api/v1/account").status_code == 200
-            self._cookies[asker] = (COOKIE, _session(registry, token))
+            self._cookies[asker] = (COOKIE, session_of(registry, token))
             self.fields[asker] = {FIELD: form_token(self.browser(asker))}
 
     def program(self, asker: str) -> FlaskClient:
         """A client that sends the token of `asker`."""
-        client = self.app.test_client()
-        if asker in self.tokens:
-            client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {self.tokens[asker]}"
-        return client
+        return program(self.app, self.tokens[asker]) if asker in self.tokens else self.app.test_client()
 
     def browser(self, asker: str) -> FlaskClient:
         """A client that is logged in as `asker`."""
         client = self.app.test_client()
         client.set_cookie(*self._cookies[asker])
         return client
-
-
-def _session(registry: LocalRegistry, token: str) -> str:
-    with registry.catalog.writing() as session:
-        account = valid_account(session, parse_token(token), now())
-        assert account is not None
-        return open_session(session, account)
 
 
 def lock_ids(registry: LocalRegistry) -> dict[str, str]:

@@ -261,6 +261,15 @@ def test_the_api_ignores_cookies_and_pages_ignore_tokens(place: Place) -> None:
             assert place.asked("owner", method, rule, swapped=True) in (group.nobody, 403), (method, rule)
 
 
+def test_every_form_is_refused_without_its_token(place: Place) -> None:
+    place.askers.fields, usual = {one: {"other": "x"} for one in place.askers.fields}, place.askers.fields
+    for (method, rule), group in TABLE.items():
+        if method == "POST" and not rule.startswith("/api/"):
+            asker = "keeper" if group.keeper == IN else "manager"
+            assert place.asked(asker, method, rule) == 403, rule
+    place.askers.fields = usual
+
+
 def test_a_read_only_server_refuses_every_write(place: Place) -> None:
     with place.served(WebSettings(read_only=True)):
         for method, rule in TABLE.keys() - READING_BY_POST:

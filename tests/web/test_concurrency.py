@@ -151,6 +151,8 @@ def test_a_submission_takes_its_turn_after_its_body_has_arrived(registry: LocalR
         ("10.0.0.1", "198.51.100.7", 2, "10.0.0.1"),
         ("10.0.0.1", None, 1, "10.0.0.1"),
         ("10.0.0.1", "<script>", 1, "unknown"),
+        ("", None, 0, "unknown"),
+        ("2001:db8:1:3::1", None, 0, "20010db800010003::/64"),
         ("::ffff:192.0.2.1", None, 0, "192.0.2.1"),
         ("2001:db8:1:2:3::4", None, 0, "20010db800010002::/64"),
         ("2001:db8:1:2:ffff::9%eth0", None, 0, "20010db800010002::/64"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from organs.web.settings import WebSettings
 from tests.faults.failing import SteppedCatalog
 from tests.gguf_files import text, unsigned
 from tests.small_models import ingest_file, small_model
-from tests.web.live_server import PATIENCE_SECONDS, running_server
+from tests.web.live_server import running_server, wait_until
 
 WHOLE = "/models/local/little.gguf"
 HUB = "/local/little/resolve/main/little.gguf"
@@ -103,11 +102,7 @@ def test_counts_are_written_together_after_a_delay(filled: LocalRegistry) -> Non
     downloads = DownloadCounts(watched, create_app(filled).logger, seconds=0.05)
     for _ in range(50):
         downloads.count(1)
-    until = time.monotonic() + PATIENCE_SECONDS
-    while counted(filled) < 50:
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert counted(filled) == 50
+    wait_until(lambda: counted(filled) == 50)
     assert len(writes) < 10
 
 

@@ -14,10 +14,8 @@ from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
 from organs.registry.store.files import Files
-from organs.registry.upkeep import verify
 from organs.web.app import create_app
 from tests.assembly.test_stream import flip_first, flip_last, flip_middle, largest_file, open_blobs
-from tests.small_models import ingest_file
 from tests.web.test_downloads import LARGE_FROM, WHOLE, Served, served
 
 __all__ = ["served"]
@@ -56,10 +54,11 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last])
+@pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last, Path.unlink])
 def test_a_corrupt_blob_cuts_the_answer_off_and_is_set_aside(
     damage: Callable[[Path], None], address: str, served: Served
 ) -> None:
+    """Also one whose file is missing."""
     damage(largest_file(served.registry))
     body, cut = received(served, address)
     assert cut
@@ -105,16 +104,6 @@ def test_blobs_outside_a_range_may_be_faulty(served: Served) -> None:
     size = len(served.data)
     assert received(served, WHOLE[0], 206, Range=f"bytes={size - 1000}-") == (served.data[-1000:], False)
     assert state_of(served) == "present"
-
-
-@pytest.mark.folder
-def test_a_missing_blob_cuts_the_answer_off_and_is_set_aside(served: Served, address: str) -> None:
-    largest_file(served.registry).unlink()
-    body, cut = received(served, address)
-    assert cut
-    assert body == served.data[: len(body)]
-    assert state_of(served) == "corrupt"
-    assert served.client.get(address).status_code == 500
 
 
 @pytest.mark.folder
@@ -169,20 +158,6 @@ def test_a_download_takes_back_a_repaired_blob(address: str, served: Served) -> 
     assert received(served, address) == (served.data, False)
     assert state_of(served) == "present"
     assert open_blobs(served.registry) == []
-
-
-@pytest.mark.folder
-def test_verify_reports_blobs_that_were_set_aside_and_an_ingest_repairs_them(served: Served, tmp_path: Path) -> None:
-    registry = served.registry
-    flip_middle(largest_file(registry))
-    received(served, WHOLE[0])
-    (fault,) = verify(registry.catalog, registry.blobs).faults
-    assert fault.digest == served.digest_of(LARGE_FROM)
-    (tmp_path / "a.gguf").write_bytes(served.data)
-    ingest_file(registry, tmp_path / "a.gguf")
-    assert state_of(served) == "present"
-    assert served.client.get(WHOLE[0]).data == served.data
-    assert verify(registry.catalog, registry.blobs).faults == []
 
 
 @pytest.fixture(autouse=True)

@@ -11,9 +11,7 @@ from html import unescape
 from xml.etree import ElementTree
 
 import pytest
-from flask import Flask
 from flask.testing import FlaskClient
-from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
@@ -22,6 +20,7 @@ from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK, hostile_models
+from tests.web.good_requests import PLAIN_ARGUMENTS
 from tests.web.page_parser import parse_page
 
 QUERIES = {
@@ -56,51 +55,31 @@ QUERIES = {
 
 def arguments(client: FlaskClient) -> dict[str, str]:
     """A value for each name that rules have in angle brackets."""
-    files = client.get("/api/v1/models/local/hostile").get_json()["files"]
+    file = client.get("/api/v1/models/local/hostile").get_json()["files"][0]["name"]
     organs = client.get("/api/v1/models/local/hostile/organs?limit=1000").get_json()["items"]
-    (chimera,) = client.get("/chimeras.json", follow_redirects=True).get_json()["items"]
+    (chimera,) = client.get("/api/v1/chimeras").get_json()["items"]
     return {
+        **PLAIN_ARGUMENTS,
+        **dict.fromkeys(("namespace", "contributor", "user"), "local"),
+        **dict.fromkeys(("name", "short"), "hostile"),
+        **dict.fromkeys(("file", "path"), file),
+        **dict.fromkeys(("job", "submission"), "1"),
         "lock": chimera["lock_id"],
         "header": client.get(f"/chimeras/{chimera['lock_id']}/lock.json").get_json(force=True)["header"],
-        "text": "card.md",
-        "namespace": "local",
-        "contributor": "local",
         "upload": "nobodySentAnythingHere",
-        "name": "hostile",
-        "short": "hostile",
         "digest": organs[-1]["digest"],
-        "filename": files[0]["name"],
-        "file": files[0]["name"],
-        "form": "npy",
-        "section": "ranking",
-        "page": "guide",
-        "picture": "catalog-compose.png",
-        "rev": "main",
-        "revision": "main",
-        "path": files[0]["name"],
-        "user": "local",
-        "repo": "hostile",
-        "tag": "latest",
-        "job": "1",
-        "run": "1",
-        "submission": "1",
     }
-
-
-def rules(app: Flask) -> list[Rule]:
-    """Every rule that answers GET."""
-    return [rule for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]
 
 
 def addresses(client: FlaskClient) -> list[str]:
     """At least one address for every rule."""
     known = arguments(client)
     found = []
-    for rule in rules(client.application):
+    for rule in client.application.url_map.iter_rules():
+        if "GET" not in (rule.methods or ()) or rule.endpoint == "static":
+            continue
         missing = rule.arguments - known.keys()
         assert not missing, f"{rule.rule}: say in `arguments` what stands for {missing}"
-        if rule.endpoint == "static":
-            continue
         built = rule.build({name: known[name] for name in rule.arguments})
         assert built is not None
         path = built[1]

@@ -35,6 +35,8 @@ api, folder = HfApi(), sys.argv[1]
 info = api.model_info("local/one", files_metadata=True)
 assert [one.rfilename for one in info.siblings] == ["one.gguf", "README.md"], info
 assert info.siblings[0].lfs.sha256 == sys.argv[2]
+assert info.siblings[0].lfs.size == info.siblings[0].size
+assert (info.private, info.gated, info.disabled) == (False, False, False)
 assert info.sha == api.model_info("local/one", revision="v2").sha != api.model_info("local/one", revision="v1").sha
 assert api.list_repo_files("local/cut", revision="main")[-1] == "README.md"
 assert api.file_exists("local/one", "one.gguf")
@@ -49,6 +51,7 @@ assert [ref.target_commit for ref in refs.tags] == [info.sha, api.model_info("lo
 (path,) = api.get_paths_info("local/one", ["one.gguf", "no"])
 assert (path.lfs.sha256, path.size) == (sys.argv[2], info.siblings[0].size)
 assert api.model_info("local/one", revision="HEAD").sha == info.sha
+assert api.list_repo_files("local/one", revision="HEAD") == ["one.gguf", "README.md"]
 assert sorted(one.id for one in api.list_models()) == ["local/cut", "local/one"]
 assert [one.id for one in api.list_models(search="CUT", author="local", filter="gguf", limit=1)] == ["local/cut"]
 assert [one.sha for one in api.list_models(search="one", full=True, sort="last_modified")] == [info.sha]
@@ -127,29 +130,22 @@ def hf(port: int, folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.long
-def test_the_pull_of_a_file_is_resumed_where_the_connection_broke(
-    live: LiveServer, place: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("pulled", "files", "cuts"),
+    [(["local/one", "one.gguf"], "one.gguf", 2), (["local/cut"], "shards/*", 1)],
+    ids=["a file", "a whole model"],
+)
+def test_a_pull_is_resumed_where_the_connection_broke(
+    pulled: list[str], files: str, cuts: int, live: LiveServer, place: Path, tmp_path: Path
 ) -> None:
-    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=2) as line:
-        hf(line.port, tmp_path, "local/one", "one.gguf")
-    assert (tmp_path / "one.gguf").read_bytes() == (place / "one.gguf").read_bytes()
-    assert line.made_cuts == 2
-    assert bytes(line.requests).lower().count(b"range: bytes=") >= 2
-
-
-@pytest.mark.long
-def test_the_pull_of_a_whole_model_is_resumed_where_the_connection_broke(
-    live: LiveServer, place: Path, tmp_path: Path
-) -> None:
-    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
-        hf(line.port, tmp_path, "local/cut")
-    files = sorted((place / "shards").iterdir())
-    assert len(files) == 2
-    for file in files:
+    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts) as line:
+        hf(line.port, tmp_path, *pulled)
+    sent = sorted(place.glob(files))
+    assert len(sent) == len(list(tmp_path.glob("*.gguf"))) == (1 if len(pulled) > 1 else 2)
+    for file in sent:
         assert (tmp_path / file.name).read_bytes() == file.read_bytes()
-    assert "local/cut" in (tmp_path / "README.md").read_text()
-    assert line.made_cuts == 1
-    assert b"range: bytes=" in bytes(line.requests).lower()
+    assert line.made_cuts == cuts
+    assert bytes(line.requests).lower().count(b"range: bytes=") >= cuts
 
 
 def test_the_requests_of_the_client_are_answered(live: LiveServer, place: Path, tmp_path: Path) -> None:
@@ -177,18 +173,3 @@ def test_a_download_is_resumed_where_the_connection_broke(live: LiveServer, plac
             assert answer.status == 206
             assert 0 < len(begun) < len(data)
             assert begun + answer.read() == data
-
-
-@pytest.mark.slow  # curl is not among what a contributor must have
-def test_curl_resumes_where_the_connection_broke(live: LiveServer, place: Path, tmp_path: Path) -> None:
-    target = tmp_path / "one.gguf"
-    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
-        address = f"http://127.0.0.1:{line.port}/models/local/one.gguf"
-        command = ["curl", "--silent", "--show-error", "--fail", "-C", "-", "-o", str(target), address]
-        first = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-        assert first.returncode == 18, "a partial file"
-        assert 0 < target.stat().st_size < (place / "one.gguf").stat().st_size
-        second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert second.returncode == 0, second.stderr
-    assert target.read_bytes() == (place / "one.gguf").read_bytes()
-    assert b"Range: bytes=" in line.requests

@@ -17,7 +17,6 @@ from tests.web.replayed_clients import (
     MODEL,
     OLD_PARTS,
     PARTS,
-    Refused,
     Wire,
     llama_download,
     old_llama_download,
@@ -103,28 +102,3 @@ def test_llama_downloads_a_whole_model_and_all_shards_of_a_split_model(wire: Wir
     assert llama_download(wire, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
     assert old_llama_download(wire, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
     assert llama_download(wire, "me/split") == small_shards()
-
-
-@pytest.mark.parametrize(
-    ("name", "tag", "sentence"),
-    [
-        ("me/none", "latest", "file does not exist"),
-        ("me/coder", "Q5_K_M", "me/coder has no tag 'Q5_K_M'"),
-        ("me/split", "latest", "is split into 4 files, and Ollama takes one; merge them with `organ pull me/split"),
-    ],
-)
-def test_ollama_prints_why_it_cannot_pull(name: str, tag: str, sentence: str, wire: Wire) -> None:
-    with pytest.raises(Refused) as caught:
-        ollama_pull(wire, name, tag)
-    assert sentence in str(caught.value)
-    assert len(wire.sent) == 1, "nothing was pulled"
-    with pytest.raises(Refused):
-        ollama_client2_pull(wire, name, tag)
-
-
-def test_llama_finds_no_quantisation_that_is_not_there(wire: Wire) -> None:
-    for download in (llama_download, old_llama_download):
-        with pytest.raises(Refused):
-            download(wire, "me/coder", "Q5_K_M")
-        with pytest.raises(Refused):
-            download(wire, "me/none", "Q5_K_M")

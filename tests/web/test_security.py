@@ -35,12 +35,11 @@ def test_an_allowed_host_name_is_served(registry: LocalRegistry) -> None:
         assert client.get("/", headers={"Host": "localhost", "X-Forwarded-Host": "atlas.example"}).status_code == 421
 
 
-def test_a_url_has_a_maximum_length(family_client: FlaskClient) -> None:
-    assert family_client.get("/organs?q=" + "a" * ADDRESS_MAX_LENGTH).status_code == 414
-
-
-def test_a_method_that_is_not_allowed_is_refused_first_also_with_a_long_address(family_client: FlaskClient) -> None:
-    answer = family_client.open("/api/v1/organs?q=" + "a" * ADDRESS_MAX_LENGTH, method="TRACE")
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
+def test_a_method_that_is_not_allowed_is_refused_first_also_with_a_long_address(
+    family_client: FlaskClient, method: str
+) -> None:
+    answer = family_client.open("/organs?q=" + "a" * ADDRESS_MAX_LENGTH, method=method)
     assert (answer.status_code, "GET" in answer.headers["Allow"]) == (405, True)
 
 
@@ -63,13 +62,6 @@ def test_health_probes_may_use_an_ip_address_or_a_service_name_as_host(host: str
     assert family_client.get("/organs", headers={"Host": host}).status_code == 421
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
-def test_pages_can_only_be_read(family_client: FlaskClient, method: str) -> None:
-    answer = family_client.open("/organs", method=method)
-    assert answer.status_code == 405
-    assert "GET" in answer.headers["Allow"]
-
-
 @pytest.mark.parametrize("text", ["https://a.example/x?y=1#z", "http://a.example", "HTTPS://a.example:8080/%20"])
 def test_plain_addresses_become_links(text: str) -> None:
     assert outside_link(text) == text
@@ -78,29 +70,23 @@ def test_plain_addresses_become_links(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "javascript:alert(1)",
-            "data:text/html,x",
-            "//a.example",
-            "/organs",
-            "ftp://a.example",
-            "https://",
-            "https://?x",
-        ),
-        *(
-            "https://a.example/\n",
-            "https://a.example/ x",
-            'https://a.example/"x',
-            "https://a.example/<b>",
-            "https://a.example/'x",
-        ),
-        *(
-            "https://me:secret@a.example/",
-            "https://me@a.example",
-            "https://a\u202e.example",
-            "https://[::1",
-            "x" * 3000,
-        ),
+        "javascript:alert(1)",
+        "data:text/html,x",
+        "//a.example",
+        "/organs",
+        "ftp://a.example",
+        "https://",
+        "https://?x",
+        "https://a.example/\n",
+        "https://a.example/ x",
+        'https://a.example/"x',
+        "https://a.example/<b>",
+        "https://a.example/'x",
+        "https://me:secret@a.example/",
+        "https://me@a.example",
+        "https://a\u202e.example",
+        "https://[::1",
+        "x" * 3000,
     ],
 )
 def test_anything_else_is_not_linked(text: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from organs.registry.local import LocalRegistry
 from tests.small_models import ingest_file, small_model
 from tests.web.live_server import LiveServer, running_server
-from tests.web.test_hub_clients import hf, large_model
+from tests.web.test_hub_clients import large_model
 from tests.web.test_npm_clients import node, run
 
 __all__ = ["node"]
@@ -27,9 +27,9 @@ console.log(JSON.stringify([metadata["general.name"], tensorInfos.map((tensor) =
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A registry with a model of 28 MB and two quantisations of another one; the files beside it."""
+    """A registry with a model of 28 MB and a small one; the files beside it."""
     folder = tmp_path_factory.mktemp("clients")
-    files = {"large": large_model(), "coder-Q4_K_M": small_model(), "coder-Q8_0": small_model(seed=1)}
+    files = {"large": large_model(), "coder-Q8_0": small_model()}
     with LocalRegistry.open(folder / "home") as registry:
         for name, data in files.items():
             (folder / f"{name}.gguf").write_bytes(data)
@@ -73,9 +73,3 @@ def test_the_reader_of_npm_reads_a_header_by_ranges(node: str, live: LiveServer,
     assert name == "Little"
     assert "blk.1.ffn_down.weight" in tensors
     assert len(tensors) == 10
-
-
-def test_the_client_of_the_hub_downloads_one_quantisation(live: LiveServer, place: Path, tmp_path: Path) -> None:
-    hf(live.port, tmp_path, "me/coder", "--include", "*Q8_0*")
-    assert (tmp_path / "coder-Q8_0.gguf").read_bytes() == (place / "coder-Q8_0.gguf").read_bytes()
-    assert not (tmp_path / "coder-Q4_K_M.gguf").exists()

@@ -12,7 +12,6 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from organs.ingest.contributions.findings import NONFINITE
-from organs.registry.catalog.queries.submissions import submission_by_id
 from organs.registry.compose.licenses import license_problem
 from organs.registry.local import LocalRegistry
 from organs.registry.upload_limits import SUBMISSION_MAX_BYTES
@@ -21,11 +20,10 @@ from tests.gguf_files import file_bytes
 from tests.small_models import block_metadata, block_tensors, small_model
 from tests.submissions import file_of_pieces, process_and_read, whole_file
 from tests.test_nonfinite_weights import odd_model
-from tests.web.accounts import authorization, log_in, new_token, send_form
+from tests.web.accounts import log_in, new_token, program, send_form
 from tests.web.page_parser import parse_page
 
 MODEL = small_model("Tiny")
-Asker = dict[str, str]
 
 
 @pytest.fixture
@@ -35,128 +33,143 @@ def client(registry: LocalRegistry) -> Iterator[FlaskClient]:
 
 
 @pytest.fixture
-def ann(registry: LocalRegistry) -> Asker:
-    return authorization(new_token(registry, "ann"))
+def ann(registry: LocalRegistry, client: FlaskClient) -> FlaskClient:
+    """A client that sends a token of ann's."""
+    return program(client.application, new_token(registry, "ann"))
 
 
 @pytest.fixture
-def eve(registry: LocalRegistry) -> Asker:
-    return authorization(new_token(registry, "eve"))
+def eve(registry: LocalRegistry, client: FlaskClient) -> FlaskClient:
+    """A client that sends a token of eve's."""
+    return program(client.application, new_token(registry, "eve"))
 
 
-def put(client: FlaskClient, who: Asker, body: Any, name: str = "ann/tiny") -> TestResponse:
-    return client.put(f"/api/v1/models/{name}", json=body, headers=who)
+@pytest.fixture
+def browser(registry: LocalRegistry, client: FlaskClient) -> FlaskClient:
+    """A browser in which ann is logged in."""
+    return log_in(client.application, new_token(registry, "ann"))
 
 
-def get(client: FlaskClient, who: Asker, address: str) -> TestResponse:
-    return client.get(f"/api/v1{address}", headers=who)
+def put(who: FlaskClient, body: Any, name: str = "ann/tiny") -> TestResponse:
+    return who.put(f"/api/v1/models/{name}", json=body)
 
 
-def test_only_its_contributor_submits_reads_and_publishes_a_model(
-    registry: LocalRegistry, client: FlaskClient, ann: Asker, eve: Asker
+def get(who: FlaskClient, address: str) -> TestResponse:
+    return who.get(f"/api/v1{address}")
+
+
+def inspected(registry: LocalRegistry, who: FlaskClient, data: bytes) -> str:
+    """The address of a submission of ann's that waits for her after its inspection."""
+    body = {"files": [whole_file(registry, "ann", data)], "publish": False}
+    number = put(who, body).get_json()["id"]
+    process_and_read(registry, number, publish=False)
+    return f"/submissions/{number}"
+
+
+def test_a_contributor_submits_reads_and_publishes_a_model(
+    registry: LocalRegistry, client: FlaskClient, ann: FlaskClient
 ) -> None:
     body = {"files": [whole_file(registry, "ann", MODEL)], "metadata": {"license": "MIT"}, "publish": False}
-    answer = put(client, ann, body, "ANN/tiny")
+    answer = put(ann, body, "ANN/tiny")
     assert answer.status_code == 202
     made = answer.get_json()
     here = f"/submissions/{made['id']}"
     assert answer.headers["Location"] == f"/api/v1{here}"
     assert (made["namespace"], made["state"], made["progress"], made["proposed"]) == ("ann", "checking", 0.0, None)
-    assert put(client, ann, body).get_json()["id"] == made["id"]
+    assert put(ann, body).get_json()["id"] == made["id"]
     process_and_read(registry, made["id"], publish=False)
-    looked = get(client, ann, here).get_json()
+    looked = get(ann, here).get_json()
     assert (looked["state"], looked["proposed"]["license"], looked["model"]) == ("ready", "MIT", None)
-    assert [one["id"] for one in get(client, ann, "/submissions").get_json()["items"]] == [made["id"]]
-    absent = get(client, eve, "/submissions/999").get_json()["detail"].replace("999", "#")
-    for method, address in (("GET", here), ("DELETE", here), ("POST", f"{here}/publish")):
-        body_of = {"json": {}} if method == "POST" else {}
-        refused = client.open(f"/api/v1{address}", method=method, headers=eve, **body_of)
-        assert (refused.status_code, refused.get_json()["detail"].replace(str(made["id"]), "#")) == (404, absent)
-    assert get(client, eve, "/submissions").get_json()["items"] == []
-    renamed = client.post(f"/api/v1{here}/publish", headers=ann, json={"metadata": {"title": "T"}, "name": "small"})
+    renamed = ann.post(f"/api/v1{here}/publish", json={"metadata": {"title": "T"}, "name": "small"})
     assert (renamed.status_code, renamed.get_json()["state"]) == (202, "publishing")
-    assert client.delete(f"/api/v1{here}", headers=ann).status_code == 409
+    assert ann.delete(f"/api/v1{here}").status_code == 409
     process_and_read(registry, made["id"])
-    done = get(client, ann, here).get_json()
+    done = get(ann, here).get_json()
     assert (done["state"], done["model"], done["address"]) == ("published", "ann/small@1", "/models/ann/small@1")
-    page = get(client, {}, "/models/ann/small").get_json()
+    page = get(client, "/models/ann/small").get_json()
     assert (page["title"], page["license"]) == ("T", "MIT")
+
+
+def test_a_submission_of_another_account_is_answered_like_an_unknown_submission(
+    registry: LocalRegistry, ann: FlaskClient, eve: FlaskClient
+) -> None:
+    number = put(ann, {"files": [whole_file(registry, "ann", MODEL)]}).get_json()["id"]
+    for method, action in (("GET", ""), ("DELETE", ""), ("POST", "/publish")):
+        refused, absent = (
+            eve.open(f"/api/v1/submissions/{one}{action}", method=method, json={} if action else None)
+            for one in (number, 999)
+        )
+        assert (refused.status_code, absent.status_code) == (404, 404), method
+        assert refused.get_json()["detail"].replace(str(number), "999") == absent.get_json()["detail"]
+    for who, seen in ((ann, [number]), (eve, [])):
+        assert [one["id"] for one in get(who, "/submissions").get_json()["items"]] == seen
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["in one step", "after the inspection"])
 def test_weights_that_are_not_finite_are_published_only_after_they_are_accepted(
-    at_once: bool, registry: LocalRegistry, client: FlaskClient, ann: Asker
+    at_once: bool, registry: LocalRegistry, ann: FlaskClient
 ) -> None:
     body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": at_once}
-    here = f"/submissions/{put(client, ann, body).get_json()['id']}"
-    number = int(here.rpartition("/")[2])
+    number = put(ann, body).get_json()["id"]
+    here = f"/submissions/{number}"
     process_and_read(registry, number, publish=at_once)
-    inspected = get(client, ann, here).get_json()
+    inspected = get(ann, here).get_json()
     assert (inspected["state"], inspected["model"]) == ("ready", None)
     (finding,) = (one for one in inspected["findings"] if one["code"] == NONFINITE)
     assert (finding["severity"], "blk.0.ffn_up.weight (3)" in finding["sentence"]) == ("warn", True)
-    refused = client.post(f"/api/v1{here}/publish", headers=ann, json={})
+    refused = ann.post(f"/api/v1{here}/publish", json={})
     assert (refused.status_code, f"accept {NONFINITE}" in refused.text) == (400, True)
-    unknown = client.post(f"/api/v1{here}/publish", headers=ann, json={"accept": ["no-license"]})
+    unknown = ann.post(f"/api/v1{here}/publish", json={"accept": ["no-license"]})
     assert (unknown.status_code, unknown.get_json()["errors"][0]["field"]) == (400, "accept")
     agreed = {"accept": [NONFINITE]}
     if at_once:
-        again = put(client, ann, body | agreed)  # as a push that is run again
+        again = put(ann, body | agreed)  # as a push that is run again
         assert (again.get_json()["id"], again.get_json()["state"]) == (number, "publishing")
     else:
-        assert client.post(f"/api/v1{here}/publish", headers=ann, json=agreed).status_code == 202
+        assert ann.post(f"/api/v1{here}/publish", json=agreed).status_code == 202
     process_and_read(registry, number)
-    assert get(client, ann, here).get_json()["state"] == "published"
+    assert get(ann, here).get_json()["state"] == "published"
 
 
-def test_the_form_that_publishes_asks_to_accept_the_finding(registry: LocalRegistry, ann: Asker) -> None:
-    client = create_app(registry).test_client()
-    body = {"files": [whole_file(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": False}
-    here = f"/submissions/{put(client, ann, body).get_json()['id']}"
-    process_and_read(registry, int(here.rpartition("/")[2]), publish=False)
-    browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+def test_the_form_that_publishes_asks_to_accept_the_finding(
+    registry: LocalRegistry, ann: FlaskClient, browser: FlaskClient
+) -> None:
+    here = inspected(registry, ann, odd_model())
     assert f'name="accept" value="{NONFINITE}" required' in browser.get(here).text
     form = {"name": "tiny", "title": "Tiny", "license": "MIT"}
     assert send_form(browser, f"{here}/publish", here, **form).status_code == 400
-    assert get(client, ann, here).get_json()["state"] == "ready"
+    assert get(ann, here).get_json()["state"] == "ready"
     assert send_form(browser, f"{here}/publish", here, **form, accept=NONFINITE).status_code == 303
-    assert get(client, ann, here).get_json()["state"] == "publishing"
+    assert get(ann, here).get_json()["state"] == "publishing"
 
 
 def test_a_stated_license_must_be_known_and_the_license_of_a_header_need_not(
-    registry: LocalRegistry, ann: Asker
+    registry: LocalRegistry, ann: FlaskClient, browser: FlaskClient
 ) -> None:
-    client = create_app(registry).test_client()
     odd = MODEL.replace(b"apache-2.0", b"my own one")
-    body = {"files": [whole_file(registry, "ann", odd)], "publish": False}
-    refused = put(client, ann, body | {"metadata": {"license": "mit-ish"}})
+    refused = put(ann, {"files": [whole_file(registry, "ann", odd)], "metadata": {"license": "mit-ish"}})
     assert refused.status_code == 400
     (why,) = refused.get_json()["errors"]
     assert (why["field"], why["detail"]) == ("metadata.license", license_problem("mit-ish").removesuffix("."))
-    here = f"/submissions/{put(client, ann, body).get_json()['id']}"
-    process_and_read(registry, int(here.rpartition("/")[2]), publish=False)
-    browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    here = inspected(registry, ann, odd)
     page = parse_page(browser.get(here).text)
     (field,) = [one.attributes for one in page.elements if one.attributes.get("name") == "license"]
     assert (field["value"], field["list"]) == ("my own one", "licenses")
-    assert "License, as the file says; clear the field" in page.text
     offered = [one.attributes["value"] or "" for one in page.named("option")]
-    assert offered[:2] == ["apache-2.0", "mit"]
-    assert {"llama3.2", "gemma", "gpl-3.0", "cc-by-nc-4.0", "other"} < set(offered)
+    assert {"apache-2.0", "llama3.2", "gpl-3.0", "other"} < set(offered)
     assert not any(map(license_problem, offered))
     form = {"name": "tiny", "title": "Tiny"}
     wrong = send_form(browser, f"{here}/publish", here, **form, license="mit-ish")
     assert (wrong.status_code, "Unknown license" in wrong.text) == (400, True)
     assert send_form(browser, f"{here}/publish", here, **form, license="my own one").status_code == 303
-    assert get(client, ann, here).get_json()["state"] == "publishing"
+    assert get(ann, here).get_json()["state"] == "publishing"
 
 
 def test_files_without_a_submission_are_shown_and_can_be_removed(
-    registry: LocalRegistry, client: FlaskClient, ann: Asker
+    registry: LocalRegistry, ann: FlaskClient, browser: FlaskClient
 ) -> None:
-    browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
     used, left = whole_file(registry, "ann", MODEL), whole_file(registry, "ann", b"forgotten")["upload"]
-    assert put(client, ann, {"files": [used]}).status_code == 202
+    assert put(ann, {"files": [used]}).status_code == 202
     assert [one["id"] for one in browser.get("/upload.json").get_json()["finished"]] == [left]
     assert browser.get("/upload").text.count("Remove</button>") == 1
     assert send_form(browser, f"/uploads/{left}/cancel", "/upload").status_code == 303
@@ -165,12 +178,11 @@ def test_files_without_a_submission_are_shown_and_can_be_removed(
 
 
 def test_the_page_of_a_submission_states_its_next_version_and_links_to_its_files(
-    registry: LocalRegistry, client: FlaskClient, ann: Asker
+    registry: LocalRegistry, ann: FlaskClient, browser: FlaskClient
 ) -> None:
-    browser = log_in(client.application, ann["Authorization"].removeprefix("Bearer "))
     for seed, publish in ((1, True), (2, False)):
         body = {"files": [whole_file(registry, "ann", small_model("Tiny", seed=seed))], "publish": publish}
-        number = put(client, ann, body).get_json()["id"]
+        number = put(ann, body).get_json()["id"]
         process_and_read(registry, number, publish=publish)
         here = f"/submissions/{number}"
         assert ("This becomes version 2 of" in browser.get(here).text) is not publish
@@ -180,72 +192,54 @@ def test_the_page_of_a_submission_states_its_next_version_and_links_to_its_files
     assert 'id="finished"' in browser.get("/upload").text
 
 
-def test_names_must_be_valid_and_namespaces_must_belong_to_the_account(
-    registry: LocalRegistry, client: FlaskClient, ann: Asker
-) -> None:
+@pytest.mark.parametrize("name", ["a@2", "a.gguf", "..", "a%00b", "x" * 97])
+def test_a_submission_needs_a_valid_name(name: str, registry: LocalRegistry, ann: FlaskClient) -> None:
     body = {"files": [whole_file(registry, "ann", MODEL)]}
-    assert put(client, ann, body, "eve/tiny").status_code == 403
-    assert put(client, {}, body).status_code == 401
-    assert put(client, authorization(new_token(registry, "ann", "read")), body).status_code == 403
-    for name in ("a@2", "a.gguf", "..", "a%00b", "x" * 97):
-        assert put(client, ann, body, f"ann/{name}").status_code in (400, 404), name
-    with registry.catalog.reading() as session, pytest.raises(Exception, match="no submission"):
-        submission_by_id(session, 1)
+    assert put(ann, body, f"ann/{name}").status_code in (400, 404)
+    assert get(ann, "/submissions").get_json()["items"] == []
 
 
-def test_errors_are_reported_by_field_and_large_bodies_are_not_read(client: FlaskClient, ann: Asker) -> None:
-    missing = put(client, ann, {"files": [file_of_pieces(MODEL, [(0, 10)])]})
-    assert missing.status_code == 400
-    assert missing.get_json()["errors"][0]["field"] == "files[0].pieces[0]"
-    bad = put(client, ann, {"files": [{"name": "../x"}], "publish": 3})
+def test_errors_are_reported_by_field_and_larger_bodies_than_of_a_submission_are_not_read(ann: FlaskClient) -> None:
+    def refused(body: str) -> TestResponse:
+        return ann.put("/api/v1/models/ann/tiny", data=body, content_type="application/json")
+
+    bad = refused(json.dumps({"files": [{"name": "../x"}], "publish": 3}))
     assert [one["field"] for one in bad.get_json()["errors"]] == ["files[0].name", "publish"]
     pieces = [[number, 1, "0" * 64] for number in range(60_000)]
     many = json.dumps({"files": [{"name": "a.gguf", "size_bytes": 60_000, "sha256": "0" * 64, "pieces": pieces}]})
-    sent = {"headers": ann, "content_type": "application/json"}
     assert len(many) > 4_000_000
-    assert client.put("/api/v1/models/ann/tiny", data=many, **sent).status_code == 400
-    assert client.put("/api/v1/models/ann/tiny", data=" " * (SUBMISSION_MAX_BYTES + 1), **sent).status_code == 413
+    assert refused(many).get_json()["errors"][0]["field"] == "files[0].pieces[0]", "none of them is here"
+    assert refused(" " * (SUBMISSION_MAX_BYTES + 1)).status_code == 413
 
 
-def test_other_accounts_do_not_see_a_waiting_model(registry: LocalRegistry, ann: Asker, eve: Asker) -> None:
-    manual = LocalRegistry(_reviewed(registry), registry.catalog, registry.blobs)
-    client = create_app(manual).test_client()
-    made = put(client, ann, {"files": [whole_file(manual, "ann", MODEL)]}).get_json()
+def test_a_model_that_waits_for_review_is_known_to_its_contributor_alone(registry: LocalRegistry) -> None:
+    manual = LocalRegistry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
+    app = create_app(manual)
+    ann, eve = (program(app, new_token(manual, name)) for name in ("ann", "eve"))
+    made = put(ann, {"files": [whole_file(manual, "ann", MODEL)]}).get_json()
     process_and_read(manual, made["id"])
-    waits = get(client, ann, f"/submissions/{made['id']}").get_json()
+    waits = get(ann, f"/submissions/{made['id']}").get_json()
     assert (waits["state"], waits["model"], waits["address"]) == ("quarantined", "ann/tiny@1", None)
     digest = file_of_pieces(MODEL, [(len(MODEL) - 256, 256)])["pieces"][0][2]
-    known = client.post("/api/v1/uploads/lookup", json={"digests": [digest]}, headers=ann).get_json()["known"]
-    for asker in ({}, eve):
-        for address in ("/models/ann/tiny", "/models/ann/tiny@1", f"/organs/{digest}", "/models/ann/tiny/organs"):
-            assert get(client, asker, address).status_code == 404, address
-        for address in ("/models", "/organs", "/models?q=tiny"):
-            assert get(client, asker, address).get_json()["items"] == [], address
-        for address in (
-            "/models/ann/tiny",
-            "/models/ann/tiny.gguf",
-            f"/organs/{digest}.raw",
-            "/ann/tiny/resolve/main/x",
-        ):
-            assert client.get(address, headers=asker).status_code in (401, 404), address
-    assert known == [digest]
-    assert client.post("/api/v1/uploads/lookup", json={"digests": [digest]}, headers=eve).get_json()["known"] == []
-    assert client.delete(f"/api/v1/submissions/{made['id']}", headers=ann).get_json()["state"] == "withdrawn"
-    assert client.post("/api/v1/uploads/lookup", json={"digests": [digest]}, headers=ann).get_json()["known"] == []
 
+    def known(who: FlaskClient) -> list[str]:
+        return list(who.post("/api/v1/uploads/lookup", json={"digests": [digest]}).get_json()["known"])
 
-def _reviewed(registry: LocalRegistry) -> Any:
-    return replace(registry.settings, review="manual")
+    assert (known(ann), known(eve)) == ([digest], [])
+    for who in (app.test_client(), eve):
+        assert get(who, "/models/ann/tiny").status_code == who.get("/models/ann/tiny.gguf").status_code == 404
+    assert ann.delete(f"/api/v1/submissions/{made['id']}").get_json()["state"] == "withdrawn"
+    assert known(ann) == []
 
 
 def test_a_partial_model_cannot_be_downloaded_as_a_whole_model(
-    registry: LocalRegistry, client: FlaskClient, ann: Asker
+    registry: LocalRegistry, client: FlaskClient, ann: FlaskClient
 ) -> None:
     some = [one for one in block_tensors() if "ffn" in one[0].name]
     partial = file_bytes(block_metadata("Part"), some)
     for name, data, base in (("base", MODEL, None), ("part", partial, "ann/base")):
         body = {"files": [whole_file(registry, "ann", data, f"{name}.gguf")], "metadata": {"base": base}}
-        process_and_read(registry, put(client, ann, body, f"ann/{name}").get_json()["id"])
+        process_and_read(registry, put(ann, body, f"ann/{name}").get_json()["id"])
     refused = client.get("/models/ann/part.gguf")
     assert refused.status_code == 409
     assert "graft it into its base, ann/base@1" in refused.text

@@ -13,7 +13,7 @@ from flask import Flask
 from werkzeug.test import TestResponse
 
 from organs.registry.catalog.queries.accounts import descendants_of, token_by_public_id
-from organs.registry.catalog.register.accounts import create_child_token, open_session, revoke_by_token, revoke_token
+from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token, revoke_token
 from organs.registry.catalog.tables import EventRow, now
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.errors import BadToken, NotAllowed
@@ -22,7 +22,7 @@ from organs.registry.tokens import parse_token
 from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from tests.registry_templates import valid_account
-from tests.web.accounts import authorization, child_token, form_token, new_token, send_form
+from tests.web.accounts import child_token, form_token, new_token, program, session_of
 from tests.web.page_parser import parse_page
 
 API = "/api/v1/account/tokens"
@@ -80,14 +80,14 @@ class Program:
     """Uses the API with a token."""
 
     def __init__(self, app: Flask, registry: LocalRegistry, token: str) -> None:
-        self._client, self._headers = app.test_client(), authorization(token)
+        self._client = program(app, token)
 
     def create(self, scopes: Collection[str], days: int | None) -> TestResponse:
         body = {"label": "more", "scopes": list(scopes), "days": days}
-        return self._client.post(API, json=body, headers=self._headers)
+        return self._client.post(API, json=body)
 
     def revoke(self, token: str) -> TestResponse:
-        return self._client.delete(f"{API}/{token[5:14]}", headers=self._headers)
+        return self._client.delete(f"{API}/{token[5:14]}")
 
 
 class Browser:
@@ -95,10 +95,7 @@ class Browser:
 
     def __init__(self, app: Flask, registry: LocalRegistry, token: str) -> None:
         self._client = app.test_client()
-        with registry.catalog.writing() as session:
-            account = valid_account(session, parse_token(token), now())
-            assert account is not None
-            self._client.set_cookie(COOKIE, open_session(session, account))
+        self._client.set_cookie(COOKIE, session_of(registry, token))
         self._field = form_token(self._client)
 
     def create(self, scopes: Collection[str], days: int | None) -> TestResponse:
@@ -190,18 +187,6 @@ def test_a_token_that_was_revoked_in_the_meantime_cannot_create_tokens(registry:
             create_child_token(session, own.id, ["read"], "")
 
 
-def test_the_token_of_a_page_cannot_create_revoke_or_list_tokens(app: Flask, registry: LocalRegistry) -> None:
-    known = family(registry, SCOPES)
-    browser = Browser(app, registry, known.own)
-    page = send_form(browser._client, "/account/page-token").get_json()["token"]
-    program = Program(app, registry, page)
-    assert program.create(("upload",), 1).status_code == 403
-    for text in (known.own, known.child, known.sibling, known.stranger):
-        assert program.revoke(text).status_code == 403
-    assert app.test_client().get(API, headers=authorization(page)).status_code == 403
-    assert all(is_valid(registry, text) for text in vars(known).values())
-
-
 def test_the_account_page_follows_the_scopes_of_its_token(app: Flask, registry: LocalRegistry) -> None:
     for scopes, listed, revocable in ((("read",), 1, 1), (("read", "tokens"), 6, 3)):
         browser = Browser(app, registry, family(registry, scopes).own)._client
@@ -216,7 +201,7 @@ def test_the_account_page_follows_the_scopes_of_its_token(app: Flask, registry: 
 
 def test_the_list_says_which_token_created_which(app: Flask, registry: LocalRegistry) -> None:
     known = family(registry, ("read", "tokens"))
-    items = app.test_client().get(API, headers=authorization(known.own)).get_json()["items"]
+    items = program(app, known.own).get(API).get_json()["items"]
     created_by = {one["id"]: one["created_by"] for one in items}
     expected = {known.own: known.parent, known.child: known.own, known.grandchild: known.child, known.parent: None}
     for child, parent in expected.items():

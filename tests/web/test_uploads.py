@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-import gzip
 import threading
 import tracemalloc
-from base64 import b64encode
 from collections.abc import Iterator
 from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
 from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 from werkzeug.wrappers import Request
 
 from organs.registry.digest import digest_of
-from organs.registry.endpoints.table import API
 from organs.registry.local import LocalRegistry
 from organs.registry.store.files import Files
-from organs.web.api.document import document as make_document
 from organs.web.app import create_app
 from organs.web.file_responses import allow_streams
-from organs.web.settings import WebSettings
 from tests.faults.failing import with_files
-from tests.web.api.document_checks import assert_as_described, assert_refused, faults
+from tests.web.api.document_checks import assert_refused, faults
 from tests.web.upload_clients import OCTETS, UPLOADS, UploadClient, content_digest, new_contributor_token
 
 DATA = bytes(range(256)) * 40
 MEBIBYTE = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    return make_document("1")
 
 
 @pytest.fixture
@@ -50,137 +39,85 @@ def bob(registry: LocalRegistry, ada: UploadClient) -> UploadClient:
     return UploadClient(ada.client, new_contributor_token(registry, "bob"))
 
 
-def told(name: str) -> Any:
-    return API[name]
-
-
 def spooled(registry: LocalRegistry, upload: str) -> bytes:
     return (registry.settings.uploads / upload).read_bytes()
 
 
-def test_a_piece_that_was_sent_in_chunks_is_known_afterwards(ada: UploadClient, document: dict[str, Any]) -> None:
-    asked = {"digests": [digest_of(DATA), digest_of(b"never")]}
-    answer = ada.ask("POST", "/lookup", asked)
-    assert assert_as_described(document, told("lookup_uploads"), answer) == {"known": []}
+def test_a_piece_that_was_sent_in_chunks_is_known_afterwards(ada: UploadClient) -> None:
+    def known() -> list[str]:
+        return list(ada.ask("POST", "/lookup", {"digests": [digest_of(DATA), digest_of(b"never")]}).get_json()["known"])
+
+    def open_uploads() -> list[str]:
+        return [one["id"] for one in ada.ask("GET").get_json()["items"]]
+
+    assert known() == []
     upload = ada.begin(DATA)
     for begin in range(0, len(DATA), 4000):
-        answer = ada.chunk(upload, DATA, begin, min(begin + 4000, len(DATA)))
-        assert assert_as_described(document, told("receive_chunk"), answer)["state"] == "open"
-    listed = assert_as_described(document, told("uploads"), ada.ask("GET"))
-    assert [one["id"] for one in listed["items"]] == [upload]
-    done = assert_as_described(document, told("finish_upload"), ada.finish(upload, f"?digest={digest_of(DATA)}"))
+        assert ada.chunk(upload, DATA, begin, min(begin + 4000, len(DATA))).get_json()["state"] == "open"
+    assert open_uploads() == [upload]
+    done = ada.finish(upload, f"?digest={digest_of(DATA)}").get_json()
     assert (done["state"], done["received_bytes"], done["digest"]) == ("complete", len(DATA), digest_of(DATA))
     assert done["chunk_bytes"] == {"least": 8 * MEBIBYTE, "most": 64 * MEBIBYTE}
-    assert ada.ask("POST", "/lookup", asked).get_json() == {"known": [digest_of(DATA)]}
-    assert ada.ask("GET").get_json() == {"items": [], "next": None, "notes": []}
+    assert (known(), open_uploads()) == ([digest_of(DATA)], [])
     assert ada.finish(upload).status_code == 201
-    assert assert_as_described(document, told("cancel_upload"), ada.ask("DELETE", f"/{upload}"))["id"] == upload
+    assert ada.ask("DELETE", f"/{upload}").get_json()["id"] == upload
     assert ada.ask("GET", f"/{upload}").status_code == 404
-    assert ada.ask("POST", "/lookup", asked).get_json() == {"known": []}
+    assert known() == []
 
 
-def test_the_address_for_looking_up_pieces_is_not_an_upload(ada: UploadClient) -> None:
-    for method in ("GET", "PUT", "PATCH", "DELETE"):
-        answer = ada.ask(method, "/lookup")
-        assert answer.status_code == 405, method
-        assert set(answer.headers["Allow"].split(", ")) == {"OPTIONS", "POST"}
-
-
-@pytest.mark.folder
-def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: UploadClient, registry: LocalRegistry) -> None:
-    pieces = [[5, digest_of(b"first")], [6, digest_of(b"second")]]
-    pack = ada.begin(b"firstsecond", kind="pack", digest=None, pieces=pieces)
-    assert ada.chunk(pack, b"firstsecond", 0, 11).status_code == 202
-    assert ada.finish(pack).get_json()["state"] == "complete"
-    known = ada.ask("POST", "/lookup", {"digests": [pieces[1][1]]})
-    assert known.get_json() == {"known": [pieces[1][1]]}
-    file = ada.begin(DATA, kind="file", digest=None, name="a.gguf")
-    assert ada.begin(DATA, kind="file", digest=None, name="a.gguf") == file
-    assert ada.chunk(file, DATA, 0, len(DATA)).status_code == 202
-    assert ada.finish(file, f"?digest={digest_of(b'other')}").status_code == 400
-    assert ada.finish(file).get_json()["digest"] == digest_of(DATA)
-    assert spooled(registry, file) == DATA
-
-
-@pytest.mark.folder
-def test_a_chunk_out_of_order_is_answered_with_the_expected_offset(
-    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_a_chunk_out_of_order_is_answered_with_the_expected_offset(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
     answer = ada.chunk(upload, DATA, 100, 200)
     assert (answer.status_code, answer.headers.get("Range")) == (416, None)
     ada.chunk(upload, DATA, 0, 1000)
-    for begin, end in ((1001, 2000), (999, 1001), (0, 1001)):
-        answer = ada.chunk(upload, DATA, begin, end)
-        assert (answer.status_code, answer.headers["Range"]) == (416, "bytes=0-999")
-        assert faults(document, "UploadProblem", answer.get_json()) == []
-        assert answer.get_json()["received_bytes"] == 1000
-        assert answer.headers["Cache-Control"] == "no-store"
-    assert spooled(registry, upload) == DATA[:1000]
+    answer = ada.chunk(upload, DATA, 1001, 2000)
+    assert (answer.status_code, answer.headers["Range"]) == (416, "bytes=0-999")
+    assert faults("UploadProblem", answer.get_json()) == []
+    assert answer.get_json()["received_bytes"] == 1000
+    assert answer.headers["Cache-Control"] == "no-store"
 
 
-@pytest.mark.folder
-def test_a_repeated_chunk_gets_the_same_answer_again(ada: UploadClient, registry: LocalRegistry) -> None:
+def test_a_repeated_chunk_gets_the_same_answer_and_other_bytes_get_409(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
-    first = ada.chunk(upload, DATA, 0, 1000).get_json()
-    ada.chunk(upload, DATA, 1000, 2000)
-    for begin, end in ((0, 1000), (1000, 2000), (500, 1500), (0, 2000)):
-        again = ada.chunk(upload, DATA, begin, end)
-        assert (again.status_code, again.get_json()["received_bytes"]) == (202, 2000)
-    assert first["received_bytes"] == 1000
-    assert spooled(registry, upload) == DATA[:2000]
+    for _ in range(2):
+        answer = ada.chunk(upload, DATA, 0, 2000)
+        assert (answer.status_code, answer.get_json()["received_bytes"]) == (202, 2000)
+    refused = ada.chunk(upload, b"x" + DATA[1:], 0, 2000)
+    assert "other bytes were received before" in assert_refused(refused, 409, None)
     ada.chunk(upload, DATA, 2000, len(DATA))
     ada.finish(upload)
     assert ada.chunk(upload, DATA, 2000, len(DATA)).get_json()["state"] == "complete"
 
 
 @pytest.mark.folder
-def test_a_repeated_chunk_with_other_bytes_is_409(ada: UploadClient, registry: LocalRegistry) -> None:
-    upload = ada.begin(DATA)
-    ada.chunk(upload, DATA, 0, 2000)
-    refused = ada.chunk(upload, b"x" + DATA[1:], 0, 2000)
-    assert refused.status_code == 409
-    assert "other bytes were received before" in refused.text
-    assert spooled(registry, upload) == DATA[:2000]
-
-
-@pytest.mark.folder
-def test_a_second_client_at_an_upload_gets_409(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_a_second_client_at_an_upload_gets_409(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
     with paused_chunk(ada, upload, DATA) as paused:
-        for answer in (ada.chunk(upload, DATA, 0, 100), ada.finish(upload), ada.ask("DELETE", f"/{upload}")):
-            assert answer.status_code in (409, 400)
-            assert "another client" in answer.get_json()["detail"]
-        assert faults(document, "Problem", ada.chunk(upload, DATA, 0, 100).get_json()) == []
-        assert ada.received(upload) == 0
+        assert "another client" in assert_refused(ada.chunk(upload, DATA, 0, 100), 409, None)
+        assert "another client" in assert_refused(ada.ask("DELETE", f"/{upload}"), 409, None)
     assert paused.answered() == 202
     assert ada.received(upload) == len(DATA)
 
 
-@pytest.mark.folder
-def test_a_chunk_whose_digest_does_not_match_is_refused_and_changes_nothing(
-    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_a_chunk_whose_digest_does_not_match_is_refused_and_changes_nothing(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
-    ada.chunk(upload, DATA, 0, 1000)
-    answer = ada.chunk(upload, DATA, 1000, 2000, Content_Digest=content_digest(b"other"))
-    sentence = assert_refused(document, answer, 400, None)
-    assert content_digest(DATA[1000:2000]) in sentence
-    assert ada.received(upload) == 1000
-    assert ada.chunk(upload, DATA, 1000, len(DATA)).status_code == 202
-    assert ada.finish(upload).status_code == 201
-    assert spooled(registry, upload) == DATA
+    answer = ada.chunk(upload, DATA, 0, 1000, Content_Digest=content_digest(b"other"))
+    assert content_digest(DATA[:1000]) in assert_refused(answer, 400, None)
+    assert ada.received(upload) == 0
 
 
-def test_an_upload_whose_digest_does_not_match_is_refused_and_kept(ada: UploadClient, document: dict[str, Any]) -> None:
+def test_an_upload_whose_digest_does_not_match_is_refused_and_kept(ada: UploadClient) -> None:
     upload = ada.begin(DATA)
     wrong = bytes(len(DATA))
-    assert_refused(document, ada.finish(upload), 400, None)
+    assert_refused(ada.finish(upload), 400, None)
     assert ada.chunk(upload, wrong, 0, len(DATA)).status_code == 202
-    assert digest_of(wrong) in assert_refused(document, ada.finish(upload), 400, None)
-    assert_refused(document, ada.finish(upload, "?digest=x"), 400, "digest")
+    assert digest_of(wrong) in assert_refused(ada.finish(upload), 400, None)
+    assert_refused(ada.finish(upload, "?digest=x"), 400, "digest")
     assert ada.ask("GET", f"/{upload}").get_json()["state"] == "open"
-    assert ada.ask("DELETE", f"/{upload}").status_code == 200
+    file = ada.begin(DATA, kind="file", digest=None)
+    ada.chunk(file, DATA, 0, len(DATA))
+    assert_refused(ada.finish(file, f"?digest={digest_of(wrong)}"), 400, None)
+    assert ada.finish(file).get_json()["digest"] == digest_of(DATA)
 
 
 @pytest.mark.folder
@@ -199,42 +136,32 @@ def test_an_upload_continues_after_its_last_chunk(ada: UploadClient, registry: L
 
 HEADERS: list[tuple[dict[str, str], int, str | None]] = [
     ({"Content-Range": ""}, 400, "Content-Range"),
-    ({"Content-Range": "bytes 0-99"}, 400, "Content-Range"),
     ({"Content-Range": "bytes */10240"}, 400, "Content-Range"),
     ({"Content-Range": "bytes 99-0/10240"}, 400, "Content-Range"),
     ({"Content-Range": "bytes 0-99/99"}, 400, "Content-Range"),
-    ({"Content-Range": "bytes 0-98/10240"}, 400, "Content-Range"),
     ({"Content-Range": "bytes 0-100/10240"}, 400, "Content-Range"),
     ({"Content-Range": "bytes 0-99/10241"}, 400, None),
-    ({"Content-Range": "items 0-99/10240"}, 400, "Content-Range"),
     ({"Content-Range": f"bytes 0-{'9' * 40}/{'9' * 41}"}, 400, "Content-Range"),
     ({"Content-Range": "bytes ٠-٩٩/10240"}, 400, "Content-Range"),
     ({"Content-Digest": ""}, 400, "Content-Digest"),
-    ({"Content-Digest": "sha-256=abc"}, 400, "Content-Digest"),
     ({"Content-Digest": "md5=:AAAA:"}, 400, "Content-Digest"),
     ({"Content-Digest": f"sha-256=:{'A' * 42}B:"}, 400, "Content-Digest"),
     ({"Content-Type": "application/json"}, 415, None),
-    ({"Content-Type": "multipart/form-data; boundary=x"}, 415, None),
-    ({"Content-Type": "application/x-www-form-urlencoded"}, 415, None),
     ({"Content-Encoding": "gzip"}, 415, None),
     ({"Content-Encoding": "identity, gzip"}, 415, None),
     ({"Transfer-Encoding": "chunked"}, 411, None),
     ({"Content-Length": "67108865"}, 413, None),
-    ({"Content-Length": "99999999999999999999"}, 413, None),
     ({"Content-Length": "-1"}, 400, "Content-Range"),
-    ({"Content-Length": "+10"}, 400, "Content-Range"),
     ({"Content-Length": "x"}, 400, "Content-Range"),
 ]
 
 
 @pytest.mark.folder
-def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(
-    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(ada: UploadClient, registry: LocalRegistry) -> None:
     upload = ada.begin(DATA)
     for headers, status, field in HEADERS:
         answer = raw_chunk(ada, upload, Unread(), headers)
-        assert_refused(document, answer, status, field)
+        assert_refused(answer, status, field)
     assert spooled(registry, upload) == b""
     both = f"sha-512=:{'A' * 86}==:, {content_digest(DATA[:100])}"
     assert ada.chunk(upload, DATA, 0, 100, Content_Digest=both).status_code == 202
@@ -242,21 +169,18 @@ def test_the_headers_of_a_chunk_are_checked_before_its_body_is_read(
 
 @pytest.mark.folder
 def test_an_upload_beyond_the_quota_is_refused_with_413_and_too_many_uploads_with_429(
-    registry: LocalRegistry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_UPLOADS_MAX", 3)
     ada = UploadClient(create_app(registry).test_client(), new_contributor_token(registry, "ada", quota=10_000))
     large = {"kind": "file", "size_bytes": 10_001}
-    assert "10,000 of the quota of 10,000 bytes are left" in assert_refused(
-        document, ada.ask("POST", body=large), 413, None
-    )
-    assert "are accepted" in assert_refused(document, ada.ask("POST", body=large | {"size_bytes": 1 << 61}), 413, None)
+    assert "10,000 of the quota of 10,000 bytes are left" in assert_refused(ada.ask("POST", body=large), 413, None)
+    assert "are accepted" in assert_refused(ada.ask("POST", body=large | {"size_bytes": 1 << 61}), 413, None)
     for number in range(3):
         ada.begin(b"x", kind="file", digest=None, name=str(number))
     answer = ada.ask("POST", body={"kind": "file", "size_bytes": 1})
-    assert "3 uploads are open" in assert_refused(document, answer, 429, None)
+    assert "3 uploads are open" in assert_refused(answer, 429, None)
     assert int(answer.headers["Retry-After"]) > 0
-    assert len(list(registry.settings.uploads.iterdir())) == 3
     answer = ada.client.patch(f"{UPLOADS}/{'a' * 22}", headers={"Content-Length": str(1 << 40)}, content_type=OCTETS)
     assert answer.status_code == 401, "who it is comes first"
 
@@ -264,130 +188,68 @@ def test_an_upload_beyond_the_quota_is_refused_with_413_and_too_many_uploads_wit
 BODIES: list[tuple[Any, str | None]] = [
     ({}, "kind"),
     ({"kind": "folder", "size_bytes": 1}, "kind"),
-    ({"kind": ["file"], "size_bytes": 1}, "kind"),
-    *(({"kind": "file", "size_bytes": size}, "size_bytes") for size in (0, -1, 1.5, "1", True, None, 1 << 62)),
+    *(({"kind": "file", "size_bytes": size}, "size_bytes") for size in (0, 1.5, "1", True, None, 1 << 62)),
     ({"kind": "piece", "size_bytes": 1}, None),
     ({"kind": "piece", "size_bytes": 1, "digest": "0" * 63}, "digest"),
-    ({"kind": "piece", "size_bytes": 1, "digest": 7}, "digest"),
     *(
         ({"kind": "file", "size_bytes": 1, "name": name}, "name")
-        for name in ("", "../a", "a/b", "a\\b", "..", ".", "a\r\nb", "a\0", "x" * 256, "\ud800", "a\u202eb", 7)
+        for name in ("", "../a", "a\\b", "..", ".", "a\r\nb", "a\0", "x" * 256, "\ud800", "a\u202eb", 7)
     ),
     ({"kind": "file", "size_bytes": 1, "path": "/etc"}, "path"),
-    *(({"kind": "pack", "size_bytes": 1, "pieces": pieces}, "pieces") for pieces in ([], {}, "x", 1)),
     *(
-        ({"kind": "pack", "size_bytes": 1, "pieces": [piece]}, field)
-        for piece, field in (
-            *(([], "pieces[0]"), ([1], "pieces[0]"), (1, "pieces[0]")),
-            *(([1, "x"], "pieces[0].digest"), ([0, "0" * 64], "pieces[0].size_bytes")),
+        ({"kind": "pack", "size_bytes": 1, "pieces": pieces}, field)
+        for pieces, field in (
+            ([], "pieces"),
+            ("x", "pieces"),
+            ([[1]], "pieces[0]"),
+            ([[1, "x"]], "pieces[0].digest"),
+            ([[0, "0" * 64]], "pieces[0].size_bytes"),
+            ([[2, "0" * 64]], None),
         )
     ),
-    ({"kind": "pack", "size_bytes": 2, "pieces": [[1, "0" * 64]]}, None),
-    ({"kind": "pack", "size_bytes": 65_536, "pieces": [[65_536, "0" * 64]]}, "pieces[0].size_bytes"),
     ([], None),
 ]
 
 
-def test_declared_values_are_checked_and_a_name_is_never_a_path(
-    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_declared_values_are_checked_and_a_name_is_never_a_path(ada: UploadClient, registry: LocalRegistry) -> None:
     for body, field in BODIES:
-        assert_refused(document, ada.ask("POST", body=body), 400, field)
+        assert_refused(ada.ask("POST", body=body), 400, field)
     assert not registry.settings.uploads.exists()
-
-
-@pytest.mark.folder
-def test_a_compressed_body_is_refused_before_it_is_read(
-    ada: UploadClient, registry: LocalRegistry, document: dict[str, Any]
-) -> None:
-    bomb = gzip.compress(bytes(4 * MEBIBYTE))
-    upload = ada.begin(bytes(len(bomb)), kind="file", digest=None)
-    answer = ada.chunk(upload, bomb, 0, len(bomb), Content_Encoding="gzip")
-    assert_refused(document, answer, 415, None)
-    for path in ("", "/lookup"):
-        answer = ada.client.post(
-            UPLOADS + path, data=bomb, content_type="application/json",
-            headers={"Authorization": f"Bearer {ada.token}", "Content-Encoding": "gzip"},
-        )  # fmt: skip
-        assert_refused(document, answer, 415, None)
-    assert spooled(registry, upload) == b""
 
 
 def test_an_upload_of_another_account_is_answered_like_an_unknown_upload(ada: UploadClient, bob: UploadClient) -> None:
     upload, never = ada.begin(DATA), "n" * 22
     for method in ("GET", "PATCH", "PUT", "DELETE"):
-        found = []
-        for name in (upload, never):
-            answer = bob.chunk(name, DATA, 0, 10) if method == "PATCH" else bob.ask(method, f"/{name}")
-            found.append((answer.status_code, answer.text.replace(name, "")))
-        assert found[0] == found[1]
-        assert found[0][0] == 404, method
+        refused, absent = (
+            bob.chunk(name, DATA, 0, 10) if method == "PATCH" else bob.ask(method, f"/{name}")
+            for name in (upload, never)
+        )
+        assert (refused.status_code, absent.status_code) == (404, 404), method
+        assert refused.text.replace(upload, never) == absent.text
     assert bob.ask("GET").get_json()["items"] == []
-    assert bob.ask("POST", "/lookup", {"digests": [digest_of(DATA)]}).get_json() == {"known": []}
     assert bob.begin(DATA) != upload
 
 
-def test_only_a_token_with_the_upload_scope_can_upload(ada: UploadClient, registry: LocalRegistry) -> None:
-    upload = ada.begin(DATA)
-    readers = (
-        UploadClient(ada.client, new_contributor_token(registry, "rita", ("read", "admin"))),
-        UploadClient(ada.client, "orgp_none"),
-    )
-    for sender, status in zip(readers, (403, 401), strict=True):
-        answers = [
-            *(sender.ask("POST", path, {}) for path in ("", "/lookup")),
-            *(sender.ask(method, f"/{upload}") for method in ("GET", "PUT", "DELETE")),
-            sender.ask("GET"),
-            sender.chunk(upload, DATA, 0, 10),
-        ]
-        assert {answer.status_code for answer in answers} == {status}
-    anybody = ada.client.patch(f"{UPLOADS}/{upload}", data=b"x", content_type=OCTETS)
-    assert anybody.status_code == 401
-    assert ada.received(upload) == 0
-
-
-def test_a_read_only_server_refuses_uploads_and_a_personal_server_accepts_those_of_its_machine(
-    registry: LocalRegistry, ada: UploadClient
-) -> None:
-    upload = ada.begin(DATA)
-    only_reading = UploadClient(create_app(registry, WebSettings(read_only=True)).test_client(), ada.token)
-    assert only_reading.chunk(upload, DATA, 0, 10).status_code == 403
-    assert only_reading.ask("POST", body={"kind": "file", "size_bytes": 1}).status_code == 403
-    personal = create_app(registry, WebSettings(personal=True)).test_client()
-    assert personal.get(UPLOADS).get_json()["items"] == []
-    made = personal.post(UPLOADS, json={"kind": "file", "size_bytes": 1}).get_json()["id"]
-    headers = {"Content-Range": "bytes 0-0/1"}
-    assert personal.patch(f"{UPLOADS}/{made}", data=b"x", content_type=OCTETS, headers=headers).status_code == 202
-    assert personal.get(f"{UPLOADS}/{made}").get_json()["received_bytes"] == 1
-    assert personal.get(f"{UPLOADS}/{upload}").status_code == 404
-    foreign = {**headers, "Origin": "https://elsewhere.example"}
-    assert personal.patch(f"{UPLOADS}/{made}", data=b"x", content_type=OCTETS, headers=foreign).status_code == 403
-
-
-def test_one_client_gets_at_most_half_of_the_places_for_upload_bodies(
-    ada: UploadClient, bob: UploadClient, document: dict[str, Any]
-) -> None:
+def test_one_client_gets_at_most_half_of_the_places_for_upload_bodies(ada: UploadClient, bob: UploadClient) -> None:
     allow_streams(ada.client.application, 8)
     uploads = [ada.begin(DATA, kind="file", digest=None, name=str(number)) for number in range(3)]
     other, another = (bob.begin(DATA, kind="file", digest=None, name=name) for name in ("x", "y"))
     with paused_chunk(ada, uploads[0], DATA) as one, paused_chunk(ada, uploads[1], DATA) as two:
         answer = ada.chunk(uploads[2], DATA, 0, 10)
-        assert_refused(document, answer, 503, None)
+        assert_refused(answer, 503, None)
         assert answer.headers["Retry-After"] == "5"
         assert ada.client.get("/healthz").status_code == 200
         assert ada.client.get("/models").status_code == 200, "they hold no turn either"
         assert ada.ask("GET", f"/{uploads[2]}").status_code == 200
         assert bob.chunk(other, DATA, 0, 10).status_code == 202
         with paused_chunk(bob, other, DATA, 10), paused_chunk(bob, another, DATA):
-            assert_refused(document, bob.chunk(another, DATA, 0, 10), 503, None)
+            assert_refused(bob.chunk(another, DATA, 0, 10), 503, None)
     assert one.answered() == two.answered() == 202
     assert ada.chunk(uploads[2], DATA, 0, 10).status_code == 202
 
 
 @pytest.mark.folder
-def test_a_full_disk_is_reported_as_temporary_and_without_its_path(
-    registry: LocalRegistry, document: dict[str, Any]
-) -> None:
+def test_a_full_disk_is_reported_as_temporary_and_without_its_path(registry: LocalRegistry) -> None:
     class Full(Files):
         def write_at(self, descriptor: int, pieces: Any, offset: int) -> int:
             raise OSError(28, "No space left on device")
@@ -400,7 +262,7 @@ def test_a_full_disk_is_reported_as_temporary_and_without_its_path(
     full = UploadClient(create_app(with_files(registry, Full())).test_client(), token)
     upload = ada.begin(DATA)
     for answer in (full.chunk(upload, DATA, 0, 10), full.ask("POST", body={"kind": "file", "size_bytes": 1})):
-        assert "no free space" in assert_refused(document, answer, 503, None)
+        assert "no free space" in assert_refused(answer, 503, None)
         assert str(registry.settings.home) not in answer.text
     assert ada.received(upload) == 0
 
@@ -496,15 +358,3 @@ def raw_chunk(sender: UploadClient, upload: str, body: RawIOBase, headers: dict[
     }
     answer = run_wsgi_app(sender.client.application, environ, buffered=True)
     return TestResponse(*answer, request=Request(environ))
-
-
-def test_a_digest_is_encoded_in_base64_as_rfc_9530_says() -> None:
-    assert content_digest(b"") == "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"
-    assert len(b64encode(bytes(32))) == 44
-
-
-def test_the_reference_shows_how_to_send_a_chunk(ada: UploadClient) -> None:
-    client: FlaskClient = ada.client
-    page = client.get("/api").text
-    assert "Content-Range: bytes 0-4/5" in page
-    assert "--data-binary @CHUNK" in page

@@ -1,155 +1,100 @@
-"""Uploads over real sockets: clients that vanish, dawdle, or lie about what they send."""
+"""Uploads to servers that run: a client that vanishes, and many that share one quota."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from organs.registry.catalog.queries.accounts import contributor_by_name, quota_of
+from organs.registry.catalog.tables import UploadRow
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from tests.web.live_server import HURRIED, LiveServer, receive_all, running_server
+from tests.web.accounts import authorization
+from tests.web.live_server import HURRIED, LiveServer, running_server, wait_until
 from tests.web.upload_clients import OCTETS, UPLOADS, content_digest, new_contributor_token
 
 DATA = bytes(range(256)) * 4000
-PACE_SECONDS = 0.3
+SIZE_BYTES, FITTING = 1000, 10
+QUOTA_BYTES = SIZE_BYTES * FITTING + SIZE_BYTES // 2
+REQUESTS, THREADS = 60, 20
+BUSY, TRIES = 503, 50
+"""A server that has too much to do says so, and is asked again."""
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """A registry, and the tokens of two contributors."""
-    folder = tmp_path_factory.mktemp("uploads")
-    with LocalRegistry.open(folder / "home") as registry:
-        return folder, new_contributor_token(registry, "ada"), new_contributor_token(registry, "bob")
+def ask(
+    live: LiveServer, token: str, method: str, path: str, data: bytes = b"", **headers: str
+) -> tuple[int, dict[str, Any]]:
+    """Send `data`, JSON unless told otherwise; return the status and the JSON of the answer."""
+    connection = HTTPConnection("127.0.0.1", live.port, timeout=60)
+    try:
+        connection.request(method, path, data, {"Content-Type": "application/json", **authorization(token), **headers})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
 
 
-@pytest.fixture(scope="module")
-def live(place: tuple[Path, str, str]) -> Iterator[LiveServer]:
-    """A server that waits a second for anything."""
-    with running_server(place[0] / "home", place[0] / "log", HURRIED) as server:
-        yield server
-
-
-@pytest.fixture
-def token(place: tuple[Path, str, str]) -> str:
-    return place[1]
-
-
-@pytest.fixture
-def other_token(place: tuple[Path, str, str]) -> str:
-    return place[2]
-
-
-def head(method: str, path: str, token: str, headers: dict[str, str]) -> bytes:
-    said = {"Host": "localhost", "Authorization": f"Bearer {token}", "Connection": "close", **headers}
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in said.items())]
-    return "\r\n".join([*lines, "", ""]).encode()
-
-
-def chunk_head(upload: str, token: str, begin: int, end: int, **more: str) -> bytes:
-    """The head of a chunk of DATA."""
-    headers = {
+def chunk_headers(begin: int, end: int) -> dict[str, str]:
+    """The headers of a chunk of DATA."""
+    return {
         "Content-Type": OCTETS,
         "Content-Range": f"bytes {begin}-{end - 1}/{len(DATA)}",
         "Content-Digest": content_digest(DATA[begin:end]),
-        "Content-Length": str(end - begin),
     }
-    return head(
-        "PATCH", f"{UPLOADS}/{upload}", token, headers | {name.replace("_", "-"): v for name, v in more.items()}
-    )
 
 
-def asked(live: LiveServer, token: str, method: str, path: str, body: Any = None) -> dict[str, Any]:
-    data = b"" if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json", "Content-Length": str(len(data))}
-    answer = live.send(head(method, path, token, headers) + data)
-    found: dict[str, Any] = json.loads(answer.partition(b"\r\n\r\n")[2])
-    return found
-
-
-def begun(live: LiveServer, token: str, name: str) -> str:
-    return str(asked(live, token, "POST", UPLOADS, {"kind": "file", "size_bytes": len(DATA), "name": name})["id"])
-
-
-def received(live: LiveServer, token: str, upload: str) -> int:
-    return int(asked(live, token, "GET", f"{UPLOADS}/{upload}")["received_bytes"])
-
-
-def status(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1]) if answer else 0
-
-
-def finished(live: LiveServer, token: str, upload: str, begin: int) -> str:
-    """Send the rest; the digest of the whole."""
-    answer = live.send(chunk_head(upload, token, begin, len(DATA)) + DATA[begin:])
-    assert status(answer) == 202, answer
-    return str(asked(live, token, "PUT", f"{UPLOADS}/{upload}")["digest"])
-
-
-def test_a_client_that_vanished_continues_after_its_last_chunk(live: LiveServer, token: str) -> None:
-    upload = begun(live, token, "vanishing")
+def test_a_client_that_vanished_continues_after_its_last_chunk(tmp_path: Path) -> None:
     first = 200_000
-    assert status(live.send(chunk_head(upload, token, 0, first) + DATA[:first])) == 202
-    with live.connect() as client:
-        client.sendall(chunk_head(upload, token, first, len(DATA)) + DATA[first : int(0.3 * len(DATA))])
-    assert received(live, token, upload) == first
-    until = time.monotonic() + 10
-    answer = b""
-    while status(answer) != 202 and time.monotonic() < until:  # 409 until the server has seen that the other is gone
-        answer = live.send(chunk_head(upload, token, first, 300_000) + DATA[first:300_000])
-        assert status(answer) in (202, 409), answer
-    assert finished(live, token, upload, 300_000) == digest_of(DATA)
+    with LocalRegistry.open(tmp_path / "home") as registry:
+        token = new_contributor_token(registry, "ada")
+    with running_server(tmp_path / "home", tmp_path / "log", HURRIED) as live:
+        request = json.dumps({"kind": "file", "size_bytes": len(DATA), "name": "vanishing"}).encode()
+        upload = f"{UPLOADS}/{ask(live, token, 'POST', UPLOADS, request)[1]['id']}"
+
+        def send(begin: int, end: int) -> int:
+            return ask(live, token, "PATCH", upload, DATA[begin:end], **chunk_headers(begin, end))[0]
+
+        assert send(0, first) == 202
+        vanishing = HTTPConnection("127.0.0.1", live.port)
+        headers = chunk_headers(first, len(DATA)) | authorization(token) | {"Content-Length": str(len(DATA) - first)}
+        vanishing.request("PATCH", upload, DATA[first : 2 * first], headers)
+        vanishing.close()
+        assert ask(live, token, "GET", upload)[1]["received_bytes"] == first
+        wait_until(lambda: send(first, len(DATA)) == 202)  # 409 until the server has seen that the other is gone
+        assert ask(live, token, "PUT", upload)[1]["digest"] == digest_of(DATA)
 
 
 @pytest.mark.long
-def test_a_slow_body_is_cut_off_and_others_are_served(live: LiveServer, token: str, other_token: str) -> None:
-    """Of two contributors: so small a server takes one upload at a time of each."""
-    owners = (token, other_token)
-    uploads = [begun(live, owner, "slow") for owner in owners]
-    clients = [live.connect() for _ in uploads]
-    for client, upload, owner in zip(clients, uploads, owners, strict=True):
-        client.sendall(chunk_head(upload, owner, 0, len(DATA)) + DATA[:1000])
-    begin = time.monotonic()
-    for _ in range(3):
-        assert live.health_seconds() < 5
-        assert received(live, token, uploads[0]) == 0
-        time.sleep(PACE_SECONDS)
-    for client in clients:
-        assert status(receive_all(client)) == 408
-        client.close()
-    assert time.monotonic() - begin < 15
-    for upload, owner in zip(uploads, owners, strict=True):
-        assert received(live, owner, upload) == 0
-    assert finished(live, token, uploads[0], 0) == digest_of(DATA)
+def test_uploads_opened_in_parallel_do_not_exceed_the_quota_together(tmp_path: Path) -> None:
+    with LocalRegistry.open(tmp_path / "home") as registry:
+        token = new_contributor_token(registry, "ada", quota=QUOTA_BYTES)
+    options = ("--accounts", "--workers", "3")
+    with running_server(tmp_path / "home", tmp_path / "log", options=options) as live:
 
+        def opened(number: int) -> int:
+            piece = {"kind": "piece", "digest": digest_of(str(number).encode())}
+            wanted = piece if number % 2 else {"kind": "file", "name": f"{number}.gguf"}
+            data = json.dumps({"size_bytes": SIZE_BYTES, **wanted}).encode()
+            for _ in range(TRIES):
+                status, _ = ask(live, token, "POST", UPLOADS, data)
+                if status != BUSY:
+                    return status
+                time.sleep(0.2)
+            return BUSY
 
-def test_a_wrong_content_length_writes_nothing_and_smuggles_no_request(live: LiveServer, token: str) -> None:
-    upload = begun(live, token, "lying")
-    inner = head("DELETE", f"{UPLOADS}/{upload}", token, {})
-    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (100, DATA[:100])
-    plain = chunk_head(upload, token, 0, 100)
-    lies = {
-        "short": (chunk_head(upload, token, 0, 100, Content_Length="50") + DATA[:100], {400}),
-        "long": (chunk_head(upload, token, 0, 100, Content_Length="200") + DATA[:100], {400}),
-        "plus": (chunk_head(upload, token, 0, 100, Content_Length="+100") + DATA[:100], {400}),
-        "two": (
-            plain.replace(b"Content-Length: 100", b"Content-Length: 100\r\nContent-Length: 99") + DATA[:100],
-            {400},
-        ),
-        "chunked": (plain.replace(b"Content-Length: 100", b"Transfer-Encoding: chunked") + chunked, {400, 411}),
-        "both": (plain.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n") + chunked, {400, 411}),
-        "none": (plain.replace(b"Content-Length: 100\r\n", b"") + DATA[:100], {411}),
-        "huge": (chunk_head(upload, token, 0, 100, Content_Length=str(1 << 40)) + DATA[:100], {413}),
-        "gzip": (chunk_head(upload, token, 0, 100, Content_Encoding="gzip") + DATA[:100], {415}),
-    }
-    for name, (request, statuses) in lies.items():
-        answer = live.send(request + inner)
-        assert status(answer) in statuses, (name, answer)
-        assert answer.count(b"HTTP/1.1 ") == 1, name
-        assert received(live, token, upload) == 0, name
-    live.health_seconds()
-    assert finished(live, token, upload, 0) == digest_of(DATA)
+        with ThreadPoolExecutor(THREADS) as threads:
+            statuses = Counter(threads.map(opened, range(REQUESTS)))
+    with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
+        ada = contributor_by_name(session, "ada")
+        rows = session.query(UploadRow).filter_by(contributor_id=ada.id).count()
+        used = quota_of(session, ada, 100).used_bytes
+    assert set(statuses) <= {202, 413, BUSY}, statuses
+    assert 1 <= rows == statuses[202] <= FITTING
+    assert used == SIZE_BYTES * rows <= QUOTA_BYTES

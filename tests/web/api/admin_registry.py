@@ -15,7 +15,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from tests.fleets import put_run
-from tests.web.accounts import authorization, new_token
+from tests.web.accounts import new_token, program
 
 WAITING = {
     "90": "local/Zoo-C-1M-v1.0-Q8_0",
@@ -54,7 +54,4 @@ def put_waiting(registry: LocalRegistry) -> None:
 
 def administrator(registry: LocalRegistry) -> FlaskClient:
     """A client that sends the token of an administrator with every request."""
-    client = create_app(registry).test_client()
-    sent = authorization(new_token(registry, "root", "admin"))
-    client.environ_base["HTTP_AUTHORIZATION"] = sent["Authorization"]
-    return client
+    return program(create_app(registry), new_token(registry, "root", "admin"))

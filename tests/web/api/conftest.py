@@ -16,7 +16,7 @@ from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import DATABASE, RegistryTemplates, add_zoo_models
 from tests.web.api.admin_registry import administrator, put_waiting
-from tests.web.api.zoo import compose_chimeras, put_accounts, put_jobs, put_submissions, put_uploads
+from tests.web.api.zoo import fill_zoo
 
 WRITING = WebSettings(personal=True)
 
@@ -26,11 +26,7 @@ def zoo_home(tmp_path_factory: pytest.TempPathFactory, templates: RegistryTempla
     """The home of a registry with the shipped models, for tests that only read."""
     home = templates.copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home")
     with LocalRegistry.open(home) as registry:
-        compose_chimeras(registry)
-        put_accounts(registry)
-        put_jobs(registry)
-        put_uploads(registry)
-        put_submissions(registry)
+        fill_zoo(registry)
     return home
 
 

@@ -29,14 +29,6 @@ def test_no_list_is_described_by_a_boolean(document: dict[str, Any]) -> None:
     assert [where for where, one in item_schemas(document["components"]) if isinstance(one, bool)] == []
 
 
-def test_every_operation_can_be_refused_as_too_many(document: dict[str, Any]) -> None:
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            assert "429" in operation["responses"], (method, path)
-    for name in ("json-429", "words-429"):
-        assert "Retry-After" in document["components"]["responses"][name]["headers"]
-
-
 @pytest.mark.long
 def test_a_generated_python_client_can_call_the_api(
     document: dict[str, Any], zoo_app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

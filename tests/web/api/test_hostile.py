@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -23,53 +22,37 @@ ADDRESSES: list[tuple[str, int, str | None]] = [
     ("/api/v1/organs?limit=0", 400, "limit"),
     ("/api/v1/organs?limit=-1", 400, "limit"),
     ("/api/v1/organs?limit=1001", 400, "limit"),
-    ("/api/v1/organs?limit=9223372036854775808", 400, "limit"),
     ("/api/v1/organs?limit=%D9%A3", 400, "limit"),
     ("/api/v1/organs?limit=1e3", 400, "limit"),
-    ("/api/v1/organs?limit=", 400, "limit"),
     ("/api/v1/organs?limit=1&limit=2", 400, "limit"),
-    ("/api/v1/organs?after=null", 400, "after"),
     ("/api/v1/families?after=", 400, "after"),
     ("/api/v1/organs?after=%00", 400, "after"),
     ("/api/v1/organs?after=WzEsMiwzXQ", 400, "after"),
-    ("/api/v1/organs?after=9223372036854775808", 400, "after"),
     ("/api/v1/organs?after=" + "A" * 5000, 400, "after"),
     ("/api/v1/organs?counts=yes", 400, "counts"),
     ("/api/v1/organs?counts=", 400, "counts"),
     ("/api/v1/models?ranked=true", 400, "ranked"),
     ("/api/v1/organs?lmit=3", 400, "lmit"),
     ("/api/v1/organs?q[]=a", 400, "q[]"),
+    ("/api/v1/organs?" + "x" * 5000 + "=1", 400, "x" * 80),
     ("/api/v1/organs?q=%FF%FE", 400, None),
     ("/api/v1/organs?%C3=1", 400, None),
     ("/api/v1/organs?q=type:nothing", 400, "q"),
     ("/api/v1/organs?q=theta%3E=nan", 400, "q"),
-    ("/api/v1/organs?q=theta%3E=9223372036854775808999", 400, "q"),
-    ("/api/v1/organs?q=block:9223372036854775808", 400, "q"),
     ("/api/v1/organs?q=sort:id;DROP+TABLE+models", 400, "q"),
     ("/api/v1/organs?q=" + "a" * 5000, 400, "q"),
     ("/api/v1/organs?q=" + "a" * 10_000, 414, None),
     ("/api/v1/organs?q=like:zz", 400, "q"),
     (f"/api/v1/organs?q=like:{DIGEST}", 404, None),
-    ("/api/v1/facets?limit=1", 400, "limit"),
-    ("/api/v1?x=1", 400, "x"),
     ("/api/v1/openapi.json?x", 400, "x"),
     ("/api/v1/organs/zz", 400, "digest"),
     (f"/api/v1/organs/{DIGEST}", 404, None),
-    (f"/api/v1/organs/{DIGEST}0", 400, "digest"),
-    ("/api/v1/organs/%EF%BC%90" + "0" * 63, 400, "digest"),
     ("/api/v1/organs/..%2f..%2fetc%2fpasswd", 404, None),
-    ("/api/v1/organs/%00", 400, "digest"),
     ("/api/v1/organs/%FF%FF%FF%FF%FF%FF%FF%FF", 400, "digest"),
-    ("/api/v1/models/%2e%2e/x", 400, "name"),
     ("/api/v1/models/a%2Fb/c", 404, None),
     ("/api/v1/models/local/..%5cx", 400, "name"),
     ("/api/v1/models/local/a%00b", 400, "name"),
     ("/api/v1/models/local/%FF", 400, "name"),
-    ("/api/v1/models/local/a@0", 400, "name"),
-    ("/api/v1/models/local/a@99999999999999999999", 400, "name"),
-    ("/api/v1/models/local/a@%D9%A3", 400, "name"),
-    ("/api/v1/models/api/x", 400, "name"),
-    ("/api/v1/models/local/" + "a" * 97, 400, "name"),
     ("/api/v1/models/local/nothing", 404, None),
     ("/api/v1/models//x", 404, None),
     ("/api/v1//models", 404, None),
@@ -86,33 +69,20 @@ BODIES: list[tuple[bytes | str, str, int, str | None]] = [
     (b"", JSON, 400, None),
     (b"null", JSON, 400, None),
     (b"[]", JSON, 400, None),
-    (b'"digests"', JSON, 400, None),
     (b"{}", JSON, 400, "digests"),
     (b'{"digests": null}', JSON, 400, "digests"),
     (b'{"digests": "' + DIGEST.encode() + b'"}', JSON, 400, "digests"),
     (b'{"digests": []}', JSON, 400, "digests"),
-    (b'{"digests": {}}', JSON, 400, "digests"),
     (json.dumps({"digests": [DIGEST] * 1001}), JSON, 400, "digests"),
     (json.dumps({"digests": [DIGEST, 1]}), JSON, 400, "digests[1]"),
-    (json.dumps({"digests": [DIGEST, None]}), JSON, 400, "digests[1]"),
     (json.dumps({"digests": [[DIGEST]]}), JSON, 400, "digests[0]"),
-    (json.dumps({"digests": [DIGEST[:63]]}), JSON, 400, "digests[0]"),
-    (json.dumps({"digests": [DIGEST + "0"]}), JSON, 400, "digests[0]"),
-    (json.dumps({"digests": ["A" * 64]}), JSON, 400, "digests[0]"),
     (json.dumps({"digests": ["\uff10" * 64]}), JSON, 400, "digests[0]"),
-    (json.dumps({"digests": ["../" * 21 + "x"]}), JSON, 400, "digests[0]"),
     (json.dumps({"digests": ["\ud800"]}), JSON, 400, "digests[0]"),
-    (json.dumps({"digests": ["\0"]}), JSON, 400, "digests[0]"),
     (json.dumps({"digests": [DIGEST], "more": 1}), JSON, 400, "more"),
     (json.dumps({"digests": [DIGEST], "a" * 1000: 1}), JSON, 400, f"'{'a' * 59}…'"),
     (f'{{"digests": ["{DIGEST}"], "digests": []}}', JSON, 400, "digests"),
     (b'{"digests": NaN}', JSON, 400, None),
-    (b'{"digests": [-Infinity]}', JSON, 400, None),
-    (b'{"digests": [' + b"9" * 10_000 + b"]}", JSON, 400, None),
     (b'{"digests": [1e999]}', JSON, 400, "digests[0]"),
-    (b"{", JSON, 400, None),
-    (b'{"digests": ["\xff"]}', JSON, 400, None),
-    ('{"digests": []}'.encode("utf-16"), JSON, 400, None),
     (b"\xef\xbb\xbf{}", JSON, 400, "digests"),
     (DEEP, JSON, 400, None),
     ('{"digests":' * 9 + "1" + "}" * 9, JSON, 400, None),
@@ -125,19 +95,19 @@ BODIES: list[tuple[bytes | str, str, int, str | None]] = [
 
 @pytest.mark.parametrize(("address", "status", "field"), ADDRESSES, ids=lambda value: str(value)[:60])
 def test_a_hostile_address_is_answered_in_one_sentence(
-    zoo: FlaskClient, document: dict[str, Any], address: str, status: int, field: str | None
+    zoo: FlaskClient, address: str, status: int, field: str | None
 ) -> None:
-    sentence = assert_refused(document, zoo.get(address), status, field)
+    sentence = assert_refused(zoo.get(address), status, field)
     assert "\0" not in sentence
     assert len(sentence) < 1000
 
 
 @pytest.mark.parametrize(("body", "kind", "status", "field"), BODIES, ids=lambda value: str(value)[:40])
 def test_a_hostile_body_is_answered_in_one_sentence(
-    zoo: FlaskClient, document: dict[str, Any], body: bytes | str, kind: str, status: int, field: str | None
+    zoo: FlaskClient, body: bytes | str, kind: str, status: int, field: str | None
 ) -> None:
     answer = zoo.post(LOOKUP, data=body, content_type=kind)
-    assert len(assert_refused(document, answer, status, field)) < 1000
+    assert len(assert_refused(answer, status, field)) < 1000
 
 
 def test_all_errors_of_a_list_of_digests_are_reported_together(zoo: FlaskClient) -> None:
@@ -147,25 +117,19 @@ def test_all_errors_of_a_list_of_digests_are_reported_together(zoo: FlaskClient)
     assert len(many["errors"]) == ERRORS_MAX
 
 
-def test_a_compressed_body_is_refused(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_compressed_body_is_refused(zoo: FlaskClient) -> None:
     for coding in ("gzip", "br", "deflate, gzip"):
         answer = zoo.post(LOOKUP, data=b"\x1f\x8b", content_type=JSON, headers={"Content-Encoding": coding})
-        assert_refused(document, answer, 415, None)
+        assert_refused(answer, 415, None)
 
 
-def test_a_host_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient, document: dict[str, Any]) -> None:
+def test_a_host_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient) -> None:
     answer = zoo.get("/api/v1/models", headers={"Host": "elsewhere.example"})
-    assert "does not accept this host name" in assert_refused(document, answer, 421, None)
+    assert "does not accept this host name" in assert_refused(answer, 421, None)
 
 
 def test_the_error_for_a_misspelt_parameter_suggests_the_right_name(zoo: FlaskClient) -> None:
     assert "did you mean limit?" in zoo.get("/api/v1/organs?limt=3").get_json()["detail"]
-
-
-def test_a_hostile_name_of_a_parameter_is_truncated(zoo: FlaskClient) -> None:
-    answer = zoo.get("/api/v1/organs?" + "x" * 5000 + "=1")
-    assert answer.status_code == 400
-    assert len(answer.data) < 1000
 
 
 def test_a_cursor_cannot_inject_a_query(zoo: FlaskClient) -> None:
@@ -180,7 +144,7 @@ def test_a_cursor_cannot_inject_a_query(zoo: FlaskClient) -> None:
 @BESIDE_FIXTURES
 @given(name=st.sampled_from(list(API)), data=st.data())
 def test_any_text_anywhere_is_answered_without_a_server_error(
-    writing_zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject
+    writing_zoo: FlaskClient, name: str, data: st.DataObject
 ) -> None:
     told = API[name]
     anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -199,4 +163,4 @@ def test_any_text_anywhere_is_answered_without_a_server_error(
         return  # a dot or a slash led out of the API
     assert answer.status_code < 500 or (told.writes and answer.status_code == 503)  # the queue may be full
     if answer.status_code != told.status:
-        assert faults(document, "Problem", answer.get_json()) == []
+        assert faults("Problem", answer.get_json()) == []

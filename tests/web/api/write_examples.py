@@ -10,15 +10,7 @@ from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.web.api.admin_registry import administrator, put_waiting
-from tests.web.api.zoo import (
-    compose_chimeras,
-    examples,
-    ingest_zoo,
-    put_accounts,
-    put_jobs,
-    put_submissions,
-    put_uploads,
-)
+from tests.web.api.zoo import examples, fill_zoo, ingest_zoo
 
 TARGET = Path(__file__).resolve().parents[3] / "web" / "api" / "examples.json"
 
@@ -27,11 +19,7 @@ def main() -> None:
     """Write the file beside the modules of the API."""
     with TemporaryDirectory() as folder, LocalRegistry.open(folder) as registry:
         ingest_zoo(registry)
-        compose_chimeras(registry)
-        put_accounts(registry)
-        put_jobs(registry)
-        put_uploads(registry)
-        put_submissions(registry)
+        fill_zoo(registry)
         with create_app(registry, WebSettings(personal=True)).test_client() as client:
             found = examples(client)
         put_waiting(registry)

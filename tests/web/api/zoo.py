@@ -113,17 +113,17 @@ def put_submissions(registry: LocalRegistry) -> None:
             row.model_id = model.id if name == "shown" else None
 
 
-def send_example(client: FlaskClient, told: Endpoint[..., Any], *, is_allowed: bool = True) -> TestResponse:
+def send_example(client: FlaskClient, told: Endpoint[..., Any]) -> TestResponse:
     """The answer to the example request of an operation; of one that writes, by a client that may.
 
-    What only contributors with tokens may is asked with one, if it is to be allowed.
+    What only contributors with tokens may is asked with one.
     """
     method = told.method.upper()
     if told.bytes_example is not None:
         headers = {one.name: one.example for one in told.parameters if one.where == "header" and one.required}
         data = told.bytes_example
         return client.open(told.example, method=method, data=data, headers=headers, content_type=OCTETS)
-    headers = _managing_token(client) if told.name in MANAGING and is_allowed else {}
+    headers = _managing_token(client) if told.name in MANAGING else {}
     if told.body is None:
         return client.open(told.example, method=method, headers=headers)
     path = told.path.format(**{one.name: one.example for one in told.parameters if one.is_in_path})
@@ -137,6 +137,15 @@ def _managing_token(client: FlaskClient) -> dict[str, str]:
         with responses.registry().catalog.writing() as session:
             token_by_public_id(session, EXAMPLE_TOKEN).parent_id = token_by_public_id(session, text[5:14]).id
         return authorization(text)
+
+
+def fill_zoo(registry: LocalRegistry) -> None:
+    """Add to a registry with the shipped models what the examples show besides."""
+    compose_chimeras(registry)
+    put_accounts(registry)
+    put_jobs(registry)
+    put_uploads(registry)
+    put_submissions(registry)
 
 
 def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, Any]:
