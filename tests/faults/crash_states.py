@@ -27,7 +27,7 @@ from tests.faults.journal import (
     Journal,
     MadeFolder,
     MadeReadOnly,
-    Endpoint[..., Any],
+    Operation,
     Renamed,
     Synced,
     SyncedFolder,
@@ -106,7 +106,7 @@ class Disk:
         """Return the key of the bytes that every path of the journal should have now."""
         return {path: self._variants(inode)[0] for path, inode in self._current.items()}
 
-    def play(self, operation: Endpoint[..., Any]) -> None:
+    def play(self, operation: Operation) -> None:
         """Apply the next operation."""
         match operation:
             case Written() | Truncated():

@@ -88,7 +88,7 @@ class Acknowledged:
     """The caller has received the success."""
 
 
-Endpoint[..., Any] = (
+Operation = (
     MadeFolder
     | Created
     | Written
@@ -108,7 +108,7 @@ class Journal:
 
     def __init__(self, root: Path, database: Path | None = None) -> None:
         self.root = root
-        self.operations: list[Endpoint[..., Any]] = []
+        self.operations: list[Operation] = []
         self.databases: dict[str, bytes] = {}
         self.first_folders = frozenset(str(path.relative_to(root)) for path in root.rglob("*") if path.is_dir())
         files = [path for path in root.rglob("*") if path.is_file() and "sqlite3" not in path.name]
@@ -135,7 +135,7 @@ class Journal:
             self.is_dead = True
             raise Crash
 
-    def note(self, operation: Endpoint[..., Any]) -> None:
+    def note(self, operation: Operation) -> None:
         self.operations.append(operation)
 
     def new_inode(self) -> int:
@@ -175,7 +175,7 @@ class JournalFiles(Files):
         self._inodes: dict[int, int] = {}
 
     @contextmanager
-    def _noted(self, make: Callable[[], Endpoint[..., Any]]) -> Iterator[None]:
+    def _noted(self, make: Callable[[], Operation]) -> Iterator[None]:
         with self.journal.lock:
             self.journal.about_to()
             yield
