@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -39,6 +37,7 @@ from tests.client.scripted_server import (
     Script,
     as_json,
     as_problem,
+    dripping_server,
     scripted_server,
 )
 from tests.web.live_server import unused_address
@@ -218,6 +217,8 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
         location = there.format(other=other.port, port=server.port) or "ftp://127.0.0.1/x"
         with pytest.raises(BadReply, match="another registry"):
             Connection(server.url, new_token().text).read(AcceptedAnswer, "/x")
+        with pytest.raises(BadReply, match="another registry"):
+            Connection(server.url, new_token().text).post(AcceptedAnswer, "/x", {})
         with pytest.raises(BadReply, match="another registry"), Connection(server.url).download("/x"):
             pass
         assert not other.requests
@@ -226,12 +227,6 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
 def test_an_answer_that_is_too_large_is_not_read() -> None:
     huge = Answer(200, b'"' + b"a" * (ANSWER_MAX_BYTES + 5) + b'"')
     with scripted_server(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
-        Connection(server.url).read(AcceptedAnswer, "/x")
-
-
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"a":', b"[" * 100_000, b"\xff\xfe"])
-def test_an_answer_that_is_not_a_json_object_is_not_from_a_registry(body: bytes) -> None:
-    with scripted_server(lambda _: Answer(200, body)) as server, pytest.raises(BadReply, match="as a registry does"):
         Connection(server.url).read(AcceptedAnswer, "/x")
 
 
@@ -286,8 +281,11 @@ def test_an_invalid_address_is_refused(url: str) -> None:
         Connection(url)
 
 
-def test_a_token_is_sent_unencrypted_only_within_this_machine() -> None:
+def test_a_token_that_is_mistyped_or_would_leave_this_machine_unencrypted_is_not_sent() -> None:
     token = new_token().text
+    with pytest.raises(BadToken) as mistyped:
+        Connection("https://registry.example", token[:-1] + ("a" if token[-1] != "a" else "b"))
+    assert token[:-1] not in str(mistyped.value)
     with pytest.raises(BadSetting, match="plain http") as raised:
         Connection("http://registry.example", token)
     assert token not in str(raised.value)
@@ -295,13 +293,6 @@ def test_a_token_is_sent_unencrypted_only_within_this_machine() -> None:
         assert Connection(url, token).url == url
     assert Connection("http://registry.example", token, plain_http=True).url == "http://registry.example"
     assert Connection("http://registry.example").url == "http://registry.example"
-
-
-def test_a_mistyped_token_is_refused_before_anything_is_sent() -> None:
-    token = new_token().text
-    with pytest.raises(BadToken) as raised:
-        Connection("https://registry.example", token[:-1] + ("a" if token[-1] != "a" else "b"))
-    assert token[:-1] not in str(raised.value)
 
 
 class Echo(Entity, frozen=True, kw_only=True):
@@ -324,36 +315,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10
 """The beginning of an answer."""
 
 
-@contextmanager
-def dripping(beginning: bytes) -> Iterator[str]:
-    """The address of a server that sends `beginning`, and then a byte every few milliseconds for ever."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        is_over = threading.Event()
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    client, _ = listener.accept()
-                    threading.Thread(target=drip, args=(client,), daemon=True).start()
-
-        def drip(client: socket.socket) -> None:
-            with client, suppress(OSError):
-                client.recv(65_536)
-                client.sendall(beginning)
-                while not is_over.wait(0.02):
-                    client.sendall(b"x")
-
-        threading.Thread(target=serve, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            is_over.set()
-            listener.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nX: ", HEAD + b"\r\n"], ids=["none", "header", "body"])
 def test_a_server_that_sends_very_slowly_does_not_block_a_call(beginning: bytes) -> None:
-    with dripping(beginning) as url:
+    with dripping_server(beginning) as url:
         connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
         begun = time.monotonic()
         with pytest.raises(Unreachable, match=r"it took more than 0\.2\d* seconds"):
@@ -364,7 +328,7 @@ def test_a_server_that_sends_very_slowly_does_not_block_a_call(beginning: bytes)
 
 def test_a_server_that_sends_very_slowly_does_not_block_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.client.connection.LOWEST_BYTES_A_SECOND", CHUNK_BYTES * 10)
-    with dripping(HEAD + b"\r\n") as url:
+    with dripping_server(HEAD + b"\r\n") as url:
         connection = Connection(url, read_seconds=0.2)
         with connection.download("/file") as reply, pytest.raises(Unreachable, match=r"more than .* seconds"):
             list(reply.stream())
