@@ -86,13 +86,6 @@ def test_a_wrong_plan_is_refused_with_one_sentence(organ: OrganCommand, plan: Pa
     assert organ("fleet", "status").status == 3
 
 
-@pytest.mark.parametrize("address", ["foo", "tcp://host", "http://host:1", "tcp://host:x", "--workers=2"])
-def test_a_wrong_scheduler_is_refused_before_a_run_begins(organ: OrganCommand, plan: Path, address: str) -> None:
-    words = [address, "--scheduler", "tcp://host:1"] if address.startswith("--") else ["--scheduler", address]
-    assert organ("fleet", "run", plan, *words).status == 2
-    assert organ("fleet", "status").status == 3
-
-
 def test_a_scheduler_needs_an_extra_that_the_message_names(
     organ: OrganCommand, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,9 +94,3 @@ def test_a_scheduler_needs_an_extra_that_the_message_names(
     assert ended.status == 1
     assert "a scheduler needs the package distributed" in ended.err
     assert "[fleet]" in ended.err
-
-
-def test_a_remote_registry_has_no_fleet(organ: OrganCommand, plan: Path) -> None:
-    ended = organ("fleet", "run", plan, environment={"ORGAN_REGISTRY": "http://127.0.0.1:9"})
-    assert ended.status == 1
-    assert "organ fleet run works on a local registry only" in ended.err

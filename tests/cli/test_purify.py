@@ -8,7 +8,6 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from organs.registry.store.files import Files
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
 from tests.small_models import row_counts
@@ -88,37 +87,8 @@ def test_the_output_for_a_folder_names_no_registration_and_no_unwritten_file(
     assert "composed chimera" in organ.done("assemble", out / "pure", "-o", out / "pure.gguf").out
 
 
-@pytest.mark.parametrize("name", ["p.gguf", "folder"])
-def test_ctrl_c_leaves_nothing_of_a_file_that_is_purified(
-    name: str, organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename = Files.rename
-
-    def interrupted(self: Files, source: Path, target: Path) -> None:
-        if target.parent == out:
-            raise KeyboardInterrupt
-        rename(self, source, target)
-
-    monkeypatch.setattr(Files, "rename", interrupted)
-    ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)
-    assert (ended.status, list(out.iterdir())) == (130, [])
-
-
-def test_an_existing_output_is_reported_before_anything_is_read(
-    organ: OrganCommand, parents: Parents, out: Path
-) -> None:
-    for name in ("p.gguf", "folder"):
-        (out / name).write_bytes(b"mine")
-        ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)
-        assert (ended.status, ended.out) == (1, "")
-        assert "already exists; --force replaces" in ended.err
-        assert (out / name).read_bytes() == b"mine"
-    assert organ("purify", parents.base, "--method", "fractal", "-o", out / "folder" / "p.gguf").status == 1
-
-
 def test_wrong_choices_are_findings(organ: OrganCommand) -> None:
     for options, said in (
-        (("--method", "fractal", "--keep", "0.5"), "keep is for spectral"),
         (("--method", "spectral", "--keep", "2"), "above 0 and at most 1"),
         (("--method", "spectral", "--blocks", "x"), "is not a block"),
         (("--method", "spectral", "--blocks", "9"), "no-such-block"),
@@ -127,10 +97,3 @@ def test_wrong_choices_are_findings(organ: OrganCommand) -> None:
         ended = organ("purify", "base", *options)
         assert ended.status == (5 if said == "no-such-block" else 1)
         assert said.lower() in (ended.out + ended.err).lower(), options
-
-
-def test_wrong_usage_ends_with_2(organ: OrganCommand, parents: Parents) -> None:
-    assert organ("purify", "base").status == 2
-    assert organ("purify", "base", "--method", "magic").status == 2
-    assert organ("purify", parents.base, "--method", "fractal").status == 2
-    assert organ("purify", parents.base, "--method", "fractal", "-o", "x.gguf", "--name", "a/b").status == 2

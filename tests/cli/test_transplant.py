@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from organs.registry.digest import digest_of
-from organs.registry.store.files import Files
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
 from tests.small_models import expert_model
@@ -100,7 +98,6 @@ def test_several_donors_take_their_blocks_in_turn(organ: OrganCommand, parents: 
     ended = organ(*given, "--force")
     assert ended.status == 5
     assert "refuse overlapping-grafts: " in ended.out
-    assert organ(*given, "--layers", "0", "--layers", "1", "--layers", "2").status == 2
 
 
 def test_a_warning_stops_it_until_it_is_accepted(organ: OrganCommand, parents: Parents, out: Path) -> None:
@@ -111,20 +108,6 @@ def test_a_warning_stops_it_until_it_is_accepted(organ: OrganCommand, parents: P
     assert ended.err.splitlines()[-1].endswith(" --accept unrelated-lineage")
     organ.done(*given, "--accept", "unrelated-lineage")
     assert organ(*given, "--accept", "Not A Code", "--force").status == 1
-
-
-@pytest.mark.parametrize("verb", ["transplant", "graft"])
-def test_an_existing_output_is_replaced_only_with_force(
-    verb: str, organ: OrganCommand, parents: Parents, out: Path
-) -> None:
-    target = out / ("t.gguf" if verb == "transplant" else "folder")
-    organ.done(verb, parents.base, parents.tuned, "-o", target)
-    ended = organ(verb, parents.base, parents.tuned, "-o", target, "--layers", "1")
-    assert ended.status == 1
-    assert f"{target}: already exists; --force replaces" in ended.err
-    organ.done(verb, parents.base, parents.tuned, "-o", target, "--layers", "1", "--force")
-    if verb == "transplant":
-        organ.done(verb, target, parents.tuned, "-o", target, "--layers", "0", "--force")
 
 
 def test_a_graft_replaces_only_an_empty_folder_or_an_organ_directory(
@@ -138,42 +121,6 @@ def test_a_graft_replaces_only_an_empty_folder_or_an_organ_directory(
         ended = organ("graft", parents.base, parents.tuned, "-o", out / "mine", *options)
         assert ended.status == 1
         assert [path.name for path in (out / "mine").iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("verb", ["transplant", "graft"])
-def test_ctrl_c_leaves_nothing(
-    verb: str, organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_self: Files, _source: Path, _target: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Files, "rename", interrupted)
-    ended = organ(verb, parents.base, parents.tuned, "-o", out / ("t.gguf" if verb == "transplant" else "folder"))
-    assert (ended.status, list(out.iterdir())) == (130, [])
-
-
-def test_a_disk_that_is_too_small_is_reported_immediately(
-    organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Files, "free_bytes", lambda _self, _path: 1000)
-    for verb, name in (("transplant", "t.gguf"), ("graft", "folder")):
-        ended = organ(verb, parents.base, parents.tuned, "-o", out / name)
-        assert (ended.status, list(out.iterdir())) == (1, [])
-        assert "is full" in ended.err
-
-
-def test_an_input_that_is_not_a_model_gives_an_error_of_one_line(
-    organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
-) -> None:
-    os.mkfifo(tmp_path / "fifo.gguf")
-    (tmp_path / "junk.gguf").write_bytes(bytes(range(256)))
-    (tmp_path / "cut.gguf").write_bytes(parents.base.read_bytes()[:500])
-    for name in ("fifo.gguf", "junk.gguf", "cut.gguf", "missing.gguf", "out", "local/name"):
-        for models in ((parents.base, tmp_path / name), (tmp_path / name, parents.base)):
-            ended = organ("transplant", *models, "-o", out / "t.gguf")
-            assert (ended.status, ended.out) == (1, "")
-            assert len(ended.err.splitlines()) <= 2
-    assert list(out.iterdir()) == []
 
 
 def test_organs_that_do_not_fit_are_refused_with_the_reason(organ: OrganCommand, parents: Parents, out: Path) -> None:
