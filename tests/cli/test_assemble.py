@@ -11,8 +11,7 @@ from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes
-from tests.related_models import parent_entries
-from tests.small_models import block_metadata, block_tensors, small_model, weight_tensor
+from tests.small_models import small_model, weight_tensor
 
 
 def test_the_assembled_file_equals_the_ingested_file_and_is_verified(filled: OrganCommand, out: Path) -> None:
@@ -21,15 +20,6 @@ def test_the_assembled_file_equals_the_ingested_file_and_is_verified(filled: Org
     assert f"sha256:{digest_of(small_model())}" in ended.out
     assert "the original file, byte for byte" in ended.out
     assert ended.err == ""
-
-
-def test_a_version_is_chosen_by_its_number(filled: OrganCommand, out: Path, model: Path) -> None:
-    model.write_bytes(small_model(seed=1))
-    filled.done("ingest", "--new-version", model)
-    filled.done("assemble", "little", "-o", out / "newest.gguf")
-    filled.done("assemble", "little@1", "-o", out / "first.gguf")
-    assert (out / "newest.gguf").read_bytes() == small_model(seed=1)
-    assert (out / "first.gguf").read_bytes() == small_model()
 
 
 def test_a_dry_run_prints_sizes_and_writes_nothing(filled: OrganCommand, out: Path) -> None:
@@ -116,11 +106,6 @@ def test_the_folder_for_several_files_is_created(filled: OrganCommand, out: Path
     assert list(out.iterdir()) == []
     shards = filled.done(*cut, out / "new", "-q").lines
     assert sorted(map(str, (out / "new").iterdir())) == shards
-    filled.done("extract", shards[0], "-o", out / "taken")
-    filled.done("assemble", out / "taken", "-o", out / "back")
-    assert [path.read_bytes() for path in sorted((out / "back").iterdir())] == [
-        path.read_bytes() for path in sorted((out / "new").iterdir())
-    ]
     (out / "file").write_bytes(b"mine")
     ended = filled(*cut, out / "file")
     assert (ended.status, ended.out) == (1, "")
@@ -152,19 +137,3 @@ def test_a_created_folder_is_removed_after_a_failure(
     ended = organ("assemble", "large", "--shards", "200k", "-o", out / "new")
     assert (ended.status, ended.out) == (7, "")
     assert list(out.iterdir()) == []
-
-
-def test_a_model_with_some_organs_is_assembled_into_its_base(organ: OrganCommand, tmp_path: Path) -> None:
-    trained = [one for one in block_tensors(seed=1) if "ffn" in one[0].name]
-    partial = file_bytes([*block_metadata("Part"), *parent_entries("Base")], trained)
-    (tmp_path / "part.gguf").write_bytes(partial)
-    (tmp_path / "base.gguf").write_bytes(small_model("Base"))
-    organ.done("ingest", tmp_path / "part.gguf")
-    refused = organ("assemble", "part", "-o", tmp_path / "out.gguf")
-    assert refused.status == 5
-    assert "its base, Base, is not in this registry" in refused.err
-    organ.done("ingest", tmp_path / "base.gguf")
-    organ.done("assemble", "part", "-o", tmp_path / "out.gguf", "--accept", "unrelated-lineage")
-    assert len((tmp_path / "out.gguf").read_bytes()) > len(small_model("Base"))
-    organ.done("assemble", "part", "--partial", "-o", tmp_path / "same.gguf")
-    assert (tmp_path / "same.gguf").read_bytes() == partial

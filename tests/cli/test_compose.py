@@ -124,12 +124,16 @@ def test_computed_organs_are_listed_with_their_new_theta_and_folded_if_there_are
     heading, *rows = [line.split() for line in lines[-3:]]
     assert heading == ["block", "slot", "dtype", "θ", "before", "θ"]
     assert [row[:2] for row in rows] == [["1", "ffn_up"], ["1", "ffn_down"]]
-    (tmp_path / "deep.gguf").write_bytes(small_model("deep", blocks=8))
-    organ.done("ingest", tmp_path / "deep.gguf")
-    lines = organ.done("compose", parents.recipe("base: deep\npurify: {method: fractal}\n")).lines
-    folded = [line.split() for line in lines if line.split()[:3] == ["0-7", "organ", "16"]]
-    assert len(folded) == 2, "in the plan, and with what was made"
-    assert all("°" in cell for cell in folded[1][3:])
+    for name, seed in (("deep", 0), ("other", 1)):
+        (tmp_path / f"{name}.gguf").write_bytes(small_model(name, blocks=11, seed=seed))
+        organ.done("ingest", tmp_path / f"{name}.gguf")
+    many = "base: deep\ngrafts: [{from: other, blocks: 0-3}, {from: other, blocks: [4, 6-10]}]\n"
+    purified = "purify: {method: fractal, blocks: 0-4, type: organ}\naccept: [unrelated-lineage]\n"
+    lines = [line.split() for line in organ.done("compose", parents.recipe(many + purified)).lines]
+    grafted = [line[:4] for line in lines if line[1:2] == ["organ"] and line[3:4] == ["local/other@1"]]
+    assert grafted == [["0-4", "organ", "10", "local/other@1"], ["6-10", "organ", "10", "local/other@1"]]
+    (computed,) = [line for line in lines if line[:3] == ["0-4", "organ", "10"] and "°" in line[-1]]
+    assert all("°" in cell for cell in computed[3:])
 
 
 def test_a_recipe_comes_from_stdin(organ: OrganCommand, parents: Parents, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,21 +221,6 @@ def test_an_invalid_lock_is_refused(organ: OrganCommand, parents: Parents, out: 
     os.truncate(out / "large", LOCK_MAX_BYTES + 10)
     ended = organ("compose", "--from-lock", out / "large", "-o", out / "c.gguf")
     assert f"at most {LOCK_MAX_BYTES:,} are read" in ended.err
-
-
-def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: OrganCommand, tmp_path: Path) -> None:
-    for name, seed in (("deep", 0), ("other", 1)):
-        (tmp_path / f"{name}.gguf").write_bytes(small_model(name, blocks=11, seed=seed))
-        organ.done("ingest", tmp_path / f"{name}.gguf")
-    grafts = "[{from: other, blocks: 0-3}, {from: other, blocks: [4, 6-10]}]"
-    (tmp_path / "r.yaml").write_text(
-        f"base: deep\ngrafts: {grafts}\npurify: {{method: fractal, type: embed}}\naccept: [unrelated-lineage]\n"
-    )
-    lines = [line.split() for line in organ.done("compose", tmp_path / "r.yaml", "--dry-run").lines]
-    assert [line[:4] for line in lines if line[1:2] == ["organ"]] == [
-        ["0-4", "organ", "10", "local/other@1"],
-        ["6-10", "organ", "10", "local/other@1"],
-    ]
 
 
 def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parents) -> None:

@@ -112,14 +112,11 @@ def test_own_tokens_of_a_remote_registry_are_made_listed_and_revoked_over_the_ap
     assert [one["id"] for one in listed] == [made.out[5:14], manager[5:14], token[5:14]]
     assert listed[0]["expires_at"] == listed[1]["expires_at"], "it expires with the token that created it"
     assert f"expires {listed[0]['expires_at'][:10]}" in made.err
-    assert "contributor" in organ.done("token", "list").lines[0]
     heading, own, *_ = organ("token", "list", environment=there).lines
     assert "contributor" not in heading
-    assert own.split()[0] == made.out[5:14]
     assert manager[5:14] in own, "the token that created it"
     assert organ("token", "revoke", made.out[5:14], environment=there).status == 0
     assert scopes(registry, made.out.strip()) is None
-    assert "organ token list" in organ("token", "revoke", "aaaaaaaaa", environment=there).err
     for arguments in (("token", "create", "eve"), ("token", "list", "eve"), ("contributor", "list")):
         assert organ(*arguments, environment=there).status == 2
     assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 4

@@ -92,43 +92,35 @@ def test_a_folder_with_a_bad_file_gives_the_other_models_and_status_1(
     assert [item["directory"] for item in values["items"]] == [str(tmp_path / "out" / "little")]
 
 
-@pytest.mark.parametrize("kind", ["file", "organs", "below-file"])
 def test_a_place_that_cannot_take_folders_is_refused_and_stays_unchanged(
-    kind: str, organ: OrganCommand, model: Path, tmp_path: Path
+    organ: OrganCommand, model: Path, tmp_path: Path
 ) -> None:
-    target = tmp_path / "out" if kind != "below-file" else tmp_path / "file" / "out"
+    organ.done("extract", model, "-o", tmp_path / "organs")
     (tmp_path / "file").write_text("mine")
-    if kind == "file":
-        target.write_text("mine")
-    elif kind == "organs":
-        organ.done("extract", model, "-o", target)
     (tmp_path / "models").mkdir()
     model.rename(tmp_path / "models" / "little.gguf")
     before = sorted(tmp_path.rglob("*"))
-    ended = organ("extract", tmp_path / "models", "-o", target)
-    assert (ended.status, ended.out) == (1, "")
-    assert "exists, and is not a folder" in ended.err or "this is an organ directory" in ended.err
-    assert sorted(tmp_path.rglob("*")) == before
+    for target, said in (
+        ("file", "exists, and is not a folder"),
+        ("file/out", "exists, and is not a folder"),
+        ("organs", "this is an organ directory"),
+    ):
+        ended = organ("extract", tmp_path / "models", "-o", tmp_path / target)
+        assert (ended.status, ended.out) == (1, "")
+        assert said in ended.err
+        assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_folder_is_assembled_like_a_model(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    organ.done("extract", model, "-o", tmp_path / "out")
-    ended = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", "--dry-run")
+def test_a_folder_is_assembled_and_planned_like_a_model(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    organ.done("extract", model, "-o", folder)
+    ended = organ.done("assemble", folder, "-o", tmp_path / "x.gguf", "--dry-run")
     assert ended.out.endswith("would be compared with the original file\n")
-    assert not (tmp_path / "x.gguf").exists()
-    (tmp_path / "x.gguf").write_bytes(b"mine")
-    ended = organ("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf")
-    assert (ended.status, (tmp_path / "x.gguf").read_bytes()) == (1, b"mine")
-    (item,) = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", "--force", "--json").values["items"]
+    (item,) = organ.done("assemble", folder, "-o", tmp_path / "x.gguf", "--json").values["items"]
     assert (item["proof"], item["sha256"]) == ("identical", digest_of(small_model()))
-    into = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "out", "-q")
-    assert into.out == f"{tmp_path / 'out' / 'little.gguf'}\n"
-
-
-def test_a_dry_run_of_an_ingest_looks_into_a_folder(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    organ.done("extract", model, "-o", tmp_path / "out")
-    ended = organ.done("ingest", "--dry-run", tmp_path / "out")
-    assert ended.out.startswith(f"{tmp_path / 'out'}: would be local/out, 10 tensors, ")
+    assert organ.done("assemble", folder, "-o", folder, "-q").lines == [str(folder / "little.gguf")]
+    ended = organ.done("ingest", "--dry-run", folder)
+    assert ended.out.startswith(f"{folder}: would be local/out, 10 tensors, ")
 
 
 @pytest.mark.parametrize("option", [[], ["--json"], ["-q"]])

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import subprocess
-import sys
-from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
 import pytest
 
 from organs.registry.local import LocalRegistry
-from tests import postgres
 from tests.cli.in_process import OrganCommand
+from tests.cli.pseudo_terminal import on_a_pseudo_terminal
 from tests.client.scripted_server import Answer, ReceivedRequest, scripted_server
 from tests.client.test_ranges import part
-from tests.gguf_files import file_bytes, tensor
 from tests.small_models import row_counts, small_model, small_shards
 
 FIELDS = {"file", "model", "organs", "new", "error"}
@@ -74,13 +69,6 @@ def test_a_bad_file_is_named_and_the_others_are_ingested(organ: OrganCommand, mo
 def test_a_name_can_be_chosen_and_quiet_prints_only_names(organ: OrganCommand, model: Path) -> None:
     ended = organ.done("ingest", "--name", "mine/first", "-q", model)
     assert (ended.out, ended.err) == ("mine/first@1\n", "")
-
-
-def test_oddities_of_a_model_are_noted_beside_the_result(organ: OrganCommand, tmp_path: Path) -> None:
-    (tmp_path / "odd.gguf").write_bytes(file_bytes([], [tensor("a")]))
-    ended = organ.done("ingest", tmp_path / "odd.gguf")
-    assert len(ended.lines) == 1
-    assert ended.err == "  note: general.architecture is absent: no runtime can load it\n"
 
 
 def test_a_dry_run_previews_the_result_and_stores_nothing(
@@ -140,20 +128,6 @@ def test_every_command_says_what_to_do_about_an_incomplete_model(organ: OrganCom
         )
 
 
-def test_the_hub_cache_is_found_by_its_own_variables(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    snapshot = tmp_path / "hf" / "hub" / "models--Qwen--Qwen3-GGUF" / "snapshots" / "abc"
-    snapshot.mkdir(parents=True)
-    (snapshot / "Qwen3-Q8_0.gguf").symlink_to(model)
-    for environment in (
-        {"HF_HOME": str(tmp_path / "hf")},
-        {"HF_HUB_CACHE": str(tmp_path / "hf" / "hub"), "HF_HOME": str(tmp_path / "elsewhere")},
-    ):
-        ended = organ("ingest", "--hf-cache", "--dry-run", environment=environment)
-        assert ended.status == 0
-        assert "would be Qwen/Qwen3-Q8_0, 10 tensors" in ended.out
-    assert organ("ingest", "--hf-cache", "-q", environment=environment).out == "Qwen/Qwen3-Q8_0@1\n"
-
-
 @pytest.mark.parametrize(
     "name", [b"\x1b[31mred\x1b]0;x\x07.gguf", b"two\nlines.gguf", b"\xff.gguf", "\u202ex\u200b.gguf".encode()]
 )
@@ -205,20 +179,9 @@ def test_another_file_under_a_taken_name_is_refused_without_a_terminal(
 def test_on_a_terminal_the_command_asks_whether_this_is_a_new_version(
     filled: OrganCommand, stranger: Path, answer: str, added: bool
 ) -> None:
-    controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "organs.cli", "ingest", str(stranger)]
-    environment = {**os.environ, "TERM": "dumb", **postgres.environment(filled.home)}
-    running = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, env=environment)
-    os.close(terminal)
-    os.write(controller, f"{answer}\n".encode())
-    said = b""
-    with suppress(OSError):  # the terminal is gone when the command has ended
-        while part := os.read(controller, 65536):
-            said += part
-    out = running.communicate(timeout=60)[0].decode()
-    os.close(controller)
-    assert b"The name local/little is taken by another file, local/little@1." in said
-    assert (running.returncode, "local/little@2: " in out) == (0 if added else 5, added)
+    ended = on_a_pseudo_terminal(filled.home, "ingest", stranger, typed=f"{answer}\n", out_is_piped=True)
+    assert "The name local/little is taken by another file, local/little@1." in ended.err
+    assert (ended.status, "local/little@2: " in ended.out) == (0 if added else 5, added)
 
 
 def test_stored_files_are_removed_and_named(organ: OrganCommand, tmp_path: Path) -> None:

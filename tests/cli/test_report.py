@@ -50,16 +50,13 @@ def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: Orga
 
 
 def test_csv_is_one_tidy_table_by_default_the_ranking(filled: OrganCommand) -> None:
-    rows = list(csv.DictReader(io.StringIO(filled.done("report", "--csv").out)))
-    assert filled.done("report", "--format", "csv").out == filled.done("report", "--csv").out
-    assert [row["model"] for row in rows] == ["local/little@1"]
-    assert 0 < float(rows[0]["mean_theta_degrees"]) < 90
-    types = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv", "--table", "types").out)))
+    printed = filled.done("report", "--csv").out
+    (row,) = csv.DictReader(io.StringIO(printed))
+    assert row["model"] == "local/little@1"
+    assert 0 < float(row["mean_theta_degrees"]) < 90
+    assert filled.done("report", "--format", "csv").out == printed
+    types = csv.DictReader(io.StringIO(filled.done("report", "--csv", "--table", "types").out))
     assert [row["type"] for row in types] == ["embed", "norm", "organ", "skeleton"]
-    own = list(csv.DictReader(io.StringIO(filled.done("report", "little", "--format", "csv").out)))
-    for row, same in zip(own, types, strict=True):
-        assert row["tensors_count"] == same["tensors_count"]
-        assert float(row["theta_median_degrees"]) == pytest.approx(float(same["theta_median_degrees"]))
 
 
 @pytest.mark.parametrize(

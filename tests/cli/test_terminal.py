@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import sys
-import termios
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,9 +11,9 @@ from rich.cells import cell_len
 
 from organs.cli.console import status_line
 from organs.cli.main import GROUPS
-from tests import postgres
 from tests.cli.crowded import BASE, CHIMERA, DONOR, OTHER, make_crowded
 from tests.cli.in_process import CommandResult, OrganCommand
+from tests.cli.pseudo_terminal import on_a_pseudo_terminal
 
 WIDTH = 80
 LISTS = (
@@ -141,22 +134,9 @@ def test_a_command_that_takes_long_shows_what_it_does_only_on_a_terminal(
 
 @pytest.mark.long
 def test_the_width_is_that_of_a_real_terminal(crowded: OrganCommand) -> None:
-    """Run lists in a pseudo-terminal of 80 columns and 24 lines."""
-    environment = postgres.environment(crowded.home)
-    process, terminal = pty.fork()
-    if process == 0:
-        os.environ.pop("COLUMNS", None)
-        os.environ |= {"TERM": "xterm", "NO_COLOR": "1", **environment}
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
-        os.execv(sys.executable, [sys.executable, "-m", "organs.cli", "--home", str(crowded.home), "models"])
-    printed = b""
-    with suppress(OSError):  # the end, on Linux
-        while data := os.read(terminal, 65536):
-            printed += data
-    os.close(terminal)
-    _, status = os.waitpid(process, 0)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed.decode("utf-8").replace("\r\n", "\n"))
-    assert status == 0, text
+    ended = on_a_pseudo_terminal(crowded.home, "models", columns=WIDTH)
+    assert ended.status == 0, ended
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", ended.err)
     lines = [line.rpartition("\r")[2] for line in text.splitlines()]
     assert too_long("\n".join(lines)) == []
     assert any(line.startswith("acme/") and "…" in line for line in lines)

@@ -18,31 +18,21 @@ def organ(tmp_path: Path) -> OrganCommand:
     return OrganCommand(tmp_path / "nothing")
 
 
-def test_feed_forward_organs_of_all_blocks_are_taken_by_default(
+def test_feed_forward_organs_are_taken_by_default_and_blocks_types_and_slots_can_be_chosen(
     organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
-    values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--json").values
-    assert [part["name"] for part in values["plan"]["parts"]] == [
-        f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")
-    ]
-    assert values["made"]["sha256"] == digest_of((out / "t.gguf").read_bytes())
-    assert values["made"]["lock_id"] == values["plan"]["lock_id"]
-    assert not (tmp_path / "nothing").exists(), "no registry was opened"
-
-
-def test_blocks_types_and_slots_can_be_chosen(organ: OrganCommand, parents: Parents, out: Path) -> None:
     def changed(*options: str) -> list[str]:
-        ended = organ.done(
-            "transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json", *options
-        )
-        return [part["name"] for part in ended.values["plan"]["parts"]]
+        given = ("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json")
+        return [part["name"] for part in organ.done(*given, *options).values["plan"]["parts"]]
 
+    assert changed() == [f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")]
     assert changed("--layers", "1") == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
     assert changed("--blocks", "0-1", "--slot", "ffn_up") == ["blk.0.ffn_up.weight", "blk.1.ffn_up.weight"]
     assert changed("--type", "skeleton", "--layers", "0") == ["blk.0.attn_q.weight"]
     assert changed("--slot", "attn_*") == [
         f"blk.{block}.{slot}.weight" for block in (0, 1) for slot in ("attn_norm", "attn_q")
     ]
+    assert not (tmp_path / "nothing").exists(), "no registry was opened"
 
 
 def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: Path) -> None:
@@ -56,9 +46,6 @@ def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: 
         for block in (0, 1)
         for slot in ("gate", "up")
     }
-    assert plan["screen"]["compared"] == 8
-    assert plan["screen"]["likeness"] == pytest.approx(0.995, abs=0.002)
-    assert (out / "t.gguf").read_bytes()[-4096:] == donor.read_bytes()[-4096:]
     assert "grafted (experts 2 and 5)" in organ.done(*command, "--experts", "2", "--experts", "5", "--force").out
     refused = organ(*command, "--experts", "")
     assert refused.status == 1
@@ -74,6 +61,9 @@ def test_the_lock_and_every_byte_equal_those_of_the_registry(
     composer.done("compose", parents.graft(), "-o", out / "c.gguf", "--lock", out / "c.lock")
     assert (out / "t.gguf").read_bytes() == (out / "c.gguf").read_bytes()
     assert (out / "t.lock").read_bytes() == (out / "c.lock").read_bytes()
+    values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "j.gguf", "--json").values
+    assert values["made"]["sha256"] == digest_of((out / "j.gguf").read_bytes())
+    assert values["made"]["lock_id"] == values["plan"]["lock_id"]
 
 
 def test_a_graft_between_folders_equals_the_extracted_transplant(

@@ -46,13 +46,6 @@ def test_a_base_that_does_not_run_ends_with_1_and_no_verdict(organ: OrganCommand
     assert "the base does not run, so there is no verdict" in ended.err
 
 
-def test_a_text_of_too_few_tokens_is_refused(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("one two three four five six seven eight nine")
-    ended = organ("validate", kin, "--base", A, "--text", tmp_path / "short.txt")
-    assert (ended.status, ended.out) == (1, "")
-    assert "at least 32 are needed" in ended.err
-
-
 @pytest.mark.long
 def test_a_command_may_write_where_it_is_allowed_to(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()

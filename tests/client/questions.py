@@ -110,7 +110,7 @@ REFUSED = (
     Q("partial_recipe", ("nobody",), {}, None, None, NotFound),
     Q("files", ("nobody",), {}, None, "assemble nobody -o x.gguf", NotFound),
     Q("files", ("sha256:0123456789",), {}, None, "assemble sha256:0123456789 -o x.gguf", NotFound),
-    Q("assemble", ("nobody", "x.gguf"), {}, None, None, NotFound),
+    Q("assemble", ("nobody", "x.gguf"), {}, None, "extract nobody -o x", NotFound),
     Q("organ_files", ("0123456789",), {}, None, None, NotFound),
     Q("card", ("nobody",), {}, None, None, NotFound),
     Q("job", ("999999",), {}, "/jobs/999999", "jobs --show 999999", NoSuchJob),

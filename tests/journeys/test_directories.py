@@ -201,35 +201,24 @@ def test_a_model_of_edited_organs_is_a_child_of_the_extracted_model(
     assert parents(organ, "mine/same") == [], "a folder that was not edited is no child"
 
 
-def test_a_folder_of_an_unregistered_model_has_no_parent_and_its_origin_is_named(
-    organ: OrganCommand, tmp_path: Path
+def test_an_edited_folder_is_a_child_only_of_what_is_registered(
+    shards: list[Path], taken: Path, organ: OrganCommand, tmp_path: Path
 ) -> None:
-    (tmp_path / "little.gguf").write_bytes(small_model())
-    organ.done("extract", tmp_path / "little.gguf", "-o", tmp_path / "taken")
-    write_organ(tmp_path / "taken" / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
-    organ.done("ingest", tmp_path / "taken")
-    assert parents(organ, "taken") == []
-    flags = organ.done("show", "taken", "--json").values["flags"]
-    assert flags == [f"made from a folder of little.gguf with edited organs: {UP_NAME}"]
-
-
-def test_a_folder_whose_metadata_were_edited_has_a_relative_for_a_parent(taken: Path, organ: OrganCommand) -> None:
     change_manifest(taken, lambda values: values["files"][0]["metadata"][1].update(value="Mine"))
-    organ.done("ingest", taken)
-    assert parents(organ, "taken") == [("local/little@1", "little.gguf", "relative", "recorded")]
-    assert organ.done("show", "taken", "--json").values["flags"] == [
-        "made from a folder of little.gguf that was edited"
-    ]
-
-
-def test_an_edited_folder_of_shards_is_a_child_of_the_whole_set(
-    shards: list[Path], organ: OrganCommand, tmp_path: Path
-) -> None:
+    organ.done("ingest", taken, "--name", "edited")
+    assert parents(organ, "edited") == [("local/little@1", "little.gguf", "relative", "recorded")]
+    flags = organ.done("show", "edited", "--json").values["flags"]
+    assert flags == ["made from a folder of little.gguf that was edited"]
+    organ.done("extract", shards[0], "-o", tmp_path / "cut")
+    write_organ(tmp_path / "cut" / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
+    organ.done("ingest", tmp_path / "cut", "--name", "orphan")
+    assert parents(organ, "orphan") == []
+    (flag,) = organ.done("show", "orphan", "--json").values["flags"]
+    assert flag == f"made from a folder of {shards[0].name} with edited organs: {UP_NAME}"
     organ.done("ingest", shards[0], "--name", "local/cut")
-    organ.done("extract", shards[0], "-o", tmp_path / "taken")
-    write_organ(tmp_path / "taken" / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
-    organ.done("ingest", tmp_path / "taken")
-    assert parents(organ, "taken") == [("local/cut@1", shards[0].name, "grafted", "recorded")]
+    write_organ(tmp_path / "cut" / UP, *weight_tensor(UP_NAME, (64, 128), seed=8))
+    organ.done("ingest", tmp_path / "cut", "--name", "child")
+    assert parents(organ, "child") == [("local/cut@1", shards[0].name, "grafted", "recorded")]
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("F32", (64, 128)), ("F16", (64, 64)), ("F16", (64, 128, 1))])
