@@ -8,6 +8,7 @@ import pytest
 
 from organs.cli.options import _MINUS_TERM
 from organs.registry.local import LocalRegistry
+from organs.registry.search.language import MODELS, ORGANS
 from tests.cli.in_process import OrganCommand
 from tests.search.catalogs import RandomModel, RandomPlacement, digest, write_models
 
@@ -110,3 +111,9 @@ def test_a_word_with_a_minus_is_a_term_not_an_option(word: str, filled: OrganCom
 @pytest.mark.parametrize("word", ["-q", "-h", "--json", "--facets", "--limit", "-", "--"])
 def test_an_option_is_not_a_term(word: str) -> None:
     assert not _MINUS_TERM.fullmatch(word)
+
+
+def test_the_help_lists_every_field(organ: OrganCommand) -> None:
+    for command, fields in (("search", ORGANS.fields), ("models", MODELS.fields)):
+        out = organ.done(command, "--help").out
+        assert [name for name in fields if f"{name}:" not in out] == []
