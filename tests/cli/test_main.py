@@ -24,18 +24,6 @@ from tests.registry_templates import DATABASE
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(*arguments: object, home: Path, **environment: str) -> subprocess.Popen[str]:
-    """The command as a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "organs.cli", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, **postgres.environment(home), **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_the_version_is_printed(organ: OrganCommand) -> None:
     assert organ.done("--version").out.startswith("organ, ")
 
