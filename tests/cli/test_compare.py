@@ -50,6 +50,9 @@ def test_two_models_are_shown_side_by_side_with_a_sentence_for_every_table(kin: 
     assert "By block: the mean over the block's matrices." in lines
     header = next(line for line in lines if line.startswith("type"))
     assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "likeness", "change", "compared"]
+    organs = kin.done("compare", "base", "tuned", "--json").values["types"][2]
+    thetas = [f"{organs[name]:.1f}°" for name in ("first_theta", "second_theta")]
+    assert next(line for line in lines if line.startswith("organ ")).split()[1:3] == thetas
     assert next(line for line in lines if line.startswith("norm ")).count("≈") == 2, "norms have few values"
     assert next(line for line in lines if line.startswith("tensor")).split() == ["tensor", "type", "likeness", "change"]
 
