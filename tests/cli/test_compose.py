@@ -96,6 +96,9 @@ def test_a_refusal_prints_all_findings_and_ends_with_5(form: list[str], organ: O
     assert ended.err.splitlines()[-1] == "organ: refused for 3 reasons; nothing was composed"
     if not form:
         assert [line.split()[0] for line in ended.lines] == ["refuse"] * 3, "no sizes and no table of what is not made"
+    unreadable = organ("compose", parents.recipe("bases: a\n"), *form)
+    assert (unreadable.status, bool(unreadable.out)) == (1, form == ["--json"])
+    assert all(line.startswith("refuse bad-recipe: ") for line in unreadable.err.splitlines()[:-1])
     if form == ["--json"]:
         assert (ended.values["can_be_made"], ended.values["plan"]["lock_id"]) == (False, None)
 

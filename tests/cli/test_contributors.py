@@ -117,6 +117,7 @@ def test_own_tokens_of_a_remote_registry_are_made_listed_and_revoked_over_the_ap
     assert manager[5:14] in own, "the token that created it"
     assert organ("token", "revoke", made.out[5:14], environment=there).status == 0
     assert scopes(registry, made.out.strip()) is None
+    assert "organ token list" in organ("token", "revoke", "aaaaaaaaa", environment=there).err
     for arguments in (("token", "create", "eve"), ("token", "list", "eve"), ("contributor", "list")):
         assert organ(*arguments, environment=there).status == 2
     assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 4

@@ -55,6 +55,8 @@ def test_csv_is_one_tidy_table_by_default_the_ranking(filled: OrganCommand) -> N
     assert row["model"] == "local/little@1"
     assert 0 < float(row["mean_theta_degrees"]) < 90
     assert filled.done("report", "--format", "csv").out == printed
+    figures = csv.DictReader(io.StringIO(filled.done("report", "little", "--csv", "--table", "model").out))
+    assert any("Little" in row.values() for row in figures)
     types = csv.DictReader(io.StringIO(filled.done("report", "--csv", "--table", "types").out))
     assert [row["type"] for row in types] == ["embed", "norm", "organ", "skeleton"]
 

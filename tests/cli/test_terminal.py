@@ -40,7 +40,9 @@ def on_a_terminal(command: OrganCommand, *arguments: str, columns: int = WIDTH) 
     """Run a command as on a terminal. The library that finds the width also believes these variables."""
     ended = command(*arguments, environment={"FORCE_COLOR": "1", "COLUMNS": str(columns), "TERM": "xterm"})
     assert ended.status == 0, ended
-    return CommandResult(ended.status, *(re.sub(r"\x1b\[[0-9;]*m", "", text) for text in (ended.out, ended.err)))
+    return CommandResult(
+        ended.status, *(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text) for text in (ended.out, ended.err))
+    )
 
 
 def too_long(text: str) -> list[str]:

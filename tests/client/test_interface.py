@@ -130,6 +130,15 @@ def test_a_question_has_one_answer_in_a_folder_remotely_in_the_api_and_on_the_co
         assert (without_address(shown_remotely.out), shown_remotely.status) == (shown.out, 0)
 
 
+def test_models_and_organs_are_shown_the_same_in_a_folder_and_remotely(
+    prepared: ServedRegistry, known: Known, commands: Commands
+) -> None:
+    shared = prepared.registry.organs_of("base")[0].digest
+    for name in ("base", "first", f"sha256:{known['lock']}", shared):
+        here, remotely = (run("show", name, "--all") for run in commands)
+        assert (without_address(remotely.out), remotely.status) == (here.out, 0)
+
+
 @pytest.mark.parametrize("question", REFUSED, ids=str)
 def test_a_refusal_is_one_error_in_a_folder_remotely_in_the_api_and_on_the_command_line(
     question: Question,

@@ -206,7 +206,7 @@ def test_an_edited_folder_is_a_child_only_of_what_is_registered(
 ) -> None:
     change_manifest(taken, lambda values: values["files"][0]["metadata"][1].update(value="Mine"))
     organ.done("ingest", taken, "--name", "edited")
-    assert parents(organ, "edited") == [("local/little@1", "little.gguf", "relative", "recorded")]
+    assert parents(organ, "edited") == [("local/model@1", "little.gguf", "relative", "recorded")], "the same bytes"
     flags = organ.done("show", "edited", "--json").values["flags"]
     assert flags == ["made from a folder of little.gguf that was edited"]
     organ.done("extract", shards[0], "-o", tmp_path / "cut")

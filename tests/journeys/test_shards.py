@@ -115,10 +115,10 @@ def test_a_merged_file_is_the_original_for_the_reference_and_for_the_registry(
     assert not SPLIT_KEYS & set(reader.fields)
     assert merged.read_bytes() == source.read_bytes(), "our own writer made the original"
     before = row_counts(registry)
-    assert organ.done("ingest", merged).out == "local/model@1: already registered, nothing added\n"
     organ.done("ingest", "--name", "local/merged", merged)
     after = row_counts(registry)
     assert [after[name] - before[name] for name in ("blobs", "organs", "models")] == [0, 0, 1]
+    assert organ.done("ingest", merged).out.endswith(": already registered, nothing added\n")
 
 
 @pytest.mark.long
