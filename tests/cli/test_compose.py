@@ -33,6 +33,9 @@ def organ(composer: OrganCommand) -> OrganCommand:
 def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
+    planned = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--dry-run").out
+    assert "2 of 10 organs change" in planned
+    assert "free there" in planned
     ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--name", "acme/mixed")
     lines = ended.lines
     assert lines[0] == "local/base@1 with local/tuned@1; licenses: apache-2.0"
@@ -46,33 +49,12 @@ def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(
     assert (out / "again.gguf").read_bytes() == (out / "c.gguf").read_bytes()
 
 
-def test_a_dry_run_makes_nothing(organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry) -> None:
-    before = row_counts(kept)
-    options = ("--lock", out / "lock", "--write-recipe", out / "recipe")
-    ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--dry-run", *options)
-    assert "2 of 10 organs change" in ended.out
-    assert "free there" in ended.out
-    assert (list(out.iterdir()), row_counts(kept)) == ([], before)
-
-
 def test_without_an_output_it_is_only_registered(organ: OrganCommand, parents: Parents, tmp_path: Path) -> None:
     before = sorted(tmp_path.glob("*"))
     assert organ.done("compose", parents.graft(), "-q").lines == ["local/Base-Chimera-v1.0-F16@1"]
     again = organ.done("compose", parents.graft())
     assert "local/Base-Chimera-v1.0-F16@1: already registered, with the same bytes" in again.lines
     assert sorted(tmp_path.glob("*")) == before
-
-
-def test_json_has_the_plan_and_the_result(organ: OrganCommand, parents: Parents, out: Path) -> None:
-    values = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values
-    assert values["can_be_made"] is True
-    assert [part["name"] for part in values["plan"]["parts"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
-    assert values["plan"]["lock_id"] == values["made"]["lock_id"]
-    assert values["made"]["sha256"] == digest_of((out / "c.gguf").read_bytes())
-    assert values["plan"]["size_bytes"] == (out / "c.gguf").stat().st_size == values["made"]["size_bytes"]
-    assert values["out"]["file"] == str(out / "c.gguf")
-    (change,) = values["plan"]["changes"]
-    assert (change["model"], change["first_block"], change["last_block"]) == ("local/tuned@1", 1, 1)
 
 
 def test_a_warning_stops_compose_until_it_is_accepted_and_the_suggested_command_accepts_it(
@@ -114,26 +96,11 @@ def test_a_refusal_prints_all_findings_and_ends_with_5(form: list[str], organ: O
     assert ended.err.splitlines()[-1] == "organ: refused for 3 reasons; nothing was composed"
     if not form:
         assert [line.split()[0] for line in ended.lines] == ["refuse"] * 3, "no sizes and no table of what is not made"
+    unreadable = organ("compose", parents.recipe("bases: a\n"), *form)
+    assert (unreadable.status, bool(unreadable.out)) == (1, form == ["--json"])
+    assert all(line.startswith("refuse bad-recipe: ") for line in unreadable.err.splitlines()[:-1])
     if form == ["--json"]:
         assert (ended.values["can_be_made"], ended.values["plan"]["lock_id"]) == (False, None)
-
-
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_all_errors_in_the_text_of_a_recipe_are_reported_together(
-    form: list[str], organ: OrganCommand, parents: Parents
-) -> None:
-    ended = organ("compose", parents.recipe("bases: a\ngrafts: [{typ: x}]\n"), *form)
-    assert ended.status == 1
-    lines = ended.err.splitlines()
-    assert lines[-1] == "organ: refused for 4 reasons; nothing was composed"
-    assert all(line.startswith("refuse bad-recipe: ") for line in lines[:-1])
-    assert bool(ended.out) == bool(form)
-
-
-def test_an_unknown_warning_code_is_refused_with_the_nearest_code(organ: OrganCommand, parents: Parents) -> None:
-    ended = organ("compose", parents.graft(), "--accept", "unrelated-linage")
-    assert ended.status == 1
-    assert "is not the code of a warning; did you mean unrelated-lineage?" in ended.err
 
 
 def test_all_missing_models_are_named_together_with_a_hint_for_an_empty_registry(
@@ -160,12 +127,16 @@ def test_computed_organs_are_listed_with_their_new_theta_and_folded_if_there_are
     heading, *rows = [line.split() for line in lines[-3:]]
     assert heading == ["block", "slot", "dtype", "θ", "before", "θ"]
     assert [row[:2] for row in rows] == [["1", "ffn_up"], ["1", "ffn_down"]]
-    (tmp_path / "deep.gguf").write_bytes(small_model("deep", blocks=8))
-    organ.done("ingest", tmp_path / "deep.gguf")
-    lines = organ.done("compose", parents.recipe("base: deep\npurify: {method: fractal}\n")).lines
-    folded = [line.split() for line in lines if line.split()[:3] == ["0-7", "organ", "16"]]
-    assert len(folded) == 2, "in the plan, and with what was made"
-    assert all("°" in cell for cell in folded[1][3:])
+    for name, seed in (("deep", 0), ("other", 1)):
+        (tmp_path / f"{name}.gguf").write_bytes(small_model(name, blocks=11, seed=seed))
+        organ.done("ingest", tmp_path / f"{name}.gguf")
+    many = "base: deep\ngrafts: [{from: other, blocks: 0-3}, {from: other, blocks: [4, 6-10]}]\n"
+    purified = "purify: {method: fractal, blocks: 0-4, type: organ}\naccept: [unrelated-lineage]\n"
+    lines = [line.split() for line in organ.done("compose", parents.recipe(many + purified)).lines]
+    grafted = [line[:4] for line in lines if line[1:2] == ["organ"] and line[3:4] == ["local/other@1"]]
+    assert grafted == [["0-4", "organ", "10", "local/other@1"], ["6-10", "organ", "10", "local/other@1"]]
+    (computed,) = [line for line in lines if line[:3] == ["0-4", "organ", "10"] and "°" in line[-1]]
+    assert all("°" in cell for cell in computed[3:])
 
 
 def test_a_recipe_comes_from_stdin(organ: OrganCommand, parents: Parents, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,69 +145,26 @@ def test_a_recipe_comes_from_stdin(organ: OrganCommand, parents: Parents, monkey
     assert organ.done("compose", "-", "-q").lines == ["local/Base-Chimera-v1.0-F16@1"]
 
 
-def test_an_input_that_is_not_a_recipe_gives_an_error_of_one_line(
-    organ: OrganCommand, parents: Parents, tmp_path: Path
-) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "binary").write_bytes(bytes(range(256)))
-    with (tmp_path / "huge").open("wb") as file:
-        file.truncate(1 << 40)
-    for name, said in {
-        "fifo": "not a regular file",
-        "parents": "not a regular file",
-        "binary": "not UTF-8",
-        "huge": "longer than 256 KiB",
-        "missing": "No such file",
-    }.items():
-        ended = organ("compose", tmp_path / name)
-        assert (ended.status, ended.out) == (1, "")
-        assert said in ended.err
-        assert "Traceback" not in ended.err
-
-
 def test_an_existing_output_is_reported_before_anything_is_made(
     organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
-    (out / "mine").write_bytes(b"mine")
+    (out / "mine.gguf").write_bytes(b"mine")
     before = row_counts(kept)
-    for option in ("-o", "--lock", "--write-recipe"):
-        name = out / "mine" if option != "-o" else out / "mine.gguf"
-        name.write_bytes(b"mine")
-        ended = organ("compose", parents.graft(), option, name)
-        assert (ended.status, ended.err) == (1, f"organ: {name}: already exists; --force replaces it\n")
-        assert name.read_bytes() == b"mine"
-    assert organ("compose", parents.graft(), "-o", out / "mine" / "c.gguf").status == 1
+    ended = organ("compose", parents.graft(), "-o", out / "mine.gguf")
+    assert (ended.status, ended.err) == (1, f"organ: {out / 'mine.gguf'}: already exists; --force replaces it\n")
+    assert organ("compose", parents.graft(), "-o", out / "mine.gguf" / "c.gguf").status == 1
     assert row_counts(kept) == before
-    organ.done("compose", parents.graft(), "-o", out / "mine.gguf", "--lock", out / "mine", "--force")
-    assert (out / "mine.gguf").read_bytes().startswith(b"GGUF")
 
 
-def test_a_disk_that_is_too_small_is_reported_before_anything_is_made(
-    organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = row_counts(kept)
-    monkeypatch.setattr(Files, "free_bytes", lambda _self, path: 1000 if path == out else 1 << 40)
-    ended = organ("compose", parents.graft(), "-o", out / "c.gguf")
-    assert ended.status == 1
-    assert f"the disk of {out} is full" in ended.err
-    assert "1.0 kB free there" in ended.out
-    assert (list(out.iterdir()), row_counts(kept)) == ([], before)
-
-
-def test_ctrl_c_leaves_no_file_and_no_chimera(
+def test_an_interrupted_compose_registers_no_chimera(
     organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rename = Files.rename
+    def interrupted(_self: Files, _source: Path, target: Path) -> None:
+        raise KeyboardInterrupt(target)
 
-    def interrupted(self: Files, source: Path, target: Path) -> None:
-        if target.parent == out:
-            raise KeyboardInterrupt
-        rename(self, source, target)
-
-    monkeypatch.setattr(Files, "rename", interrupted)
-    ended = organ("compose", parents.graft(), "-o", out / "c.gguf")
-    assert ended.status == 130
-    assert list(out.iterdir()) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "rename", interrupted)
+        assert organ("compose", parents.graft(), "-o", out / "c.gguf").status == 130
     assert "local/Base-Chimera-v1.0-F16@1" not in organ.done("models", "-q").lines
 
 
@@ -298,30 +226,6 @@ def test_an_invalid_lock_is_refused(organ: OrganCommand, parents: Parents, out: 
     assert f"at most {LOCK_MAX_BYTES:,} are read" in ended.err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [(), ("--from-lock", "a"), ("recipe", "--from-lock", "a", "-o", "b"), ("--from-lock", "a", "-o", "b", "-y")],
-)
-def test_wrong_usage_ends_with_2(arguments: tuple[str, ...], organ: OrganCommand) -> None:
-    ended = organ("compose", *arguments)
-    assert (ended.status, ended.out) == (2, "")
-
-
-def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: OrganCommand, tmp_path: Path) -> None:
-    for name, seed in (("deep", 0), ("other", 1)):
-        (tmp_path / f"{name}.gguf").write_bytes(small_model(name, blocks=11, seed=seed))
-        organ.done("ingest", tmp_path / f"{name}.gguf")
-    grafts = "[{from: other, blocks: 0-3}, {from: other, blocks: [4, 6-10]}]"
-    (tmp_path / "r.yaml").write_text(
-        f"base: deep\ngrafts: {grafts}\npurify: {{method: fractal, type: embed}}\naccept: [unrelated-lineage]\n"
-    )
-    lines = [line.split() for line in organ.done("compose", tmp_path / "r.yaml", "--dry-run").lines]
-    assert [line[:4] for line in lines if line[1:2] == ["organ"]] == [
-        ["0-4", "organ", "10", "local/other@1"],
-        ["6-10", "organ", "10", "local/other@1"],
-    ]
-
-
 def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parents) -> None:
     more = "purify: {method: spectral, keep: 0.8, slot: attn_q, blocks: 0}\n"
     made = organ.done("compose", parents.graft("stranger", more), "-y", "--json", "--quick-look", 0).values["made"]
@@ -376,7 +280,11 @@ def test_a_validated_chimera_has_a_line_for_each_text_and_its_parents_once(
     organ: OrganCommand, parents: Parents
 ) -> None:
     made = organ.done("compose", parents.graft(), "--json").values["made"]
+    assert "measured: " not in organ.done("compose", parents.graft(), "--dry-run").out
     validated(organ.home, made["lock_id"])
+    first = organ.done("compose", parents.graft(), "--dry-run").lines[0]
+    assert first.startswith(f"measured: {made['model']} is the same chimera. It was run on ")
+    assert first.endswith(": gains. It is better.")
     lines = organ.done("show", made["model"]).lines
     measured = [line.split(maxsplit=1) for line in lines if line.startswith(("verdict ", "python "))]
     assert measured[0][1].startswith("gains, measured in llama.cpp on ")
@@ -390,15 +298,6 @@ def test_a_validated_chimera_has_a_line_for_each_text_and_its_parents_once(
     assert all(row[-2].startswith("0.9") for row in rows)
 
 
-def test_a_plan_of_a_validated_chimera_begins_with_what_was_measured(organ: OrganCommand, parents: Parents) -> None:
-    made = organ.done("compose", parents.graft(), "--json").values["made"]
-    assert "measured: " not in organ.done("compose", parents.graft(), "--dry-run").out
-    validated(organ.home, made["lock_id"])
-    first = organ.done("compose", parents.graft(), "--dry-run").lines[0]
-    assert first.startswith(f"measured: {made['model']} is the same chimera. It was run on ")
-    assert first.endswith(": gains. It is better.")
-
-
 def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: OrganCommand, parents: Parents, out: Path) -> None:
     values = organ.done("assemble", parents.graft(), "-o", out / "a.gguf", "--json").values
     (item,) = values["items"]
@@ -409,16 +308,9 @@ def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: OrganCommand, 
     assert (out / "b.gguf").read_bytes() == (out / "a.gguf").read_bytes()
     told = organ.done("assemble", f"sha256:{lock_id}", "-o", out / "c.gguf").out
     assert told.endswith("; is the composed chimera, byte for byte\n")
-    (item,) = organ.done("assemble", f"sha256:{lock_id}", "-o", out / "e.gguf", "--json").values["items"]
-    assert item["proof"] == "as made"
-    (out / "c.gguf").unlink()
-    organ.done("assemble", parents.graft(), "-o", out / "dry.gguf", "--dry-run")
-    assert not (out / "dry.gguf").exists()
-    strange = ("assemble", parents.graft("stranger"), "-o", out / "c.gguf")
+    strange = ("assemble", parents.graft("stranger"), "-o", out / "d.gguf")
     assert organ(*strange).status == 5
     organ.done(*strange, "--accept", "unrelated-lineage")
-    assert organ("assemble", "base", "-o", out / "d.gguf", "--accept", "unrelated-lineage").status == 2
-    assert organ(*strange, "--shards", "30k").status == 2
 
 
 def test_a_chimera_ingested_elsewhere_as_a_file_is_recognised_by_its_lock(

@@ -11,7 +11,6 @@ import pytest
 from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import SCOPE_MEANINGS
 from organs.registry.client.tokens import KeptToken, keep_token
-from organs.registry.errors import BadToken
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
@@ -42,7 +41,9 @@ def test_a_contributor_is_added_listed_suspended_and_readmitted(
     assert organ.done("contributor", "list", "-q").lines == ["ada", "local"]
     ada = organ.done("contributor", "list", "--json").values["items"][0]
     assert (ada["name"], ada["state"], ada["quota"]["limit_bytes"]) == ("ada", "active", 50 * 10**9)
-    assert "50.0 GB" in organ.done("contributor", "list").out
+    listed, local = organ.done("contributor", "list").lines[1:]
+    assert "50.0 GB" in listed
+    assert local.split()[-2] == "none", "the local user has no quota"
     for verb, state in (("suspend", "suspended"), ("resume", "active")):
         assert f"ada is {state}" in organ.done("contributor", verb, "ADA").err
         assert (scopes(registry, token) is None) is (verb == "suspend")
@@ -67,12 +68,6 @@ def test_a_token_is_printed_once_and_without_other_text(
     assert scopes(registry, token) is None
 
 
-def test_the_local_user_has_no_quota(organ: OrganCommand, token: str) -> None:
-    ada, local = organ.done("contributor", "list").lines[1:]
-    assert "50.0 GB" in ada
-    assert local.split()[-2] == "none"
-
-
 def test_a_new_contributor_is_told_of_every_scope_and_the_command_works(organ: OrganCommand) -> None:
     ended = organ.done("contributor", "add", "eve")
     assert ended.out == "eve\n"
@@ -82,26 +77,12 @@ def test_a_new_contributor_is_told_of_every_scope_and_the_command_works(organ: O
         assert re.search(rf"^{scope} +{meaning}$", ended.err, re.MULTILINE)
 
 
-def test_a_truncated_token_and_a_text_that_is_not_a_token_get_different_errors(token: str) -> None:
-    for typed in ("orgp_bad", token[:-1], token + "a"):
-        with pytest.raises(BadToken, match="the token is cut or mistyped: a complete token has 63 characters"):
-            parse_token(typed)
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
         (("contributor", "add", "ADA"), 1, "the contributor ada exists already"),
-        (("contributor", "add", "a/b"), 1, "namespace"),
-        (("contributor", "add", "admin"), 1, "an address of the catalog"),
-        (("contributor", "suspend", "local"), 4, "cannot be suspended"),
         (("contributor", "suspend", "eve"), 3, "organ contributor list"),
-        (("contributor", "quota", "ada", "much"), 2, "not a size"),
-        (("token", "create"), 2, "give the name of a contributor"),
-        (("token", "create", "ada", "--days", 5, "--forever"), 2, "exclude each other"),
-        (("token", "create", "ada", "--scope", "delete"), 2, "delete"),
         (("token", "revoke", "aaaaaaaaa"), 3, "organ token list"),
-        (("token", "revoke", "../../admin"), 2, "letters and digits"),
     ],
 )
 def test_invalid_requests_are_refused_with_a_hint(
@@ -131,10 +112,8 @@ def test_own_tokens_of_a_remote_registry_are_made_listed_and_revoked_over_the_ap
     assert [one["id"] for one in listed] == [made.out[5:14], manager[5:14], token[5:14]]
     assert listed[0]["expires_at"] == listed[1]["expires_at"], "it expires with the token that created it"
     assert f"expires {listed[0]['expires_at'][:10]}" in made.err
-    assert "contributor" in organ.done("token", "list").lines[0]
     heading, own, *_ = organ("token", "list", environment=there).lines
     assert "contributor" not in heading
-    assert own.split()[0] == made.out[5:14]
     assert manager[5:14] in own, "the token that created it"
     assert organ("token", "revoke", made.out[5:14], environment=there).status == 0
     assert scopes(registry, made.out.strip()) is None

@@ -22,13 +22,6 @@ def test_a_file_is_extracted_without_a_registry(organ: OrganCommand, model: Path
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_registered_model_is_extracted(filled: OrganCommand, tmp_path: Path) -> None:
-    for number, name in enumerate(("little", "local/little", "local/little@1")):
-        assert filled.done("extract", name, "-o", tmp_path / f"out{number}").out.startswith(
-            f"{tmp_path}/out{number}: 10"
-        )
-
-
 def test_json_and_quiet_print_the_folder(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     size = model.stat().st_size
     assert organ.done("extract", model, "-o", tmp_path / "a", "--json").values == {
@@ -45,25 +38,6 @@ def test_json_and_quiet_print_the_folder(organ: OrganCommand, model: Path, tmp_p
     assert organ.done("extract", model, "-o", tmp_path / "b", "-q").out == f"{tmp_path / 'b'}\n"
 
 
-def test_an_existing_folder_is_replaced_only_with_force(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    organ.done("extract", model, "-o", tmp_path / "out")
-    (tmp_path / "out" / "norm" / "mark").write_text("old")
-    ended = organ("extract", model, "-o", tmp_path / "out")
-    assert (ended.status, ended.out) == (1, "")
-    assert ended.err == f"organ: {tmp_path / 'out'}: already exists; --force replaces it\n"
-    organ.done("extract", model, "-o", tmp_path / "out", "--force")
-    assert not (tmp_path / "out" / "norm" / "mark").exists()
-
-
-def test_a_folder_with_other_files_is_not_replaced_even_with_force(
-    organ: OrganCommand, model: Path, tmp_path: Path
-) -> None:
-    ended = organ("extract", model, "-o", tmp_path, "--force")
-    assert (ended.status, ended.out) == (1, "")
-    assert "a folder with other content" in ended.err
-    assert model.exists()
-
-
 def test_the_current_folder_can_be_assembled(
     organ: OrganCommand, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,41 +51,6 @@ def test_the_current_folder_can_be_assembled(
     assert organ.done("ingest", "-q", ".").out == "local/out@1\n"
 
 
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("gone.gguf", "nothing to extract: no such file"),
-        ("nobody/nothing", "no model is registered"),
-        ("a b", "is not a name"),
-        ("bad.gguf", "magic at byte 0"),
-    ],
-)
-def test_a_file_that_cannot_be_extracted_gives_an_error_of_one_line(
-    what: str, said: str, organ: OrganCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.gguf").write_bytes(b"rubbish")
-    ended = organ("extract", what, "-o", "out")
-    assert (ended.status, ended.out) == (3 if what == "nobody/nothing" else 1, "")
-    assert said in ended.err
-    assert not (tmp_path / "out").exists()
-
-
-def test_the_error_for_a_folder_is_not_that_of_an_unknown_model(
-    filled: OrganCommand, model: Path, tmp_path: Path
-) -> None:
-    filled.done("extract", model, "-o", tmp_path / "taken")
-    (tmp_path / "other").mkdir()
-    for name, said in (
-        ("taken", f"this is an organ directory: organ assemble {tmp_path}/taken writes its GGUF, "),
-        ("other", "this is a folder without GGUF files, and no registered model has this name\n"),
-    ):
-        ended = filled("extract", tmp_path / name, "-o", tmp_path / "out")
-        assert (ended.status, ended.out) == (1, "")
-        assert ended.err.startswith(f"organ: {tmp_path / name}: {said}")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_model_name_wins_over_a_folder_of_the_same_name(
     filled: OrganCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,13 +58,6 @@ def test_a_model_name_wins_over_a_folder_of_the_same_name(
     filled.done("extract", "little", "-o", "little")
     filled.done("extract", "little", "-o", "again")
     assert (tmp_path / "again" / "manifest.json").is_file()
-
-
-def test_a_pattern_of_several_models_is_wrong_usage(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "other.gguf").write_bytes(small_model(seed=1))
-    ended = organ("extract", str(tmp_path / "*.gguf"), "-o", tmp_path / "out")
-    assert ended.status == 2
-    assert "give one model" in ended.err
 
 
 def test_each_model_of_a_folder_is_extracted_into_its_own_folder(
@@ -160,65 +92,35 @@ def test_a_folder_with_a_bad_file_gives_the_other_models_and_status_1(
     assert [item["directory"] for item in values["items"]] == [str(tmp_path / "out" / "little")]
 
 
-def test_a_split_set_in_a_folder_is_one_model(organ: OrganCommand, tmp_path: Path) -> None:
-    (tmp_path / "many.gguf").write_bytes(small_model(blocks=8))
-    organ.done("ingest", tmp_path / "many.gguf")
-    (tmp_path / "shards").mkdir()
-    organ.done("assemble", "many", "-o", tmp_path / "shards", "--shards", "100k")
-    organ.done("extract", tmp_path / "shards", "-o", tmp_path / "out")
-    (folder,) = (tmp_path / "out").iterdir()
-    (tmp_path / "back").mkdir()
-    organ.done("assemble", folder, "-o", tmp_path / "back")
-    shards = sorted((tmp_path / "shards").iterdir())
-    assert len(shards) > 1
-    assert [path.read_bytes() for path in sorted((tmp_path / "back").iterdir())] == [p.read_bytes() for p in shards]
-
-
-@pytest.mark.parametrize("kind", ["file", "organs", "below-file"])
 def test_a_place_that_cannot_take_folders_is_refused_and_stays_unchanged(
-    kind: str, organ: OrganCommand, model: Path, tmp_path: Path
+    organ: OrganCommand, model: Path, tmp_path: Path
 ) -> None:
-    target = tmp_path / "out" if kind != "below-file" else tmp_path / "file" / "out"
+    organ.done("extract", model, "-o", tmp_path / "organs")
     (tmp_path / "file").write_text("mine")
-    if kind == "file":
-        target.write_text("mine")
-    elif kind == "organs":
-        organ.done("extract", model, "-o", target)
     (tmp_path / "models").mkdir()
     model.rename(tmp_path / "models" / "little.gguf")
     before = sorted(tmp_path.rglob("*"))
-    ended = organ("extract", tmp_path / "models", "-o", target)
-    assert (ended.status, ended.out) == (1, "")
-    assert "exists, and is not a folder" in ended.err or "this is an organ directory" in ended.err
-    assert sorted(tmp_path.rglob("*")) == before
+    for target, said in (
+        ("file", "exists, and is not a folder"),
+        ("file/out", "exists, and is not a folder"),
+        ("organs", "this is an organ directory"),
+    ):
+        ended = organ("extract", tmp_path / "models", "-o", tmp_path / target)
+        assert (ended.status, ended.out) == (1, "")
+        assert said in ended.err
+        assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_shards_and_merge_are_for_registered_models(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    organ.done("extract", model, "-o", tmp_path / "out")
-    for option in (["--merge"], ["--shards", "1G"]):
-        ended = organ("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", *option)
-        assert ended.status == 2
-        assert "organ ingest DIR first" in ended.err
-
-
-def test_a_folder_is_assembled_like_a_model(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    organ.done("extract", model, "-o", tmp_path / "out")
-    ended = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", "--dry-run")
+def test_a_folder_is_assembled_and_planned_like_a_model(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    organ.done("extract", model, "-o", folder)
+    ended = organ.done("assemble", folder, "-o", tmp_path / "x.gguf", "--dry-run")
     assert ended.out.endswith("would be compared with the original file\n")
-    assert not (tmp_path / "x.gguf").exists()
-    (tmp_path / "x.gguf").write_bytes(b"mine")
-    ended = organ("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf")
-    assert (ended.status, (tmp_path / "x.gguf").read_bytes()) == (1, b"mine")
-    (item,) = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "x.gguf", "--force", "--json").values["items"]
+    (item,) = organ.done("assemble", folder, "-o", tmp_path / "x.gguf", "--json").values["items"]
     assert (item["proof"], item["sha256"]) == ("identical", digest_of(small_model()))
-    into = organ.done("assemble", tmp_path / "out", "-o", tmp_path / "out", "-q")
-    assert into.out == f"{tmp_path / 'out' / 'little.gguf'}\n"
-
-
-def test_a_dry_run_of_an_ingest_looks_into_a_folder(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    organ.done("extract", model, "-o", tmp_path / "out")
-    ended = organ.done("ingest", "--dry-run", tmp_path / "out")
-    assert ended.out.startswith(f"{tmp_path / 'out'}: would be local/out, 10 tensors, ")
+    assert organ.done("assemble", folder, "-o", folder, "-q").lines == [str(folder / "little.gguf")]
+    ended = organ.done("ingest", "--dry-run", folder)
+    assert ended.out.startswith(f"{folder}: would be local/out, 10 tensors, ")
 
 
 @pytest.mark.parametrize("option", [[], ["--json"], ["-q"]])

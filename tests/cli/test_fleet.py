@@ -40,17 +40,12 @@ def test_a_plan_is_run_shown_and_continued(organ: OrganCommand, plan: Path, monk
     assert organ.done("fleet", "status", "zoo").lines[0] == ended.lines[0]
     again = organ("fleet", "run", plan)
     assert (again.status, again.err.splitlines()[0]) == (1, "run 1 of zoo is over: 0 units to do")
-    assert organ.done("models", "-q").lines == ["local/little@1"]
     wrong = plan.parent / "models" / "wrong.gguf"
     wrong.write_bytes(small_model("Other", seed=1))
     assert json.loads(organ.done("fleet", "resume", "--retry", "--workers", 1, "--json").out)["done"] == 2
     changed = organ("fleet", "run", plan, "--workers", 1)
     assert (changed.status, changed.err.splitlines()[0]) == (0, "run 2 of zoo begins: 2 units to do")
-    assert [line.split()[:2] for line in organ.done("fleet", "list").lines] == [
-        ["run", "name"],
-        ["2", "zoo"],
-        ["1", "zoo"],
-    ]
+    assert [line.split()[:2] for line in organ.done("fleet", "list").lines[1:]] == [["2", "zoo"], ["1", "zoo"]]
     assert organ.done("fleet", "remove", "1").err == "run 1 removed\n"
     assert [run["id"] for run in organ.done("fleet", "list", "--json").values] == [2]
 
@@ -86,13 +81,6 @@ def test_a_wrong_plan_is_refused_with_one_sentence(organ: OrganCommand, plan: Pa
     assert organ("fleet", "status").status == 3
 
 
-@pytest.mark.parametrize("address", ["foo", "tcp://host", "http://host:1", "tcp://host:x", "--workers=2"])
-def test_a_wrong_scheduler_is_refused_before_a_run_begins(organ: OrganCommand, plan: Path, address: str) -> None:
-    words = [address, "--scheduler", "tcp://host:1"] if address.startswith("--") else ["--scheduler", address]
-    assert organ("fleet", "run", plan, *words).status == 2
-    assert organ("fleet", "status").status == 3
-
-
 def test_a_scheduler_needs_an_extra_that_the_message_names(
     organ: OrganCommand, plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,9 +89,3 @@ def test_a_scheduler_needs_an_extra_that_the_message_names(
     assert ended.status == 1
     assert "a scheduler needs the package distributed" in ended.err
     assert "[fleet]" in ended.err
-
-
-def test_a_remote_registry_has_no_fleet(organ: OrganCommand, plan: Path) -> None:
-    ended = organ("fleet", "run", plan, environment={"ORGAN_REGISTRY": "http://127.0.0.1:9"})
-    assert ended.status == 1
-    assert "organ fleet run works on a local registry only" in ended.err

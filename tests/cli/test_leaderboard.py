@@ -34,20 +34,6 @@ def test_the_leaderboard_has_donor_organs_gain_and_largest_loss(organ: OrganComm
     assert "perplexity × 41 narrative" in rows[1]
     assert "local/base@1" not in rows[0]
     assert "local/base@1" in organ.done("leaderboard").lines[1]
-    assert organ.done("leaderboard", "--on", "prose", "-q").lines == ["me/coder@1", "me/odd@1"]
-    values = organ.done("leaderboard", "base", "--on", "code", "--json").values
-    assert [graft["best"]["text"] for graft in values["items"]] == ["python", "python"]
-    assert values["items"][0]["recipe"]["grafts"][0]["from"] == "local/tuned@1"
-
-
-def test_pages_of_the_leaderboard_follow_each_other(organ: OrganCommand) -> None:
-    first = organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "-q")
-    assert first.lines == ["me/coder@1"]
-    assert "organ leaderboard base --on code --limit 1 -q --after" in first.err
-    cursor = organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "--json").values["next"]
-    assert organ.done("leaderboard", "base", "--on", "code", "--limit", 1, "--after", cursor, "-q").lines == [
-        "me/odd@1"
-    ]
 
 
 def test_without_a_result_the_command_names_the_next_step(organ: OrganCommand) -> None:
@@ -58,7 +44,6 @@ def test_without_a_result_the_command_names_the_next_step(organ: OrganCommand) -
         "No validated chimera has a settled gain or loss over tuned on poetry. Validate a chimera: organ validate"
         in ended.err
     )
-    assert "no model is registered as local/nobody" in organ("leaderboard", "nobody").err
 
 
 def test_the_proposed_recipe_makes_the_best_graft_again(organ: OrganCommand, out: Path) -> None:
@@ -76,13 +61,11 @@ def test_the_proposed_recipe_makes_the_best_graft_again(organ: OrganCommand, out
     assert organ.done("compose", "--propose", "base", "--json").values["grafts"][0]["from"] == "local/tuned@1"
 
 
-def test_a_loss_is_not_proposed_and_other_options_are_refused(organ: OrganCommand) -> None:
+def test_a_loss_is_not_proposed(organ: OrganCommand) -> None:
     assert (
         "no graft on base has a measured gain on narrative and parents"
         in organ("compose", "--propose", "base", "--on", "narrative").err
     )
-    assert "--propose takes only --on, --json and -q" in organ("compose", "--propose", "base", "--dry-run").err
-    assert "--on needs --propose BASE" in organ("compose", "a.yaml", "--on", "code").err
 
 
 def test_lists_show_gains_if_the_query_mentions_them(organ: OrganCommand) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
-from organs.registry.store.files import Files
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
 from tests.small_models import row_counts
@@ -24,19 +23,15 @@ def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ:
     ended = organ.done(*given, "-o", out / "p.gguf", "--quick-look", "0")
     assert "acme/pure@1: registered" in ended.lines
     cost = "screen: Purified organs: this usually raises the perplexity; measure it. Measured on "
-    planned = organ.done(*given[:6], "--dry-run").out.replace("\n", " ")
-    assert cost in planned
+    assert cost in organ.done(*given[:6], "--dry-run").out.replace("\n", " ")
     assert ended.out.index("screen: Purified organs") < ended.out.index("acme/pure@1: registered")
     heading, *rows = [line.split() for line in ended.lines[-3:]]
     assert heading == ["block", "slot", "dtype", "θ", "before", "θ"]
-    assert [row[:3] for row in rows] == [["1", "ffn_up", "F16"], ["1", "ffn_down", "F16"]]
-    values = organ.done("show", "acme/pure", "--json").values
-    computed = {one["name"]: one for one in values["chimera"]["computed"]}
-    thetas = {one["name"]: one["theta"] for one in organ.done("show", "base", "--json").values["organs"]}
-    for row, name in zip(rows, ("blk.1.ffn_up.weight", "blk.1.ffn_down.weight"), strict=True):
-        assert computed[name]["theta_before"] == thetas[name]
-        assert row[3:] == [f"{thetas[name]:.1f}°", f"{computed[name]['theta']:.1f}°"]
-        assert computed[name]["theta"] != thetas[name]
+    computed = organ.done("show", "acme/pure", "--json").values["chimera"]["computed"]
+    assert rows == [
+        ["1", slot, "F16", f"{one['theta_before']:.1f}°", f"{one['theta']:.1f}°"]
+        for slot, one in zip(("ffn_up", "ffn_down"), computed, strict=True)
+    ]
     organ.done("assemble", "acme/pure", "-o", out / "again.gguf")
     assert (out / "again.gguf").read_bytes() == (out / "p.gguf").read_bytes()
 
@@ -52,73 +47,36 @@ def test_organs_can_be_chosen_by_type_slot_and_measure(organ: OrganCommand) -> N
     assert chosen("--where", "type:embed theta>0", "-y") == ["token_embd.weight"]
 
 
+@pytest.mark.long
 def test_a_file_and_a_folder_are_purified_without_the_registry(
     organ: OrganCommand, parents: Parents, out: Path, kept: LocalRegistry
 ) -> None:
     step = ("--method", "spectral", "--keep", "0.8", "--blocks", "1")
     made = organ.done("purify", "base", *step, "-o", out / "registered.gguf", "--json", "-q").values["made"]
     before = row_counts(kept)
-    organ.done("extract", parents.base, "-o", out / "folder")
+    folder = out / "folder"
+    organ.done("extract", parents.base, "-o", folder)
     assert organ.done("purify", parents.base, *step, "-o", out / "file.gguf", "-q").lines == [str(out / "file.gguf")]
-    values = organ.done("purify", out / "folder", *step, "-o", out / "pure", "--json", "-q").values
-    organ.done("assemble", out / "pure", "-o", out / "from-folder.gguf")
+    values = organ.done("purify", folder, *step, "-o", out / "pure", "--json", "-q").values
+    told = organ.done("purify", folder, *step, "-o", out / "pure", "--force").out
+    assert told.startswith(f"{folder}; licenses")
+    assert "local/" not in told
+    assert ".gguf" not in told
+    assert "composed chimera" in organ.done("assemble", out / "pure", "-o", out / "from-folder.gguf").out
     for name in ("file.gguf", "from-folder.gguf"):
         assert digest_of((out / name).read_bytes()) == made["sha256"]
     facts = ("size_bytes", "sha256", "lock_id")
     assert [values["made"][fact] for fact in facts] == [made[fact] for fact in facts]
-    assert values["made"]["model"] is None, "a temporary registry's name means nothing"
+    names = (values["made"]["model"], values["plan"]["name"], values["plan"]["base"])
+    assert names == (None, None, str(folder)), "a temporary registry's names mean nothing"
     assert [one["name"] for one in values["computed"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
     assert row_counts(kept) == before
     expected = ["file.gguf", "folder", "from-folder.gguf", "pure", "registered.gguf"]
     assert sorted(path.name for path in out.iterdir()) == expected, "the temporary registry is gone"
 
 
-@pytest.mark.long
-def test_the_output_for_a_folder_names_no_registration_and_no_unwritten_file(
-    organ: OrganCommand, parents: Parents, out: Path
-) -> None:
-    organ.done("extract", parents.base, "-o", out / "folder")
-    step = ("purify", out / "folder", "--method", "fractal", "--blocks", "1")
-    told = organ.done(*step, "-o", out / "pure").out
-    assert "local/" not in told
-    assert ".gguf" not in told
-    assert told.startswith(f"{out / 'folder'}; licenses")
-    values = organ.done(*step, "-o", out / "again", "--json").values
-    assert (values["plan"]["name"], values["plan"]["base"]) == (None, str(out / "folder"))
-    assert "composed chimera" in organ.done("assemble", out / "pure", "-o", out / "pure.gguf").out
-
-
-@pytest.mark.parametrize("name", ["p.gguf", "folder"])
-def test_ctrl_c_leaves_nothing_of_a_file_that_is_purified(
-    name: str, organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename = Files.rename
-
-    def interrupted(self: Files, source: Path, target: Path) -> None:
-        if target.parent == out:
-            raise KeyboardInterrupt
-        rename(self, source, target)
-
-    monkeypatch.setattr(Files, "rename", interrupted)
-    ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)
-    assert (ended.status, list(out.iterdir())) == (130, [])
-
-
-def test_an_existing_output_is_reported_before_anything_is_read(
-    organ: OrganCommand, parents: Parents, out: Path
-) -> None:
-    for name in ("p.gguf", "folder"):
-        (out / name).write_bytes(b"mine")
-        ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)
-        assert (ended.status, ended.out) == (1, "")
-        assert "already exists; --force replaces" in ended.err
-        assert (out / name).read_bytes() == b"mine"
-    assert organ("purify", parents.base, "--method", "fractal", "-o", out / "folder" / "p.gguf").status == 1
-
-
 def test_wrong_choices_are_findings(organ: OrganCommand) -> None:
     for options, said in (
-        (("--method", "fractal", "--keep", "0.5"), "keep is for spectral"),
         (("--method", "spectral", "--keep", "2"), "above 0 and at most 1"),
         (("--method", "spectral", "--blocks", "x"), "is not a block"),
         (("--method", "spectral", "--blocks", "9"), "no-such-block"),
@@ -127,10 +85,3 @@ def test_wrong_choices_are_findings(organ: OrganCommand) -> None:
         ended = organ("purify", "base", *options)
         assert ended.status == (5 if said == "no-such-block" else 1)
         assert said.lower() in (ended.out + ended.err).lower(), options
-
-
-def test_wrong_usage_ends_with_2(organ: OrganCommand, parents: Parents) -> None:
-    assert organ("purify", "base").status == 2
-    assert organ("purify", "base", "--method", "magic").status == 2
-    assert organ("purify", parents.base, "--method", "fractal").status == 2
-    assert organ("purify", parents.base, "--method", "fractal", "-o", "x.gguf", "--name", "a/b").status == 2

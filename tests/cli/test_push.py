@@ -75,10 +75,6 @@ def test_quiet_prints_the_address_of_the_model_or_of_its_submission_before_publi
     fake.outcome = {"state": "published"}
     seen = run(tmp_path, url, write(tmp_path, seed=6), "-q")
     assert (seen.status, seen.lines, seen.err) == (0, [f"{url}/models/me/Mine@1"], "")
-    fake.outcome = {"state": "refused", "reason": "It is no good."}
-    bad = run(tmp_path, url, write(tmp_path, seed=7), "-q")
-    assert (bad.status, bad.out) == (1, "")
-    assert "refused: It is no good." in bad.err
 
 
 def test_an_unknown_license_is_refused_before_any_request(tmp_path: Path) -> None:
@@ -101,16 +97,10 @@ def test_a_push_without_a_license_says_which_one_the_header_has(fake: FakeRegist
     assert "Usual ones are apache-2.0" in run(tmp_path, fake.connection.url, without, "--dry-run").err
 
 
-def test_a_dry_run_lists_the_bytes_to_send(fake: FakeRegistry, tmp_path: Path) -> None:
-    ended = run(tmp_path, fake.connection.url, write(tmp_path), "--dry-run")
-    assert (ended.status, ended.lines) == (
-        0,
-        ["me/Mine: would send 95.7 kB in 11 pieces, 0 bytes in 0 pieces already there"],
-    )
+def test_a_dry_run_lists_the_bytes_to_send_and_json_has_the_sent_bytes(fake: FakeRegistry, tmp_path: Path) -> None:
+    planned = run(tmp_path, fake.connection.url, write(tmp_path), "--dry-run")
+    assert planned.lines == ["me/Mine: would send 95.7 kB in 11 pieces, 0 bytes in 0 pieces already there"]
     assert not fake.blobs
-
-
-def test_json_has_the_sent_bytes_and_the_findings(fake: FakeRegistry, tmp_path: Path) -> None:
     fake.outcome["findings"] = [{"severity": "warn", "code": "no-license", "sentence": "It has no license.\x1b[2J"}]
     ended = run(tmp_path, fake.connection.url, write(tmp_path), "--json").values
     sent = {"bytes_sent": fake.received_bytes, "bytes_known": 0, "pieces_sent": len(fake.blobs), "pieces_known": 0}
@@ -142,29 +132,6 @@ def test_a_registry_that_refuses_the_token_ends_the_push_immediately(fake: FakeR
     assert len(fake.requests_to("GET", "/account")) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--name", "me/x"], "--name is for one model"),
-        (["--chunk", "1k"], "from 64.0 kB to 67.1 MB"),
-        (["--chunk", "much"], "is not a size"),
-    ],
-)
-def test_wrong_usage_is_reported_before_any_request(tmp_path: Path, arguments: list[str], said: str) -> None:
-    write(tmp_path, "a.gguf")
-    write(tmp_path, "b.gguf", seed=1)
-    with unused_address() as url:
-        ended = run(tmp_path, url, tmp_path, *arguments)
-    assert ended.status == 2
-    assert said in ended.err
-
-
-def test_a_push_without_a_remote_registry_names_the_missing_option(tmp_path: Path) -> None:
-    ended = OrganCommand(tmp_path / "home")("push", write(tmp_path))
-    assert ended.status == 1
-    assert "--registry URL" in ended.err
-
-
 def test_a_finding_that_must_be_accepted_ends_the_push_until_it_is(fake: FakeRegistry, tmp_path: Path) -> None:
     path, url = write(tmp_path), fake.connection.url
     finding = {"severity": "warn", "code": NONFINITE, "sentence": "Weights are NaN."}
@@ -179,7 +146,6 @@ def test_a_finding_that_must_be_accepted_ends_the_push_until_it_is(fake: FakeReg
     again = run(tmp_path, url, path, "--accept", NONFINITE)
     assert (again.status, fake.manifests[1]["accept"]) == (0, [NONFINITE])
     assert fake.received_bytes == received_bytes, "nothing is sent twice"
-    assert run(tmp_path, url, path, "--accept", "no-license").status == 2
 
 
 def test_a_registered_model_is_pushed_by_its_name_and_leaves_no_file(fake: FakeRegistry, tmp_path: Path) -> None:

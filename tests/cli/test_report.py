@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
-from organs.registry.catalog.tables import ModelRow, Placement
-from organs.registry.local import LocalRegistry
 from organs.registry.reports.words import SPREAD, explanations
 from tests.cli.in_process import OrganCommand
-from tests.small_models import small_model
 
 FORMATS = ("text", "markdown", "json", "csv")
 
@@ -42,9 +37,6 @@ def test_a_report_on_a_model_is_its_dissection(filled: OrganCommand) -> None:
     out = filled.done("report", "little").out
     assert out.startswith("Dissection of local/little@1\n")
     assert "blk.1.ffn_down.weight" in out
-    ended = filled("report", "nobody")
-    assert ended.status == 3
-    assert "no model is registered as local/nobody" in ended.err
 
 
 def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: OrganCommand) -> None:
@@ -58,24 +50,15 @@ def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: Orga
 
 
 def test_csv_is_one_tidy_table_by_default_the_ranking(filled: OrganCommand) -> None:
-    rows = list(csv.DictReader(io.StringIO(filled.done("report", "--csv").out)))
-    assert filled.done("report", "--format", "csv").out == filled.done("report", "--csv").out
-    assert [row["model"] for row in rows] == ["local/little@1"]
-    assert 0 < float(rows[0]["mean_theta_degrees"]) < 90
-    types = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv", "--table", "types").out)))
+    printed = filled.done("report", "--csv").out
+    (row,) = csv.DictReader(io.StringIO(printed))
+    assert row["model"] == "local/little@1"
+    assert 0 < float(row["mean_theta_degrees"]) < 90
+    assert filled.done("report", "--format", "csv").out == printed
+    figures = csv.DictReader(io.StringIO(filled.done("report", "little", "--csv", "--table", "model").out))
+    assert any("Little" in row.values() for row in figures)
+    types = csv.DictReader(io.StringIO(filled.done("report", "--csv", "--table", "types").out))
     assert [row["type"] for row in types] == ["embed", "norm", "organ", "skeleton"]
-    own = list(csv.DictReader(io.StringIO(filled.done("report", "little", "--format", "csv").out)))
-    for row, same in zip(own, types, strict=True):
-        assert row["tensors_count"] == same["tensors_count"]
-        assert float(row["theta_median_degrees"]) == pytest.approx(float(same["theta_median_degrees"]))
-
-
-def test_an_unknown_table_is_wrong_usage_and_the_error_lists_the_tables(filled: OrganCommand) -> None:
-    ended = filled("report", "--table", "blocks")
-    assert ended.status == 2
-    assert "ranking, types, type_ranges, model_types, components, scale, wells, ingests, ingest_totals" in ended.err
-    for options in (["--json", "--format", "csv"], ["--csv", "--format", "text"], ["--csv", "--json"]):
-        assert filled("report", *options).status == 2
 
 
 @pytest.mark.parametrize(
@@ -85,6 +68,8 @@ def test_a_file_has_the_format_of_its_suffix(name: str, begin: str, filled: Orga
     ended = filled.done("report", "-o", tmp_path / name)
     assert (ended.out, ended.err) == ("", f"written to {tmp_path / name}\n")
     assert (tmp_path / name).read_text("utf-8").startswith(begin)
+    form = {"r.md": "markdown", "r.json": "json", "r.csv": "csv", "r": "text"}[name]
+    assert (tmp_path / name).read_text("utf-8") == filled.done("report", "--format", form).out
 
 
 @pytest.mark.parametrize("name", ["r.pdf", "r.html", "r.docx"])
@@ -99,52 +84,11 @@ def test_an_unknown_format_is_refused_in_one_sentence(name: str, filled: OrganCo
     assert (tmp_path / name).read_text("utf-8").startswith("Report")
 
 
-def test_a_count_in_csv_is_a_whole_number(filled: OrganCommand, tmp_path: Path) -> None:
-    (tmp_path / "two.gguf").write_bytes(small_model("Little", blocks=3))
-    filled.done("ingest", tmp_path / "two.gguf")
-    rows = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv", "--table", "families").out)))
-    assert [(row["models_count"], row["mean_parameters_count"].isdigit()) for row in rows] == [("2", True)]
-
-
-def test_a_file_has_the_printed_text_and_is_replaced_only_with_force(filled: OrganCommand, tmp_path: Path) -> None:
-    target = tmp_path / "report.json"
-    target.write_text("mine")
-    ended = filled("report", "--json", "-o", target)
-    assert ended.status == 1
-    assert "already exists" in ended.err
-    assert target.read_text() == "mine"
-    filled.done("report", "--json", "-o", target, "--force")
-    assert json.loads(target.read_text("utf-8")) == filled.done("report", "--json").values
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["little.gguf", "report.json"]
-
-
 def test_a_file_that_cannot_be_written_leaves_nothing(filled: OrganCommand, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
     for wrong in ("nowhere/report.txt.x", "nowhere/", "nowhere/report.md/", "little.gguf/report.md"):
         assert filled("report", "-o", f"{tmp_path}/{wrong}").status > 0
         assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_hostile_name_is_harmless_in_every_format(filled: OrganCommand) -> None:
-    hostile = "=1+\x1b[31m|<b>`\u202e\n# x"
-    with LocalRegistry.open(filled.home) as registry, registry.catalog.writing() as session:
-        session.execute(update(Placement).values(name=hostile, theta=10.0))
-        session.execute(update(ModelRow).values(title=hostile, architecture=hostile))
-    for form in FORMATS:
-        for arguments in (
-            ("report", "--table", "wells"),
-            ("report", "little", "--table", "model"),
-            ("report", "little"),
-        ):
-            out = filled.done(*arguments, "--format", form).out
-            assert not {"\x1b", "\u202e"} & set(out)
-    lines = filled.done("report", "--format", "markdown", "--table", "wells").lines
-    assert [line for line in lines if line.startswith("# ")] == ["# Report on the registry"]
-    assert "<b>" not in "".join(lines)
-    (row,) = csv.DictReader(io.StringIO(filled.done("report", "--table", "wells", "--format", "csv").out))
-    assert row["tensor"].startswith("'=1+")
-    values = filled.done("report", "little", "--json").values["sections"]["model"]["figures"]
-    assert values["title"]["value"] == hostile
 
 
 def test_columns_that_a_narrow_terminal_leaves_out_are_not_explained(filled: OrganCommand) -> None:

@@ -25,13 +25,6 @@ def test_a_port_in_use_gives_an_error_of_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--workers", 0), ("--threads", 1), ("--port", 0), ("--reload", "now"), ("--metrics", "x")]
-)
-def test_invalid_numbers_for_a_server_are_wrong_usage(arguments: tuple[object, ...], tmp_path: Path) -> None:
-    assert OrganCommand(tmp_path / "home")("serve", *arguments).status == 2
-
-
-@pytest.mark.parametrize(
     ("shown", "allowed", "more"),
     [
         ("127.0.0.1", (), set()),

@@ -25,41 +25,17 @@ def test_families_models_and_encodings_are_listed_the_largest_first(composer: Or
     assert "by difference" in ended.out
     assert "headers, vocabularies" in ended.out
     assert "own: bytes on the disk that only this model needs" in ended.err
+    assert "2 smaller models left out; see --limit" in composer.done("storage", "--limit", "1").err
 
 
-def test_a_limit_leaves_out_the_smaller_ones_and_counts_them(composer: OrganCommand) -> None:
-    ended = composer.done("storage", "--limit", "1")
-    assert "2 smaller models left out; see --limit" in ended.err
-    assert sum(line.startswith("local/") for line in ended.lines) == 1
-
-
-def test_json_has_all_numbers_in_bytes(composer: OrganCommand, kept: LocalRegistry) -> None:
-    values = composer.done("storage", "--json").values
-    storage = kept.storage()
-    assert values["stored_bytes"] == storage.stored_bytes
-    assert [row["own_bytes"] for row in values["models"]] == [row.own_bytes for row in storage.models]
-    assert [row["saved_bytes"] for row in values["encodings"]] == [row.saved_bytes for row in storage.encodings]
-
-
-def test_an_empty_registry_names_the_first_step(organ: OrganCommand) -> None:
-    ended = organ.done("storage")
-    assert ended.out == ""
-    assert "organ ingest FILE.gguf" in ended.err
-
-
-def test_show_says_how_a_model_is_stored_and_of_what(composer: OrganCommand) -> None:
-    tuned, stranger = (composer.done("show", name).lines for name in ("tuned", "stranger"))
+def test_show_says_how_a_model_and_an_organ_are_stored_and_of_what(composer: OrganCommand, kept: LocalRegistry) -> None:
+    tuned = composer.done("show", "tuned").lines
     stored = next(number for number, line in enumerate(tuned) if line.startswith("stored "))
     assert "parts by their difference to others" in tuned[stored]
     assert tuned[stored + 1].split(maxsplit=1)[1] == "parents in local/base@1"
-    assert any(line.startswith("stored ") and "difference" not in line for line in stranger)
-
-
-def test_show_says_how_an_organ_is_stored_and_of_what(composer: OrganCommand, kept: LocalRegistry) -> None:
     tensor = "blk.0.ffn_up.weight"
     child, parent = (
         next(organ.digest for organ in kept.organs_of(name) if organ.name == tensor) for name in ("tuned", "base")
     )
     assert f"by its difference to {parent[:12]} ({tensor} of local/base@1)" in composer.done("show", child).out
-    shown = composer.done("show", parent).out
-    assert "alone; the parent of 1 other organ" in shown
+    assert "alone; the parent of 1 other organ" in composer.done("show", parent).out

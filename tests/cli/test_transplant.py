@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from organs.registry.digest import digest_of
-from organs.registry.store.files import Files
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
 from tests.small_models import expert_model
@@ -20,31 +18,21 @@ def organ(tmp_path: Path) -> OrganCommand:
     return OrganCommand(tmp_path / "nothing")
 
 
-def test_feed_forward_organs_of_all_blocks_are_taken_by_default(
+def test_feed_forward_organs_are_taken_by_default_and_blocks_types_and_slots_can_be_chosen(
     organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
-    values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--json").values
-    assert [part["name"] for part in values["plan"]["parts"]] == [
-        f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")
-    ]
-    assert values["made"]["sha256"] == digest_of((out / "t.gguf").read_bytes())
-    assert values["made"]["lock_id"] == values["plan"]["lock_id"]
-    assert not (tmp_path / "nothing").exists(), "no registry was opened"
-
-
-def test_blocks_types_and_slots_can_be_chosen(organ: OrganCommand, parents: Parents, out: Path) -> None:
     def changed(*options: str) -> list[str]:
-        ended = organ.done(
-            "transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json", *options
-        )
-        return [part["name"] for part in ended.values["plan"]["parts"]]
+        given = ("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json")
+        return [part["name"] for part in organ.done(*given, *options).values["plan"]["parts"]]
 
+    assert changed() == [f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")]
     assert changed("--layers", "1") == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
     assert changed("--blocks", "0-1", "--slot", "ffn_up") == ["blk.0.ffn_up.weight", "blk.1.ffn_up.weight"]
     assert changed("--type", "skeleton", "--layers", "0") == ["blk.0.attn_q.weight"]
     assert changed("--slot", "attn_*") == [
         f"blk.{block}.{slot}.weight" for block in (0, 1) for slot in ("attn_norm", "attn_q")
     ]
+    assert not (tmp_path / "nothing").exists(), "no registry was opened"
 
 
 def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: Path) -> None:
@@ -58,9 +46,6 @@ def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: 
         for block in (0, 1)
         for slot in ("gate", "up")
     }
-    assert plan["screen"]["compared"] == 8
-    assert plan["screen"]["likeness"] == pytest.approx(0.995, abs=0.002)
-    assert (out / "t.gguf").read_bytes()[-4096:] == donor.read_bytes()[-4096:]
     assert "grafted (experts 2 and 5)" in organ.done(*command, "--experts", "2", "--experts", "5", "--force").out
     refused = organ(*command, "--experts", "")
     assert refused.status == 1
@@ -76,6 +61,9 @@ def test_the_lock_and_every_byte_equal_those_of_the_registry(
     composer.done("compose", parents.graft(), "-o", out / "c.gguf", "--lock", out / "c.lock")
     assert (out / "t.gguf").read_bytes() == (out / "c.gguf").read_bytes()
     assert (out / "t.lock").read_bytes() == (out / "c.lock").read_bytes()
+    values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "j.gguf", "--json").values
+    assert values["made"]["sha256"] == digest_of((out / "j.gguf").read_bytes())
+    assert values["made"]["lock_id"] == values["plan"]["lock_id"]
 
 
 def test_a_graft_between_folders_equals_the_extracted_transplant(
@@ -100,7 +88,6 @@ def test_several_donors_take_their_blocks_in_turn(organ: OrganCommand, parents: 
     ended = organ(*given, "--force")
     assert ended.status == 5
     assert "refuse overlapping-grafts: " in ended.out
-    assert organ(*given, "--layers", "0", "--layers", "1", "--layers", "2").status == 2
 
 
 def test_a_warning_stops_it_until_it_is_accepted(organ: OrganCommand, parents: Parents, out: Path) -> None:
@@ -111,20 +98,6 @@ def test_a_warning_stops_it_until_it_is_accepted(organ: OrganCommand, parents: P
     assert ended.err.splitlines()[-1].endswith(" --accept unrelated-lineage")
     organ.done(*given, "--accept", "unrelated-lineage")
     assert organ(*given, "--accept", "Not A Code", "--force").status == 1
-
-
-@pytest.mark.parametrize("verb", ["transplant", "graft"])
-def test_an_existing_output_is_replaced_only_with_force(
-    verb: str, organ: OrganCommand, parents: Parents, out: Path
-) -> None:
-    target = out / ("t.gguf" if verb == "transplant" else "folder")
-    organ.done(verb, parents.base, parents.tuned, "-o", target)
-    ended = organ(verb, parents.base, parents.tuned, "-o", target, "--layers", "1")
-    assert ended.status == 1
-    assert f"{target}: already exists; --force replaces" in ended.err
-    organ.done(verb, parents.base, parents.tuned, "-o", target, "--layers", "1", "--force")
-    if verb == "transplant":
-        organ.done(verb, target, parents.tuned, "-o", target, "--layers", "0", "--force")
 
 
 def test_a_graft_replaces_only_an_empty_folder_or_an_organ_directory(
@@ -138,42 +111,6 @@ def test_a_graft_replaces_only_an_empty_folder_or_an_organ_directory(
         ended = organ("graft", parents.base, parents.tuned, "-o", out / "mine", *options)
         assert ended.status == 1
         assert [path.name for path in (out / "mine").iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("verb", ["transplant", "graft"])
-def test_ctrl_c_leaves_nothing(
-    verb: str, organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_self: Files, _source: Path, _target: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Files, "rename", interrupted)
-    ended = organ(verb, parents.base, parents.tuned, "-o", out / ("t.gguf" if verb == "transplant" else "folder"))
-    assert (ended.status, list(out.iterdir())) == (130, [])
-
-
-def test_a_disk_that_is_too_small_is_reported_immediately(
-    organ: OrganCommand, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Files, "free_bytes", lambda _self, _path: 1000)
-    for verb, name in (("transplant", "t.gguf"), ("graft", "folder")):
-        ended = organ(verb, parents.base, parents.tuned, "-o", out / name)
-        assert (ended.status, list(out.iterdir())) == (1, [])
-        assert "is full" in ended.err
-
-
-def test_an_input_that_is_not_a_model_gives_an_error_of_one_line(
-    organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
-) -> None:
-    os.mkfifo(tmp_path / "fifo.gguf")
-    (tmp_path / "junk.gguf").write_bytes(bytes(range(256)))
-    (tmp_path / "cut.gguf").write_bytes(parents.base.read_bytes()[:500])
-    for name in ("fifo.gguf", "junk.gguf", "cut.gguf", "missing.gguf", "out", "local/name"):
-        for models in ((parents.base, tmp_path / name), (tmp_path / name, parents.base)):
-            ended = organ("transplant", *models, "-o", out / "t.gguf")
-            assert (ended.status, ended.out) == (1, "")
-            assert len(ended.err.splitlines()) <= 2
-    assert list(out.iterdir()) == []
 
 
 def test_organs_that_do_not_fit_are_refused_with_the_reason(organ: OrganCommand, parents: Parents, out: Path) -> None:

@@ -40,33 +40,10 @@ def test_validate_prints_the_change_on_each_kind_of_text_with_its_margin(
     assert "graft" not in ended.out
 
 
-@pytest.mark.parametrize(
-    ("budgets", "reason"),
-    [(["soon"], "give a time such as 90s"), (["5m", "90s"], "give a time"), (["12"], "1,024"), (["0.2s"], "a week")],
-)
-def test_an_invalid_budget_is_refused(organ: OrganCommand, kin: Path, budgets: list[str], reason: str) -> None:
-    ended = organ("validate", kin, "--base", A, *(word for budget in budgets for word in ("--budget", budget)))
-    assert ended.status in (1, 2)
-    assert reason in ended.err
-
-
 def test_a_base_that_does_not_run_ends_with_1_and_no_verdict(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
     ended = organ("validate", kin, "--base", A, "--runtime", script(tmp_path, "sys.exit(3)"))
     assert (ended.status, ended.out) == (1, "")
     assert "the base does not run, so there is no verdict" in ended.err
-
-
-def test_a_text_of_too_few_tokens_is_refused(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:
-    (tmp_path / "short.txt").write_text("one two three four five six seven eight nine")
-    ended = organ("validate", kin, "--base", A, "--text", tmp_path / "short.txt")
-    assert (ended.status, ended.out) == (1, "")
-    assert "at least 32 are needed" in ended.err
-
-
-def test_the_permission_options_need_a_runtime_command(organ: OrganCommand, kin: Path) -> None:
-    ended = organ("validate", kin, "--base", A, "--runtime-processes")
-    assert ended.status == 2
-    assert "need --runtime COMMAND" in ended.err
 
 
 @pytest.mark.long

@@ -13,7 +13,9 @@ from organs.registry.local import LocalRegistry
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.cli.parents import write_parents
 from tests.client.served_registry import ServedRegistry, serve_registry
-from tests.small_models import ingest_file
+from tests.gains import add_gains
+from tests.related_models import parent_entries, related_tensors
+from tests.small_models import block_metadata, file_bytes, ingest_file
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +40,36 @@ def served(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
         registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/first").plan().register()
         with serve_registry(registry) as found:
             yield found
+
+
+@pytest.fixture(scope="session")
+def prepared(served: ServedRegistry, tmp_path_factory: pytest.TempPathFactory) -> ServedRegistry:
+    """The same with a model in shards, one with some organs, gains, two names of one lock, and a finished job."""
+    folder, registry = tmp_path_factory.mktemp("prepared"), served.registry
+    shards = registry.files("stranger", shard_bytes=40_000, stem="in-shards")
+    targets = [folder / file.name for file in shards.files]
+    shards.place(targets)
+    ingest_file(registry, targets[0], "local/in-shards")
+    trained = [tensor for tensor in related_tensors(correlation=0.99) if "blk.1.ffn" in tensor[0].name]
+    (folder / "some.gguf").write_bytes(file_bytes([*block_metadata("Some organs"), *parent_entries("Base")], trained))
+    ingest_file(registry, folder / "some.gguf", "local/some-organs")
+    registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/second").plan().register()
+    add_gains(registry, "local/first", {"python": 5.0, "narrative": -3.0})
+    with RemoteRegistry(served.url) as remote:
+        remote.compose(registry.model("first").recipe or "").plan().register()  # as a job, which stays in the list
+    return served
+
+
+@pytest.fixture
+def known(prepared: ServedRegistry) -> dict[str, str]:
+    """What questions name: an organ, a file, a lock, the place of a page, a job."""
+    registry = prepared.registry
+    first, cursor = registry.model("first"), registry.search("type:organ", limit=3).next
+    assert first.lock_id is not None
+    assert cursor is not None
+    job = registry.jobs(limit=1).items[0].id
+    organ = next(organ.digest for organ in registry.organs_of("base") if organ.slot == "ffn_up")
+    return {"organ": organ, "file": first.digest, "lock": first.lock_id, "cursor": cursor, "job": str(job)}
 
 
 @pytest.fixture

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from organs.registry.client.connection import Connection
+from organs.registry.digest import digest_of
 from organs.registry.entities.base import Entity
 from organs.registry.entities.problem import data_of, encoded, plain_problem, problem_of
 from organs.registry.errors import OrganError
@@ -45,6 +48,8 @@ class Answer:
 CUT = Answer(body=None)
 """The line is cut before anything is answered."""
 Script = Callable[[ReceivedRequest], Answer]
+REST = re.compile(r"bytes=(\d+)-")
+"""A request for the rest of a file."""
 
 
 class AcceptedAnswer(Entity, frozen=True, kw_only=True):
@@ -67,6 +72,49 @@ def as_problem(problem: OrganError | int, detail: str = "", **headers: str) -> A
     else:
         status, body = problem.status, encoded(problem_of(problem), data_of(problem))
     return Answer(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def rest_of(data: bytes, request: ReceivedRequest, tag: str | None = None) -> Answer:
+    """Return the whole, or the rest of it that was requested, as a registry does."""
+    tag = f'"{digest_of(data)}"' if tag is None else tag
+    wanted = REST.fullmatch(request.headers.get("Range", ""))
+    if wanted is None or request.headers.get("If-Range", tag) != tag:
+        return Answer(200, data, {"ETag": tag})
+    begin = int(wanted[1])
+    return Answer(206, data[begin:], {"ETag": tag, "Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"})
+
+
+def cut(answer: Answer, length: int) -> Answer:
+    """Return the first `length` bytes of an answer that promises all of them."""
+    assert answer.body is not None
+    return replace(answer, body=answer.body[:length], promised=len(answer.body))
+
+
+@contextmanager
+def dripping_server(beginning: bytes) -> Iterator[str]:
+    """The address of a server that sends `beginning`, and then a byte every few milliseconds for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        is_over = threading.Event()
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    threading.Thread(target=drip, args=(client,), daemon=True).start()
+
+        def drip(client: socket.socket) -> None:
+            with client, suppress(OSError):
+                client.recv(65_536)
+                client.sendall(beginning)
+                while not is_over.wait(0.02):
+                    client.sendall(b"x")
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            is_over.set()
+            listener.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass(slots=True)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -41,6 +39,7 @@ from tests.client.scripted_server import (
     Script,
     as_json,
     as_problem,
+    dripping_server,
     scripted_server,
 )
 from tests.web.live_server import unused_address
@@ -121,13 +120,13 @@ def test_a_download_that_ends_too_early_raises_an_error() -> None:
         (as_problem(400, "no such field"), BadRequest, "no such field"),
         (as_problem(401, "the token was revoked"), BadToken, "revoked"),
         (as_problem(403, "not yours"), NotAllowed, "not yours"),
-        (as_problem(404, "no such model"), NotFound, "no such model"),
+        (as_problem(409, "two at once"), Conflict, "two at once"),
         (as_problem(410, "it was removed"), Removed, "removed"),
         (as_problem(413, "quota"), OverQuota, "quota"),
+        (as_problem(404, "no such model"), NotFound, "no such model"),
         (as_problem(429, "too often", Retry_After="3600"), TooMany, "too often"),
         (as_problem(500, "The registry cannot answer just now"), Unreachable, "just now"),
         (as_problem(503, "many wait", Retry_After="3600"), Busy, "many wait"),
-        (as_problem(409, "two at once"), Conflict, "two at once"),
         (Answer(404, b"<html>nothing</html>"), NotFound, "answered 404"),
         (Answer(405, b"[]"), BadInput, "answered 405"),
         (Answer(502, b""), Unreachable, "answered 502"),
@@ -222,6 +221,8 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
         location = there.format(other=other.port, port=server.port) or "ftp://127.0.0.1/x"
         with pytest.raises(BadReply, match="another registry"):
             Connection(server.url, new_token().text).send(AcceptedAnswer, "GET", "/x")
+        with pytest.raises(BadReply, match="another registry"):
+            Connection(server.url, new_token().text).send(AcceptedAnswer, "POST", "/x", {})
         with pytest.raises(BadReply, match="another registry"), Connection(server.url).download("/x"):
             pass
         assert not other.requests
@@ -230,12 +231,6 @@ def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there
 def test_an_answer_that_is_too_large_is_not_read() -> None:
     huge = Answer(200, b'"' + b"a" * (ANSWER_MAX_BYTES + 5) + b'"')
     with scripted_server(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
-        Connection(server.url).send(AcceptedAnswer, "GET", "/x")
-
-
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"a":', b"[" * 100_000, b"\xff\xfe"])
-def test_an_answer_that_is_not_a_json_object_is_not_from_a_registry(body: bytes) -> None:
-    with scripted_server(lambda _: Answer(200, body)) as server, pytest.raises(BadReply, match="as a registry does"):
         Connection(server.url).send(AcceptedAnswer, "GET", "/x")
 
 
@@ -290,8 +285,11 @@ def test_an_invalid_address_is_refused(url: str) -> None:
         Connection(url)
 
 
-def test_a_token_is_sent_unencrypted_only_within_this_machine() -> None:
+def test_a_token_that_is_mistyped_or_would_leave_this_machine_unencrypted_is_not_sent() -> None:
     token = new_token().text
+    with pytest.raises(BadToken) as mistyped:
+        Connection("https://registry.example", token[:-1] + ("a" if token[-1] != "a" else "b"))
+    assert token[:-1] not in str(mistyped.value)
     with pytest.raises(BadSetting, match="plain http") as raised:
         Connection("http://registry.example", token)
     assert token not in str(raised.value)
@@ -299,13 +297,6 @@ def test_a_token_is_sent_unencrypted_only_within_this_machine() -> None:
         assert Connection(url, token).url == url
     assert Connection("http://registry.example", token, plain_http=True).url == "http://registry.example"
     assert Connection("http://registry.example").url == "http://registry.example"
-
-
-def test_a_mistyped_token_is_refused_before_anything_is_sent() -> None:
-    token = new_token().text
-    with pytest.raises(BadToken) as raised:
-        Connection("https://registry.example", token[:-1] + ("a" if token[-1] != "a" else "b"))
-    assert token[:-1] not in str(raised.value)
 
 
 class Echo(Entity, frozen=True, kw_only=True):
@@ -328,36 +319,9 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10
 """The beginning of an answer."""
 
 
-@contextmanager
-def dripping(beginning: bytes) -> Iterator[str]:
-    """The address of a server that sends `beginning`, and then a byte every few milliseconds for ever."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        is_over = threading.Event()
-
-        def serve() -> None:
-            with suppress(OSError):
-                while True:
-                    client, _ = listener.accept()
-                    threading.Thread(target=drip, args=(client,), daemon=True).start()
-
-        def drip(client: socket.socket) -> None:
-            with client, suppress(OSError):
-                client.recv(65_536)
-                client.sendall(beginning)
-                while not is_over.wait(0.02):
-                    client.sendall(b"x")
-
-        threading.Thread(target=serve, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            is_over.set()
-            listener.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nX: ", HEAD + b"\r\n"], ids=["none", "header", "body"])
 def test_a_server_that_sends_very_slowly_does_not_block_a_call(beginning: bytes) -> None:
-    with dripping(beginning) as url:
+    with dripping_server(beginning) as url:
         connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
         begun = time.monotonic()
         with pytest.raises(Unreachable, match=r"it took more than 0\.2\d* seconds"):
@@ -368,7 +332,7 @@ def test_a_server_that_sends_very_slowly_does_not_block_a_call(beginning: bytes)
 
 def test_a_server_that_sends_very_slowly_does_not_block_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("organs.registry.client.connection.LOWEST_BYTES_A_SECOND", CHUNK_BYTES * 10)
-    with dripping(HEAD + b"\r\n") as url:
+    with dripping_server(HEAD + b"\r\n") as url:
         connection = Connection(url, read_seconds=0.2)
         with connection.download("/file") as reply, pytest.raises(Unreachable, match=r"more than .* seconds"):
             list(reply.stream())

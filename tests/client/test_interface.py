@@ -1,13 +1,20 @@
-"""One scripted session gives the same entities in a local registry and in the same registry over HTTP.
+"""A registry answers the same as a folder, over HTTP, to a program that uses its API, and on the command line.
 
-The session has a step for every member of `Registry`; a member without a step fails the test.
+`tests/client/questions.py` has a question for every method of `Registry` that returns an entity; here is a step for
+every other member. A member without either fails the test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import re
+from collections.abc import Callable
 from inspect import isfunction, signature
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import urlopen
 
 import msgspec
 import pytest
@@ -18,6 +25,7 @@ from organs.registry import LocalRegistry, Registry, RemoteRegistry, open_regist
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe import recipe_values
 from organs.registry.digest import digest_of
+from organs.registry.entities.base import Entity, encode
 from organs.registry.errors import BadSetting, NotAssemblable, OrganError
 from organs.registry.output_files import OutputFiles
 from organs.registry.validation import llama
@@ -25,18 +33,20 @@ from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.quick import LookBudget
 from organs.registry.validation.runtime import RuntimeReading, Say, Score, ScoringRequest, Window
 from organs.registry.validation.texts import built_in_texts
+from tests.cli.in_process import CommandResult
+from tests.client.questions import ANSWERED, REFUSED, Question
 from tests.client.served_registry import ServedRegistry
-from tests.gains import add_gains
-from tests.related_models import model_file, parent_entries, related_tensors
-from tests.small_models import block_metadata, file_bytes, ingest_file
+from tests.related_models import model_file, related_tensors
 
 MEMBERS = {
     name
     for name, member in vars(Registry).items()
     if not name.startswith("_") and (isfunction(member) or isinstance(member, property))
 } | {"__enter__", "__exit__"}
-Answers = dict[str, object]
-Session = Callable[[Registry, Path], object]
+Known = dict[str, str]
+Step = Callable[[Registry, Known, Path], object]
+Command = Callable[..., CommandResult]
+Commands = tuple[Command, Command]
 
 
 class EvenRuntime:
@@ -72,14 +82,89 @@ class RefusingRuntime(EvenRuntime):
         raise NotAssemblable("local/first@1", [f"{request.window_tokens} tokens are too many"])
 
 
-def base_name(registry: Registry) -> str:
-    return registry.models("base kind:model", limit=1).items[0].name
+@pytest.fixture
+def commands(prepared: ServedRegistry, local_organ: Command, remote_organ: Command) -> Commands:
+    """The command on the folder, and on the address."""
+    return local_organ, remote_organ
 
 
-def lock_id(registry: Registry) -> str:
-    found = registry.model("first").lock_id
-    assert found is not None
-    return found
+def without_address(text: str) -> str:
+    """The text without the option that selects the remote registry, in commands to copy."""
+    return re.sub(r" --registry \S+", "", text)
+
+
+def over_http(url: str, path: str) -> tuple[int, Any]:
+    """Return the status and the JSON at a path of the API, as any program gets them."""
+    try:
+        with urlopen(f"{url}/api/v1{quote(path, safe='/?=&:+')}") as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as refused:
+        with refused:
+            return refused.code, json.load(refused)
+
+
+def as_json(entity: Any) -> Any:
+    assert isinstance(entity, Entity)
+    return json.loads(encode(entity))
+
+
+@pytest.mark.parametrize("question", ANSWERED, ids=str)
+def test_a_question_has_one_answer_in_a_folder_remotely_in_the_api_and_on_the_command_line(
+    question: Question,
+    prepared: ServedRegistry,
+    remote_registry: RemoteRegistry,
+    known: Known,
+    commands: tuple[Command, Command],
+) -> None:
+    entity = question.ask(prepared.registry, known)
+    assert entity not in (None, (), [])
+    assert question.ask(remote_registry, known) == entity
+    if question.path is not None:
+        assert over_http(prepared.url, question.path.format(**known)) == (200, as_json(entity))
+    if question.command is not None:
+        words = question.command.format(**known).split()
+        printed, remotely = (run(*words, "--json") for run in commands)
+        assert (printed.status, printed.values) == (0, as_json(entity))
+        assert remotely.values == printed.values
+        shown, shown_remotely = (run(*words) for run in commands)
+        assert (without_address(shown_remotely.out), shown_remotely.status) == (shown.out, 0)
+
+
+def test_models_and_organs_are_shown_the_same_in_a_folder_and_remotely(
+    prepared: ServedRegistry, known: Known, commands: Commands
+) -> None:
+    shared = prepared.registry.organs_of("base")[0].digest
+    for name in ("base", "first", f"sha256:{known['lock']}", shared):
+        here, remotely = (run("show", name, "--all") for run in commands)
+        assert (without_address(remotely.out), remotely.status) == (here.out, 0)
+
+
+@pytest.mark.parametrize("question", REFUSED, ids=str)
+def test_a_refusal_is_one_error_in_a_folder_remotely_in_the_api_and_on_the_command_line(
+    question: Question,
+    prepared: ServedRegistry,
+    remote_registry: RemoteRegistry,
+    known: Known,
+    commands: tuple[Command, Command],
+) -> None:
+    assert question.error is not None
+    caught = []
+    for registry in (prepared.registry, remote_registry):
+        with pytest.raises(question.error) as error:
+            question.ask(registry, known)
+        caught.append((type(error.value), str(error.value)))
+    assert caught[0] == caught[1]
+    assert caught[0][0] is question.error
+    if question.path is not None:
+        status, problem = over_http(prepared.url, question.path)
+        assert (status, problem["code"]) == (question.error.status, question.error.code)
+    if question.command is not None:
+        for run in commands:
+            ended = run(*question.command.split())
+            assert (ended.status, ended.out) == (question.error.exit_code, "")
+            first, *hints = ended.err.splitlines()
+            assert first == f"organ: {caught[0][1]}"
+            assert len(hints) <= 1
 
 
 def written(files: OutputFiles, folder: Path) -> object:
@@ -89,150 +174,167 @@ def written(files: OutputFiles, folder: Path) -> object:
     return files.files, files.model, digests, [digest_of(path.read_bytes()) for path in targets]
 
 
-def all_files(registry: Registry, folder: Path) -> object:
+def models(registry: Registry, known: Known, _folder: Path) -> object:
+    names = ("base", "local/tuned", "local/stranger@1", "first", "second", f"sha256:{known['lock']}")
+    found = [registry.model(name) for name in (*names, f"sha256:{known['file'][:12]}")]
+    return found, [model.recipe_yaml for model in found]
+
+
+def all_files(registry: Registry, known: Known, folder: Path) -> object:
     return [
         written(registry.files("tuned"), folder),
-        written(registry.files(f"sha256:{lock_id(registry)}"), folder),
+        written(registry.files(f"sha256:{known['lock']}"), folder),
         written(registry.files("in-shards"), folder),
+        written(registry.files("in-shards", merge=True), folder),  # its digest is known in advance to neither
         written(registry.files("tuned", shard_bytes=40_000, stem="cut"), folder),
     ]
 
 
-def merged(registry: Registry, folder: Path) -> object:
-    """One file of two shards; its digest is known in advance to neither."""
-    return written(registry.files("in-shards", merge=True), folder)
+def assembled(registry: Registry, _known: Known, folder: Path) -> object:
+    found = []
+    for name in ("base", "first", "in-shards"):
+        come: list[int] = []
+        digest = registry.assemble(name, folder / f"{name}.gguf", come.append)
+        data = (folder / f"{name}.gguf").read_bytes()
+        assert (digest_of(data), sum(come)) == (digest, len(data))
+        found.append(digest)
+    assert len(list(folder.iterdir())) == len(found), "nothing else is left"
+    return found
 
 
-def composed(registry: Registry, folder: Path) -> object:
-    plan = registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/session").plan()
-    made = plan.assemble(folder / "made.gguf")
+def composed(registry: Registry, _known: Known, folder: Path) -> object:
+    graft = registry.compose("base").graft("tuned", type="organ", blocks=1)
+    strange = registry.compose("base").graft("stranger", type="organ").accept("unrelated-lineage")
+    told: list[int] = []
+    plan = graft.named("local/session").plan()
+    made = plan.assemble(folder / "made.gguf", lambda _what, size: told.append(size))
     again = plan.register()
     assert (again.lock_id, again.created) == (made.lock_id, False)
-    return plan.planned, plan.file_name, plan.lock(), msgspec.structs.replace(made, created=True)
+    assert told
+    assert digest_of((folder / "made.gguf").read_bytes()) == made.sha256
+    members = [
+        (set(plan.findings), plan.screen, plan.recipe, plan.size_bytes, plan.can_be_made, plan.parts, plan.planned)
+        for plan in (plan, graft.purify("fractal", slot="attn_q").plan(), strange.plan())
+    ]
+    texts = [*map(repr, plan.parts), repr(plan).replace("ChimeraPlan", "RemotePlan"), plan.file_name]
+    return members, texts, plan.lock(), msgspec.structs.replace(made, created=True), registry.model(made.model).recipe
 
 
-def partial(registry: Registry, folder: Path) -> object:
+def partial(registry: Registry, _known: Known, folder: Path) -> object:
     recipe = registry.partial_recipe("some-organs")
     assert recipe is not None
     plan = registry.compose(recipe).plan().accepting_all()
     return registry.partial_recipe("base"), recipe_values(recipe), written(plan.files(), folder)[2:]  # type: ignore[index]
 
 
-def jobs(registry: Registry, _folder: Path) -> object:
-    page = registry.jobs(limit=1000)
-    return page, registry.jobs(limit=2, after=registry.jobs(limit=1).next)
-
-
-def validated(registry: Registry, _folder: Path) -> object:
+def validated(registry: Registry, _known: Known, _folder: Path) -> object:
     steps: list[str] = []
     report = registry.validate("local/first", budget=ValidationBudget(60.0, 2048), progress=steps.append)
     return msgspec.structs.replace(report, seconds=None), bool(steps)
 
 
-def looked_at(registry: Registry, _folder: Path) -> object:
+def looked_at(registry: Registry, _known: Known, _folder: Path) -> object:
     look = registry.quick_look("local/first", budget=LookBudget(10.0), progress=lambda _: None)
     return msgspec.structs.replace(look, seconds=0.0)
 
 
-STEPS: dict[str, Session] = {
-    "search": lambda registry, _: (registry.search("type:organ sort:-theta", limit=3), registry.search("block:1")),
-    "count": lambda registry, _: registry.count("type:organ"),
-    "models": lambda registry, _: registry.models("kind:model sort:-theta"),
-    "ranked_models": lambda registry, _: registry.ranked_models(limit=2),
-    "model": lambda registry, _: [registry.model(name) for name in ("base", "tuned", "first", base_name(registry))],
-    "organs_of": lambda registry, _: registry.organs_of("tuned"),
-    "versions": lambda registry, _: [registry.versions("base"), registry.versions("base@1", limit=1)],
-    "organ": lambda registry, _: registry.organ(registry.organs_of("base")[1].digest[:12]),
-    "compare": lambda registry, _: registry.compare("base", "tuned"),
-    "report": lambda registry, _: [registry.report("tuned"), registry.report("base", limit=3)],
-    "leaderboard": lambda registry, _: [registry.leaderboard(), registry.leaderboard("base", on="code", limit=1)],
-    "figures": lambda registry, _: registry.figures(),
-    "storage": lambda registry, _: [registry.storage(), registry.storage(limit=1)],
-    "fitting": lambda registry, _: registry.fitting("base"),
-    "compatibility": lambda registry, _: registry.compatibility("base", "stranger"),
+STEPS: dict[str, Step] = {
+    "model": models,
     "compose": composed,
-    "chimera": lambda registry, _: registry.chimera(lock_id(registry)[:16]),
-    "lock_text": lambda registry, _: [
-        registry.lock_text(lock_id(registry)[:12]),
-        registry.lock_text(lock_id(registry)),
-    ],
+    "lock_text": lambda registry, known, _: [registry.lock_text(known["lock"][:length]) for length in (12, 64)],
     "partial_recipe": partial,
-    "assemble": lambda registry, folder: registry.assemble("tuned", folder / "tuned.gguf", lambda _: None),
+    "assemble": assembled,
     "files": all_files,
-    "lock_files": lambda registry, folder: written(
-        registry.lock_files(parse_lock(registry.lock_text(lock_id(registry)))), folder
+    "lock_files": lambda registry, known, folder: written(
+        registry.lock_files(parse_lock(registry.lock_text(known["lock"]))), folder
     )[2:],  # type: ignore[index]
-    "card": lambda registry, _: registry.card("base"),
-    "organ_files": lambda registry, folder: written(registry.organ_files(registry.organs_of("base")[1].digest), folder),
+    "card": lambda registry, _known, _folder: registry.card("base"),
+    "organ_files": lambda registry, known, folder: [
+        written(registry.organ_files(known["organ"][:length]), folder) for length in (10, 64)
+    ],
     "validate": validated,
     "quick_look": looked_at,
-    "jobs": jobs,
-    "job": lambda registry, _: [registry.job(job.id) for job in registry.jobs(limit=3)],
-    "cancel_job": lambda registry, _: [registry.cancel_job(job.id).state for job in registry.jobs(limit=3)],
+    "cancel_job": lambda registry, known, _: registry.cancel_job(int(known["job"])),
 }
 BY_OTHER_STEPS = {"location", "close", "__enter__", "__exit__"}
 """Members that every step uses, and those that differ by their nature; `test_registries_are_context_managers`."""
 
 
-@pytest.fixture(scope="module")
-def prepared(served: ServedRegistry, tmp_path_factory: pytest.TempPathFactory) -> ServedRegistry:
-    """The served registry with a model in shards, one with only some organs, and a finished job."""
-    folder = tmp_path_factory.mktemp("prepared")
-    registry = served.registry
-    shards = registry.files("stranger", shard_bytes=40_000, stem="in-shards")
-    targets = [folder / file.name for file in shards.files]
-    shards.place(targets)
-    ingest_file(registry, targets[0], "local/in-shards")
-    trained = [tensor for tensor in related_tensors(correlation=0.99) if "blk.1.ffn" in tensor[0].name]
-    data = file_bytes([*block_metadata("Some organs"), *parent_entries("Base")], trained)
-    (folder / "some-organs.gguf").write_bytes(data)
-    ingest_file(registry, folder / "some-organs.gguf", "local/some-organs")
-    add_gains(registry, "local/first", {"python": 5.0, "narrative": -3.0})
-    with RemoteRegistry(served.url) as remote:
-        remote.compose(registry.model("first").recipe or "").plan().register()  # as a job, which stays in the list
-    return served
-
-
-@pytest.fixture
-def remote(prepared: ServedRegistry) -> Iterator[Registry]:
-    with open_registry(prepared.url) as registry:
-        yield registry
-
-
-def test_the_session_has_a_step_for_every_member_of_the_interface() -> None:
-    assert STEPS.keys() | BY_OTHER_STEPS == MEMBERS
-    assert STEPS.keys() & BY_OTHER_STEPS == set()
+def test_there_is_a_question_or_a_step_for_every_member_of_the_interface() -> None:
+    questions = {question.method for question in ANSWERED}
+    assert STEPS.keys() | questions | BY_OTHER_STEPS == MEMBERS
+    assert len(STEPS) + len(questions) + len(BY_OTHER_STEPS) == len(MEMBERS)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_of_the_session_gives_the_same_in_a_local_and_in_a_remote_registry(
-    prepared: ServedRegistry, remote: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_step_gives_the_same_in_a_local_and_in_a_remote_registry(
+    prepared: ServedRegistry,
+    remote_registry: RemoteRegistry,
+    known: Known,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(llama, "LlamaCpp", EvenRuntime)
     monkeypatch.setattr(kinds, "LlamaCpp", EvenRuntime)
     answers = []
-    for place, registry in (("local", prepared.registry), ("remote", remote)):
-        folder = tmp_path / place
-        folder.mkdir()
-        answers.append(STEPS[name](registry, folder))
+    for place, registry in (("local", prepared.registry), ("remote", remote_registry)):
+        (tmp_path / place).mkdir()
+        answers.append(STEPS[name](registry, known, tmp_path / place))
     assert answers[0] == answers[1]
     assert answers[0] not in (None, (), [])
 
 
-def test_a_merged_file_is_the_same_in_a_local_and_in_a_remote_registry(
-    prepared: ServedRegistry, remote: Registry, tmp_path: Path
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda registry: registry.compose("nobody").plan(),
+        lambda registry: registry.compose("base").graft("stranger", type="organ").plan().assemble("x.gguf"),
+        lambda registry: registry.compose("base").purify("fractal", blocks=1).plan().accepting_all().lock(),
+    ],
+    ids=["an unknown base", "a warning that is not accepted", "a lock before its organs are computed"],
+)
+def test_a_plan_is_refused_with_the_same_class_and_text(
+    prepared: ServedRegistry,
+    remote_registry: RemoteRegistry,
+    question: Callable[[Registry], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert merged(prepared.registry, tmp_path) == merged(remote, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    caught = []
+    for registry in (prepared.registry, remote_registry):
+        with pytest.raises(OrganError) as error:
+            question(registry)
+        caught.append((type(error.value), str(error.value)))
+    assert caught[0] == caught[1]
+    assert not (tmp_path / "x.gguf").exists()
+
+
+def test_an_error_of_a_job_has_the_same_class_text_and_data(
+    prepared: ServedRegistry, remote_registry: RemoteRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama, "LlamaCpp", RefusingRuntime)
+    monkeypatch.setattr(kinds, "LlamaCpp", RefusingRuntime)
+    caught = []
+    for registry in (prepared.registry, remote_registry):
+        with pytest.raises(NotAssemblable) as error:
+            registry.validate("local/first")
+        caught.append((str(error.value), error.value.code, error.value.errors))
+    assert caught[0] == caught[1]
+    assert [fault.detail for fault in caught[0][2]] == ["256 tokens are too many"]
+    failed = next(job for job in remote_registry.jobs(limit=5) if job.state == "failed")
+    assert (remote_registry.job(failed.id).problem or {})["code"] == "not-assemblable"
 
 
 @pytest.mark.long
 def test_a_model_is_added_to_either_registry_by_one_function(
-    prepared: ServedRegistry, remote: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: ServedRegistry, remote_registry: RemoteRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     added = []
-    for number, registry in enumerate((prepared.registry, remote)):
+    for number, registry in enumerate((prepared.registry, remote_registry)):
         path = tmp_path / f"added-{number}.gguf"
         path.write_bytes(model_file(f"Added {number}", related_tensors(seed=20 + number)))
         first, again = add_model(registry, path), add_model(registry, path)
@@ -245,66 +347,20 @@ def test_a_model_is_added_to_either_registry_by_one_function(
 @pytest.mark.parametrize("kind", [LocalRegistry, RemoteRegistry])
 def test_both_registries_have_the_methods_of_the_interface_with_its_parameters(kind: type) -> None:
     for name in MEMBERS - {"location", "__enter__", "__exit__"}:
-        required = list(signature(getattr(Registry, name)).parameters.values())
-        assert [str(one).partition(":")[0] for one in required] == [
-            str(one).partition(":")[0] for one in signature(getattr(kind, name)).parameters.values()
-        ], name
-        defaults = [one.default for one in required]
-        assert [one.default for one in signature(getattr(kind, name)).parameters.values()] == defaults, name
+        required, own = (list(signature(getattr(one, name)).parameters.values()) for one in (Registry, kind))
+        assert [str(one).partition(":")[0] for one in own] == [str(one).partition(":")[0] for one in required], name
+        assert [one.default for one in own] == [one.default for one in required], name
 
 
 def test_registries_are_context_managers_and_have_a_location(prepared: ServedRegistry) -> None:
-    for location in (str(prepared.registry.settings.home), prepared.url):
+    for location, kind in ((str(prepared.registry.settings.home), LocalRegistry), (prepared.url, RemoteRegistry)):
         with open_registry(location) as registry:
+            assert isinstance(registry, kind)
             assert registry.location == location
             assert registry.models(limit=1).items
 
 
-def test_a_remote_registry_takes_no_texts_and_no_runtime(remote: Registry) -> None:
+def test_a_remote_registry_takes_no_texts_and_no_runtime(remote_registry: RemoteRegistry) -> None:
     for options in ({"texts": built_in_texts()}, {"runtime": EvenRuntime()}):
         with pytest.raises(BadSetting, match="its own texts and runtime"):
-            remote.validate("local/first", **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "question",
-    [
-        lambda registry: registry.files("nobody"),
-        lambda registry: registry.files("sha256:0123456789"),
-        lambda registry: registry.organ_files("0123456789"),
-        lambda registry: registry.organs_of("nobody"),
-        lambda registry: registry.versions("nobody"),
-        lambda registry: registry.versions("base", limit=101),
-        lambda registry: registry.partial_recipe("nobody"),
-        lambda registry: registry.chimera("0123456789"),
-        lambda registry: registry.lock_text("0123456789"),
-        lambda registry: registry.job(999_999),
-        lambda registry: registry.cancel_job(999_999),
-        lambda registry: registry.compose("base").purify("fractal", blocks=1).plan().accepting_all().lock(),
-    ],
-)
-def test_errors_have_the_same_class_and_text(
-    prepared: ServedRegistry, remote: Registry, question: Callable[[Registry], object]
-) -> None:
-    caught = []
-    for registry in (prepared.registry, remote):
-        with pytest.raises(OrganError) as error:
-            question(registry)
-        caught.append((type(error.value), str(error.value)))
-    assert caught[0] == caught[1]
-
-
-def test_an_error_of_a_job_has_the_same_class_text_and_data(
-    prepared: ServedRegistry, remote: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(llama, "LlamaCpp", RefusingRuntime)
-    monkeypatch.setattr(kinds, "LlamaCpp", RefusingRuntime)
-    caught = []
-    for registry in (prepared.registry, remote):
-        with pytest.raises(NotAssemblable) as error:
-            registry.validate("local/first")
-        caught.append((str(error.value), error.value.code, error.value.errors))
-    assert caught[0] == caught[1]
-    assert [fault.detail for fault in caught[0][2]] == ["256 tokens are too many"]
-    failed = next(job for job in remote.jobs(limit=5) if job.state == "failed")
-    assert (remote.job(failed.id).problem or {})["code"] == "not-assemblable"
+            remote_registry.validate("local/first", **options)  # type: ignore[arg-type]

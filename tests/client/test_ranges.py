@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import random
 import re
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from organs.registry.client.ranges import GAP_BYTES, HttpFile, RangeClient, ReadLimits, merged
 from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
-from tests.client.scripted_server import CUT, Answer, ReceivedRequest, Script, no_sleep, scripted_server
+from tests.client.scripted_server import (
+    CUT,
+    Answer,
+    ReceivedRequest,
+    Script,
+    dripping_server,
+    no_sleep,
+    scripted_server,
+)
 
 DATA = random.Random(16).randbytes(300_000)
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
@@ -139,32 +144,6 @@ def test_a_passing_fault_is_not_noticed(answer: Answer, client: RangeClient) -> 
         assert HttpFile(client, f"{server.url}/m.gguf").read_at(150_000, 5) == DATA[150_000:150_005]
 
 
-@contextmanager
-def dripping_server(head: bytes) -> Iterator[str]:
-    """Send `head`, then one byte every 50 ms, and never end."""
-    stop = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def run() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(head)
-                try:
-                    while not stop.wait(0.05):
-                        connection.sendall(b"x")
-                except OSError:
-                    pass
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/m.gguf"
-        finally:
-            stop.set()
-            thread.join()
-
-
 @pytest.mark.parametrize(
     "head",
     [
@@ -176,7 +155,7 @@ def test_a_server_that_drips_is_left_in_time(head: bytes) -> None:
     limits = ReadLimits(tries=1, silence_seconds=0.4, total_seconds=0.4, lowest_bytes_a_second=10**9)
     sentence = r"too slow|more than 0\.5 seconds"
     with RangeClient(limits=limits) as client, dripping_server(head) as url, pytest.raises(Unreachable, match=sentence):
-        HttpFile(client, url)
+        HttpFile(client, f"{url}/m.gguf")
 
 
 def test_the_token_is_sent_to_the_first_host_only(client: RangeClient) -> None:

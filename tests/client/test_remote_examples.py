@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,12 +27,6 @@ def zoo(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> It
             yield found
 
 
-def test_finding_and_ranking_prints_the_same_for_a_url_and_a_folder(zoo: ServedRegistry, tmp_path: Path) -> None:
-    there = run("find_and_rank.py", zoo.url, folder=tmp_path / "there")  # type: ignore[arg-type]  # an argument like any
-    assert there == run("find_and_rank.py", zoo.registry.settings.home, folder=tmp_path / "here")
-    assert "Feed-forward organs" in there
-
-
 def test_a_chimera_is_composed_remotely_and_downloaded(zoo: ServedRegistry, tmp_path: Path) -> None:
     file = tmp_path / "out.gguf"
     printed = run("compose_a_chimera.py", zoo.url, file, folder=tmp_path / "temporary")  # type: ignore[arg-type]
@@ -42,10 +35,3 @@ def test_a_chimera_is_composed_remotely_and_downloaded(zoo: ServedRegistry, tmp_
     digest = zoo.registry.assemble("two-donors", tmp_path / "again.gguf")
     assert f"Made local/two-donors@1, sha256:{digest}" in printed
     assert file.read_bytes() == (tmp_path / "again.gguf").read_bytes()
-
-
-def test_a_chimera_by_query_is_made_remotely(zoo: ServedRegistry, tmp_path: Path) -> None:
-    printed = run("chimera_by_query.py", zoo.url, folder=tmp_path / "temporary")  # type: ignore[arg-type]
-    lines = re.findall(r"^  θ +([\d.]+)° -> +([\d.]+)°  (\S+) +(.+)$", printed, re.MULTILINE)
-    assert len(lines) == 14
-    assert any(before != after for before, after, _, _ in lines)

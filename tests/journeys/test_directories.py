@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,12 @@ from organs.ingest.dissect import FREE_TENSORS
 from organs.registry.anatomy import place_of
 from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
-from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
-from tests.gguf_files import array, every_value_type, file_bytes, raw_file, raw_tensor, tensor, text, vocabulary
+from tests.gguf_files import array, file_bytes, tensor, text
 from tests.ingest.directory_cases import UP, UP_NAME, change_manifest, manifest_of, write_manifest, write_organ
-from tests.journeys.test_round_trip import ARCHITECTURE, ZOO_FILES
+from tests.journeys.odd_files import ARCHITECTURE, LARGE, ODD_FILES
+from tests.journeys.test_round_trip import ZOO_FILES
 from tests.small_models import block_metadata, block_tensors, row_counts, small_model, token_array, weight_tensor
 
 
@@ -67,50 +66,10 @@ def test_every_model_of_the_zoo_is_extracted_and_assembled_unchanged(
     there_and_back(organ, path, tmp_path)
 
 
-def odd_padding() -> bytes:
-    data = bytearray(file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (8,)), tensor("c", (3,))], 64))
-    begin = len(data) - 3 * 64
-    for offset in (begin - 1, begin + 20, begin + 63, begin + 2 * 64 + 12, begin + 3 * 64 - 1):
-        data[offset] = 0xAB
-    return bytes(data)
-
-
-def every_dtype() -> bytes:
-    found = [tensor(f"blk.{dtype.id}.ffn_up.weight", (2 * dtype.block_elements, 3), dtype) for dtype in DTYPES.values()]
-    return file_bytes([ARCHITECTURE], found)
-
-
-FILES: dict[str, Callable[[], bytes]] = {
-    "little": small_model,
-    "odd padding": odd_padding,
-    "every dtype": every_dtype,
-    "unknown dtypes": lambda: raw_file([], [raw_tensor(b"a", (256,), 156), raw_tensor(b"b", (9,), 4, 128)], bytes(178)),
-    "long names": lambda: file_bytes([ARCHITECTURE], [tensor("blk.0." + "x" * 121), tensor("y" * 127)]),
-    "every metadata type": lambda: file_bytes([*every_value_type(), ARCHITECTURE], [tensor("a")]),
-    "no tensors": lambda: file_bytes([ARCHITECTURE]),
-    "nothing at all": lambda: raw_file()[:24],
-    "a vocabulary alone": lambda: file_bytes(
-        [ARCHITECTURE, token_array(vocabulary(5_000)), array("tokenizer.ggml.scores", ValueType.FLOAT32, [0.1] * 5_000)]
-    ),
-    "no padding at the end": lambda: file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (3,))])[:-20],
-    "wide alignment": lambda: file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (3,))], 4096),
-    "no alignment": lambda: file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (3,))], 1),
-    "names that fall together": lambda: file_bytes(
-        [], [tensor(name) for name in ("a.b", "a_b", "A.B", "../../x", "CON", "con.weight", "C:\\y", ".weight", " ")]
-    ),
-    "version 2": lambda: small_model().replace(b"GGUF\3", b"GGUF\2", 1),
-    "text of odd bytes": lambda: file_bytes(
-        [text("a", b"\xff\0\xfe"), text("b", "\u202e\n\0"), ARCHITECTURE], [tensor("a")]
-    ),
-    "equal organs": lambda: file_bytes([ARCHITECTURE], [(tensor(f"blk.{n}.a")[0], bytes(16)) for n in range(40)]),
-    "long text": lambda: file_bytes([text("chat", "x" * 200_000), ARCHITECTURE], [tensor("a")]),
-}
-
-
-@pytest.mark.parametrize("case", FILES)
+@pytest.mark.parametrize("case", [case for case in ODD_FILES if case not in LARGE])
 def test_any_file_is_extracted_and_assembled_unchanged(case: str, organ: OrganCommand, tmp_path: Path) -> None:
     path = tmp_path / "file.gguf"
-    path.write_bytes(FILES[case]())
+    path.write_bytes(ODD_FILES[case]())
     there_and_back(organ, path, tmp_path)
 
 
@@ -242,35 +201,24 @@ def test_a_model_of_edited_organs_is_a_child_of_the_extracted_model(
     assert parents(organ, "mine/same") == [], "a folder that was not edited is no child"
 
 
-def test_a_folder_of_an_unregistered_model_has_no_parent_and_its_origin_is_named(
-    organ: OrganCommand, tmp_path: Path
+def test_an_edited_folder_is_a_child_only_of_what_is_registered(
+    shards: list[Path], taken: Path, organ: OrganCommand, tmp_path: Path
 ) -> None:
-    (tmp_path / "little.gguf").write_bytes(small_model())
-    organ.done("extract", tmp_path / "little.gguf", "-o", tmp_path / "taken")
-    write_organ(tmp_path / "taken" / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
-    organ.done("ingest", tmp_path / "taken")
-    assert parents(organ, "taken") == []
-    flags = organ.done("show", "taken", "--json").values["flags"]
-    assert flags == [f"made from a folder of little.gguf with edited organs: {UP_NAME}"]
-
-
-def test_a_folder_whose_metadata_were_edited_has_a_relative_for_a_parent(taken: Path, organ: OrganCommand) -> None:
     change_manifest(taken, lambda values: values["files"][0]["metadata"][1].update(value="Mine"))
-    organ.done("ingest", taken)
-    assert parents(organ, "taken") == [("local/little@1", "little.gguf", "relative", "recorded")]
-    assert organ.done("show", "taken", "--json").values["flags"] == [
-        "made from a folder of little.gguf that was edited"
-    ]
-
-
-def test_an_edited_folder_of_shards_is_a_child_of_the_whole_set(
-    shards: list[Path], organ: OrganCommand, tmp_path: Path
-) -> None:
+    organ.done("ingest", taken, "--name", "edited")
+    assert parents(organ, "edited") == [("local/model@1", "little.gguf", "relative", "recorded")], "the same bytes"
+    flags = organ.done("show", "edited", "--json").values["flags"]
+    assert flags == ["made from a folder of little.gguf that was edited"]
+    organ.done("extract", shards[0], "-o", tmp_path / "cut")
+    write_organ(tmp_path / "cut" / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
+    organ.done("ingest", tmp_path / "cut", "--name", "orphan")
+    assert parents(organ, "orphan") == []
+    (flag,) = organ.done("show", "orphan", "--json").values["flags"]
+    assert flag == f"made from a folder of {shards[0].name} with edited organs: {UP_NAME}"
     organ.done("ingest", shards[0], "--name", "local/cut")
-    organ.done("extract", shards[0], "-o", tmp_path / "taken")
-    write_organ(tmp_path / "taken" / UP, *weight_tensor(UP_NAME, (64, 128), seed=7))
-    organ.done("ingest", tmp_path / "taken")
-    assert parents(organ, "taken") == [("local/cut@1", shards[0].name, "grafted", "recorded")]
+    write_organ(tmp_path / "cut" / UP, *weight_tensor(UP_NAME, (64, 128), seed=8))
+    organ.done("ingest", tmp_path / "cut", "--name", "child")
+    assert parents(organ, "child") == [("local/cut@1", shards[0].name, "grafted", "recorded")]
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("F32", (64, 128)), ("F16", (64, 64)), ("F16", (64, 128, 1))])

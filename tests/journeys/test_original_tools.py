@@ -314,32 +314,6 @@ def test_the_commands_do_what_the_original_program_did(program: str, place: Plac
     check(place, commands)
 
 
-@pytest.mark.parametrize(
-    ("command", "reason"),
-    [
-        ("extract base.gguf --model base.gguf -o x", "FILE|FOLDER|MODEL is given twice: --model stands for"),
-        (
-            "extract --model base.gguf --dir x -o y",
-            "-o is given twice: --model stands for FILE|FOLDER|MODEL, --dir stands",
-        ),
-        ("extract --dir x", "Missing argument 'FILE|FOLDER|MODEL'"),
-        ("measure base --dir base", "FILE is given twice"),
-        ("purify --dir base --model donor --method fractal -o x", "give one MODEL|FILE|DIR, not 2"),
-        ("assemble base --dir donor -o x.gguf", "MODEL|DIR|RECIPE is given twice: --dir stands for"),
-        ("graft --source donor -o x", "BASE is missing: --source stands for DONOR, --target stands for BASE"),
-        ("graft --target base -o x", "DONOR is missing"),
-        ("graft base --source donor -o x", "BASE is given twice"),
-        ("transplant --target a.gguf --target b.gguf --source donor.gguf -o x.gguf", "give one BASE, not 2"),
-    ],
-)
-def test_a_spelling_beside_what_it_stands_for_is_wrong_usage(command: str, reason: str, place: Place) -> None:
-    before = sorted(Path().iterdir())
-    ended = place.organ(*command.split())
-    assert (ended.status, ended.out) == (2, "")
-    assert reason in ended.err
-    assert sorted(Path().iterdir()) == before
-
-
 def test_spellings_can_be_repeated_where_the_command_takes_several(place: Place) -> None:
     assert len(place.run("organ measure --model base.gguf --dir donor --json").lines) == 2
     stranger = "--source files/stranger.gguf --layers 0 --layers 1 -y"

@@ -23,7 +23,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("recipes.md", "prediction.md", "guide.md", "python.md")
 FENCE = re.compile(r"^```(?:yaml|json)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BASE = "Zoo-A-2M-v1.0-F16"
-ORGANS = "[{from: Zoo-A-2M-Code-v1.0-F16, type: organ}]"
 
 MUCH = """
 grafts: [{from: nobody/a}, {from: Zoo-B-2M-v1.0-Q8_0, blocks: 9}, {where: 'type:organ theta>=89'}]
@@ -68,45 +67,10 @@ def test_a_recipe_of_the_documentation_is_made(recipe: str, zoo: LocalRegistry) 
     assert zoo.compose(read_recipe(recipe)).plan().register().lock_id == made.lock_id
 
 
-REFUSED = {
-    "donor-unknown": ("grafts: [{from: nobody/nothing}]", {"unknown-donor"}),
-    "donor-digest-unknown": (f"grafts: [{{from: 'sha256:{'0' * 64}'}}]", {"unknown-donor"}),
-    "donor-is-base": (f"grafts: [{{from: {BASE}, type: organ}}]", {"own-donor"}),
-    "donor-of-another-width": ("grafts: [{from: Zoo-C-1M-v1.0-Q8_0, type: organ}]", {"width-differs"}),
-    "embeddings-tied-and-not": (
-        "grafts: [{from: Zoo-C-1M-v1.0-Q8_0, type: embed}]",
-        {"tied-embeddings", "slot-absent", "width-differs"},
-    ),
-    "donor-is-an-adapter": ("grafts: [{from: Zoo-A-2M-Code-LoRA-v1.0-F32, type: organ}]", {"nothing-to-graft"}),
-    "query-finds-nothing": ("grafts: [{where: 'type:organ theta>=89'}]", {"empty-query"}),
-    "query-of-nobody": ("grafts: [{where: 'type:organ by:nobody'}]", {"empty-query"}),
-    "query-finds-the-base": (f"grafts: [{{where: 'type:organ model:{BASE}'}}]", {"empty-query"}),
-    "blocks-that-are-not-there": ("grafts: [{from: Zoo-B-2M-v1.0-Q8_0, blocks: 7-9}]", {"no-such-block"}),
-    "slots-that-are-not-there": ("grafts: [{from: Zoo-B-2M-v1.0-Q8_0, slot: ssm_in}]", {"nothing-selected"}),
-    "the-same-graft-twice": (
-        "grafts: [{from: Zoo-A-2M-Code-v1.0-F16, type: organ}, {from: Zoo-A-2M-Prose-v1.0-Q8_0, blocks: 1-2}]",
-        {"overlapping-grafts"},
-    ),
-    "adapter-unknown": ("adapters: [{from: nobody/lora}]", {"unknown-adapter"}),
-    "adapter-that-is-a-model": ("adapters: [{from: Zoo-A-2M-Code-v1.0-F16}]", {"not-an-adapter"}),
-    "adapter-of-another-width": ("adapters: [{from: narrow-lora}]", {"adapter-misfit"}),
-    "purified-twice": (
-        "purify: [{type: organ, method: fractal}, {blocks: 1, method: spectral}]",
-        {"overlapping-steps"},
-    ),
-    "nothing-purified": ("purify: {where: 'type:organ theta>=89', method: fractal}", {"nothing-selected"}),
-    "no-steps": ("accept: []", {"nothing-to-do"}),
-    "a-hyperparameter": (f"grafts: {ORGANS}\nmetadata: {{llama.context_length: 9}}", {"bad-metadata"}),
-    "much-at-once": (MUCH, {"unknown-donor", "no-such-block", "empty-query", "adapter-misfit"}),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED, ids=list(REFUSED))
-def test_a_bad_recipe_reports_all_errors_together(case: str, zoo: LocalRegistry, tmp_path: Path) -> None:
-    steps, codes = REFUSED[case]
-    plan = zoo.compose(read_recipe(f"base: {BASE}\n{steps}\n")).plan()
+def test_a_bad_recipe_reports_all_errors_together_and_writes_nothing(zoo: LocalRegistry, tmp_path: Path) -> None:
+    plan = zoo.compose(read_recipe(f"base: {BASE}\n{MUCH}\n")).plan()
     found = [finding for finding in plan.findings if finding.severity is Severity.REFUSE]
-    assert {finding.code for finding in found} == codes
+    assert {finding.code for finding in found} == {"unknown-donor", "no-such-block", "empty-query", "adapter-misfit"}
     assert all(finding.sentence and "\n" not in finding.sentence for finding in found)
     assert len({finding.sentence for finding in found}) == len(found)
     with pytest.raises(NotComposable):
