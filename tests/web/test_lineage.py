@@ -140,6 +140,7 @@ def test_families_are_listed_by_size_in_pages(
         assert first.count == 3
         whole = decode(client.get("/api/v1/families?limit=3").data, FamilyPage)
         assert (len(whole.items), whole.next) == (3, None), "a full page may be the last one"
+        assert f"/lineage?after={first.next}" in page_at(client, "/lineage").links()
         rest = decode(client.get(f"/api/v1/families?limit=2&after={first.next}").data, FamilyPage)
         assert [one.name for one in rest] == ["local/c@1"]
         assert rest.next is None
