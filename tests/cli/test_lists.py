@@ -26,7 +26,7 @@ HEADINGS = {
     "token list": "token contributor label scopes state expires created by last used",
     "contributor list": "contributor state used quota since",
     "admin submissions": "id contributor model kind size organs new submitted",
-    "admin events": "time (UTC) account action object",
+    "admin events": "time (UTC) contributor action details",
 }
 """Commands with the headings of their tables."""
 NAMES = {

@@ -16,12 +16,12 @@ from organs.registry.compose.recipe import (
 from organs.registry.compose.steps import (
     PARAMETERS,
     STEPS_MAX,
-    TEXT_MAX_LENGTH,
     Step,
     read_steps,
     step_paths,
     step_texts,
 )
+from organs.registry.entities.plan import STEP_MAX_LENGTH
 from organs.registry.errors import BadRecipe
 from tests.compose.random_recipes import recipes
 
@@ -108,7 +108,7 @@ def test_the_written_texts_are_those_that_a_person_would_type() -> None:
         (("meta", "a=" + "[" * 5000), "metadata.a", "is not JSON"),
         (("meta", "a=1e999"), "metadata.a", "too large"),
         (("meta", "general.architecture=x"), "metadata.general.architecture", "cannot be set"),
-        (("graft", "from:" + "a" * TEXT_MAX_LENGTH), "grafts[0]", "at most"),
+        (("graft", "from:" + "a" * STEP_MAX_LENGTH), "grafts[0]", "at most"),
     ],
     ids=lambda one: str(one)[:40],
 )

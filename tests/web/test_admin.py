@@ -32,7 +32,6 @@ from organs.registry.catalog.tables import EventRow, JobRow, Lineage, ModelRow, 
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.web.api.document import document as make_document
 from organs.web.app import create_app
 from organs.web.metrics import watch_errors
 from organs.web.settings import WebSettings
@@ -138,11 +137,6 @@ def still(waiting: tuple[Path, str, str], tmp_path_factory: pytest.TempPathFacto
     shutil.copytree(home, folder)
     with LocalRegistry.open(folder) as registry:
         yield opened(registry, uploader, token)
-
-
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    return make_document("1")
 
 
 def test_pages_of_administrators_are_answered_like_unknown_ones_to_everyone_else(site: Site) -> None:
@@ -286,13 +280,13 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site) -> None
     ],
 )
 def test_an_invalid_value_is_refused_with_its_field(
-    path: str, body: Any, status: int, field: str | None, still: Site, document: dict[str, Any]
+    path: str, body: Any, status: int, field: str | None, still: Site
 ) -> None:
-    assert_refused(document, still.ask("POST", ROOT + path, body), status, field)
+    assert_refused(still.ask("POST", ROOT + path, body), status, field)
     assert still.states() == (["quarantined"] * 2, ["quarantined"] * 2)
 
 
-def test_contributors_are_added_and_changed_over_the_api(site: Site, document: dict[str, Any]) -> None:
+def test_contributors_are_added_and_changed_over_the_api(site: Site) -> None:
     added = site.ask("POST", f"{ROOT}/contributors", {"name": "eve", "quota": 5}).get_json()
     quota = {"limit_bytes": 5, "used_bytes": 0, "uploads_bytes": 0, "submitted_bytes": 0}
     assert (added["quota"], added["has_own_quota"]) == (quota, True)
@@ -307,7 +301,7 @@ def test_contributors_are_added_and_changed_over_the_api(site: Site, document: d
         ("ann", {"state": None}, 400, "state"),
         ("nobody", {"quota": 5}, 404, None),
     ):
-        assert_refused(document, site.ask("PATCH", f"{ROOT}/contributors/{name}", body), status, field)
+        assert_refused(site.ask("PATCH", f"{ROOT}/contributors/{name}", body), status, field)
 
 
 def test_a_contributor_is_suspended_and_resumed_and_gets_a_quota_on_the_page(site: Site) -> None:

@@ -15,7 +15,6 @@ from organs.registry.catalog.tables import ModelRow, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from organs.web.api.document import document
 from organs.web.app import create_app
 from tests.registry_templates import RegistryTemplates
 from tests.small_models import ingest_file, small_model
@@ -65,7 +64,7 @@ def test_every_address_of_a_removed_model_answers_gone_with_the_day_and_the_reas
         assert sentence in page_at(client, page, 410).text, page
         assert WHY not in client.get(page).text, "it is text"
     for address in (f"/api/v1/models/{ONCE}", f"/models/{ONCE}.json", f"/models/{ONCE}/report.json"):
-        assert assert_refused(document("1"), client.get(address, follow_redirects=True), 410, None) == sentence
+        assert assert_refused(client.get(address, follow_redirects=True), 410, None) == sentence
     assert client.get(f"/models/{TWICE}@1").status_code == 410
     assert client.get(f"/models/{TWICE}.json", follow_redirects=True).get_json()["name"] == f"{TWICE}@2"
 
