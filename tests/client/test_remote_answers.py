@@ -59,7 +59,9 @@ def accept(values: Any, kind: type[Entity]) -> None:
         assert markdown(entity)
     if isinstance(entity, Model):
         parse_full_name(entity.name)
-        assert entity.is_chimera == (with_organs(entity, ()).recipe_yaml is not None)
+        model = with_organs(entity, ())
+        assert repr(model)
+        assert model.is_chimera == (model.recipe_yaml is not None)
 
 
 def shortened(value: Any) -> Any:
