@@ -127,6 +127,7 @@ def test_a_family_counts_equal_parts_once(family: LocalRegistry) -> None:
     members = ("local/base@1", "local/tuned@1", "local/tuned-again@1", "local/base-Q8_0@1")
     counted = Counted(family)
     assert (row.models, row.size_bytes, row.stored_bytes) == (4, counted.plain(*members), counted.stored(*members))
+    assert row.member == members[0]
     assert row.stored_bytes < sum(counted.stored(name) for name in members)
 
 
