@@ -10,6 +10,7 @@ from flask import Flask, Response, current_app, redirect, render_template, reque
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as BaseResponse
 
+from organs.registry.endpoints.table import API
 from organs.registry.entities.problem import (
     INTERNAL,
     MEDIA_TYPE,
@@ -36,9 +37,10 @@ from organs.web.settings import RETRY_SECONDS
 
 HIDDEN = "The server failed to answer this request. Its log has the details."
 """The message of every error with status 500. Only the administrator may read the details."""
-PARAMETERS = frozenset(("add", "after", "against", "by", "cell", "counts", "every_part", "first", "limit", "order"))
-PARAMETERS |= {"ranked", "second", "table"}
-"""Parameters that a BadQuery can name. Any other term is a part of the query `q`."""
+PARAMETERS = {"add", "against", "by", "table"} | {
+    parameter.name for endpoint in API.values() for parameter in endpoint.parameters if parameter.where == "query"
+}
+"""Parameters that a BadQuery can name: of pages, and of the API. Any other term is a part of the query `q`."""
 _DETAILS = {
     404: "There is nothing at this address.",
     405: "This address does not accept this method.",

@@ -17,19 +17,19 @@ from organs.registry.names import parse_model_name
 from organs.web.responses import wants_csv
 
 
-def requested(endpoint: Endpoint[..., Any], **defaults: object) -> dict[str, Any]:
+def requested(endpoint: Endpoint[..., Any], *names: str, **defaults: object) -> dict[str, Any]:
     """Return the parameters in the query of this request as values for the view of `endpoint`.
 
-    A page may have other `defaults`. A CSV file has the longest list unless the request has a `limit`. Raises
-    BadQuery, and BadRequest if a required parameter is missing.
+    With `names`, only those are read: a page ignores the others. A page may have other `defaults`. A CSV file has the
+    longest list unless the request has a `limit`. Raises BadQuery, and BadRequest if a required parameter is missing.
     """
     values = {}
     for parameter in endpoint.parameters:
-        if parameter.where != "query":
+        if parameter.where != "query" or (names and parameter.name not in names):
             continue
         texts = request.args.getlist(parameter.name)
         values[parameter.key] = parameter.value(texts)
-        if not any(texts):
+        if parameter.is_absent(texts):
             if parameter.name == "limit" and wants_csv(request.path):
                 values[parameter.key] = parameter.schema["maximum"]
             elif parameter.key in defaults:

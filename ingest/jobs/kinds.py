@@ -110,10 +110,14 @@ class JobKind(Generic[A]):
 
     def settled(self, registry: LocalRegistry, inputs: Entity | Mapping[str, object], contributor: str) -> A:
         """Return the arguments of a job for a request, or for JSON from outside. Raises BadInput, and as `settle`."""
+        wanted = self.request or self.arguments
         request: Any = inputs
-        if self.request is not dict and isinstance(inputs, Mapping):
+        if isinstance(inputs, Entity):
+            if not isinstance(inputs, wanted):
+                raise TypeError(f"a job {self.name} takes no {type(inputs).__name__}")
+        elif wanted is not dict:
             try:
-                request = convert(dict(inputs), self.request or self.arguments)
+                request = convert(dict(inputs), wanted)
             except BadDocument as error:
                 raise BadInput(str(error)) from error
         return cast(A, request) if self.settle is None else self.settle(registry, request, contributor)

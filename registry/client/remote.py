@@ -426,8 +426,8 @@ class RemoteRegistry:
             return FileToFetch(path, assembly.size_bytes, assembly.sha256)
         from organs.registry.client.files import check_organs
 
-        organs = {organ.name: organ.digest for organ in self._organs_of(parse_full_name(assembly.model))}
-        return FileToFetch(path, assembly.size_bytes, None, check_organs(organs))
+        digests = {organ.name: organ.digest for organ in self._organs_of(parse_full_name(assembly.model))}
+        return FileToFetch(path, assembly.size_bytes, None, check_organs(digests))
 
     def own_files(self, name: str) -> OwnFiles:
         """Return the original files of a model; raises as `model` does, and NotAssemblable."""
@@ -462,13 +462,13 @@ class RemoteRegistry:
         return organ
 
     def _organs_of(self, name: ModelName) -> tuple[PlacedOrgan, ...]:
-        organs: list[PlacedOrgan] = []
+        placed: list[PlacedOrgan] = []
         after: str | None = None
         while True:
             page = models.model_organs(self.connection, *in_path(name), PAGE_MAX, after)
-            organs += page.items
+            placed += page.items
             after = page.next
             if after is None:
-                return tuple(organs)
-            if not page.items or len(organs) > ORGANS_MAX:
+                return tuple(placed)
+            if not page.items or len(placed) > ORGANS_MAX:
                 raise BadReply(f"the pages of the organs of {name} do not end")

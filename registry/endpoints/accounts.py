@@ -6,7 +6,7 @@ from typing import Annotated
 
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.endpoints.declaration import ANY, CREATED, Group
-from organs.registry.endpoints.parameters import LIMIT_DEFAULT, NAME_MAX_LENGTH, After, Limit, note
+from organs.registry.endpoints.parameters import LIMIT_DEFAULT, After, Limit, note
 from organs.registry.entities.account import (
     Account,
     AccountOverview,
@@ -17,6 +17,7 @@ from organs.registry.entities.account import (
     CreatedToken,
     TokenRequest,
 )
+from organs.registry.names import NAME_MAX_LENGTH
 
 GROUP = Group("Contributors", "Public contributors; your own account and its tokens.")
 EXAMPLE_TOKEN = "Example01"  # noqa: S105  # a public id, not a secret

@@ -8,7 +8,6 @@ from organs.registry.catalog.vocabulary import ADMIN
 from organs.registry.endpoints.declaration import CREATED, Group
 from organs.registry.endpoints.parameters import (
     LIMIT_DEFAULT,
-    NAME_MAX_LENGTH,
     After,
     Limit,
     Namespace,
@@ -27,6 +26,7 @@ from organs.registry.entities.published import Removal, RemovalRequest
 from organs.registry.entities.server import AdminOverview, EventPage, ServerHealth
 from organs.registry.entities.storage import ROWS_DEFAULT, Storage
 from organs.registry.entities.submission import RefusalRequest, Submission, SubmissionReviewPage
+from organs.registry.names import NAME_MAX_LENGTH
 
 GROUP = Group("Administration", "Reviews, removals, contributors and the event log. Needs the scope `admin`.")
 EXAMPLE_SUBMISSIONS = {"approve": "91", "refuse": "92"}

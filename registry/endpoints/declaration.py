@@ -1,13 +1,14 @@
 """How an endpoint is declared, and how a client calls it.
 
-    @_jobs.get("/jobs/{job}", "Get a job", refusals=(404,))
+    @GROUP.get("/jobs/{job}", "Get a job", refusals=(404,))
     def job(job: JobNumber) -> Job:
         '''Return the progress of a job.'''
 
 The function has no code: its name is the name of the operation, its docstring the description, its return type the
 answer, and its parameters are those of the request. A parameter named in the path stands there, one with `Header` is a
-header, `body` is the JSON body, `data` a body of plain bytes; all others stand in the query. Their types have their
-limits, descriptions and examples. The server's route, the OpenAPI document and the client's call follow from this.
+header, `body` is the JSON body, `data` a body of plain bytes; all others stand in the query. The types have the limits,
+descriptions and examples. The server checks numbers, choices and switches; patterns of texts are for the document, and
+the views read names and digests. The server's route, the OpenAPI document and the client's call follow from this.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from typing import (
     Protocol,
     TypeVar,
     Union,
-    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -45,14 +45,10 @@ COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 429, 503)
 """The statuses with which any request can be refused."""
 BODY, BYTES_BODY = "body", "data"
 DOCUMENT = "Document"
+DIGITS_MAX = 19
 
 Values = Mapping[str, object]
 """A JSON object whose members the server reads itself. A body of the type `SomeRequest | Values` may be either."""
-
-
-def members(body: Entity | Values) -> Values:
-    """Return the members of a body."""
-    return body if isinstance(body, Mapping) else cast(Values, msgspec.to_builtins(body))
 
 
 P = ParamSpec("P")
@@ -89,26 +85,36 @@ class Parameter:
     def is_in_path(self) -> bool:
         return self.where == "path"
 
+    @property
+    def is_free_text(self) -> bool:
+        """Whether it is a text of a search or a filter: spaces around it do not matter; empty, it is no filter."""
+        is_text = self.where == "query" and self.schema["type"] == "string"
+        return is_text and not self.schema.keys() & {"pattern", "enum"}
+
+    def is_absent(self, texts: Sequence[str]) -> bool:
+        """Return whether an address with `texts` lacks the parameter; an empty filter or choice counts as absent."""
+        if self.is_free_text:
+            return not any(text.strip() for text in texts)
+        return texts[0] == "" if texts and "enum" in self.schema and not self.is_switch else not texts
+
     def value(self, texts: Sequence[str]) -> Any:
-        """Return the value of the parameter, which an address has as `texts`; an empty text counts as absent,
-        unless it must be a number or a switch.
+        """Return the value of the parameter, which an address has as `texts`.
 
         Raises BadQuery for text of another form, BadRequest if a required parameter is absent, NotFound for a number in
         the path that is not one.
         """
-        if self.is_repeatable:
-            return list(texts)
-        is_number = self.schema["type"] == "integer"
-        text = texts[0] if texts else ""
-        if not texts or (not text.strip() and not is_number and not self.is_switch):
+        if self.is_absent(texts):
             if self.required:
                 raise BadRequest(self.name, f"{self.name} is missing. {self.description}")
             return self.default
+        if self.is_repeatable:
+            return list(texts)
+        text = texts[0]
         if self.is_switch:
             if text not in ("0", "1"):
                 raise BadQuery(self.name, "0 or 1")
             return text == "1"
-        if is_number:
+        if self.schema["type"] == "integer":
             return self._number(text)
         choices = self.schema.get("enum")
         if choices is not None and text not in choices:
@@ -116,11 +122,11 @@ class Parameter:
             if self.is_in_path:
                 raise NotFound(f"there is no {self.name} {text[:80]!r}: {due}")
             raise BadQuery(self.name, due)
-        return text if self.is_in_path else text.strip()
+        return text.strip() if self.is_free_text else text
 
     def _number(self, text: str) -> int:
         least, most = self.schema["minimum"], self.schema["maximum"]
-        is_number = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+        is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
         if is_number and least <= int(text) <= most:
             return int(text)
         if self.is_in_path:
@@ -128,7 +134,7 @@ class Parameter:
         raise BadQuery(self.name, f"a whole number from {least} to {most}")
 
 
-class Sender(Protocol):
+class Requester(Protocol):
     """A connection to a registry: `registry.client.connection.Connection`."""
 
     def send(
@@ -180,11 +186,13 @@ class Endpoint(Generic[P, A]):
     def is_list(self) -> bool:
         return any(parameter.name == "after" for parameter in self.parameters)
 
-    def __call__(self, connection: Sender, /, *args: P.args, **values: P.kwargs) -> A:
+    def __call__(self, connection: Requester, /, *args: P.args, **values: P.kwargs) -> A:
         """Send the request and return the entity in the answer. Values that are None are left out.
 
         Raises what `Connection` raises.
         """
+        if self.answer is bytes:
+            raise TypeError(f"{self.name} answers with bytes: download them from its address")
         bound = inspect.signature(self.declared).bind(*args, **values).arguments
         body, data = bound.pop(BODY, None), bound.pop(BYTES_BODY, None)
         headers = {
@@ -192,16 +200,19 @@ class Endpoint(Generic[P, A]):
             for parameter in self.parameters
             if parameter.where == "header" and parameter.key in bound
         }
+        headers = {name: text for name, text in headers.items() if text is not None}
         answer: A = connection.send(self.answer, self.method.upper(), self.address(**bound), body, data, headers)
         return answer
 
     def address(self, **values: object) -> str:
         """Return the address of a request with these values, without the server's."""
-        in_path = {
-            parameter.name: quote(str(values.pop(parameter.key)), safe="@")
-            for parameter in self.parameters
-            if parameter.is_in_path
-        }
+        in_path = {}
+        for parameter in self.parameters:
+            if parameter.is_in_path:
+                text = str(values.pop(parameter.key))
+                if text in ("", ".", ".."):  # a client or a proxy would resolve it to another address
+                    raise BadRequest(parameter.name, f"{text!r} cannot be part of an address")
+                in_path[parameter.name] = quote(text, safe="@")
         pairs = [
             (name, int(item) if isinstance(item, bool) else item)
             for name, value in values.items()
@@ -294,7 +305,8 @@ class Group:
                 is_open_locally=is_open_locally,
                 is_shadowed=is_shadowed,
             )
-            self.endpoints[endpoint.name] = endpoint
+            if self.endpoints.setdefault(endpoint.name, endpoint) is not endpoint:
+                raise TypeError(f"{self.name} has two endpoints with the name {endpoint.name}")
             return endpoint
 
         return declared
@@ -313,7 +325,11 @@ def _parameter(key: str, hint: Any, default: Any, path: str) -> Parameter:
     description = next((note.description for note in notes if isinstance(note, Meta) and note.description), "")
     examples = next((note.examples for note in notes if isinstance(note, Meta) and note.examples), None)
     schema = msgspec.json.schema(hint)
-    is_switch = schema["type"] == "boolean"
+    is_switch = schema.get("type") == "boolean"
+    of_texts = schema.get("type") == "array" and schema["items"].get("type") == "string"
+    of_numbers = schema.get("type") == "integer" and {"minimum", "maximum"} <= schema.keys()
+    if not (of_texts or of_numbers or schema.get("type") == "string" or (is_switch and not required)):
+        raise TypeError(f"{key}: a parameter is a text, texts, a whole number with bounds, or a switch with a default")
     if is_switch:
         schema = {"type": "string", "enum": ["0", "1"], "default": str(int(default))}
     elif not required and default not in (None, "", ()):

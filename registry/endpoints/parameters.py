@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from organs.registry.catalog.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
 from organs.registry.entities.base import WHOLE_MAX
+from organs.registry.names import NAME_MAX_LENGTH
 from organs.registry.search.language import ORGANS, QUERY_MAX_LENGTH, Vocabulary
 
 LIMIT_DEFAULT = 50
@@ -16,7 +17,6 @@ EXAMPLE_BASE = "local/Zoo-A-2M-v1.0-F16"
 EXAMPLE_LOCK = "75ae85f27135e26b"
 WORD_PATTERN = "[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 VERSION_PATTERN = "(@[1-9][0-9]{0,8})?"
-NAME_MAX_LENGTH = 96
 FULL_NAME_MAX_LENGTH = 203
 
 

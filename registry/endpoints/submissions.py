@@ -8,7 +8,6 @@ from organs.registry.catalog.vocabulary import UPLOAD
 from organs.registry.endpoints.declaration import ACCEPTED, Group, Values
 from organs.registry.endpoints.parameters import (
     LIMIT_DEFAULT,
-    NAME_MAX_LENGTH,
     WORD_PATTERN,
     After,
     Limit,
@@ -17,6 +16,7 @@ from organs.registry.endpoints.parameters import (
     number_note,
 )
 from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
+from organs.registry.names import NAME_MAX_LENGTH
 
 GROUP = Group("Submissions", "Models made from uploads: check, publish, withdraw.")
 EXAMPLE_SUBMISSIONS = {"shown": "101", "ready": "102", "withdrawn": "103"}

@@ -12,7 +12,6 @@ from organs.registry.endpoints.declaration import Values
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera, ChimeraPage
 from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
-from organs.registry.entities.plan import RecipeRequest
 from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
@@ -44,7 +43,7 @@ def leaderboard(base: str | None, on: str | None, limit: int, after: str | None)
 
 
 @serves(endpoints.compose)
-def compose(body: RecipeRequest | Values) -> Job:
+def compose(body: Values) -> Job:
     return queued("compose", recipe_arguments(body))
 
 

@@ -24,7 +24,7 @@ from organs.registry.catalog.register.model_changes import edit_model, hide_mode
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
 from organs.registry.endpoints import models as endpoints
-from organs.registry.endpoints.declaration import Values, members
+from organs.registry.endpoints.declaration import Values
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.entities.lineage import FamilyPage, ModelLineage
@@ -33,7 +33,6 @@ from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.published import (
     VERSION_MAX,
     DescendantPage,
-    ModelEditRequest,
     ModelVersions,
     PublishedModel,
     RestoreRequest,
@@ -150,12 +149,11 @@ def model_descendants(namespace: str, name: str, limit: int, after: str | None) 
 
 
 @serves(endpoints.edit)
-def edit(namespace: str, name: str, body: ModelEditRequest | Values) -> PublishedModel:
-    changes = members(body)
-    edits, wrong = read_edits(changes)
+def edit(namespace: str, name: str, body: Values) -> PublishedModel:
+    edits, wrong = read_edits(body)
     if wrong:
         raise BadRequest(*wrong[0], more=wrong[1:])
-    return change_model(_name(namespace, name, changes.get("version")), edits)
+    return change_model(_name(namespace, name, body.get("version")), edits)
 
 
 def change_model(name: ModelName, edits: Edits) -> PublishedModel:

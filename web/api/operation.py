@@ -42,7 +42,8 @@ T = TypeVar("T")
 def serves(
     endpoint: Endpoint[..., A], *, receive: Callable[[], None] | None = None
 ) -> Callable[[Callable[Q, A]], Callable[Q, A]]:
-    """Serve `endpoint` by a view, a function with the endpoint's parameters, except headers, that returns its answer.
+    """Serve `endpoint` by a view, a function that returns its answer. Its parameters are those of the endpoint,
+    except headers and plain bytes, which the view reads from the request.
 
     The view gets checked values of the parameters, and the body as an entity, or its members if the endpoint says so.
     `receive` is called before the body is read, for a body that is larger than others may be.
@@ -51,9 +52,7 @@ def serves(
     def register(view: Callable[Q, A]) -> Callable[Q, A]:
         wanted = [parameter.key for parameter in endpoint.parameters if parameter.where != "header"]
         wanted += [] if endpoint.body is None else [BODY]
-        own = inspect.signature(view).parameters
-        takes_others = any(one.kind is one.VAR_KEYWORD for one in own.values())
-        if not takes_others and sorted(own) != sorted(wanted):
+        if sorted(inspect.signature(view).parameters) != sorted(wanted):
             raise TypeError(f"the view of {endpoint.name} must have the parameters {', '.join(wanted)}")
         rule, served = endpoint.path.replace("{", "<").replace("}", ">"), _served(endpoint, view, receive)
         if endpoint.is_shadowed:
@@ -106,7 +105,7 @@ def _served(
         else:
             need(endpoint.scope)
         _check_address(known, repeatable)
-        if endpoint.writes and endpoint.body is not None:
+        if endpoint.body is not None:
             _check_json()
         values = {parameter.key: parameter.value([texts[parameter.name]]) for parameter in in_path}
         values |= requested(endpoint)

@@ -28,9 +28,9 @@ from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, read_recipe, recipe_file, recipe_findings, recipe_yaml
 from organs.registry.compose.steps import PARAMETERS, read_steps
 from organs.registry.endpoints import chimeras as endpoints
-from organs.registry.endpoints.declaration import Values, members
+from organs.registry.endpoints.declaration import Values
 from organs.registry.entities.finding import Finding, Findings, Severity, in_order
-from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe, RecipeRequest
+from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe
 from organs.registry.errors import (
     Ambiguous,
     BadDigest,
@@ -211,13 +211,13 @@ PLAN_SECONDS = 5.0
 
 
 @serves(endpoints.plan)
-def plan(body: RecipeRequest | Values, every_part: bool, lock: bool) -> PlannedRecipe:
+def plan(body: Values, every_part: bool, lock: bool) -> PlannedRecipe:
     return planned_for_client(recipe_arguments(body), every_part=every_part, with_lock=lock)
 
 
-def recipe_arguments(body: RecipeRequest | Values) -> dict[str, object]:
+def recipe_arguments(body: Values) -> dict[str, object]:
     """Return a body as arguments of the job `compose`: `recipe`, or `recipe_text` if the body is `{"yaml": TEXT}`."""
-    values = dict(members(body))
+    values = dict(body)
     if YAML not in values:
         return {"recipe": values}
     if len(values) > 1:
@@ -250,9 +250,21 @@ def planned_for_client(
 
 
 @serves(endpoints.composition)
-def composition(cell: str | None, order: str, **steps: str | list[str] | None) -> CompositionState:
-    texts = {name: [text] if isinstance(text, str) else text or [] for name, text in steps.items()}
-    recipe = read_steps((name, text) for name in PARAMETERS for text in texts[name])
+def composition(
+    base: str,
+    graft: list[str],
+    adapter: list[str],
+    purify: list[str],
+    accept: list[str],
+    meta: list[str],
+    encode: str | None,
+    name: str | None,
+    cell: str | None,
+    order: str,
+) -> CompositionState:
+    lists = {"graft": graft, "adapter": adapter, "purify": purify, "accept": accept, "meta": meta}
+    texts = lists | {"base": [base], "encode": [encode] if encode else [], "name": [name] if name else []}
+    recipe = read_steps((parameter, text) for parameter in PARAMETERS for text in texts[parameter])
     return compose_for_client(recipe, (), cell or "", order).state
 
 

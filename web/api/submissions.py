@@ -18,13 +18,11 @@ from organs.registry.catalog.queries.submissions import (
     submissions_page,
 )
 from organs.registry.endpoints import submissions as endpoints
-from organs.registry.endpoints.declaration import Values, members
+from organs.registry.endpoints.declaration import Values
 from organs.registry.entities.submission import (
-    PublicationRequest,
     Submission,
     SubmissionMetadata,
     SubmissionPage,
-    SubmissionRequest,
 )
 from organs.registry.errors import BadInput, BadName, NotAllowed
 from organs.registry.names import parse_new_name
@@ -48,8 +46,8 @@ def _receive_manifest() -> None:
 
 
 @serves(endpoints.submit_model, receive=_receive_manifest)
-def submit_model(namespace: str, name: str, body: SubmissionRequest | Values) -> Submission:
-    wanted = parse_manifest(members(body))
+def submit_model(namespace: str, name: str, body: Values) -> Submission:
+    wanted = parse_manifest(body)
     account = need(UPLOAD)
     if not account.owns(namespace):
         raise NotAllowed(f"{namespace[:96]} is not your namespace: use {account.name}/{name[:96]}")
@@ -91,10 +89,9 @@ def shown_submission(submission_id: int) -> SubmissionWithJob:
 
 
 @serves(endpoints.publish_submission)
-def publish_submission(submission: int, body: PublicationRequest | Values) -> Submission:
-    values = members(body)
-    stated = parse_stated_metadata(values.get("metadata"))
-    accepted, name = parse_accepted(values.get("accept")), values.get("name")
+def publish_submission(submission: int, body: Values) -> Submission:
+    stated = parse_stated_metadata(body.get("metadata"))
+    accepted, name = parse_accepted(body.get("accept")), body.get("name")
     if name is not None and not isinstance(name, str):
         raise BadInput("name must be a text")
     return publish(submission, stated, name, accepted).entity()

@@ -21,7 +21,6 @@ from organs.web.params import parsed_number, requested
 from organs.web.permissions import check_admin
 from organs.web.responses import with_parameters
 
-"""Columns of the event log as CSV."""
 FIELD_MAX = 4096
 """Characters of a field of a form. A longer text is cut here; the service refuses it because of its length."""
 

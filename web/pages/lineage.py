@@ -32,7 +32,7 @@ NAMES_OFFERED = 200
 def lineage() -> WebPage:
     """Show all families, the largest first. With `model`, show the family of that model."""
     name = request.args.get("model", "")
-    first = 0 if name else requested(endpoints.model_families)["after"]
+    first = 0 if name else requested(endpoints.model_families, "after")["after"]
     try:
         with searching() as session:
             if name:

@@ -52,7 +52,7 @@ EXAMPLES = ("kind:model sort:-size", "tag:code", "quant:Q8_0 sort:new", "license
 def models() -> WebPage:
     """Show the models that match the query in `q`, newest first unless it sorts; a CSV does not fold quantisations."""
     try:
-        values = requested(endpoints.models)
+        values = requested(endpoints.models, "q", "limit", "after")
         query, limit, after = parse_query(values["q"], MODELS), values["limit"], values["after"]
         with searching() as session:
             if not plain_page():

@@ -77,7 +77,7 @@ def organs() -> WebPage:
     """
     try:
         begins = "q" not in request.args and plain_page()
-        values = requested(endpoints.organs)
+        values = requested(endpoints.organs, "q", "limit", "after")
         query = parse_query(ORGANS.start if begins else values["q"], ORGANS)
         page, counts = searched_organs(query, values["limit"], values["after"])
     except BadQuery as error:
