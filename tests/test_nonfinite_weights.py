@@ -89,26 +89,6 @@ def test_an_ingest_counts_nonfinite_weights_and_the_command_warns(tmp_path: Path
     assert "(NaN/inf)" not in listed["local/sound@1"]
 
 
-def test_searches_select_and_exclude_organs_and_models_with_nonfinite_weights(both: LocalRegistry) -> None:
-    def organs(query: str) -> list[tuple[str, str]]:
-        return [(organ.model, organ.name) for organ in both.search(query, limit=1000)]
-
-    odd = {("local/odd@1", UP), ("local/odd@1", DOWN)}
-    everything = set(organs(""))
-    assert set(organs("nonfinite:yes")) == odd
-    assert set(organs("nonfinite:no")) == everything - odd == set(organs("-nonfinite:yes"))
-    assert organs("nonfinite:unknown") == []
-    assert set(organs("nonfinite:yes,unknown slot:ffn_up")) == {("local/odd@1", UP)}
-    assert organs("nonfinite:yes sort:-size block:1") == [("local/odd@1", DOWN)]
-    assert [model.name for model in both.models("nonfinite:yes")] == ["local/odd@1"]
-    assert [model.name for model in both.models("nonfinite:no")] == ["local/sound@1"]
-    counts = both.count("nonfinite:yes")
-    assert (counts.total, counts.exact) == (2, True)
-    assert both.count("nonfinite:no").total in (None, len(everything) - 2)
-    assert {organ.name: organ.nonfinite for organ in both.search("model:local/odd", limit=99) if organ.nonfinite} == ODD
-    assert {organ.name: organ.nonfinite for organ in both.model("odd").organs if organ.nonfinite} == ODD
-
-
 def test_pages_csv_files_and_the_api_mark_nonfinite_weights(both: LocalRegistry) -> None:
     with create_app(both).test_client() as client:
         assert "3 weights NaN or infinite" in client.get("/organs?q=nonfinite:yes").text

@@ -49,13 +49,6 @@ def test_a_search_is_read_page_by_page(filled: LocalRegistry) -> None:
     assert {shape for _, _, shape in seen} == {(64, 128), (128, 64)}
 
 
-def test_counts_and_models_use_the_same_query_language(filled: LocalRegistry) -> None:
-    assert filled.count("type:organ").total == 4
-    assert filled.count("type:organ").fields["slot"] == {"ffn_down": 2, "ffn_up": 2}
-    assert [model.name for model in filled.models("little license:apache-2.0")] == ["local/little@1"]
-    assert len(filled.models("theta>90")) == 0
-
-
 @pytest.mark.parametrize("limit", [0, -1, 1001])
 def test_an_invalid_page_size_is_refused(limit: int, registry: LocalRegistry) -> None:
     with pytest.raises(BadQuery, match="1 to 1000"):
@@ -156,10 +149,6 @@ def test_a_failed_assembly_leaves_the_existing_path(filled: LocalRegistry, tmp_p
         with pytest.raises(StoreError):
             filled.assemble("little", path)
     assert tmp_path.is_dir()
-
-
-def test_the_repr_of_a_registry_has_its_folder(registry: LocalRegistry, tmp_path: Path) -> None:
-    assert repr(registry) == f"<LocalRegistry in '{tmp_path / 'home'}'>"
 
 
 def test_a_search_loads_neither_numpy_nor_the_codecs(filled: LocalRegistry) -> None:

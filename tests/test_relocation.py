@@ -454,14 +454,6 @@ def test_the_command_moves_both_parts_and_prints_the_new_settings(family: LocalR
     assert "the registry is there already" in here.err
 
 
-def test_the_command_moves_the_blobs_alone_and_copies_nothing_twice(family: LocalRegistry, tmp_path: Path) -> None:
-    organ = OrganCommand(family.settings.home)
-    first = organ.done("migrate-store", "--to-blobs", tmp_path / "elsewhere", "--json").values
-    second = organ.done("migrate-store", "--to-blobs", f"file://{tmp_path / 'elsewhere'}", "--json").values
-    assert first["copied"] == first["files"] == second["files"] == len(stored_files(family))
-    assert (first["rows"], first["faults"], second["copied"], second["copied_bytes"]) == (0, [], 0, 0)
-
-
 def test_the_command_moves_the_database_that_the_environment_names(family: LocalRegistry, tmp_path: Path) -> None:
     database_url = Settings.in_folder(tmp_path / "there").database_url
     organ = OrganCommand(family.settings.home)

@@ -174,5 +174,10 @@ HINTS: list[tuple[str, str]] = [
     ("base: a\ngrafts: [{from: b, slot: *a}]", "quotation marks"),
     ("base: a\n  name: b", "line 2, column 7"),
     ('{"base" "a"}', "line 1, column 9"),
+    ("base: a\n\tname: b", "line 2, column 1: a tab is not allowed; indent YAML with spaces"),
+    ("base: a\naccept: [unrelated-linage]", "did you mean unrelated-lineage?"),
+    ("base: a\ngrafts: [{from: b, experts: x}]", "'x' is not an expert: write an expert such as 3"),
+    ("base: a\ngrafts: [{from: b, expert: 3}]", "did you mean experts?"),
+    ("base: a\ngrafts: [{where: 'expert:3', type: organ}]", "select experts with experts:"),
 ]
 """A text, and a part of a message about it."""

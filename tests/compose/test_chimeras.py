@@ -144,13 +144,3 @@ def test_a_modelfile_is_three_lines_with_any_title() -> None:
         assert len(lines[0]) < 120
     assert modelfile("local/a@1", "a.gguf", "A", None).endswith("num_ctx 4096\n")
     assert modelfile("local/a@1", "a.gguf", "A", 1 << 40).endswith("num_ctx 4096\n")
-
-
-def test_the_python_lines_make_the_same_file(family: LocalRegistry, tmp_path: Path) -> None:
-    made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
-    chimera = chimera_called(family, made.model)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORGAN_HOME", str(family.settings.home))
-        patch.chdir(tmp_path)
-        exec(compile(chimera.python, "script", "exec"), {})  # the shown lines
-    assert (tmp_path / chimera.file.name).stat().st_size == made.size_bytes

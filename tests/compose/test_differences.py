@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from organs.registry.compose.differences import (
     CACHED_MAX,
@@ -20,7 +18,6 @@ from organs.registry.gguf import Field, KeyValue, MemorySource, ValueType
 from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
 from tests.compose.parents import CODE, LORA, A, C, HeaderValue, model_tensors, parent_from, synthetic_parent, zoo
 from tests.gguf_files import SparseSource, array, file_bytes, text
-from tests.random_files import PATIENT, entries
 
 SMALL = model_tensors(blocks=0)
 
@@ -171,16 +168,3 @@ def test_digests_of_vocabularies_are_forgotten_before_they_are_too_many() -> Non
     assert source.read_bytes == read
     vocabulary_digest(source, Digest(digest_of(b"0")), field)
     assert source.read_bytes == read + 9
-
-
-KEYS = st.sampled_from(
-    ["general.architecture", "general.license", "tokenizer.ggml.tokens", "tokenizer.ggml.model", "general.size_label"]
-) | st.sampled_from([f"llama.{name}" for name in ("block_count", "embedding_length", "rope.freq_base", "expert_count")])
-
-
-@PATIENT
-@given(st.lists(KEYS, unique=True).flatmap(lambda keys: st.tuples(*(entries(key) for key in keys))))
-def test_no_header_makes_the_facts_raise(said: tuple[KeyValue, ...]) -> None:
-    facts = facts_by_key(parent_from(file_bytes(said, SMALL), "Hostile"))
-    assert facts["rope.freq_base"] > 0
-    assert facts["general.architecture"] is None or isinstance(facts["general.architecture"], str)

@@ -34,7 +34,6 @@ from organs.registry.compose.recipe import (
 from organs.registry.compose.steps import read_steps
 from organs.registry.entities.base import encode
 from organs.registry.entities.finding import WITHDRAWN_CODES
-from organs.registry.errors import BadRecipe
 from organs.registry.local import LocalRegistry
 from tests.compose.random_recipes import MISREAD, recipes
 from tests.random_files import PATIENT
@@ -115,11 +114,6 @@ def test_default_values_are_not_written() -> None:
     assert recipe_yaml(Recipe(base="a")) == "base: a\n"
     stated = {"base": "a", "adapters": [{"from": "b", "scale": 1.0}], "encode": "q8_0"}
     assert recipe_values(read_recipe(json.dumps(stated))) == {"base": "a", "adapters": [{"from": "b"}]}
-
-
-def test_two_purifications_are_a_list() -> None:
-    steps = tuple(RecipePurification(method) for method in PurifyMethod)
-    assert recipe_values(Recipe(base="a", purify=steps))["purify"] == [{"method": "spectral"}, {"method": "fractal"}]
 
 
 def test_a_nonfinite_number_is_not_a_value() -> None:
@@ -246,14 +240,3 @@ def test_the_documentation_of_recipes_has_every_code_with_its_severity() -> None
     missing = [(severity, code) for severity, code in written() if f"`{code}`" not in documented[severity.lower()]]
     assert missing == []
     assert [code for code in WARNINGS if f"`{code}`" not in documented["warn"]] == []
-
-
-@pytest.mark.parametrize("word", ["width-differs", "theta-changes", "all", "*"])
-def test_a_code_that_is_not_a_warning_cannot_be_accepted(word: str) -> None:
-    with pytest.raises(BadRecipe, match="is not the code of a warning"):
-        read_recipe(f"base: a\naccept: ['{word}']")
-
-
-def test_the_nearest_code_is_suggested() -> None:
-    with pytest.raises(BadRecipe, match="did you mean unrelated-lineage"):
-        read_recipe("base: a\naccept: [unrelated-linage]")

@@ -188,14 +188,6 @@ def test_a_change_that_fingerprints_cannot_see_has_an_upper_limit_or_its_estimat
     assert (found.moved or 0.0) < RESOLUTION
 
 
-def test_changes_of_light_fine_tunes_are_measured() -> None:
-    own = part(normal(0))
-    for amplitude in (0.001, 0.003):
-        found = screen([grafted(own, part(normal(0) + amplitude * normal(1)))], 10**6)
-        assert found.moved == pytest.approx(amplitude**2, rel=0.3)
-    assert screen([grafted(own, replace(own, digest=digest_of(b"other")))], 10**6).moved == 0.0
-
-
 def test_measured_values_are_preferred_to_estimates() -> None:
     own = part(normal(0))
     after = part(normal(0) + 0.3 * normal(1))

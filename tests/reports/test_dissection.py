@@ -121,19 +121,6 @@ def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegist
     assert [item["code"] for item in alone["findings"].items] == ["no-known-relatives"]
 
 
-def test_the_blocks_are_means_of_their_organs(filled: LocalRegistry) -> None:
-    items = sections(filled, "tall")["blocks"].items
-    assert [(item["tower"], item["blocks"], item["tensors_count"]) for item in items] == [
-        ("text", str(block), 4) for block in range(5)
-    ]
-    with filled.catalog.reading() as session:
-        rows = session.scalars(select(Placement).where(Placement.model_id == 2, Placement.block == 3)).all()
-    organs = [row for row in rows if row.type == "organ"]
-    assert items[3]["organ_mean_theta_degrees"] == pytest.approx(np.mean([row.theta for row in organs]))
-    assert items[3]["organ_mean_spectral_signal"] == pytest.approx(np.mean([row.spectral_signal for row in organs]))
-    assert [item["norm_mean_theta_degrees"] for item in items[3:4]] == [row.theta for row in rows if row.type == "norm"]
-
-
 def test_highest_and_lowest_are_in_order_and_cut(filled: LocalRegistry) -> None:
     values = report_on(filled, "tall", limit=4).sections
     highest = [item["theta_degrees"] for item in values["highest"].items]
@@ -144,14 +131,6 @@ def test_highest_and_lowest_are_in_order_and_cut(filled: LocalRegistry) -> None:
     assert lowest[-1] <= highest[-1]
     assert "at most 4 of 22 tensors" in values["highest"].before[0]
     assert "at most 4 of 16 matrices" in values["wells"].before[0]
-
-
-def test_the_wells_are_all_matrices_without_norms(filled: LocalRegistry) -> None:
-    wells = report_on(filled, "tall", limit=100).sections["wells"]
-    with filled.catalog.reading() as session:
-        rows = session.scalars(select(Placement).where(Placement.model_id == 2).order_by(Placement.theta)).all()
-    assert [item["tensor"] for item in wells.items] == [row.name for row in rows if row.type != "norm"]
-    assert min(row.theta for row in rows if row.theta is not None) < wells.items[0]["theta_degrees"], "that of a norm"
 
 
 def test_a_mixture_of_experts_has_the_figures_of_its_components(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -118,15 +118,6 @@ def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_o
     assert "local/tuned@1, number 3 here, would be first, and local/little@1, number 1, last" in words
 
 
-def test_the_ranking_says_when_both_means_give_one_order(filled: LocalRegistry) -> None:
-    with filled.catalog.writing() as session:
-        for model_id, theta in ((1, 33.0), (2, 32.0), (3, 31.0)):
-            session.execute(update(ModelRow).where(ModelRow.id == model_id).values(mean_theta=theta))
-            session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
-    words = " ".join(report_on(filled).sections["ranking"].after)
-    assert "Matrix θ gives the same order." in words
-
-
 def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -242,14 +233,6 @@ def test_a_mean_of_few_values_is_marked_and_types_are_explained_once(filled: Loc
     assert "A dash means that there is no number: it was not measured, or it cannot be computed" in words
 
 
-def test_a_report_on_one_type_does_not_compare_types(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "one.gguf").write_bytes(file_bytes([], [weight_tensor("blk.0.ffn_up.weight", (64, 64))]))
-    ingest_file(registry, tmp_path / "one.gguf")
-    words = " ".join(report_on(registry).sections["types"].after)
-    assert "Types do different work" not in words
-    assert "Plain lists of numbers" not in words
-
-
 @pytest.mark.sqlite
 def test_no_statement_about_all_placements_reads_their_rows(filled: LocalRegistry) -> None:
     statements: list[tuple[str, Any]] = []
@@ -271,19 +254,6 @@ def test_no_statement_about_all_placements_reads_their_rows(filled: LocalRegistr
     assert [step for step in scans if "visible=?" in step], "there is an index that is read from end to end"
     scans = [step for step in scans if step.startswith("SCAN")]
     assert [step for step in scans if "COVERING INDEX" not in step] == []
-
-
-def test_every_table_has_a_description_and_its_limits(filled: LocalRegistry) -> None:
-    report = report_on(filled)
-    for name, section in report.sections.items():
-        if name == "figures":
-            assert all(figure.meaning.endswith(".") for figure in section.figures.values())
-        else:
-            assert section.before, name
-            assert section.after or not section.items, name
-    words = " ".join([*report.opening, *report.closing])
-    for claim in ("is not a grade", "34°", "never trained", "does not show that a model is good or bad"):
-        assert claim in words
 
 
 def actions_of(registry: LocalRegistry, *, complete: bool = True) -> dict[str, tuple[object, ...]]:

@@ -44,7 +44,6 @@ from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.small_models import block_tensors, ingest_file, small_model
 from tests.validation.changed_models import script
 
-ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 A, CODE, B, LORA = (
     f"Zoo-{name}" for name in ("A-2M-v1.0-F16", "A-2M-Code-v1.0-F16", "B-2M-v1.0-Q8_0", "A-2M-Code-LoRA-v1.0-F32")
 )
@@ -75,14 +74,6 @@ def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent
         report = tried(kin, model)
         assert sorted(report.zeroed) == BLOCK_3
         assert report.verdict in ("inert", "undecided")
-
-
-@pytest.mark.long
-def test_without_a_graft_there_is_no_control_and_the_reason_is_reported(kin: LocalRegistry) -> None:
-    report = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
-    assert (report.control, report.zeroed, report.verdict) == (None, (), "gains")
-    assert "Nothing was grafted" in report.reason
-    assert report.donors == ()
 
 
 @pytest.mark.long
