@@ -57,15 +57,6 @@ def test_a_chimera_shows_its_plan_and_its_later_measurements(family: LocalRegist
         assert chimera_of_model(session, model_by_text(session, "base")) is None
 
 
-def test_an_adapter_and_a_purified_graft_are_described(family: LocalRegistry) -> None:
-    composition = family.compose("base").graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
-    made = composition.purify("spectral", slot="ffn_up", blocks=1, keep=0.5).plan().register()
-    chimera = chimera_called(family, made.model)
-    assert chimera.parents[1].acts == ("grafted", "purified")
-    (computed,) = chimera.computed
-    assert (computed.model, computed.method, computed.keep) == ("local/stranger@1", "spectral", 0.5)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_each_changed_organ_names_its_donor_and_its_adapters(registry: LocalRegistry, *, is_recorded: bool) -> None:

@@ -31,37 +31,6 @@ def facts_with(*said: KeyValue) -> dict[str, Value | None]:
     return facts_by_key(parent_from(file_bytes([text("general.architecture", "llama"), *said], SMALL), "Small"))
 
 
-def test_the_facts_of_the_zoo_equal_those_of_its_headers() -> None:
-    facts = facts_by_key(zoo(A))
-    assert facts.pop("norm epsilon") == pytest.approx(1e-5)
-    assert isinstance(facts.pop("digest of tokens"), str)
-    assert facts == {
-        "general.architecture": "llama",
-        "block_count": 4,
-        "embedding_length": 192,
-        "attention.head_count": 6,
-        "attention.head_count_kv": 3,
-        "attention.key_length": 32,
-        "attention.value_length": 32,
-        "attention.sliding_window": 0,
-        "attention.sliding_window_pattern": None,
-        "rope.dimension_count": 32,
-        "rope.dimension_sections": None,
-        "rope.freq_base": 10_000.0,
-        "rope.scaling.type": "none",
-        "rope.scaling.factor": 1.0,
-        "factors in a tensor": "none",
-        "context_length": 256,
-        "number of tokens": 2048,
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-        "output matrix": "tied",
-        "expert_count": 0,
-        "expert_shared_count": 0,
-        "expert_used_count": 0,
-    }
-
-
 def test_relatives_have_the_same_vocabulary_and_only_models_have_tied_embeddings() -> None:
     digests = {facts_by_key(zoo(name))["digest of tokens"] for name in (A, CODE)}
     assert len(digests - {"none"}) == 1

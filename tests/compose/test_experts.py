@@ -97,26 +97,6 @@ def test_the_experts_of_the_chimera_are_recorded_and_its_bytes_verify(mixtures: 
     assert not verify(mixtures.catalog, mixtures.blobs, read_data=Share(1, 1)).faults
 
 
-def test_the_chimera_says_which_experts_came_from_where(mixtures: LocalRegistry, tmp_path: Path) -> None:
-    compose(mixtures, "name: local/mixed\ngrafts: [{from: local/Edited, experts: 5}]", tmp_path / "out.gguf")
-    with mixtures.catalog.reading() as session:
-        model = session.scalars(select(ModelRow).where(ModelRow.name == "mixed")).one()
-        lock = session.scalars(select(ChimeraRow.lock_id).where(ChimeraRow.model_id == model.id)).one()
-    chimera = mixtures.chimera(lock)
-    assert [(parent.model, parent.acts) for parent in chimera.parents] == [
-        ("local/Mixture@1", ()),
-        ("local/Edited@1", ("grafted",)),
-    ]
-    assert {organ.name: organ.experts for organ in chimera.computed} == dict.fromkeys(STACKS, (5,))
-    (grafts,) = {part.experts for part in chimera.parts}
-    assert [(graft.model, graft.experts) for graft in grafts] == [("local/Edited@1", (5,))]
-    assert [change.acts_text for change in chimera.changes] == ["grafted (expert 5)"]
-    assert "experts: 5" in chimera.recipe_yaml
-    base = mixtures.compose("local/Mixture")
-    planned = base.graft("local/Edited", experts="1,2,5").purify("fractal", experts=5).plan()
-    assert {part.acts_text for part in planned.parts if part.acts} == {"grafted (experts 2 and 5), purified (expert 5)"}
-
-
 def test_a_stack_with_grafted_experts_can_be_grafted_as_a_whole_into_another_base(
     mixtures: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -259,17 +239,6 @@ def test_weights_that_are_not_finite_are_warned_of_only_where_they_are_in_the_re
     with mixtures.catalog.writing() as session:
         session.execute(delete(Expert))  # as in a registry of an older version
     assert warned("Mixture", "Broken", 1)
-
-
-def test_all_experts_of_a_stack_move_what_the_whole_stack_moves(mixtures: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "Kin.gguf").write_bytes(expert_model("Kin", mixed=dict.fromkeys(range(EXPERTS), 0.3)))
-    ingest_file(mixtures, tmp_path / "Kin.gguf")
-    base = mixtures.compose("local/Mixture")
-    every, half, whole = (
-        base.graft("local/Kin", slot=list(SLOTS), experts=experts).plan().screen for experts in ("0-7", "0-3", None)
-    )
-    assert (every.moved or 0.0) == pytest.approx(whole.moved, rel=0.25)  # the fingerprint of a stack is a sample
-    assert (half.share or 0.0) == pytest.approx(0.5 * (every.share or 0.0))
 
 
 @pytest.mark.parametrize("experts", ["5", "[5, 17]", "0-3", "[0-3, 7]"])

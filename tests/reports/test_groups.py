@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from organs.registry.anatomy import place_of
 from organs.registry.measures import GroupFigures
+from organs.registry.reports.formats import columns_and_rows
 from organs.registry.reports.groups import (
     DEPTH_ROWS_MAX,
     Distribution,
@@ -23,8 +24,8 @@ from organs.registry.reports.groups import (
 )
 
 
-def reading(name: str, theta: float | None, spectral: float | None = 0.5) -> TensorReading:
-    return TensorReading(name, place_of(name), "F16", "64x64", 4096, 8192, theta, spectral)
+def reading(name: str, theta: float | None, spectral: float | None = 0.5, dtype: str = "F16") -> TensorReading:
+    return TensorReading(name, place_of(name), dtype, "64x64", 4096, 8192, theta, spectral)
 
 
 def deep(blocks: Iterable[int]) -> list[TensorReading]:
@@ -92,6 +93,15 @@ def test_norms_and_lists_are_no_wells() -> None:
     assert [item["tensor"] for item in wells_of(readings, 1).items] == ["blk.0.ffn_up.weight"]
 
 
+def test_a_theta_that_a_coarse_type_may_explain_is_marked() -> None:
+    table = wells_of([reading(f"blk.{n}.attn_q.weight", 30.0 + n, 0.5, kind) for n, kind in enumerate(KINDS)], 10)
+    assert [item["caution"] for item in table.items] == ["coarse", ""]
+    columns, rows = columns_and_rows(table)
+    (theta,) = (column for column in columns if column.key == "theta_degrees")
+    assert [theta.text(row)[0] for row in rows] == ["≈", "3"]
+
+
+KINDS = ("Q4_0", "Q8_0")
 ANGLES = st.lists(st.floats(0, 90), min_size=1, max_size=50)
 
 

@@ -20,7 +20,6 @@ from organs.registry.validation.comparison import (
     file_candidate,
     window_that_fits,
 )
-from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import (
     WINDOW_TOKENS,
     Failure,
@@ -34,11 +33,10 @@ from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind, judge_writing
 from organs.registry.validation.weights import files_digest, grafted_organs
 from tests.gguf_files import file_bytes, tensor, text, unsigned
-from tests.validation.changed_models import A_F16, A_PROSE, A, B, feed_forward, graft, validate_files
+from tests.validation.changed_models import A_F16, A, B, feed_forward, graft, validate_files
 from tests.validation.scores import FixedRuntime
 
 TEXTS = built_in_texts(("python", "documentation"))
-QUICK = ValidationBudget(tokens=1024)
 
 
 @pytest.fixture
@@ -56,34 +54,6 @@ def numbers(
     chimera: float | Failure = 12.0, control: float | Failure = 1000.0, base: float | Failure = 10.0
 ) -> FixedRuntime:
     return FixedRuntime({A.name: base, B.name: 11.0, "chimera.gguf": chimera, "control.gguf": control})
-
-
-@pytest.mark.long
-def test_a_strangers_blocks_are_broken_in_llama_cpp(tmp_path: Path) -> None:
-    chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
-    comparison = validate_files(chimera, A, [B], None, TEXTS, LlamaCpp(), QUICK)
-    assert comparison.verdict == VerdictKind.BROKEN
-    assert comparison.control is not None
-    base, donor, control = (run.scores[0] for run in (comparison.base, comparison.donors[0], comparison.control))
-    assert [base.tokens, donor.tokens, control.tokens] == [5 * 255] * 3
-    assert base.perplexity == pytest.approx(35.0, rel=0.3)
-    assert donor.perplexity == pytest.approx(37.0, rel=0.3)
-    assert (control.perplexity or 0) > 1000
-    assert comparison.zeroed == feed_forward(A)
-
-
-@pytest.mark.long
-def test_llama_cpp_distinguishes_blocks_of_a_fine_tune_from_a_weak_block_of_an_unrelated_model(tmp_path: Path) -> None:
-    cache, runtime, texts = {}, LlamaCpp(), built_in_texts(("python", "encyclopedic"))
-    kin = graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
-    stranger = graft(A, B, feed_forward(A, [3]), tmp_path / "stranger.gguf")
-    good = validate_files(kin, A, [], None, texts, runtime, cache=cache)
-    weak = validate_files(stranger, A, [], None, texts, runtime, cache=cache)
-    assert good.verdict == VerdictKind.GAINS
-    assert [text.verdict for text in good.texts] == ["coherent", "gains"]
-    assert all(text.settled for text in good.texts)
-    assert weak.verdict == VerdictKind.INERT
-    assert weak.base.scores == good.base.scores
 
 
 def test_the_control_has_the_grafted_feed_forward_organs_zeroed(
@@ -221,18 +191,6 @@ def test_models_that_tokenize_differently_cannot_be_compared(chimera: Path) -> N
     runtime.other_tokens = [chimera.name]
     with pytest.raises(NoVerdict, match=r"^the chimera and its base tokenize the text 'python' differently"):
         compared(chimera, runtime)
-
-
-@pytest.mark.long
-def test_the_difference_is_paired_by_window(tmp_path: Path) -> None:
-    kin = graft(A, A_PROSE, feed_forward(A, [3]), tmp_path / "kin.gguf")
-    comparison = validate_files(kin, A, [], None, TEXTS[:1], LlamaCpp(), ValidationBudget(tokens=2048))
-    text, alone = comparison.texts[0], comparison.base.scores[0]
-    assert text.ratio is not None
-    assert text.ratio_error is not None
-    assert alone.standard_error is not None
-    assert alone.perplexity is not None
-    assert 0.0 < text.ratio_error / text.ratio < alone.standard_error / alone.perplexity / 5, "what is hard cancels"
 
 
 def test_a_text_of_fewer_than_32_tokens_is_refused(chimera: Path) -> None:
