@@ -12,18 +12,11 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.tables import ModelRow, OrganRow
 from organs.registry.compose.api import Composition
-from organs.registry.entities import model as entities
-from organs.registry.entities.base import decode, encode
 from organs.registry.errors import NotComposable
-from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
-from organs.registry.gguf.quants import quantize
+from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
-from organs.registry.models import model_page
-from organs.registry.names import parse_model_name
 from organs.registry.upkeep import Share, verify
 from organs.web.app import create_app
 from tests.cli.in_process import OrganCommand as Command
@@ -170,29 +163,3 @@ def test_organs_of_an_earlier_version_are_counted_by_verify_or_an_ingest(both: L
     (tmp_path / "again.gguf").write_bytes(odd_model())
     ingest_file(both, tmp_path / "again.gguf")
     assert {organ.name for organ in both.model("odd").organs if organ.nonfinite} == set(ODD)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
-def test_measures_and_json_of_nonfinite_tensors_have_only_finite_numbers(
-    value: float, registry: LocalRegistry, tmp_path: Path
-) -> None:
-    shape, tensors = (64, 64), []
-    for number, (dtype, share) in enumerate([("F64", 1), ("F64", 2), ("F32", 1), ("BF16", 3), ("F16", 1)]):
-        values = np.random.default_rng(number).standard_normal(shape[0] * shape[1])
-        values[::share] = value if dtype == "F64" or not np.isfinite(value) else 1.0
-        spec = TensorSpec(f"blk.{number}.ffn_up.weight", shape, dtype_by_name(dtype))
-        tensors.append((spec, quantize(values, spec.dtype)))
-    (tmp_path / "odd.gguf").write_bytes(file_bytes(block_metadata("Odd", 5), tensors))
-    ingest_file(registry, tmp_path / "odd.gguf")
-    with registry.catalog.reading() as session:
-        model = model_by_name(session, parse_model_name("odd"))
-        shown = model_page(session, model)
-        assert decode(encode(shown), entities.Model) == shown, "NaN would be null"
-        thetas = {organ.name: organ.theta for organ in organs_of_model(session, model)}
-    none_finite = [] if np.isfinite(value) else ["blk.0.ffn_up.weight", "blk.2.ffn_up.weight", "blk.4.ffn_up.weight"]
-    assert [name for name, theta in thetas.items() if theta is None] == none_finite
-    with create_app(registry).test_client() as client:
-        for address in ("/organs", "/models/local/odd", "/reports", "/api/v1/organs?q=sort:theta"):
-            answer = client.get(address)
-            assert answer.status_code == 200
-            assert "NaN," not in answer.text

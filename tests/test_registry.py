@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from organs.registry import LocalRegistry
-from organs.registry.assembly import place_file, plan_shards
-from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.digest import digest_of
-from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
-from organs.registry.gguf import MemorySource, read_header
+from organs.registry.errors import BadName, BadQuery, NotFound, OrganError
 from tests import postgres
 from tests.small_models import block_tensors, ingest_file, small_model
 
@@ -87,26 +84,6 @@ def test_a_model_is_assembled_to_its_original_bytes(filled: LocalRegistry, tmp_p
     for path in (tmp_path / "back.gguf", str(tmp_path / "back.gguf")):
         assert filled.assemble("little", path) == digest_of(small_model())
         assert Path(path).read_bytes() == small_model()
-
-
-def test_a_model_in_shards_is_assembled_to_one_file(filled: LocalRegistry, tmp_path: Path) -> None:
-    with filled.catalog.reading() as session:
-        plans = plan_shards(session, filled.blobs, model_by_text(session, "little"), "cut", 60_000)
-    for plan in plans:
-        place_file(filled.blobs, plan, tmp_path / plan.name)
-    assert len(plans) > 1
-    ingest_file(filled, tmp_path / plans[0].name)
-    digest = filled.assemble("cut", tmp_path / "whole.gguf")
-    data = (tmp_path / "whole.gguf").read_bytes()
-    assert digest == digest_of(data)
-    assert read_header(MemorySource(data)).tensors == read_header(MemorySource(small_model())).tensors
-
-
-def test_a_failed_assembly_leaves_the_existing_path(filled: LocalRegistry, tmp_path: Path) -> None:
-    for path in (tmp_path / "no" / "x.gguf", tmp_path):
-        with pytest.raises(StoreError):
-            filled.assemble("little", path)
-    assert tmp_path.is_dir()
 
 
 def test_a_search_loads_neither_numpy_nor_the_codecs(filled: LocalRegistry) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -14,11 +13,7 @@ from organs.registry.compose.api import (
     Composition,
 )
 from organs.registry.compose.recipe import (
-    AdapterMerge,
-    Graft,
-    PurifyMethod,
     Recipe,
-    RecipePurification,
     read_recipe,
 )
 from organs.registry.errors import BadRecipe, NotFound
@@ -43,55 +38,45 @@ def begun(pair: LocalRegistry) -> Composition:
     return pair.compose("base")
 
 
-def graft_of(donor: str | None = "donor", where: str | None = None, sort: str = "", **selected: Any) -> Recipe:
-    return Recipe("base", grafts=(Graft(donor, where, sort, **selected),))
-
-
-ACCEPTING = Recipe("base", accept=("other-scale", "lineage-unknown"))
-
-
 @pytest.mark.parametrize(
-    ("step", "recipe"),
+    ("step", "line"),
     [
-        (lambda c: c.graft("donor"), graft_of()),
-        (lambda c: c.graft("donor", type="organ"), graft_of(types=("organ",))),
-        (lambda c: c.graft("donor", type="organ, norm"), graft_of(types=("organ", "norm"))),
-        (lambda c: c.graft("donor", blocks="0, 2-5"), graft_of(blocks=((0, 0), (2, 5)))),
-        (lambda c: c.graft("donor", blocks=range(2)), graft_of(blocks=((0, 0), (1, 1)))),
+        (lambda c: c.graft("donor"), "grafts: [{from: donor}]"),
+        (lambda c: c.graft("donor", type="organ, norm"), "grafts: [{from: donor, type: [organ, norm]}]"),
+        (lambda c: c.graft("donor", slot=("ffn_*",)), "grafts: [{from: donor, slot: ffn_*}]"),
         (
-            lambda c: c.graft(where="theta>=30", sort="-theta", type="organ"),
-            graft_of(None, "theta>=30", "-theta", types=("organ",)),
+            lambda c: c.graft("donor", blocks=1, experts="0, 2-5"),
+            "grafts: [{from: donor, blocks: 1, experts: [0, 2-5]}]",
         ),
+        (lambda c: c.graft("donor", blocks=range(2)), "grafts: [{from: donor, blocks: [0, 1]}]"),
         (
-            lambda c: c.graft(where="likeness>=0.9", sort="-likeness", strangers=True),
-            Recipe("base", grafts=(Graft(where="likeness>=0.9", sort="-likeness", strangers=True),)),
+            lambda c: c.graft(where="theta>=30", sort="-theta", type="organ", strangers=True),
+            "grafts: [{where: theta>=30, sort: -theta, type: organ, strangers: true}]",
         ),
-        (lambda c: c.adapter("lora", 0.5), Recipe("base", adapters=(AdapterMerge("lora", 0.5),))),
-        (
-            lambda c: c.purify(type="organ"),
-            Recipe("base", purify=(RecipePurification(PurifyMethod.FRACTAL, types=("organ",)),)),
-        ),
+        (lambda c: c.adapter("lora").adapter("lora", 0.5), "adapters: [{from: lora}, {from: lora, scale: 0.5}]"),
+        (lambda c: c.purify(type="organ"), "purify: {method: fractal, type: organ}"),
         (
             lambda c: c.purify("spectral", where="theta<40", keep=0.95),
-            Recipe("base", purify=(RecipePurification(PurifyMethod.SPECTRAL, "theta<40", 0.95),)),
+            "purify: {method: spectral, where: theta<40, keep: 0.95}",
         ),
-        (lambda c: c.encode("bf16"), Recipe("base", encode="BF16")),
-        (lambda c: c.accept("other-scale").accept("lineage-unknown", "other-scale"), ACCEPTING),
-        (lambda c: c.metadata("acme.x", ["a"]), Recipe("base", metadata={"acme.x": ("a",)})),
+        (lambda c: c.encode("bf16"), "encode: BF16"),
         (
-            lambda c: c.metadata("acme.x", 1).metadata("acme.y", 2.5).metadata("acme.x", "z"),
-            Recipe("base", metadata={"acme.y": 2.5, "acme.x": "z"}),
+            lambda c: c.accept("other-scale").accept("lineage-unknown", "other-scale"),
+            "accept: [other-scale, lineage-unknown]",
         ),
-        (lambda c: c.named("acme/x").named("acme/y"), Recipe("base", name="acme/y")),
+        (
+            lambda c: c.metadata("acme.x", 1).metadata("acme.y", ["a"]).metadata("acme.x", True),
+            "metadata: {acme.y: [a], acme.x: true}",
+        ),
+        (lambda c: c.named("acme/x").named("acme/y"), "name: acme/y"),
     ],
 )
 def test_every_step_of_the_builder_equals_its_line_in_a_recipe(
-    begun: Composition, step: Callable[[Composition], Composition], recipe: Recipe
+    begun: Composition, step: Callable[[Composition], Composition], line: str
 ) -> None:
     composition = step(begun)
-    assert composition.recipe == recipe
+    assert composition.recipe == read_recipe(f"base: base\n{line}") == read_recipe(composition.yaml())
     assert begun.recipe == Recipe("base"), "a step leaves what it began with as it was"
-    assert read_recipe(composition.yaml()) == recipe
 
 
 @pytest.mark.parametrize(

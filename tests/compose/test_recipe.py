@@ -140,16 +140,10 @@ def test_a_recipe_in_the_first_stored_form_is_read() -> None:
         "metadata": [{"key": "general.tags", "value": ["a"]}, {"key": "acme.count", "value": 3}],
         "name": None,
     }
-    assert recipe_from_json(json.dumps(values)) == Recipe(
-        "acme/base",
-        grafts=(Graft("acme/code", types=("organ",), blocks=((2, 5),)),),
-        adapters=(AdapterMerge("acme/lora", 0.8),),
-        purify=(
-            RecipePurification(PurifyMethod.SPECTRAL, keep=0.9, types=("organ",), slots=("ffn_*",), blocks=((2, 5),)),
-        ),
-        encode="F16",
-        accept=("likely-degraded",),
-        metadata={"general.tags": ("a",), "acme.count": 3},
+    assert recipe_from_json(json.dumps(values)) == read_recipe(
+        "base: acme/base\nencode: F16\naccept: [likely-degraded]\nadapters: [{from: acme/lora, scale: 0.8}]\n"
+        "grafts: [{from: acme/code, type: organ, blocks: 2-5}]\nmetadata: {general.tags: [a], acme.count: 3}\n"
+        "purify: {method: spectral, keep: 0.9, type: organ, slot: ffn_*, blocks: 2-5}"
     )
 
 

@@ -16,12 +16,12 @@ from organs.registry.compose.recipe import (
 from organs.registry.compose.steps import (
     PARAMETERS,
     STEPS_MAX,
-    TEXT_MAX_LENGTH,
     Step,
     read_steps,
     step_paths,
     step_texts,
 )
+from organs.registry.entities.plan import STEP_MAX_LENGTH
 from organs.registry.errors import BadRecipe
 from tests.compose.random_recipes import recipes
 
@@ -95,7 +95,7 @@ def test_the_written_texts_are_those_that_a_person_would_type() -> None:
         (("meta", "general.name"), "metadata", "write key=value"),
         (("meta", 'a="x'), "metadata.a", "is not JSON"),
         (("meta", "a=" + "[" * 5000), "metadata.a", "is not JSON"),
-        (("graft", "from:" + "a" * TEXT_MAX_LENGTH), "grafts[0]", "at most"),
+        (("graft", "from:" + "a" * STEP_MAX_LENGTH), "grafts[0]", "at most"),
     ],
     ids=lambda one: str(one)[:40],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from organs.registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
+from organs.registry.measure.spectral import SpectralReading, spectral_reading
 
 SHAPES = [(256, 2048), (256, 256), (2048, 256), (128, 768), (64, 64), (8, 256), (16, 16), (3, 3), (2, 2)]
 
@@ -108,11 +108,6 @@ def test_the_matrix_is_not_changed_unless_it_may_be_overwritten() -> None:
     before.flags.writeable = False
     assert spectral_reading(before, overwrite=True) == reading
     assert spectral_reading(matrix, overwrite=True) == reading
-
-
-def test_the_mean_of_experts_is_the_mean_of_their_readings() -> None:
-    mean = mean_reading([SpectralReading(0.2, 10.0, 20.0), SpectralReading(0.4, 30.0, 50.0)])
-    assert (mean.signal, mean.stable_rank) == (pytest.approx(0.3), 20.0)
 
 
 PROBE = """

@@ -7,12 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from organs.registry.measure.zmeasure import ZReading, summarise, zmeasure
-from tests.random_files import PATIENT
 
 SEEDS = 50
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
@@ -86,18 +83,6 @@ def test_a_deterministic_sample_has_the_recorded_reading() -> None:
     assert reading.entropy == pytest.approx(0.83535204, abs=1e-6)
     assert reading.kurtosis == pytest.approx(2.9221685, abs=1e-5)
     assert reading.coherence == pytest.approx(5.4222578, abs=1e-5)
-
-
-@PATIENT
-@given(
-    size=st.integers(64, 3000),
-    name=st.sampled_from(sorted(DRAWS)),
-    exponent=st.integers(-60, 60),
-    seed=st.integers(0, 1000),
-)
-def test_theta_does_not_change_with_a_power_of_two(size: int, name: str, exponent: int, seed: int) -> None:
-    values = drawn(name, size, seed)
-    assert theta_of(np.ldexp(values, exponent)) == pytest.approx(theta_of(values), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", sorted(DRAWS))

@@ -21,7 +21,7 @@ from tests.gains import add_gains
 from tests.gguf_files import file_bytes
 from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
+from tests.small_models import block_metadata, block_tensors, ingest_file
 
 TABLES = (
     *("figures", "actions", "families", "ranking", "types", "type_ranges", "model_types", "components", "scale"),
@@ -117,20 +117,6 @@ def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_o
     assert "local/tuned@1, number 3 here, would be first, and local/little@1, number 1, last" in words
 
 
-def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    for name, tensors in (("lists", [weight_tensor("output_norm.weight", (4096,))]), ("whole", block_tensors(1))):
-        (tmp_path / f"{name}.gguf").write_bytes(file_bytes(block_metadata(name, blocks=0), tensors))
-        ingest_file(registry, tmp_path / f"{name}.gguf")
-    with registry.catalog.writing() as session:
-        session.execute(update(ModelRow).values(complete=True, mean_theta=ModelRow.id * -1.0 + 50))
-    ranking = report_on(registry).sections["ranking"]
-    first, _ = ranking.items
-    assert (first["model"], first["matrix_mean_theta_degrees"], first["matrices_count"]) == ("local/lists@1", None, 0)
-    assert "local/lists@1, number 1, last" in " ".join(ranking.after)
-
-
 def test_equal_models_are_ranked_by_their_age(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         session.execute(update(ModelRow).values(mean_theta=40.0))
@@ -177,29 +163,28 @@ def test_the_wells_are_the_lowest_matrix_of_each_model(filled: LocalRegistry) ->
 
 def test_each_model_has_its_types_and_each_type_its_range_over_the_models(filled: LocalRegistry) -> None:
     sections = report_on(filled).sections
-    rows = placements(filled)
-    names = {item["model"]: item for item in sections["ranking"].items}
-    assert list(dict.fromkeys(item["model"] for item in sections["model_types"].items)) == list(names)
     with filled.catalog.reading() as session:
-        full_names = {model.id: model.full_name for model in session.scalars(select(ModelRow))}
+        names = {model.id: model.full_name for model in session.scalars(select(ModelRow))}
+    ranked = [item["model"] for item in sections["ranking"].items]
+    assert list(dict.fromkeys(item["model"] for item in sections["model_types"].items)) == ranked
     for item in sections["model_types"].items:
-        own = [row for row in rows if (full_names[row.model_id], row.type) == (item["model"], item["type"])]
+        own = [row for row in placements(filled) if (names[row.model_id], row.type) == (item["model"], item["type"])]
         assert (item["tensors_count"], item["measured_count"]) == (len(own), len(own))
         assert item["mean_theta_degrees"] == pytest.approx(np.mean([row.theta for row in own]))
         assert item["mean_signal"] == pytest.approx(np.mean([row.signal for row in own]))
         assert item["caution"] == ("most" if item["type"] == "norm" else "")
     for item in sections["type_ranges"].items:
-        own = {full_names[row.model_id]: [] for row in rows if row.type == item["type"]}
-        for row in rows:
+        thetas: dict[str, list[float]] = {}
+        for row in placements(filled):
             if row.type == item["type"] and row.theta is not None:
-                own[full_names[row.model_id]].append(row.theta)
-        means = {name: float(np.mean(thetas)) for name, thetas in own.items() if thetas}
+                thetas.setdefault(names[row.model_id], []).append(row.theta)
+        means = sorted((float(np.mean(own)), name) for name, own in thetas.items())
         assert item["models_count"] == len(means)
-        low, high = item["minimum_theta_degrees"], item["maximum_theta_degrees"]
-        assert (low, high) == pytest.approx((min(means.values()), max(means.values())))
-        assert item["range_degrees"] == pytest.approx(high - low)
-        assert means[item["minimum_model"]] == pytest.approx(low)
-        assert means[item["maximum_model"]] == pytest.approx(high)
+        ends = (item["minimum_theta_degrees"], item["maximum_theta_degrees"])
+        assert ends == pytest.approx((means[0][0], means[-1][0]))
+        assert item["range_degrees"] == pytest.approx(ends[1] - ends[0])
+        by_name = {name: mean for mean, name in means}
+        assert ends == pytest.approx((by_name[item["minimum_model"]], by_name[item["maximum_model"]]))
 
 
 def test_a_chimera_is_marked_in_the_ranking_and_its_organs_count_once(family: LocalRegistry) -> None:
