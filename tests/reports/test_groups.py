@@ -97,7 +97,7 @@ def test_a_theta_that_a_coarse_type_may_explain_is_marked() -> None:
     table = wells_of([reading(f"blk.{n}.attn_q.weight", 30.0 + n, 0.5, kind) for n, kind in enumerate(KINDS)], 10)
     assert [item["caution"] for item in table.items] == ["coarse", ""]
     columns, rows = columns_and_rows(table)
-    (theta,) = (column for column in columns if column.key == "theta_degrees")
+    (theta,) = (column for column in columns if column.name == "theta_degrees")
     assert [theta.text(row)[0] for row in rows] == ["≈", "3"]
 
 

@@ -113,18 +113,25 @@ def test_the_worked_example_of_a_textbook_is_reproduced() -> None:
     assert line.slope_margin == pytest.approx(2.262 * 0.1179, abs=1e-3)
 
 
-@given(st.lists(st.tuples(st.floats(5, 12), st.floats(0, 90)), max_size=20))
+@given(st.lists(st.tuples(st.floats(5, 12), st.floats(0, 90)), min_size=3, max_size=20))
 def test_slope_and_intercept_equal_those_of_numpy(points: list[tuple[float, float]]) -> None:
     xs, ys = [x for x, _ in points], [y for _, y in points]
     line = fit_line(points)
     if line is None:
-        assert len(set(xs)) < 2
-        return
-    assert (line.slope_margin is None) == (len(points) == 2)
-    assert (line.r_squared is None) == (len(set(ys)) == 1)
-    if max(xs) - min(xs) > 0.01:
+        assert min(xs) == max(xs)
+    elif max(xs) - min(xs) > 0.01:
         slope, intercept = np.polyfit(xs, ys, 1)
         assert (line.slope, line.intercept) == (pytest.approx(slope, abs=1e-4), pytest.approx(intercept, abs=1e-3))
+
+
+def test_few_or_equal_points_have_no_line_no_margin_or_no_explained_share() -> None:
+    for few in ([], [(6.0, 40.0)], [(6.0, 40.0), (6.0, 50.0)]):
+        assert fit_line(few) is None
+    two, level = fit_line([(6.0, 40.0), (7.0, 41.0)]), fit_line([(6.0, 40.0), (7.0, 40.0), (8.0, 40.0)])
+    assert two is not None
+    assert (two.slope_error, two.slope_margin) == (None, None)
+    assert level is not None
+    assert (level.slope, level.r_squared) == (0.0, None)
 
 
 def test_the_margin_holds_the_true_slope_nineteen_times_in_twenty() -> None:
