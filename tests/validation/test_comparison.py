@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from dataclasses import replace
 from itertools import pairwise
@@ -114,7 +115,7 @@ SLOW = Failure(FailureKind.STOPPED, "it was slow")
     ("perplexities", "verdict", "reason"),
     [
         ({"control": 12.1}, "inert", "The changed organs do not work."),
-        ({"control": SLOW}, "coherent", "The control did not run: it was slow"),
+        ({"control": SLOW}, "coherent", "The control did not run, so .*: it was slow"),
         ({"chimera": Failure(FailureKind.REFUSED, "missing tensor")}, "broken", "does not run: missing tensor."),
         ({"chimera": SLOW}, "broken", "The chimera does not run: it was slow."),
         ({"chimera": SLOW, "base": SLOW}, "undecided", "Nothing was scored. The base does not run: it was slow."),
@@ -128,8 +129,8 @@ def test_a_model_that_does_not_run_or_does_no_work_is_reported(
     runtime = numbers(**perplexities)
     report = compared(chimera, runtime)
     assert (report.verdict, report.zeroed_because) == (verdict, "changed")
-    assert reason in report.reason
-    if isinstance(perplexities.get("chimera"), Failure):
+    assert re.search(reason, report.reason)
+    if verdict == "broken":
         assert runtime.models == [A.name, "chimera.gguf"], "a chimera that fails needs no control"
 
 
