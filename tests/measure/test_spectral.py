@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,6 +56,15 @@ def test_the_reading_agrees_with_singular_values(shape: tuple[int, int]) -> None
     assert reading.stable_rank == pytest.approx(energies.sum() / energies.max(), rel=1e-6)
     shares = np.sqrt(energies) / np.sqrt(energies).sum()
     assert reading.effective_rank == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-4)
+
+
+def test_the_reading_changes_continuously_from_noise_to_structure() -> None:
+    noise, structure = gaussian(64, 256), gaussian(64, 4, 1) @ gaussian(4, 256, 2)
+    path = [spectral_reading(noise + np.float32(weight) * structure).signal for weight in np.linspace(0.0, 1.0, 2001)]
+    assert path[0] == 0.0
+    assert path[-1] > 0.5
+    # One eigenvalue that counts fully from the edge on would add 0.03.
+    assert max(abs(after - before) for before, after in pairwise(path)) < 0.01
 
 
 @pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1.0, 1e20, 1e30, 1e37])
