@@ -146,8 +146,9 @@ def test_the_number_of_values_is_limited_in_json_and_yaml() -> None:
 
 
 def test_a_plain_scalar_of_yaml_is_text_and_a_number() -> None:
-    values = parse_yaml("[2024, '2024', true, 1e5, 0x10, no, ~]", LIMITS)
-    assert values == ["2024", "2024", "true", "1e5", "0x10", "no", None]
+    values = parse_yaml("[2024, '2024', true, 1e5, 0x10, no, on, 12:30, 2024-01-01, 012, 1_000, .inf, ~]", LIMITS)
+    odd = ["0x10", "no", "on", "12:30", "2024-01-01", "012", "1_000", ".inf"]
+    assert values == ["2024", "2024", "true", "1e5", *odd, None]
     assert [item.value for item in values if isinstance(item, PlainScalar)] == [2024, True, 1e5]
 
 

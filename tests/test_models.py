@@ -12,7 +12,6 @@ import pytest
 from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import organ_detail, organs_of_model
-from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.model import Model
@@ -136,15 +135,6 @@ def as_json(measurement: OrganMeasurement) -> dict[str, Any]:
     return values
 
 
-def test_a_measured_zero_is_shown(registry: LocalRegistry, tmp_path: Path) -> None:
-    spread = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
-    measurements = shown_organ(registry, tmp_path, spread).measurements
-    z_measure = as_json(next(measurement for measurement in measurements if measurement.method == "z1"))
-    assert z_measure["minimum"] == 0.0
-    assert "nan_count" not in z_measure, "oddities are said where there are any"
-    assert "constant" not in z_measure
-
-
 def test_missing_measures_are_left_out_and_the_reason_is_shown(registry: LocalRegistry, tmp_path: Path) -> None:
     (measurement,) = shown_organ(registry, tmp_path, np.ones(8, np.float32)).measurements
     reading = as_json(measurement)
@@ -160,11 +150,3 @@ def test_oddities_are_counted(registry: LocalRegistry, tmp_path: Path) -> None:
     reading = as_json(measurement)
     assert (reading["nan_count"], reading["infinite_count"]) == (3, 2)
     assert 0 <= reading["theta"] <= 90
-
-
-def test_the_figures_describe_the_whole_registry(ingested: LocalRegistry) -> None:
-    with ingested.catalog.reading() as session:
-        totals = running_totals(session)
-    assert totals.models == 1
-    assert totals.blobs == 11
-    assert 0 < totals.stored_bytes < totals.size_bytes

@@ -144,12 +144,6 @@ def test_a_name_has_a_digest_in_place_of_other_letters_than_latin(text: str, kep
     assert len(name_from_text(f"{'x' * 200}本")) == NAME_MAX_LENGTH
 
 
-@pytest.mark.parametrize("name", ["a", "0", "A.b-c_d", "a__b", "a_-_b", "Zoo-A-2M-v1.0-F16", "x" * NAME_MAX_LENGTH])
-def test_a_new_name_is_valid_for_stock_clients(name: str) -> None:
-    check_new_name(name)
-    validate_repo_id(f"local/{name}")
-
-
 @pytest.mark.parametrize(
     ("name", "instead"), [("My-model---chat-v1", "My-model-chat-v1"), ("a-.b", "a-b"), ("a--b", "a-b"), ("a.git", "a")]
 )

@@ -12,18 +12,11 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.tables import ModelRow, OrganRow
 from organs.registry.compose.api import Composition
-from organs.registry.entities import model as entities
-from organs.registry.entities.base import decode, encode
 from organs.registry.errors import NotComposable
-from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
-from organs.registry.gguf.quants import quantize
+from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
-from organs.registry.models import model_page
-from organs.registry.names import parse_model_name
 from organs.registry.upkeep import Share, verify
 from organs.web.app import create_app
 from tests.cli.in_process import OrganCommand as Command
@@ -87,26 +80,6 @@ def test_an_ingest_counts_nonfinite_weights_and_the_command_warns(tmp_path: Path
     listed = {line.split()[0]: line for line in organ("models").lines[1:]}
     assert "(NaN/inf)" in listed["local/odd@1"]
     assert "(NaN/inf)" not in listed["local/sound@1"]
-
-
-def test_searches_select_and_exclude_organs_and_models_with_nonfinite_weights(both: LocalRegistry) -> None:
-    def organs(query: str) -> list[tuple[str, str]]:
-        return [(organ.model, organ.name) for organ in both.search(query, limit=1000)]
-
-    odd = {("local/odd@1", UP), ("local/odd@1", DOWN)}
-    everything = set(organs(""))
-    assert set(organs("nonfinite:yes")) == odd
-    assert set(organs("nonfinite:no")) == everything - odd == set(organs("-nonfinite:yes"))
-    assert organs("nonfinite:unknown") == []
-    assert set(organs("nonfinite:yes,unknown slot:ffn_up")) == {("local/odd@1", UP)}
-    assert organs("nonfinite:yes sort:-size block:1") == [("local/odd@1", DOWN)]
-    assert [model.name for model in both.models("nonfinite:yes")] == ["local/odd@1"]
-    assert [model.name for model in both.models("nonfinite:no")] == ["local/sound@1"]
-    counts = both.count("nonfinite:yes")
-    assert (counts.total, counts.exact) == (2, True)
-    assert both.count("nonfinite:no").total in (None, len(everything) - 2)
-    assert {organ.name: organ.nonfinite for organ in both.search("model:local/odd", limit=99) if organ.nonfinite} == ODD
-    assert {organ.name: organ.nonfinite for organ in both.model("odd").organs if organ.nonfinite} == ODD
 
 
 def test_pages_csv_files_and_the_api_mark_nonfinite_weights(both: LocalRegistry) -> None:
@@ -190,29 +163,3 @@ def test_organs_of_an_earlier_version_are_counted_by_verify_or_an_ingest(both: L
     (tmp_path / "again.gguf").write_bytes(odd_model())
     ingest_file(both, tmp_path / "again.gguf")
     assert {organ.name for organ in both.model("odd").organs if organ.nonfinite} == set(ODD)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
-def test_measures_and_json_of_nonfinite_tensors_have_only_finite_numbers(
-    value: float, registry: LocalRegistry, tmp_path: Path
-) -> None:
-    shape, tensors = (64, 64), []
-    for number, (dtype, share) in enumerate([("F64", 1), ("F64", 2), ("F32", 1), ("BF16", 3), ("F16", 1)]):
-        values = np.random.default_rng(number).standard_normal(shape[0] * shape[1])
-        values[::share] = value if dtype == "F64" or not np.isfinite(value) else 1.0
-        spec = TensorSpec(f"blk.{number}.ffn_up.weight", shape, dtype_by_name(dtype))
-        tensors.append((spec, quantize(values, spec.dtype)))
-    (tmp_path / "odd.gguf").write_bytes(file_bytes(block_metadata("Odd", 5), tensors))
-    ingest_file(registry, tmp_path / "odd.gguf")
-    with registry.catalog.reading() as session:
-        model = model_by_name(session, parse_model_name("odd"))
-        shown = model_page(session, model)
-        assert decode(encode(shown), entities.Model) == shown, "NaN would be null"
-        thetas = {organ.name: organ.theta for organ in organs_of_model(session, model)}
-    none_finite = [] if np.isfinite(value) else ["blk.0.ffn_up.weight", "blk.2.ffn_up.weight", "blk.4.ffn_up.weight"]
-    assert [name for name, theta in thetas.items() if theta is None] == none_finite
-    with create_app(registry).test_client() as client:
-        for address in ("/organs", "/models/local/odd", "/reports", "/api/v1/organs?q=sort:theta"):
-            answer = client.get(address)
-            assert answer.status_code == 200
-            assert "NaN," not in answer.text

@@ -10,13 +10,9 @@ from pathlib import Path
 import pytest
 
 from organs.registry import LocalRegistry
-from organs.registry.assembly import place_file, plan_shards
-from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.digest import digest_of
-from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
-from organs.registry.gguf import MemorySource, read_header
+from organs.registry.errors import BadName, BadQuery, NotFound, OrganError
 from tests import postgres
-from tests.gguf_files import text, unsigned
 from tests.small_models import block_tensors, ingest_file, small_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,45 +27,12 @@ def filled(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     return registry
 
 
-def test_a_search_is_read_page_by_page(filled: LocalRegistry) -> None:
-    query = "type:organ sort:-size"
-    seen, after = [], None
-    while True:
-        page = filled.search(query, limit=3, after=after)
-        assert len(page) <= 3
-        seen += [(organ.model, organ.name, organ.shape) for organ in page]
-        after = page.next
-        if after is None:
-            break
-    assert len(seen) == 4
-    assert {name for _, name, _ in seen} == {
-        f"blk.{block}.ffn_{way}.weight" for block in (0, 1) for way in ("up", "down")
-    }
-    assert {model for model, _, _ in seen} == {"local/little@1"}
-    assert {shape for _, _, shape in seen} == {(64, 128), (128, 64)}
-
-
-def test_counts_and_models_use_the_same_query_language(filled: LocalRegistry) -> None:
-    assert filled.count("type:organ").total == 4
-    assert filled.count("type:organ").fields["slot"] == {"ffn_down": 2, "ffn_up": 2}
-    assert [model.name for model in filled.models("little license:apache-2.0")] == ["local/little@1"]
-    assert len(filled.models("theta>90")) == 0
-
-
 @pytest.mark.parametrize("limit", [0, -1, 1001])
 def test_an_invalid_page_size_is_refused(limit: int, registry: LocalRegistry) -> None:
     with pytest.raises(BadQuery, match="1 to 1000"):
         registry.search(limit=limit)
     with pytest.raises(BadQuery, match="1 to 1000"):
         registry.models(limit=limit)
-
-
-@pytest.mark.parametrize("query", ["typ:organ", "theta>=", 'a "b'])
-def test_an_invalid_query_is_refused(query: str, registry: LocalRegistry) -> None:
-    with pytest.raises(BadQuery):
-        registry.search(query)
-    with pytest.raises(BadQuery):
-        registry.count(query)
 
 
 def test_a_model_is_found_by_its_name_or_a_prefix_of_its_digest(filled: LocalRegistry) -> None:
@@ -93,21 +56,6 @@ def test_the_organs_of_a_model_equal_those_of_a_search(filled: LocalRegistry) ->
         NotFound, match=r"local/little@1 has no organ 'blk.1.ffn_upp.weight'; did you mean blk.1.ffn_up"
     ):
         model.organ("blk.1.ffn_upp.weight")
-
-
-def test_a_model_has_its_relatives_in_both_directions(filled: LocalRegistry, tmp_path: Path) -> None:
-    close = [
-        text("general.base_model.0.name", "Little"),
-        unsigned("general.base_model.count", 1),
-        text("general.finetune", "Close"),
-    ]
-    (tmp_path / "close.gguf").write_bytes(small_model("Close", more=close))
-    ingest_file(filled, tmp_path / "close.gguf")
-    edges = {(edge.direction, edge.model, edge.evidence) for edge in filled.model("close").relatives}
-    assert ("parent", "local/little@1", "declared") in edges
-    assert ("child", "local/close@1", "declared") in {
-        (edge.direction, edge.model, edge.evidence) for edge in filled.model("little").relatives
-    }
 
 
 @pytest.mark.parametrize(
@@ -136,30 +84,6 @@ def test_a_model_is_assembled_to_its_original_bytes(filled: LocalRegistry, tmp_p
     for path in (tmp_path / "back.gguf", str(tmp_path / "back.gguf")):
         assert filled.assemble("little", path) == digest_of(small_model())
         assert Path(path).read_bytes() == small_model()
-
-
-def test_a_model_in_shards_is_assembled_to_one_file(filled: LocalRegistry, tmp_path: Path) -> None:
-    with filled.catalog.reading() as session:
-        plans = plan_shards(session, filled.blobs, model_by_text(session, "little"), "cut", 60_000)
-    for plan in plans:
-        place_file(filled.blobs, plan, tmp_path / plan.name)
-    assert len(plans) > 1
-    ingest_file(filled, tmp_path / plans[0].name)
-    digest = filled.assemble("cut", tmp_path / "whole.gguf")
-    data = (tmp_path / "whole.gguf").read_bytes()
-    assert digest == digest_of(data)
-    assert read_header(MemorySource(data)).tensors == read_header(MemorySource(small_model())).tensors
-
-
-def test_a_failed_assembly_leaves_the_existing_path(filled: LocalRegistry, tmp_path: Path) -> None:
-    for path in (tmp_path / "no" / "x.gguf", tmp_path):
-        with pytest.raises(StoreError):
-            filled.assemble("little", path)
-    assert tmp_path.is_dir()
-
-
-def test_the_repr_of_a_registry_has_its_folder(registry: LocalRegistry, tmp_path: Path) -> None:
-    assert repr(registry) == f"<LocalRegistry in '{tmp_path / 'home'}'>"
 
 
 def test_a_search_loads_neither_numpy_nor_the_codecs(filled: LocalRegistry) -> None:

@@ -20,7 +20,7 @@ from organs.registry.catalog.copying import copied_tables, copy_rows
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.tables import Blob, ContributorRow, ModelRow, Token, now
 from organs.registry.entities.submission import UploadRequest
-from organs.registry.errors import BadSetting, Busy, CatalogError, Conflict, CorruptBlob, NotFound, StoreUnreachable
+from organs.registry.errors import BadSetting, Busy, CatalogError, Conflict, CorruptBlob, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.relocation import RelocationReport, relocate
 from organs.registry.settings import Settings
@@ -28,7 +28,6 @@ from organs.registry.store import BlobStore
 from organs.registry.upkeep import sweep
 from tests.cli.in_process import OrganCommand
 from tests.faults.failing import (
-    add_unneeded_blobs,
     blob_rows,
     flip_bit,
     ingest_path,
@@ -36,7 +35,7 @@ from tests.faults.failing import (
     verify_all,
     write_model,
 )
-from tests.memory_bucket import MemoryService, failing, serve_from_memory
+from tests.memory_bucket import MemoryService, serve_from_memory
 from tests.postgres import open_on_sqlite
 from tests.registry_templates import RegistryTemplates, add_family
 from tests.related_models import FAMILY, family_files
@@ -224,21 +223,6 @@ def test_a_move_that_is_interrupted_between_files_continues(
     report = move(family, new)
     assert (report.copied, report.files) == (len(stored_files(family)) - 3, len(stored_files(family)))
     assert_same(family, new, tmp_path / "out")
-
-
-def test_a_bucket_that_stops_answering_interrupts_a_move(
-    family: LocalRegistry, services: dict[str, MemoryService], tmp_path: Path
-) -> None:
-    there = replace(Settings.in_folder(tmp_path / "there"), bucket=BUCKET)
-    with LocalRegistry.from_settings(there) as in_bucket:
-        in_bucket.blobs.backend.prepare()
-        services[BUCKET].before = failing(OSError("connection reset"), "put")
-        with pytest.raises(StoreUnreachable):
-            move(family, in_bucket)
-        assert is_empty(in_bucket)
-        services[BUCKET].before = lambda _kind, _name: None
-        assert move(family, in_bucket).copied == len(stored_files(family))
-        assert_same(family, in_bucket, tmp_path / "out")
 
 
 @pytest.mark.parametrize("table", ["blobs", "models", copied_tables()[-1].name])
@@ -454,14 +438,6 @@ def test_the_command_moves_both_parts_and_prints_the_new_settings(family: LocalR
     assert "the registry is there already" in here.err
 
 
-def test_the_command_moves_the_blobs_alone_and_copies_nothing_twice(family: LocalRegistry, tmp_path: Path) -> None:
-    organ = OrganCommand(family.settings.home)
-    first = organ.done("migrate-store", "--to-blobs", tmp_path / "elsewhere", "--json").values
-    second = organ.done("migrate-store", "--to-blobs", f"file://{tmp_path / 'elsewhere'}", "--json").values
-    assert first["copied"] == first["files"] == second["files"] == len(stored_files(family))
-    assert (first["rows"], first["faults"], second["copied"], second["copied_bytes"]) == (0, [], 0, 0)
-
-
 def test_the_command_moves_the_database_that_the_environment_names(family: LocalRegistry, tmp_path: Path) -> None:
     database_url = Settings.in_folder(tmp_path / "there").database_url
     organ = OrganCommand(family.settings.home)
@@ -555,20 +531,6 @@ def test_a_backup_of_postgresql_is_a_registry_open_on_sqlite(family: LocalRegist
         assert verify_all(copy).faults == []
     with open_on_sqlite(tmp_path / "copy") as copy:
         assert len(copy.models()) == len(FAMILY) + 1
-
-
-@pytest.mark.postgres
-def test_the_command_backs_up_postgresql_while_it_is_written(family: LocalRegistry, tmp_path: Path) -> None:
-    organ = OrganCommand(family.settings.home)
-    first, second = organ.done("backup", tmp_path / "copy").lines[:2]
-    assert first.startswith(f"{len(stored_files(family))} files copied (")
-    assert " has a database of " in second
-    needless = family.blobs.put(b"needless" * 20_000)
-    add_unneeded_blobs(family, needless)
-    assert organ.done("backup", tmp_path / "copy", "--json").values["copied"] == 1
-    with open_on_sqlite(tmp_path / "copy") as copy:
-        assert rows_of(copy) == rows_of(family)
-        assert verify_all(copy).faults == []
 
 
 def schema_of(registry: LocalRegistry) -> dict[str, tuple[list[str], list[str]]]:

@@ -155,7 +155,7 @@ def test_a_constant_has_no_correlation() -> None:
 
 def test_unrelated_models_are_near_zero_even_with_similar_norms() -> None:
     likeness = similarity(model(1), model(2))
-    assert likeness.organ_count == 12
+    assert (likeness.identical_count, likeness.organ_count) == (6, 12), "equal norms"
     assert likeness.mean == pytest.approx(0.0, abs=0.08)
     assert "norm" not in likeness.by_type
 
@@ -202,14 +202,6 @@ def test_a_matrix_of_one_row_is_a_vector_and_a_stack_of_experts_is_not() -> None
         assert similarity(organs, organs).organ_count == count
 
 
-def test_constant_organs_are_left_out() -> None:
-    first, second = model(1), model(1)
-    second["text", 0, "attn_q"] = organ("skeleton", SHAPE, bytes(256))
-    likeness = similarity(first, second)
-    assert likeness.organ_count == 11
-    assert likeness.mean == pytest.approx(1.0)
-
-
 def test_models_without_a_common_place_have_no_similarity() -> None:
     likeness = similarity(model(1), {})
     assert (likeness.mean, likeness.organ_count, dict(likeness.by_type), dict(likeness.by_block)) == (None, 0, {}, {})
@@ -236,23 +228,6 @@ def test_unrelated_models_with_common_zero_matrices_are_not_relatives() -> None:
     alone: dict[Slot, ComparableOrgan] = {("text", 0, "x"): organ("organ", SHAPE, bytes(256))}
     likeness = similarity(alone, dict(alone))
     assert (likeness.mean, likeness.identical_count, likeness.kinship) == (None, 1, Kinship.INCOMPARABLE)
-
-
-def test_vectors_count_as_identical_but_not_as_similar() -> None:
-    likeness = similarity(model(1), model(2))
-    assert (likeness.identical_count, likeness.organ_count) == (6, 12)
-
-
-def test_similarity_is_symmetric() -> None:
-    first, second = model(1), model(2, parent=1, share=0.5)
-    forward, back = similarity(first, second), similarity(second, first)
-    assert (forward.mean, forward.by_organ, forward.by_block) == (back.mean, back.by_organ, back.by_block)
-
-
-def test_correlations_of_many_equal_those_of_the_pairs() -> None:
-    own, others = print_of(1), [print_of(2), print_of(1), bytes(256), print_of(3, parent=1, share=0.7)]
-    assert correlations(own, others) == [correlation(own, other) for other in others]
-    assert correlations(own, []) == []
 
 
 def test_the_noise_of_unrelated_models_agrees_with_the_thresholds() -> None:
@@ -297,12 +272,6 @@ def test_probes_are_spread_over_types_and_blocks_without_norms() -> None:
     ]
     assert len({slot[:2] for slot in chosen}) == 8
     assert ("text", 3, "attn_q") not in chosen, "a constant tells nothing"
-
-
-def test_models_of_the_same_structure_are_probed_at_the_same_places() -> None:
-    first, second = model(1), model(2)
-    assert probes(first, 6) == probes(dict(reversed(second.items())), 6)
-    assert len(probes(first, 100)) == 12
 
 
 def test_a_model_without_fingerprints_is_probed_by_its_matrices() -> None:
@@ -363,13 +332,6 @@ def test_the_relation_to_a_parent_is_the_measured_one_if_the_weights_show_it(
     stated: str, measured: str | None, bits: float, relation: str
 ) -> None:
     assert relation_to_parent(stated, measured, bits, 16.0) == relation
-
-
-def test_an_element_without_joins_is_its_own_group() -> None:
-    groups = Groups()
-    groups.join(1, "a")
-    assert groups.leader(1) == groups.leader("a")
-    assert groups.leader(2) == 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=20))

@@ -23,7 +23,6 @@ from organs.registry.gguf import (
     KeyValue,
     MemorySource,
     RawKeyValue,
-    TensorSpec,
     ValueType,
     padded,
     read_header,
@@ -33,7 +32,7 @@ from organs.registry.gguf import (
 )
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
-from tests.gguf_files import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
+from tests.gguf_files import every_value_type, file_bytes, tensor, text, unsigned
 from tests.small_models import assemble_model, block_tensors, ingest_file, small_model
 
 Contents = tuple[Header, dict[str, bytes]]
@@ -144,16 +143,6 @@ def test_every_shard_keeps_the_alignment(alignment: int, registry: LocalRegistry
     assert [len(header.tensors) for header, _ in contents] == [3, 3, 1]
 
 
-def test_a_merged_file_has_the_first_shards_metadata_without_the_split(registry: LocalRegistry, tmp_path: Path) -> None:
-    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
-    shards = shards_of(registry, 300)
-    written(registry, shards, tmp_path / "out")
-    ingest_file(registry, tmp_path / "out" / shards[1].name)
-    ((header, tensors),) = written(registry, merged_of(registry, "new"), tmp_path / "merged")
-    assert values(header) == values(read_header(MemorySource((tmp_path / "a.gguf").read_bytes())))
-    assert tensors == {spec.name: data for spec, data in TENSORS}
-
-
 def test_left_over_keys_of_a_split_are_in_the_file_and_not_in_the_merged_one(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -168,15 +157,6 @@ def test_left_over_keys_of_a_split_are_in_the_file_and_not_in_the_merged_one(
     with registry.catalog.reading() as session:
         (flag,) = model_by_name(session, parse_model_name("a")).flags
     assert "--merge" in flag
-
-
-def test_a_file_of_our_own_writer_is_merged_into_itself(registry: LocalRegistry, tmp_path: Path) -> None:
-    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(2_000))
-    data = file_bytes([*METADATA, tokens, text("odd", b"\xff")], TENSORS)
-    registered(registry, tmp_path, data)
-    (plan,) = merged_of(registry)
-    place_file(registry.blobs, plan, tmp_path / "merged.gguf")
-    assert (tmp_path / "merged.gguf").read_bytes() == data
 
 
 def test_odd_padding_and_an_old_version_are_written_in_the_current_form(
@@ -207,25 +187,6 @@ def test_an_alignment_stated_only_by_the_first_shard_applies_to_the_merged_file(
     ((header, tensors),) = written(registry, merged_of(registry, "m"), tmp_path / "out")
     assert header.alignment == 64
     assert len(tensors) == 2
-
-
-def test_an_array_blob_is_carried_over_into_the_new_header(registry: LocalRegistry, tmp_path: Path) -> None:
-    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(5_000))
-    registered(registry, tmp_path, file_bytes([*METADATA, tokens], TENSORS))
-    (tmp_path / "out").mkdir()
-    for plan in shards_of(registry, 300):
-        place_file(registry.blobs, plan, tmp_path / "out" / plan.name)
-    assert tokens.encode() in (tmp_path / "out" / "new-00001-of-00003.gguf").read_bytes()
-    report = ingest_file(registry, tmp_path / "out" / "new-00001-of-00003.gguf")
-    assert report.new_blobs == 3, "three small headers; the vocabulary and all tensors are known"
-
-
-def test_two_tensors_of_the_same_bytes_are_both_written(registry: LocalRegistry, tmp_path: Path) -> None:
-    spec, data = tensor("blk.0.attn_q.weight", (24,))
-    twins = [(TensorSpec(f"blk.{index}.attn_q.weight", spec.shape, spec.dtype), data) for index in range(4)]
-    registered(registry, tmp_path, file_bytes(METADATA, twins))
-    contents = written(registry, shards_of(registry, 192), tmp_path / "out")
-    assert [list(tensors.values()) for _, tensors in contents] == [[data, data]] * 2
 
 
 def test_a_model_that_must_not_be_assembled_has_no_other_form(registry: LocalRegistry, tmp_path: Path) -> None:

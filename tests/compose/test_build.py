@@ -125,9 +125,10 @@ def assert_nothing_is_left(registry: LocalRegistry, out: Path, before: set[str])
 @pytest.mark.folder
 def test_a_made_chimera_is_reported_registered_and_durable(pair: LocalRegistry, out: Path) -> None:
     progress: dict[str, int] = {}
-    made = plan_of(pair).assemble(out, lambda what, size: progress.update({what: progress.get(what, 0) + size}))
+    plan = plan_of(pair)
+    made = plan.assemble(out, lambda what, size: progress.update({what: progress.get(what, 0) + size}))
     data = out.read_bytes()
-    assert (made.model, made.created, made.size_bytes) == ("local/made@1", True, len(data))
+    assert (made.model, made.created, made.size_bytes, plan.size_bytes) == ("local/made@1", True, len(data), len(data))
     assert made.sha256 == digest_of(data)
     assert progress == {"compute": 4 * WIDTH * WIDTH, "write": len(data)}
     assert list(made.computed) == [COMPUTED]

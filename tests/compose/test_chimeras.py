@@ -57,15 +57,6 @@ def test_a_chimera_shows_its_plan_and_its_later_measurements(family: LocalRegist
         assert chimera_of_model(session, model_by_text(session, "base")) is None
 
 
-def test_an_adapter_and_a_purified_graft_are_described(family: LocalRegistry) -> None:
-    composition = family.compose("base").graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
-    made = composition.purify("spectral", slot="ffn_up", blocks=1, keep=0.5).plan().register()
-    chimera = chimera_called(family, made.model)
-    assert chimera.parents[1].acts == ("grafted", "purified")
-    (computed,) = chimera.computed
-    assert (computed.model, computed.method, computed.keep) == ("local/stranger@1", "spectral", 0.5)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("is_recorded", [True, False])
 def test_each_changed_organ_names_its_donor_and_its_adapters(registry: LocalRegistry, *, is_recorded: bool) -> None:
@@ -144,13 +135,3 @@ def test_a_modelfile_is_three_lines_with_any_title() -> None:
         assert len(lines[0]) < 120
     assert modelfile("local/a@1", "a.gguf", "A", None).endswith("num_ctx 4096\n")
     assert modelfile("local/a@1", "a.gguf", "A", 1 << 40).endswith("num_ctx 4096\n")
-
-
-def test_the_python_lines_make_the_same_file(family: LocalRegistry, tmp_path: Path) -> None:
-    made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
-    chimera = chimera_called(family, made.model)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORGAN_HOME", str(family.settings.home))
-        patch.chdir(tmp_path)
-        exec(compile(chimera.python, "script", "exec"), {})  # the shown lines
-    assert (tmp_path / chimera.file.name).stat().st_size == made.size_bytes

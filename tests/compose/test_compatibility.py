@@ -74,20 +74,6 @@ def test_a_graft_from_a_fine_tune_has_no_warnings() -> None:
     assert codes(findings) == {"related-lineage", "changed-share", "theta-changes"}
 
 
-def test_a_graft_from_an_unrelated_model_gives_only_the_lineage_warning() -> None:
-    findings = of_types(zoo(A), zoo(B), ORGAN)
-    assert warned(findings) == {"unrelated-lineage"}
-    assert refused(findings) == set()
-    finding = only(findings, "unrelated-lineage")
-    assert finding.models == (zoo(A).label, zoo(B).label)
-    assert len(finding.organs) == 12
-
-
-def test_one_block_of_an_unrelated_model_gets_a_warning() -> None:
-    findings = check_replacements(zoo(A), replacements_from(zoo(A), zoo(B), ORGAN, blocks=[3]))
-    assert warned(findings) == {"unrelated-lineage"}
-
-
 @pytest.mark.parametrize("name", ["A-2M-v0.1-Q8_0", "A-2M-v0.3-Q8_0", "A-2M-Branch-v1.0-Q8_0", "A-2M-v1.0-Q8_0"])
 def test_earlier_checkpoints_branches_and_quantisations_are_related(name: str) -> None:
     findings = of_types(zoo(A), zoo(f"Zoo-{name}.gguf"))
@@ -164,6 +150,7 @@ DIFFERENCES: list[tuple[str, Severity, set[str], dict[str, HeaderValue], dict[st
     ("tied-embeddings", Severity.REFUSE, {"embed"}, {}, {"general__name": "with an output matrix"}),
     ("tokenizer-differs", Severity.WARN, {"embed"}, {}, {"tokenizer__ggml__pre": "llama-bpe"}),
     ("tokenizer-differs", Severity.WARN, {"embed"}, {}, {"tokenizer__ggml__model": "llama"}),
+    ("tokenizer-differs", Severity.WARN, {"embed"}, {}, {"tokens": False}),
     ("other-scale", Severity.WARN, EVERY_TYPE, {}, {"block_count": 3}),
     (
         *("other-scale", Severity.WARN, EVERY_TYPE),
@@ -228,12 +215,6 @@ def test_different_head_counts_in_other_blocks_do_not_count() -> None:
     assert refused(check_replacements(base, replacements_from(base, donor, SKELETON, blocks=[1]))) == {"heads-differ"}
 
 
-def test_different_tokens_are_recognised_by_their_digest() -> None:
-    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tokens=False)
-    assert warned(of_types(base, donor, EMBED)) == {"tokenizer-differs"}
-    assert warned(of_types(base, donor, ORGAN)) == set()
-
-
 def test_factors_that_stretch_positions_count_as_scaling() -> None:
     base = synthetic_parent("Base")
     donor = synthetic_parent("Donor", tensors=model_tensors(more=[("rope_freqs.weight", (8,))]))
@@ -253,14 +234,6 @@ def test_another_architecture_is_refused_without_other_findings_about_headers() 
 
 
 # Tensors
-
-
-def test_a_wider_donor_is_refused_once_with_all_its_organs() -> None:
-    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(width=96))
-    findings = of_types(base, donor, ORGAN)
-    assert refused(findings) == {"width-differs"}
-    assert warned(findings) == set()
-    assert len(only(findings, "width-differs").organs) == 6
 
 
 def test_shapes_are_compared_as_loaders_do_without_trailing_ones() -> None:
@@ -385,13 +358,13 @@ def test_tensor_types_that_the_runtime_supports_give_only_a_note(dtype: str) -> 
     assert "size-changes" in codes(findings) or dtype == "BF16"
 
 
-def test_a_base_that_must_not_be_loaded_is_always_refused() -> None:
+def test_a_base_that_cannot_be_loaded_is_always_refused() -> None:
     base = replace(synthetic_parent("Base"), unassemblable=("its byte tokens are no bytes",))
-    assert refused(check_replacements(base, [])) == {"not-loadable"}
     assert "no bytes" in only(of_types(base, synthetic_parent("Donor"), ORGAN), "not-loadable").sentence
-    assert refused(check_replacements(zoo(LORA), [])) == {"not-loadable"}
     matrix = synthetic_parent("Matrix", general__type="imatrix")
-    assert refused(check_replacements(matrix, [])) == {"not-loadable"}
+    for unusable in (base, zoo(LORA), matrix):
+        assert refused(check_replacements(unusable, [])) == {"not-loadable"}
+    assert refused(check_replacements(replace(synthetic_parent("Base"), complete=False), [])) == {"not-complete"}
     (finding,) = check_compatibility(synthetic_parent("Base"), matrix).findings
     assert (finding.code, finding.severity) == ("nothing-to-graft", Severity.REFUSE)
 
@@ -408,10 +381,6 @@ def test_tensors_that_are_only_kept_are_neither_changed_nor_grafted() -> None:
     assert "TYPE_156. Such bytes are only kept here" in refusals[0].sentence
     assert len(refusals) == 1
     assert refused(of_types(synthetic_parent("Base"), replace(base, label="Donor"), ORGAN)) == set()
-
-
-def test_a_base_with_a_part_missing_is_refused() -> None:
-    assert refused(check_replacements(replace(synthetic_parent("Base"), complete=False), [])) == {"not-complete"}
 
 
 def test_an_organ_that_the_base_lacks_cannot_be_replaced_and_none_twice() -> None:
@@ -446,12 +415,6 @@ def test_matrices_without_fingerprints_are_of_unknown_lineage() -> None:
     bare = replace(donor, parts=tuple(replace(part, fingerprint=None) for part in donor.parts))
     assert warned(of_types(synthetic_parent("Base"), bare, ORGAN)) == {"lineage-unknown"}
     assert warned(of_types(synthetic_parent("Base"), bare, NORM)) == set()
-
-
-def test_organs_of_the_base_itself_give_a_note_and_change_nothing() -> None:
-    findings = of_types(synthetic_parent("Base"), synthetic_parent("Donor"), ORGAN)
-    assert codes(findings) == {"already-equal", "changed-share"}
-    assert only(findings, "changed-share").sentence.startswith("0 of 20 organs of Base will be replaced")
 
 
 def test_theta_is_reported_before_and_after_for_each_type_that_changes() -> None:
@@ -577,25 +540,15 @@ def test_an_adapter_of_an_unreadable_tensor_type_is_refused() -> None:
         ("blk.2.ffn_down.bias", ("text", 2, "feed-forward")),
         ("blk.2.ffn_down_exps.scale", ("text", 2, "experts")),
         ("blk.2.ssm_in.input_scale", ("text", 2, "state space")),
-        ("blk.2.ffn_gate_exps.weight", ("text", 2, "experts")),
-        ("blk.2.ffn_gate.7.weight", ("text", 2, "experts")),
         ("blk.2.ffn_gate_inp.weight", ("text", 2, "experts")),
-        ("blk.2.exp_probs_b.bias", ("text", 2, "experts")),
         ("blk.2.ffn_up_shexp.weight", ("text", 2, "shared experts")),
-        ("blk.2.ffn_gate_inp_shexp.weight", ("text", 2, "shared experts")),
-        ("blk.2.channel_mix_key.weight", ("text", 2, "feed-forward")),
         ("blk.2.attn_q.weight", ("text", 2, "attention")),
-        ("blk.2.attn_output.bias", ("text", 2, "attention")),
-        ("blk.2.ssm_in.weight", ("text", 2, "state space")),
         ("dec.blk.2.cross_attn_q.weight", ("decoder", 2, "cross attention")),
         ("a.blk.2.ffn_up_1.weight", ("audio", 2, "second feed-forward")),
         ("a.proj_blk.2.ffn_up.weight", ("audio", 2, "proj_blk.feed-forward")),
-        ("v.blk.2.ffn_up.weight", ("vision", 2, "feed-forward")),
         ("blk.2.ffn_norm.weight", None),
         ("token_embd.weight", None),
-        ("rope_freqs.weight", None),
         ("blk.2.ffn_up.weight.lora_a", None),
-        ("mm.2.weight", None),
     ],
 )
 def test_organs_that_only_work_together_are_in_one_group(name: str, group: tuple[str, int, str] | None) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from organs.registry.compose.differences import (
     CACHED_MAX,
@@ -20,7 +18,6 @@ from organs.registry.gguf import Field, KeyValue, MemorySource, ValueType
 from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
 from tests.compose.parents import CODE, LORA, A, C, HeaderValue, model_tensors, parent_from, synthetic_parent, zoo
 from tests.gguf_files import SparseSource, array, file_bytes, text
-from tests.random_files import PATIENT, entries
 
 SMALL = model_tensors(blocks=0)
 
@@ -32,37 +29,6 @@ def facts_by_key(parent: Parent) -> dict[str, Value | None]:
 def facts_with(*said: KeyValue) -> dict[str, Value | None]:
     """Return the facts of a small model with these entries and its architecture."""
     return facts_by_key(parent_from(file_bytes([text("general.architecture", "llama"), *said], SMALL), "Small"))
-
-
-def test_the_facts_of_the_zoo_equal_those_of_its_headers() -> None:
-    facts = facts_by_key(zoo(A))
-    assert facts.pop("norm epsilon") == pytest.approx(1e-5)
-    assert isinstance(facts.pop("digest of tokens"), str)
-    assert facts == {
-        "general.architecture": "llama",
-        "block_count": 4,
-        "embedding_length": 192,
-        "attention.head_count": 6,
-        "attention.head_count_kv": 3,
-        "attention.key_length": 32,
-        "attention.value_length": 32,
-        "attention.sliding_window": 0,
-        "attention.sliding_window_pattern": None,
-        "rope.dimension_count": 32,
-        "rope.dimension_sections": None,
-        "rope.freq_base": 10_000.0,
-        "rope.scaling.type": "none",
-        "rope.scaling.factor": 1.0,
-        "factors in a tensor": "none",
-        "context_length": 256,
-        "number of tokens": 2048,
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-        "output matrix": "tied",
-        "expert_count": 0,
-        "expert_shared_count": 0,
-        "expert_used_count": 0,
-    }
 
 
 def test_relatives_have_the_same_vocabulary_and_only_models_have_tied_embeddings() -> None:
@@ -171,16 +137,3 @@ def test_digests_of_vocabularies_are_forgotten_before_they_are_too_many() -> Non
     assert source.read_bytes == read
     vocabulary_digest(source, Digest(digest_of(b"0")), field)
     assert source.read_bytes == read + 9
-
-
-KEYS = st.sampled_from(
-    ["general.architecture", "general.license", "tokenizer.ggml.tokens", "tokenizer.ggml.model", "general.size_label"]
-) | st.sampled_from([f"llama.{name}" for name in ("block_count", "embedding_length", "rope.freq_base", "expert_count")])
-
-
-@PATIENT
-@given(st.lists(KEYS, unique=True).flatmap(lambda keys: st.tuples(*(entries(key) for key in keys))))
-def test_no_header_makes_the_facts_raise(said: tuple[KeyValue, ...]) -> None:
-    facts = facts_by_key(parent_from(file_bytes(said, SMALL), "Hostile"))
-    assert facts["rope.freq_base"] > 0
-    assert facts["general.architecture"] is None or isinstance(facts["general.architecture"], str)

@@ -115,17 +115,6 @@ def test_a_single_license_is_on_the_card_alone_and_several_with_their_parents() 
     assert combined_license({"A": None}).text == "not stated"
 
 
-def test_a_conflict_names_both_sides_and_says_what_to_read() -> None:
-    (finding,) = [
-        finding
-        for finding in combined_license({"A": "gpl-3.0", "B": "cc-by-nc-4.0"}).findings
-        if finding.severity == "warn"
-    ]
-    assert (finding.code, finding.models, finding.field) == ("licenses-conflict", ("A", "B"), "general.license")
-    assert "gpl-3.0 (of A) and cc-by-nc-4.0 (of B) may conflict" in finding.sentence
-    assert "Read both" in finding.sentence
-
-
 @given(st.dictionaries(st.text(max_size=5), st.none() | st.text(max_size=300), max_size=5))
 def test_any_text_as_a_license_is_accepted_and_shown_shortened(licenses: dict[str, str | None]) -> None:
     combined = combined_license(licenses)

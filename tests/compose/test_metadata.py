@@ -105,13 +105,6 @@ def test_kept_entries_are_copied_byte_for_byte_in_order() -> None:
     assert header.alignment == 64
 
 
-def test_entries_that_describe_only_the_base_are_dropped() -> None:
-    header, _ = composed()
-    gone = {entry.key for entry in DROPPED} - {LOCK_KEY}
-    assert gone & {field.key for field in header.fields} == set()
-    assert plan_in_memory(GRAFT + "}", base(), donor()).drops == tuple(sorted(gone | {LOCK_KEY}))
-
-
 def test_every_key_of_the_base_is_kept_set_or_dropped() -> None:
     header, _ = composed()
     ours = {field.key for field in base().header.fields}
@@ -121,7 +114,9 @@ def test_every_key_of_the_base_is_kept_set_or_dropped() -> None:
         *("general.base_model.1.version", "general.base_model.1.url", "general.base_model.0.url"),
         *("general.base_model.0.uuid", "general.base_model.0.doi", "general.base_model.0.repo_url"),
     }
-    assert ours - {field.key for field in header.fields} == {entry.key for entry in DROPPED} - {LOCK_KEY}
+    dropped = {entry.key for entry in DROPPED}
+    assert ours - {field.key for field in header.fields} == dropped - {LOCK_KEY}
+    assert plan_in_memory(GRAFT + "}", base(), donor()).drops == tuple(sorted(dropped))
     assert header.fields[-1].key == LOCK_KEY
 
 
@@ -191,21 +186,15 @@ def test_entries_of_the_recipe_win_even_over_dropped_ones() -> None:
         ("-5", None, ValueType.INT32),
         ("4294967296", None, ValueType.INT64),
         ("9223372036854775808", None, ValueType.UINT64),
-        ("-2147483649", None, ValueType.INT64),
         ("5", ValueType.UINT8, ValueType.UINT8),
-        ("255", ValueType.UINT8, ValueType.UINT8),
         ("256", ValueType.UINT8, ValueType.UINT32),
-        ("5", ValueType.INT64, ValueType.INT64),
         ("5", ValueType.STRING, ValueType.UINT32),
-        ("1.5", None, ValueType.FLOAT32),
         ("1.5", ValueType.FLOAT64, ValueType.FLOAT64),
         ("1e300", None, ValueType.FLOAT64),
         ("-1e300", ValueType.FLOAT32, ValueType.FLOAT64),
         ("3.4028234663852886e38", None, ValueType.FLOAT32),
         ("3.4028235677973366e38", None, ValueType.FLOAT64),
-        ("1e-300", None, ValueType.FLOAT32),
         ("2", ValueType.FLOAT32, ValueType.FLOAT32),
-        ("2", ValueType.FLOAT64, ValueType.FLOAT64),
         ('"2"', ValueType.FLOAT32, ValueType.STRING),
     ],
 )
@@ -243,17 +232,13 @@ def stem(own: str | None, said: dict[str, HeaderValue], *sets: KeyValue) -> str:
         ({"name": "Zoo A", "file_type": 1}, None, "Zoo-A-Chimera-v1.0-F16"),
         ({"basename": "Zoo-A", "name": "x", "size_label": "2M", "file_type": 7}, None, "Zoo-A-2M-Chimera-v1.0-Q8_0"),
         ({"name": "Zoo", "file_type": 15, "version": "v2.3"}, "acme/Coder", "Zoo-Coder-v2.3-Q4_K_M"),
-        ({"name": "Zoo", "file_type": 15, "version": " 2 "}, None, "Zoo-Chimera-v2.0-Q4_K_M"),
         ({"name": "Zoo", "file_type": 15, "version": "2.3.4"}, None, "Zoo-Chimera-v2.3-Q4_K_M"),
         ({"name": "Zoo", "file_type": 15, "version": "final"}, None, "Zoo-Chimera-v1.0-Q4_K_M"),
         ({"name": "Zoo 1.5 (new)", "size_label": "1.5B", "file_type": 0}, None, "Zoo-1-5-new-1-5B-Chimera-v1.0-F32"),
-        ({"file_type": 1}, None, "Model-Chimera-v1.0-F16"),
         ({"name": "动物", "file_type": 1}, None, "Chimera-v1.0-F16"),
         ({"name": "../../etc/passwd\n", "file_type": 1}, "a/b.c", "etc-passwd-b-c-v1.0-F16"),
         ({"name": "x" * 5000, "file_type": 1}, None, "x" * 40 + "-Chimera-v1.0-F16"),
-        ({"name": "x" * 39 + "-y", "file_type": 1}, None, "x" * 39 + "-Chimera-v1.0-F16"),
         ({"name": "Zoo", "file_type": 99}, None, "Zoo-Chimera-v1.0-mixed"),
-        ({"name": "Zoo"}, None, "Zoo-Chimera-v1.0-mixed"),
     ],
 )
 def test_the_stem_consists_of_words_of_the_base(said: dict[str, HeaderValue], name: str | None, expected: str) -> None:

@@ -104,28 +104,24 @@ def row(
     return msgspec.structs.replace(part, **changes)
 
 
-def spans(rows: list[PlanPart]) -> list[tuple[str, int | None, int | None, int]]:
-    return [(change.model, change.first_block, change.last_block, change.organs) for change in summarize_changes(rows)]
-
-
-def test_neighbouring_blocks_with_the_same_change_are_one_line() -> None:
-    rows = [row(block) for block in (0, 0, 1, 2, 5, 6, 9)]
-    assert spans(rows) == [("a/x@1", 0, 2, 4), ("a/x@1", 5, 6, 2), ("a/x@1", 9, 9, 1)]
-
-
-def test_blocks_that_come_in_any_order_are_one_run() -> None:
-    assert spans([row(2), row(0), row(1)]) == [("a/x@1", 0, 2, 3)]
-
-
-def test_another_donor_type_or_action_is_another_line() -> None:
-    rows = [row(0), row(1, "a/y@1"), row(2), row(3, acts=("grafted", "purified")), row(0, kind="norm")]
-    assert spans(rows) == [
-        ("a/x@1", 0, 0, 1), ("a/y@1", 1, 1, 1), ("a/x@1", 2, 2, 1), ("a/x@1", 3, 3, 1), ("a/x@1", 0, 0, 1),
-    ]  # fmt: skip
-
-
-def test_organs_outside_the_blocks_are_on_a_line_before_them() -> None:
-    assert spans([row(0), row(None), row(1)]) == [("a/x@1", None, None, 1), ("a/x@1", 0, 1, 2)]
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([row(block) for block in (0, 0, 1, 2, 5, 6, 9)], [("a/x@1", 0, 2, 4), ("a/x@1", 5, 6, 2), ("a/x@1", 9, 9, 1)]),
+        ([row(2), row(0), row(1)], [("a/x@1", 0, 2, 3)]),
+        (
+            [row(0), row(1, "a/y@1"), row(2), row(3, acts=("grafted", "purified")), row(0, kind="norm")],
+            [(f"a/{model}@1", block, block, 1) for model, block in (("x", 0), ("y", 1), ("x", 2), ("x", 3), ("x", 0))],
+        ),
+        ([row(0), row(None), row(1)], [("a/x@1", None, None, 1), ("a/x@1", 0, 1, 2)]),
+    ],
+    ids=["neighbours", "any order", "another donor, type or act", "outside the blocks"],
+)
+def test_equal_changes_of_neighbouring_blocks_are_one_line(
+    rows: list[PlanPart], expected: list[tuple[str, int | None, int | None, int]]
+) -> None:
+    found = summarize_changes(rows)
+    assert [(change.model, change.first_block, change.last_block, change.organs) for change in found] == expected
 
 
 def test_means_are_of_the_organs_that_have_one_and_sizes_add_up() -> None:

@@ -13,7 +13,7 @@ from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import read_recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.finding import Severity
-from organs.registry.errors import NotComposable, NotFound
+from organs.registry.errors import NotComposable
 from organs.registry.gguf import KeyValue, ValueType
 from tests.compose.memory_library import MemoryLibrary, as_registered, found_organ, plan_in_memory
 from tests.compose.parents import model_tensors, parent_from, synthetic_parent
@@ -78,15 +78,6 @@ def test_steps_are_ordered_graft_adapter_purify() -> None:
     assert [parent.label for parent in plan.parents] == ["base", "donor", "adapter"]
 
 
-def test_the_parts_are_the_tensors_of_the_base_in_its_order() -> None:
-    plan = made(grafts=[{"from": "donor", "type": "organ", "blocks": 1}])
-    assert [part.before for part in plan.parts] == list(base().parts)
-    assert [part.spec.name for part in plan.parts] == [part.name for part in base().parts]
-    grafted = [part for part in plan.parts if part.donor]
-    assert len(grafted) == 3
-    assert all(part.source == donor().by_name[part.before.name] for part in grafted)
-
-
 def test_the_size_is_known_before_computation_and_the_lock_after_it() -> None:
     plan = made(adapters=[{"from": "adapter"}])
     lock = plan.lock(dict.fromkeys(plan.computations, digest_of(b"computed")))
@@ -95,11 +86,6 @@ def test_the_size_is_known_before_computation_and_the_lock_after_it() -> None:
     assert {tensor.digest for tensor in lock.tensors} & {digest_of(b"computed"), NOT_YET} == {digest_of(b"computed")}
     with pytest.raises(KeyError):
         plan.lock()
-
-
-def test_an_unknown_base_gives_no_plan() -> None:
-    with pytest.raises(NotFound):
-        plan_recipe(read_recipe("base: nobody"), MemoryLibrary((base(),)))
 
 
 def test_all_faults_are_found_together_with_their_fields() -> None:

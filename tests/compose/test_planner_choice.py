@@ -120,10 +120,6 @@ def test_a_tensor_called_scale_without_a_weight_is_like_others() -> None:
     assert norm in taken(choose(ours, recipe, library))
 
 
-def test_without_a_selection_everything_is_taken() -> None:
-    assert taken(chosen("[{from: local/d1@1}]", donor())).keys() == base().by_name.keys()
-
-
 def test_the_base_gives_nothing_to_itself_under_any_name() -> None:
     twin = as_registered(synthetic_parent(), "local/twin@1")
     for label in (base().label, twin.label):
@@ -193,48 +189,33 @@ def test_a_donor_without_any_selected_organ_is_refused() -> None:
     assert codes(made) == [("refuse", "nothing-to-graft", "grafts[0]")]
 
 
-def test_a_query_chooses_the_model_with_the_best_weakest_organ() -> None:
-    first, two = donor(1), donor(2)
-    order = [
-        *((first, name) for name in ffn(0, "gate", "up")),  # the best two, and the worst
-        *((two, name) for name in ffn(0)),
-        (first, ffn(0, "down")[0]),
-    ]
-    made = chosen("[{where: 'type:organ', blocks: 0}]", first, two, order=order)
-    assert taken(made) == dict.fromkeys(ffn(0), "local/d2@1")
+CHOICES = {
+    "the model with the best weakest organ": (
+        *("blocks: 0", [(1, ffn(0, "gate", "up")), (2, ffn(0)), (1, ffn(0, "down"))]),
+        *({0: 2}, None),
+    ),
+    "the first result of a tie": ("blocks: 0", [(seed, [name]) for name in ffn(0) for seed in (1, 2)], {0: 1}, None),
+    "the first result of another tie": (
+        *("blocks: 0", [(seed, [name]) for name in ffn(0) for seed in (2, 1)]),
+        *({0: 2}, None),
+    ),
+    "one model for each group": ("", [(1, ffn(0)), (2, [*ffn(1), *ffn(0)])], {0: 1, 1: 2}, None),
+    "no group that no model has completely": (
+        *("", [(1, [*ffn(0), *ffn(1, "gate", "up")]), (2, ffn(1, "down"))]),
+        *({0: 1}, ("kept-organs", tuple(ffn(1)))),
+    ),
+    "nothing of incomplete groups": ("blocks: 0", [(1, ffn(0, "gate", "up"))], {}, ("empty-query", ())),
+}
+"""The selection; donors and organs in the order of the results; the donor of each block; and the finding, if any."""
 
 
-def test_the_first_result_of_the_query_wins_a_tie() -> None:
-    donor_1, two = donor(1), donor(2)
-    for first, second in ((donor_1, two), (two, donor_1)):
-        order = [(model, name) for name in ffn(0) for model in (first, second)]
-        made = chosen("[{where: 'type:organ', blocks: 0}]", donor_1, two, order=order)
-        assert set(taken(made).values()) == {first.label}
-
-
-def test_every_group_comes_from_one_model() -> None:
-    first, two = donor(1), donor(2)
-    order = [*((first, name) for name in ffn(0)), *((two, name) for name in (*ffn(1), *ffn(0)))]
-    made = chosen("[{where: 'type:organ'}]", first, two, order=order)
-    assert taken(made) == dict.fromkeys(ffn(0), "local/d1@1") | dict.fromkeys(ffn(1), "local/d2@1")
-    assert made.findings == []
-
-
-def test_a_group_that_no_model_has_completely_is_kept_and_reported() -> None:
-    first, two = donor(1), donor(2)
-    order = [*((first, name) for name in (*ffn(0), *ffn(1, "gate", "up"))), (two, ffn(1, "down")[0])]
-    made = chosen("[{where: 'type:organ'}]", first, two, order=order)
-    assert taken(made) == dict.fromkeys(ffn(0), "local/d1@1")
-    (finding,) = made.findings
-    assert (finding.code, finding.organs) == ("kept-organs", tuple(ffn(1)))
-
-
-def test_a_query_that_finds_only_incomplete_groups_is_empty() -> None:
-    first = donor(1)
-    made = chosen("[{where: 'type:organ', blocks: 0}]", first, order=[(first, name) for name in ffn(0, "gate", "up")])
-    (finding,) = made.findings
-    assert (finding.code, taken(made)) == ("empty-query", {})
-    assert "finds 2 organs, but no complete group" in finding.sentence
+@pytest.mark.parametrize("case", CHOICES)
+def test_a_query_takes(case: str) -> None:
+    selection, results, donors, finding = CHOICES[case]
+    order = [(donor(seed), name) for seed, names in results for name in names]
+    made = chosen(f"[{{where: 'type:organ', {selection}}}]", donor(1), donor(2), order=order)
+    assert taken(made) == {name: f"local/d{seed}@1" for block, seed in donors.items() for name in ffn(block)}
+    assert [(found.code, found.organs) for found in made.findings] == ([finding] if finding else [])
 
 
 def test_an_organ_that_is_the_bases_own_already_completes_a_group() -> None:
@@ -244,13 +225,6 @@ def test_an_organ_that_is_the_bases_own_already_completes_a_group() -> None:
     kin = as_registered(synthetic_parent(tensors=tensors), "local/kin@1", 2)
     made = chosen("[{where: 'type:organ', blocks: 0}]", kin, order=[(kin, name) for name in ffn(0, "gate", "up")])
     assert taken(made) == dict.fromkeys(ffn(0), "local/kin@1")
-
-
-def test_types_that_the_query_excludes_are_not_losses() -> None:
-    first = donor(1)
-    made = chosen("[{where: 'type:organ'}]", first, order=[(first, name) for name in (*ffn(0), *ffn(1))])
-    assert len(made.replacements) == 6
-    assert made.findings == []
 
 
 def test_a_query_that_finds_too_much_is_cut_and_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,46 +93,12 @@ def test_a_recipe_with_everything_is_read() -> None:
     )
 
 
-def test_a_base_alone_is_a_recipe() -> None:
-    assert read_recipe("base: tiny") == Recipe(base="tiny")
-
-
-def test_a_graft_without_a_selection_takes_all_that_fits() -> None:
-    assert read_recipe("base: a\ngrafts: [{from: b}]").grafts == (Graft(donor="b"),)
-
-
 @pytest.mark.parametrize(
     "name", ["acme/tiny", "acme/tiny@2", "tiny", f"sha256:{DIGEST}", DIGEST[:12], "2024", "1e5", "no"]
 )
 def test_a_model_is_named_as_people_type_it(name: str) -> None:
     assert read_recipe(f"base: {name}\ngrafts:\n- from: {name}").grafts[0].donor == name
     assert read_recipe(f"base: {name}").base == name
-
-
-def test_yaml_and_json_say_the_same() -> None:
-    values = {
-        "base": "a",
-        "grafts": [{"from": "b", "blocks": ["2-5", 7]}],
-        "purify": [{"method": "spectral", "keep": 1}],
-    }
-    assert read_recipe(json.dumps(values)) == read_recipe(yaml.safe_dump(values))
-    assert read_recipe("\n " + json.dumps(values)) == read_recipe(yaml.safe_dump(values).encode())
-
-
-def test_what_old_yaml_would_misread_is_text() -> None:
-    written = {
-        "a": "no",
-        "b": "on",
-        "c": "12:30",
-        "d": "2024-01-01",
-        "e": "012",
-        "f": "0x10",
-        "g": "1_000",
-        "h": ".inf",
-    }
-    lines = "".join(f"  {key}: {text}\n" for key, text in written.items())
-    changes = read_recipe(f"base: x\nmetadata:\n{lines}").metadata
-    assert changes == written
 
 
 def test_numbers_and_booleans_are_distinguished_from_text() -> None:
@@ -201,12 +167,6 @@ def test_blocks_that_are_typed_wrongly_are_refused(text: str) -> None:
         parse_blocks(text)
 
 
-def test_the_number_of_reported_faults_is_limited() -> None:
-    faults = reasons("base: a\n" + "".join(f"k{number}: b\n" for number in range(5000)))
-    assert len(faults) == 101
-    assert faults[-1] == ("", "reading stopped after 100 errors")
-
-
 def peak_bytes(text: str | bytes) -> tuple[int, list[tuple[str, str]]]:
     """Return the peak memory of refusing `text`, and the message."""
     tracemalloc.start()
@@ -271,9 +231,3 @@ def refused(text: str | bytes) -> tuple[tuple[str, str], ...] | None:
     except BadRecipe as error:
         return error.reasons
     return None
-
-
-def test_a_tab_is_called_a_tab() -> None:
-    for text in ("base: a\n\tname: b", "base: a\ngrafts:\n\t- {from: b}"):
-        with pytest.raises(BadRecipe, match=r"line [23], column 1: a tab is not allowed; indent YAML with spaces"):
-            read_recipe(text)

@@ -99,12 +99,6 @@ def test_a_stranger_in_one_block_is_named_beside_kin_in_the_others() -> None:
     assert "Related (change 0.0" in found.sentence
 
 
-def test_no_sentence_calls_a_change_usable_or_has_a_cost_of_this_change() -> None:
-    for known in KNOWN.values():
-        assert "usable" not in known.sentence
-        assert bool(known.measured) == bool(known.model)
-
-
 @pytest.mark.parametrize("scale", [8.0, -1.0, 0.5])
 def test_an_adapter_is_named_with_its_scale(scale: float) -> None:
     own = part(normal(0))
@@ -112,11 +106,6 @@ def test_an_adapter_is_named_with_its_scale(scale: float) -> None:
     assert found.sentence == KNOWN[ChangeKind.ADAPTER].sentence.format(scale=f"{scale:g}")
     assert (found.relation, found.likeness, found.moved, found.provisional) == (None, None, 1e-5, True)
     assert "The change of their weights is 1e-5, estimated" in found.size
-
-
-def test_what_purifying_gave_on_a_real_model_is_said() -> None:
-    own = part(normal(0))
-    assert "+320%" in screen([Change(own, own, None, 0.03, is_purified=True)], 10**6).sentence
 
 
 def test_a_composition_without_changes_says_so() -> None:
@@ -186,14 +175,6 @@ def test_a_change_that_fingerprints_cannot_see_has_an_upper_limit_or_its_estimat
     estimated = screen([Change(own, own, tuned, 1e-6, (1.0,))], 10**6)
     assert (estimated.moved, estimated.provisional) == (1e-6, False)
     assert (found.moved or 0.0) < RESOLUTION
-
-
-def test_changes_of_light_fine_tunes_are_measured() -> None:
-    own = part(normal(0))
-    for amplitude in (0.001, 0.003):
-        found = screen([grafted(own, part(normal(0) + amplitude * normal(1)))], 10**6)
-        assert found.moved == pytest.approx(amplitude**2, rel=0.3)
-    assert screen([grafted(own, replace(own, digest=digest_of(b"other")))], 10**6).moved == 0.0
 
 
 def test_measured_values_are_preferred_to_estimates() -> None:

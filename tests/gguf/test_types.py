@@ -7,7 +7,7 @@ import pytest
 
 from organs.registry.errors import UnsupportedDType
 from organs.registry.gguf import ValueType, dtype_by_id, dtype_by_name
-from organs.registry.gguf.types import DTYPES, SCALAR_FORMATS, SCALAR_SIZES, UNQUANTISED
+from organs.registry.gguf.types import DTYPES, UNQUANTISED
 
 
 def test_every_dtype_of_the_gguf_package_is_known_with_its_number_and_block() -> None:
@@ -18,12 +18,6 @@ def test_every_dtype_of_the_gguf_package_is_known_with_its_number_and_block() ->
 
 def test_every_value_type_of_the_gguf_package_is_known_with_its_number() -> None:
     assert {(kind.name, kind.value) for kind in gguf.GGUFValueType} == {(kind.name, kind.value) for kind in ValueType}
-
-
-def test_every_scalar_has_a_format_of_its_size() -> None:
-    letters = {"B": 1, "b": 1, "H": 2, "h": 2, "I": 4, "i": 4, "f": 4, "Q": 8, "q": 8, "d": 8}
-    assert {kind: letters[layout[1]] for kind, layout in SCALAR_FORMATS.items()} == SCALAR_SIZES
-    assert set(SCALAR_SIZES) == set(ValueType) - {ValueType.STRING, ValueType.ARRAY}
 
 
 def test_a_dtype_is_found_by_number_and_by_name() -> None:
@@ -46,8 +40,3 @@ def test_an_unknown_name_is_not_a_dtype(name: str) -> None:
 
 def test_only_dtypes_with_one_element_per_block_are_unquantised() -> None:
     assert {dtype.name for dtype in DTYPES.values() if dtype.block_elements == 1} == UNQUANTISED
-
-
-def test_the_size_of_a_part_of_a_block_is_an_assertion_error() -> None:
-    with pytest.raises(AssertionError):
-        dtype_by_name("Q4_K").size_bytes(255)

@@ -71,13 +71,6 @@ def test_vectors_have_no_patches(shape: tuple[int, ...]) -> None:
     assert spectral_patches(shape) is None
 
 
-def test_a_small_matrix_is_one_patch_and_one_run() -> None:
-    patches = spectral_patches((64, 32))
-    assert patches is not None
-    assert (len(patches.rows), patches.columns, patches.experts) == (32, 64, (0,))
-    assert patches.runs(0) == ((0, 2048),)
-
-
 def test_a_large_matrix_gives_256_rows_of_2048_columns() -> None:
     patches = spectral_patches((5120, 13_824))
     assert patches is not None

@@ -22,17 +22,6 @@ def test_moments_equal_those_of_float64_arithmetic() -> None:
     assert summary.ascending.tolist() == sorted(exact.tolist())
 
 
-def test_nan_and_infinities_are_counted_and_left_out() -> None:
-    values = np.arange(100, dtype=np.float32)
-    values[[3, 50, 97]] = np.nan
-    values[[0, 99]] = np.inf
-    values[40] = -np.inf
-    summary = summarise(values)
-    assert (summary.sample_size, summary.nan_count, summary.infinite_count) == (100, 3, 3)
-    assert (summary.minimum, summary.maximum) == (1.0, 98.0)
-    assert summary.ascending.size == 94
-
-
 @pytest.mark.parametrize("specials", [[], [math.inf, -math.inf, -math.inf, 0.0, -0.0], [math.nan, math.inf, -math.nan]])
 def test_bf16_values_are_sorted_as_others_are(specials: list[float]) -> None:
     values = np.random.default_rng(3).standard_t(2, 20_000).astype(np.float32)
@@ -60,14 +49,6 @@ def test_a_constant_is_flagged_with_its_exact_value() -> None:
     assert summary.mean == summary.minimum == summary.maximum == float(np.float32(0.1))
     assert summary.standard_deviation == 0.0
     assert summary.excess_kurtosis is None
-
-
-def test_float32_values_near_the_end_of_their_range_have_finite_moments() -> None:
-    values = np.random.default_rng(2).standard_normal(1000).astype(np.float32)
-    ordinary, huge = summarise(values), summarise(values * np.float32(2.0**120))
-    assert huge.excess_kurtosis == pytest.approx(ordinary.excess_kurtosis, rel=1e-12)
-    assert ordinary.standard_deviation is not None
-    assert huge.standard_deviation == pytest.approx(ordinary.standard_deviation * 2.0**120, rel=1e-12)
 
 
 @pytest.mark.parametrize("exponent", [-1030, -400, 400, 1015])

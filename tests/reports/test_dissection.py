@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType
-from gguf.quants import quantize
 from sqlalchemy import select
 
 from organs.registry.catalog.queries.model_names import model_by_name
@@ -19,7 +17,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.dissection import model_report
-from organs.registry.reports.formats import columns_and_rows, section_sheet
+from organs.registry.reports.formats import section_sheet
 from organs.registry.reports.overview import registry_report
 from tests.gguf_files import F32, file_bytes
 from tests.small_models import block_metadata, expert_tensors, ingest_file, weight_tensor
@@ -81,30 +79,6 @@ def test_the_formats_have_their_shares(filled: LocalRegistry) -> None:
     assert items[1]["matrix_mean_theta_degrees"] is None, "norms are not matrices"
 
 
-def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: LocalRegistry, tmp_path: Path) -> None:
-    coarse, fine = (dtype_by_name(name) for name in ("Q4_0", "Q8_0"))
-    random = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    tensors = [
-        (TensorSpec(f"blk.0.attn_{slot}.weight", (64, 64), dtype), quantize(random, kind).tobytes())
-        for slot, dtype, kind in (
-            ("q", coarse, GGMLQuantizationType.Q4_0),
-            ("k", fine, GGMLQuantizationType.Q8_0),
-        )
-    ]
-    tensors.append(weight_tensor("output_norm.weight", (64,), 0, "F32"))
-    values = ingested(registry, tmp_path, file_bytes(block_metadata(blocks=1), tensors))
-    marks = {item["tensor"]: item["caution"] for item in values["highest"].items}
-    assert marks == {"blk.0.attn_q.weight": "coarse", "blk.0.attn_k.weight": "", "output_norm.weight": "few"}
-    columns, rows = columns_and_rows(values["highest"])
-    thetas = {columns[0].text(row): columns[4].text(row) for row in rows}
-    assert [name for name, theta in thetas.items() if theta.startswith("≈")] == [name for name in marks if marks[name]]
-    by_type = {item["dtype"]: item["caution"] for item in values["dtypes"].items}
-    assert by_type == {"Q4_0": "coarse", "Q8_0": "", "F32": "few"}
-    formats = {item["dtype"]: item["matrix_mean_theta_degrees"] for item in values["dtypes"].items}
-    assert formats["Q4_0"] > formats["Q8_0"] + 3
-    assert "the reason is the rounding, not the model" in " ".join(values["dtypes"].after)
-
-
 def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegistry) -> None:
     values = sections(filled, "tuned")
     (relative,) = values["relatives"].items
@@ -121,19 +95,6 @@ def test_relatives_and_findings_are_those_of_the_models_page(filled: LocalRegist
     assert [item["code"] for item in alone["findings"].items] == ["no-known-relatives"]
 
 
-def test_the_blocks_are_means_of_their_organs(filled: LocalRegistry) -> None:
-    items = sections(filled, "tall")["blocks"].items
-    assert [(item["tower"], item["blocks"], item["tensors_count"]) for item in items] == [
-        ("text", str(block), 4) for block in range(5)
-    ]
-    with filled.catalog.reading() as session:
-        rows = session.scalars(select(Placement).where(Placement.model_id == 2, Placement.block == 3)).all()
-    organs = [row for row in rows if row.type == "organ"]
-    assert items[3]["organ_mean_theta_degrees"] == pytest.approx(np.mean([row.theta for row in organs]))
-    assert items[3]["organ_mean_spectral_signal"] == pytest.approx(np.mean([row.spectral_signal for row in organs]))
-    assert [item["norm_mean_theta_degrees"] for item in items[3:4]] == [row.theta for row in rows if row.type == "norm"]
-
-
 def test_highest_and_lowest_are_in_order_and_cut(filled: LocalRegistry) -> None:
     values = report_on(filled, "tall", limit=4).sections
     highest = [item["theta_degrees"] for item in values["highest"].items]
@@ -144,14 +105,6 @@ def test_highest_and_lowest_are_in_order_and_cut(filled: LocalRegistry) -> None:
     assert lowest[-1] <= highest[-1]
     assert "at most 4 of 22 tensors" in values["highest"].before[0]
     assert "at most 4 of 16 matrices" in values["wells"].before[0]
-
-
-def test_the_wells_are_all_matrices_without_norms(filled: LocalRegistry) -> None:
-    wells = report_on(filled, "tall", limit=100).sections["wells"]
-    with filled.catalog.reading() as session:
-        rows = session.scalars(select(Placement).where(Placement.model_id == 2).order_by(Placement.theta)).all()
-    assert [item["tensor"] for item in wells.items] == [row.name for row in rows if row.type != "norm"]
-    assert min(row.theta for row in rows if row.theta is not None) < wells.items[0]["theta_degrees"], "that of a norm"
 
 
 def test_a_mixture_of_experts_has_the_figures_of_its_components(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from organs.registry.anatomy import place_of
 from organs.registry.measures import GroupFigures
+from organs.registry.reports.formats import columns_and_rows
 from organs.registry.reports.groups import (
     DEPTH_ROWS_MAX,
     Distribution,
@@ -19,13 +20,12 @@ from organs.registry.reports.groups import (
     components_of,
     distribution_of,
     mean_of,
-    types_of,
     wells_of,
 )
 
 
-def reading(name: str, theta: float | None, spectral: float | None = 0.5) -> TensorReading:
-    return TensorReading(name, place_of(name), "F16", "64x64", 4096, 8192, theta, spectral)
+def reading(name: str, theta: float | None, spectral: float | None = 0.5, dtype: str = "F16") -> TensorReading:
+    return TensorReading(name, place_of(name), dtype, "64x64", 4096, 8192, theta, spectral)
 
 
 def deep(blocks: Iterable[int]) -> list[TensorReading]:
@@ -73,32 +73,12 @@ def test_tensors_without_measures_give_a_table_without_rows_by_depth() -> None:
     assert (table.items, table.before) == ((), ("Nothing.",))
 
 
-def test_the_figures_of_a_component_are_those_of_its_measured_tensors() -> None:
-    thetas = [30.0, 34.0, 41.0]
-    readings = [reading(f"blk.{block}.attn_kv_b.weight", theta, theta / 100) for block, theta in enumerate(thetas)]
-    readings.append(reading("blk.9.attn_kv_b.weight", None, None))
-    (item,) = components_of(readings, before="All.", empty="").items
-    assert (item["component"], item["tensors_count"], item["measured_count"]) == ("latent attention", 4, 3)
-    assert (item["parameters_count"], item["size_bytes"], item["matrices_count"]) == (4 * 4096, 4 * 8192, 3)
-    assert item["mean_theta_degrees"] == pytest.approx(np.mean(thetas))
-    assert item["theta_standard_deviation_degrees"] == pytest.approx(np.std(thetas))
-    assert (item["minimum_theta_degrees"], item["maximum_theta_degrees"]) == (30.0, 41.0)
-    assert item["mean_spectral_signal"] == pytest.approx(0.35)
-
-
 def test_components_are_listed_in_the_order_of_reading_and_explained() -> None:
     names = ("blk.1.ffn_gate_inp.weight", "blk.1.ffn_up_exps.weight", "output_norm.weight", "token_embd.weight")
     table = components_of([reading(name, 30.0) for name in names], before="All.", empty="")
     assert [item["component"] for item in table.items] == ["embeddings", "routed experts", "router", "norms"]
     assert "Routed experts: feed-forward tensors of which the router chooses a few" in table.before[0]
     assert "shared experts" not in table.before[0].lower().replace("beside", "")
-
-
-def test_the_quartiles_of_a_type_are_those_of_numpy() -> None:
-    thetas = [31.0, 30.0, 38.0, 33.5, 35.0]
-    (item,) = types_of([reading("blk.0.ffn_up.weight", theta) for theta in thetas], before="All.", empty="").items
-    names = ("theta_lower_quartile_degrees", "theta_median_degrees", "theta_upper_quartile_degrees")
-    assert [item[name] for name in names] == pytest.approx(np.quantile(thetas, [0.25, 0.5, 0.75]))
 
 
 def test_norms_and_lists_are_no_wells() -> None:
@@ -113,6 +93,15 @@ def test_norms_and_lists_are_no_wells() -> None:
     assert [item["tensor"] for item in wells_of(readings, 1).items] == ["blk.0.ffn_up.weight"]
 
 
+def test_a_theta_that_a_coarse_type_may_explain_is_marked() -> None:
+    table = wells_of([reading(f"blk.{n}.attn_q.weight", 30.0 + n, 0.5, kind) for n, kind in enumerate(KINDS)], 10)
+    assert [item["caution"] for item in table.items] == ["coarse", ""]
+    columns, rows = columns_and_rows(table)
+    (theta,) = (column for column in columns if column.name == "theta_degrees")
+    assert [theta.text(row)[0] for row in rows] == ["≈", "3"]
+
+
+KINDS = ("Q4_0", "Q8_0")
 ANGLES = st.lists(st.floats(0, 90), min_size=1, max_size=50)
 
 
@@ -136,7 +125,3 @@ def test_the_deviation_also_follows_from_the_sums_that_a_database_gives(angles: 
 def test_an_empty_list_has_no_spread() -> None:
     assert distribution_of([]) == Distribution(0)
     assert mean_of([None, None]) is None
-
-
-def test_a_mean_leaves_out_missing_measures() -> None:
-    assert mean_of([1.0, None, 2.0]) == 1.5

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from statistics import fmean
-
-import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFReader
-from gguf.quants import quantize
 
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.types import DTYPES
-from organs.registry.measure import measure
 from organs.registry.measures import COARSE, FEW, UNTESTED, caution_of_mean, theta_caution
-
-ZOO = Path(__file__).parents[2] / "examples" / "zoo"
 
 
 @pytest.mark.parametrize(
@@ -35,26 +26,3 @@ def test_a_theta_is_uncertain_for_few_values_and_for_types_that_were_measured_to
     assert (of_type["NVFP4"], theta_caution(40.0, "Q99_X", 1 << 20)) == (UNTESTED, UNTESTED)
     assert theta_caution(None, "Q2_K", 16) == ""
     assert [caution_of_mean(uncertain, 4) for uncertain in (0, 2, 3)] == ["", "", "most"]
-
-
-@pytest.fixture(scope="module")
-def matrices() -> list[np.ndarray]:
-    """Return the feed-forward matrices of Zoo A."""
-    tensors = GGUFReader(ZOO / "Zoo-A-2M-v1.0-F16.gguf").tensors
-    return [np.array(tensor.data, np.float32) for tensor in tensors if "ffn_" in tensor.name and tensor.data.ndim == 2]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "theta"), [("F16", 35.2), ("Q8_0", 35.2), ("Q5_1", 35.2), ("Q5_0", 37.8), ("Q4_0", 42.2), ("MXFP4", 60.0)]
-)
-def test_the_same_matrices_have_the_measures_of_the_report(
-    dtype: str, theta: float, matrices: list[np.ndarray]
-) -> None:
-    thetas = []
-    for matrix in matrices:
-        data = quantize(matrix, GGMLQuantizationType[dtype]).tobytes()
-        reading = measure(
-            lambda offset, size, data=data: data[offset : offset + size], matrix.shape[::-1], dtype_by_name(dtype)
-        )
-        thetas.append(reading.theta)
-    assert fmean(thetas) == pytest.approx(theta, abs=0.05)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from organs.registry.anatomy import LORA_SUFFIXES, TOKEN_EMBEDDING, adapted_tensor, place_of
 from organs.registry.errors import BadOrgan
-from organs.registry.gguf import DType, MemorySource, read_header
-from organs.registry.transform import Adapter, Computation, Plain, misfit
+from organs.registry.gguf import DType
+from organs.registry.transform import Adapter, Computation, misfit
 from organs.registry.transform.compute import FACTOR_MAX_ELEMENTS, RANK_MAX, ROW_MAX_ELEMENTS, merged_rows
 from organs.registry.transform.values import WINDOW_ELEMENTS
 from tests.transform.memory_organs import (
@@ -21,7 +19,6 @@ from tests.transform.memory_organs import (
     F32,
     Q4_0,
     Q8_0,
-    Reads,
     Values,
     computed_bytes,
     organ,
@@ -109,13 +106,6 @@ def test_a_merge_over_many_bands_and_tiles_equals_a_single_merge() -> None:
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-13, atol=1e-13)
 
 
-def test_factors_of_a_quantised_type_are_merged() -> None:
-    base, b, a = organ(normal(6, 64), F32), organ(normal(6, 32, seed=1), F16), organ(normal(32, 64, seed=2), Q8_0)
-    merged = values_in(computed_bytes(Computation(base, F32, (Adapter(a, b, 0.0),))), F32)
-    change = product(values_of(b).reshape(6, 32), values_of(a).reshape(32, 64))
-    np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("base", "a", "b", "embedding"),
     [
@@ -123,7 +113,6 @@ def test_factors_of_a_quantised_type_are_merged() -> None:
         ((64, 50, 4), (64, 8, 4), (8, 50, 4), False),
         ((64, 50, 1), (64, 8), (8, 50), False),
         ((32, 100), (3, 100), (3, 32), True),
-        ((64, 50), (64, 1), (1, 50), False),
     ],
 )
 def test_factors_that_multiply_to_the_tensor_fit(
@@ -137,10 +126,7 @@ def test_factors_that_multiply_to_the_tensor_fit(
     [
         ((64, 50), (65, 8), (8, 50), False, "factors of 65×8 and 8×50 do not multiply to 64×50"),
         ((64, 50), (64, 8), (8, 51), False, "do not multiply"),
-        ((64, 50), (64, 8), (9, 50), False, "do not multiply"),
-        ((64, 50), (8, 64), (8, 50), False, "do not multiply"),
         ((64, 50, 4), (64, 8, 4), (8, 50, 3), False, "do not multiply"),
-        ((64, 50, 4), (64, 8), (8, 50), False, "do not multiply"),
         ((32, 100), (32, 3), (3, 100), True, "do not multiply"),
         ((32, 100), (3, 100), (3, 32), False, "do not multiply"),
         ((32, 100, 2), (3, 100, 2), (3, 32, 2), True, "a token embedding is one matrix"),
@@ -150,7 +136,6 @@ def test_factors_that_multiply_to_the_tensor_fit(
         ((64, 50), (64, RANK_MAX + 1), (RANK_MAX + 1, 50), False, "its rank is 4,097"),
         ((ROW_MAX_ELEMENTS + 1, 2), (ROW_MAX_ELEMENTS + 1, 1), (1, 2), False, "more than is merged"),
         ((1 << 22, 2), (1 << 22, 32), (32, 2), False, "more than is merged"),
-        ((), (), (), False, "only a matrix"),
     ],
 )
 def test_factors_that_do_not_fit_are_refused_with_the_reason(
@@ -191,34 +176,3 @@ def test_a_sum_that_the_type_cannot_hold_is_refused() -> None:
         computed_bytes(Computation(base, F16, (Adapter(a, b, 1e6),)))
     with pytest.raises(BadOrgan, match="F32 can store"):
         computed_bytes(Computation(base, F32, (Adapter(a, b, 1e300, 1e8),)))
-
-
-ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
-
-
-def organs_of(name: str) -> dict[str, Plain]:
-    source = MemorySource((ZOO / name).read_bytes(), name)
-    header = read_header(source)
-
-    organs = {}
-    for info in header.tensors:
-        data = bytes(source.read_at(header.data_offset + info.offset, info.size_bytes))
-        organs[info.name] = Plain(Reads(data, []), info.dtype, info.shape)
-    return organs
-
-
-def test_the_adapter_of_the_zoo_merges_to_the_float64_sum_rounded_to_f16() -> None:
-    base, adapter = organs_of("Zoo-A-2M-v1.0-F16.gguf"), organs_of("Zoo-A-2M-Code-LoRA-v1.0-F32.gguf")
-    adapted = sorted({name for name in map(adapted_tensor, adapter) if name is not None})
-    assert len(adapted) == len(adapter) // 2 > 20
-    for name in adapted:
-        source, a, b = base[name], *(adapter[name + suffix] for suffix in LORA_SUFFIXES)
-        lookup = place_of(name) == TOKEN_EMBEDDING
-        assert misfit(source.shape, a.shape, b.shape, lookup) is None
-        row, rows, rank = *source.shape, b.shape[0]
-        factors = values_of(b).reshape(-1, rank), values_of(a).reshape(rank, -1)
-        assert not lookup, "no adapter of the zoo changes the embedding"
-        expected = values_of(source).reshape(rows, row) + 0.8 * 32 / rank * (factors[0] @ factors[1])
-        merged = values_in(computed_bytes(Computation(source, source.dtype, (Adapter(a, b, 32.0, 0.8),))), source.dtype)
-        half_a_step = np.maximum(np.abs(expected) * 2**-11, 2**-25) if source.dtype.name == "F16" else 1e-7
-        assert (np.abs(merged - expected.ravel()).reshape(rows, row) <= half_a_step * (1 + 1e-6)).all(), name

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from organs.registry.errors import BadOrgan
 from organs.registry.transform import Purification, PurifyMethod
 from organs.registry.transform.purify import (
-    COHERENT,
     PURIFIED_MIN_VALUES,
     SUMMED_EXACTLY,
-    Moments,
     cleaned,
     moments,
     total,
@@ -65,13 +63,6 @@ def test_spectral_drops_the_noise_around_a_periodic_signal() -> None:
     assert deviation(purified(noisy, SPECTRAL, 0.88), signal) < 0.3 * deviation(noisy, signal)
 
 
-def test_spectral_drops_the_noise_around_a_matrix_of_rank_one() -> None:
-    steps = np.arange(128)
-    signal = np.outer(np.sin(steps / 5.0), np.cos(steps / 9.0)) * 2.0
-    noisy = signal + 0.3 * noise(signal.size).reshape(signal.shape)
-    assert deviation(purified(noisy, SPECTRAL, 0.9), signal) < 0.5 * deviation(noisy, signal)
-
-
 def test_fractal_removes_noise_around_edges_at_all_scales() -> None:
     # Long constant ranges: their edges are visible at every scale, the noise between them is not.
     signal = np.repeat(noise(64, seed=3), 256)
@@ -91,13 +82,6 @@ def test_fractal_attenuates_isolated_details_and_keeps_those_with_parents() -> N
     spike = ground.copy()
     spike[40] += 5.0
     assert cleaned(spike, Purification(FRACTAL))[40] == pytest.approx(5.0, abs=0.01)
-
-
-def test_about_a_third_of_independent_details_are_below_the_coherence_threshold() -> None:
-    # The coherence of two independent normal values is |sin 2φ| of a uniform angle φ.
-    detail, parent = noise(1 << 16), noise(1 << 16, seed=4)
-    coherence = 2 * np.abs(detail * parent) / (detail * detail + parent * parent)
-    assert np.mean(coherence < COHERENT) == pytest.approx(1 / 3, abs=0.01)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -174,13 +158,6 @@ def test_a_sum_of_any_size_agrees_with_exact_arithmetic_to_a_few_roundings(size:
     assert abs(total(values) - math.fsum(values.tolist())) <= scale * 2**-50
 
 
-def test_a_sum_does_not_change_the_values() -> None:
-    values = weights(5000)
-    before = values.copy()
-    total(values)
-    assert (values == before).all()
-
-
 def test_a_small_sum_is_exact() -> None:
     assert total(np.array([1e100, 1.0, -1e100])) == 1.0
     assert total(np.full(SUMMED_EXACTLY, 0.1)) == math.fsum([0.1] * SUMMED_EXACTLY)
@@ -192,12 +169,6 @@ def test_moments_equal_those_of_numpy() -> None:
     assert result.count == values.size
     assert result.mean == pytest.approx(values.mean(), rel=1e-14)
     assert result.standard_deviation == pytest.approx(values.std(), rel=1e-12)
-
-
-def test_moments_of_zero_values_are_zero() -> None:
-    assert moments(np.empty(0)) == Moments()
-    assert Moments().standard_deviation == 0.0
-    assert Moments().with_more(Moments()) == Moments()
 
 
 def test_a_small_deviation_from_a_large_mean_is_not_lost() -> None:

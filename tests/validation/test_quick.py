@@ -13,8 +13,7 @@ from organs.registry.digest import Digest
 from organs.registry.entities.validation import QuickLook
 from organs.registry.errors import BadInput
 from organs.registry.validation import quick
-from organs.registry.validation.comparison import ModelFacts, RunnableModel, ScoreCache, file_candidate
-from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.comparison import ModelFacts, RunnableModel, ScoreCache
 from organs.registry.validation.quick import KINDS, LookBudget, quick_look
 from organs.registry.validation.runtime import (
     Failure,
@@ -26,7 +25,6 @@ from organs.registry.validation.runtime import (
     ScoringRequest,
 )
 from organs.registry.validation.texts import CHAT, built_in_texts
-from tests.validation.changed_models import A_F16, A_PROSE, B, feed_forward, with_f64
 from tests.validation.scores import FixedRuntime
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}{% endfor %}"
@@ -169,24 +167,3 @@ def test_an_unknown_chat_template_leaves_the_other_texts(monkeypatch: pytest.Mon
 def test_a_budget_has_limits() -> None:
     with pytest.raises(BadInput, match="a quick look takes 1 to 3,600 seconds"):
         LookBudget(0.5)
-
-
-@pytest.mark.long
-def test_llama_cpp_tells_a_relative_from_a_stranger(tmp_path: Path) -> None:
-    cache, base = {}, file_candidate(A_F16)
-
-    def against(chimera: Path) -> QuickLook:
-        texts = built_in_texts(("python", "encyclopedic"))
-        return quick_look(file_candidate(chimera), base, texts, LlamaCpp(), cache, LookBudget(60.0, 4))
-
-    kin, stranger = against(A_PROSE), against(B)
-    assert [text.windows for text in kin.texts] == [4, 4]
-    assert (kin.usable, stranger.usable) != (stranger.usable, kin.usable)
-    assert 0.0 < (kin.texts[0].divergence or 0.0) < (stranger.texts[0].divergence or 0.0)
-    assert 1.0 > (kin.texts[0].same_top or 1.0) > (stranger.texts[0].same_top or 1.0)
-    crashed = against(with_f64(A_F16, feed_forward(A_F16)[0], tmp_path / "f64.gguf"))
-    assert (crashed.usable, crashed.failure is not None) == (False, True)
-    with pytest.raises(NoVerdict, match="base"):
-        quick_look(
-            file_candidate(A_F16), file_candidate(tmp_path / "f64.gguf"), built_in_texts(("python",)), LlamaCpp(), cache
-        )

@@ -44,11 +44,9 @@ from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.small_models import block_tensors, ingest_file, small_model
 from tests.validation.changed_models import script
 
-ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 A, CODE, B, LORA = (
     f"Zoo-{name}" for name in ("A-2M-v1.0-F16", "A-2M-Code-v1.0-F16", "B-2M-v1.0-Q8_0", "A-2M-Code-LoRA-v1.0-F32")
 )
-BLOCK_3 = ["blk.3.ffn_down.weight", "blk.3.ffn_gate.weight", "blk.3.ffn_up.weight"]
 
 
 @pytest.fixture(scope="module")
@@ -64,25 +62,6 @@ def made(composition: Composition) -> str:
 def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 2048) -> VerdictReport:
     texts = built_in_texts(("python", "documentation"))
     return run_chimera(kin.catalog, kin.blobs, model, texts, runtime or LlamaCpp(), ValidationBudget(tokens=tokens))
-
-
-@pytest.mark.long
-def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent(kin: LocalRegistry) -> None:
-    stranger = kin.compose(A).graft(B, type="organ", blocks=3)
-    adapted = made(stranger.adapter(LORA, 0.1).named("me/adapted"))
-    purified = made(stranger.purify("spectral", type="organ", blocks="0-2", keep=0.999).named("me/purified"))
-    for model in (adapted, purified):
-        report = tried(kin, model)
-        assert sorted(report.zeroed) == BLOCK_3
-        assert report.verdict in ("inert", "undecided")
-
-
-@pytest.mark.long
-def test_without_a_graft_there_is_no_control_and_the_reason_is_reported(kin: LocalRegistry) -> None:
-    report = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
-    assert (report.control, report.zeroed, report.verdict) == (None, (), "gains")
-    assert "Nothing was grafted" in report.reason
-    assert report.donors == ()
 
 
 @pytest.mark.long

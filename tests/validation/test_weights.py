@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from organs.registry.errors import BadGguf, BadInput, StoreUnwritable, UnsupportedDType
-from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import can_dequantize, decode
 from organs.registry.gguf.types import DTYPES, DType
 from organs.registry.validation.weights import Weights, grafted_organs, write_control, zero_bytes_mean_zero
@@ -98,7 +97,3 @@ def test_input_that_is_not_gguf_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no.gguf").write_bytes(b"nothing")
     with pytest.raises(BadGguf):
         write_control(tmp_path / "no.gguf", [], tmp_path / "control.gguf")
-
-
-def test_f32_is_among_the_tested_types() -> None:
-    assert zero_bytes_mean_zero(dtype_by_name("F32"))
