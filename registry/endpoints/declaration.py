@@ -5,7 +5,7 @@
         '''Return the progress of a job.'''
 
 The function has no code: its name is the name of the operation, its docstring the description, its return type the
-answer, and its parameters are those of the request. A parameter named in the path stands there, one with `Header` is a
+answer, and its parameters are those of the request. A parameter named in the path stands there, one with `InHeader` is a
 header, `body` is the JSON body, `data` a body of plain bytes; all others stand in the query. The types have the limits,
 descriptions and examples. The server checks numbers, choices and switches; patterns of texts are for the document, and
 the views read names and digests. The server's route, the OpenAPI document and the client's call follow from this.
@@ -56,7 +56,7 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class InHeader:
     """Part of the annotation of a parameter that is sent as the header `name`."""
 
     name: str
@@ -321,7 +321,7 @@ def _parameter(key: str, hint: Any, default: Any, path: str) -> Parameter:
     if get_origin(hint) in (Union, types.UnionType):  # `Something | None`
         (hint,) = (item for item in get_args(hint) if item is not types.NoneType)
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    header = next((note.name for note in notes if isinstance(note, Header)), None)
+    header = next((note.name for note in notes if isinstance(note, InHeader)), None)
     description = next((note.description for note in notes if isinstance(note, Meta) and note.description), "")
     examples = next((note.examples for note in notes if isinstance(note, Meta) and note.examples), None)
     schema = msgspec.json.schema(hint)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from organs.registry.catalog.vocabulary import UPLOAD
-from organs.registry.endpoints.declaration import ACCEPTED, CREATED, Group, Header
+from organs.registry.endpoints.declaration import ACCEPTED, CREATED, Group, InHeader
 from organs.registry.endpoints.organs import EXAMPLE_DIGESTS
 from organs.registry.endpoints.parameters import note
 from organs.registry.entities.organ import Digests
@@ -35,12 +35,12 @@ ContentRange = Annotated[
         "bytes 0-4/5",
         pattern="^bytes [0-9]{1,18}-[0-9]{1,18}/[0-9]{1,18}$",
     ),
-    Header(RANGE_HEADER),
+    InHeader(RANGE_HEADER),
 ]
 ContentDigest = Annotated[
     str,
     note("SHA-256 of the chunk (RFC 9530); a damaged chunk is refused.", pattern="^sha-256=:[0-9A-Za-z+/]{43}=:$"),
-    Header(DIGEST_HEADER),
+    InHeader(DIGEST_HEADER),
 ]
 
 
