@@ -5,10 +5,11 @@
         '''Return the progress of a job.'''
 
 The function has no code: its name is the name of the operation, its docstring the description, its return type the
-answer, and its parameters are those of the request. A parameter named in the path stands there, one with `InHeader` is a
-header, `body` is the JSON body, `data` a body of plain bytes; all others stand in the query. The types have the limits,
-descriptions and examples. The server checks numbers, choices and switches; patterns of texts are for the document, and
-the views read names and digests. The server's route, the OpenAPI document and the client's call follow from this.
+answer, and its parameters are those of the request. A parameter named in the path stands there, one with `InHeader` is
+a header, `body` is the JSON body, `data` a body of plain bytes; all others stand in the query. The types have the
+limits, descriptions and examples. The server checks numbers, choices and switches; patterns of texts are for the
+document, and the views read names and digests. The server's route, the OpenAPI document and the client's call follow
+from this.
 """
 
 from __future__ import annotations
