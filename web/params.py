@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.tables import ModelRow
-from organs.registry.endpoints.declaration import Endpoint
+from organs.registry.endpoints.declaration import Endpoint, whole_number
 from organs.registry.entities.base import WHOLE_MAX
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.names import parse_model_name
@@ -47,9 +47,10 @@ def requested_choice(name: str, choices: Sequence[str]) -> str:
 
 def parsed_number(text: str, thing: str, refusal: type[NotFound] = NotFound) -> int:
     """Return the number in an address of a `thing`, such as a job. Raises `refusal` for an invalid number."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= WHOLE_MAX):
+    number = whole_number(text, 1, WHOLE_MAX)
+    if number is None:
         raise refusal(f"{text[:40]!r} is not the number of a {thing}")
-    return int(text)
+    return number
 
 
 def addressed_model(session: Session, namespace: str, name: str) -> ModelRow:

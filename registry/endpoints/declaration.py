@@ -96,7 +96,8 @@ class Parameter:
         """Return whether an address with `texts` lacks the parameter; an empty filter or choice counts as absent."""
         if self.is_free_text:
             return not any(text.strip() for text in texts)
-        return texts[0] == "" if texts and "enum" in self.schema and not self.is_switch else not texts
+        is_choice = "enum" in self.schema and not self.is_switch
+        return not any(texts) if is_choice else not texts
 
     def value(self, texts: Sequence[str]) -> Any:
         """Return the value of the parameter, which an address has as `texts`.
@@ -127,12 +128,18 @@ class Parameter:
 
     def _number(self, text: str) -> int:
         least, most = self.schema["minimum"], self.schema["maximum"]
-        is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
-        if is_number and least <= int(text) <= most:
-            return int(text)
+        number = whole_number(text, least, most)
+        if number is not None:
+            return number
         if self.is_in_path:
             raise NotFound(f"{text[:40]!r} is not the number of a {self.name}")
         raise BadQuery(self.name, f"a whole number from {least} to {most}")
+
+
+def whole_number(text: str, least: int, most: int) -> int | None:
+    """Return the number in `text`; None unless it has only digits and is from `least` to `most`."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+    return int(text) if is_number and least <= int(text) <= most else None
 
 
 class Requester(Protocol):
@@ -196,12 +203,9 @@ class Endpoint(Generic[P, A]):
             raise TypeError(f"{self.name} answers with bytes: download them from its address")
         bound = inspect.signature(self.declared).bind(*args, **values).arguments
         body, data = bound.pop(BODY, None), bound.pop(BYTES_BODY, None)
-        headers = {
-            parameter.name: bound.pop(parameter.key)
-            for parameter in self.parameters
-            if parameter.where == "header" and parameter.key in bound
-        }
-        headers = {name: text for name, text in headers.items() if text is not None}
+        in_headers = [parameter for parameter in self.parameters if parameter.where == "header"]
+        texts = {parameter.name: bound.pop(parameter.key, None) for parameter in in_headers}
+        headers = {name: text for name, text in texts.items() if text is not None}
         answer: A = connection.send(self.answer, self.method.upper(), self.address(**bound), body, data, headers)
         return answer
 

@@ -22,6 +22,8 @@ EXAMPLE_BYTES = "organ"
 """All bytes of the uploads of the examples."""
 EXAMPLE_DIGEST = "e0fb6e6c6305332dbd13cc4d4ee1f9782b60609b633b26510df200e9c311ea23"
 RANGE_HEADER, DIGEST_HEADER = "Content-Range", "Content-Digest"
+RANGE_PATTERN = "bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})"
+DIGEST_PATTERN = "sha-256=:([0-9A-Za-z+/]{43}=):"
 _ID_PATTERN = "^[0-9A-Za-z_-]{22}$"
 _ID_TEXT = "The `id` of the upload."
 
@@ -33,13 +35,13 @@ ContentRange = Annotated[
     note(
         "The first and the last byte of the chunk, and the size of the whole upload.",
         "bytes 0-4/5",
-        pattern="^bytes [0-9]{1,18}-[0-9]{1,18}/[0-9]{1,18}$",
+        pattern=f"^{RANGE_PATTERN}$",
     ),
     InHeader(RANGE_HEADER),
 ]
 ContentDigest = Annotated[
     str,
-    note("SHA-256 of the chunk (RFC 9530); a damaged chunk is refused.", pattern="^sha-256=:[0-9A-Za-z+/]{43}=:$"),
+    note("SHA-256 of the chunk (RFC 9530); a damaged chunk is refused.", pattern=f"^{DIGEST_PATTERN}$"),
     InHeader(DIGEST_HEADER),
 ]
 

@@ -30,8 +30,8 @@ def test_a_relative_fits_in_every_type_and_is_reported_as_related(organ: OrganCo
     assert all(re.fullmatch(r"0\.0\d+", row[4]) for row in rows[1:4])
     assert any(line.startswith("info related-lineage: ") for line in ended.lines)
     findings = organ.done("compat", "base", "tuned", "--json").values["findings"]
-    told = [one["field"] for one in findings if one["code"] == "related-lineage"]
-    assert told == ["skeleton", "organ", "embed"], "every line of likeness names its type"
+    fields = [one["field"] for one in findings if one["code"] == "related-lineage"]
+    assert fields == ["skeleton", "organ", "embed"], "every line of likeness names its type"
     assert organ.done("compat", "base", "tuned", "-q").lines == ["skeleton", "organ", "embed", "norm"]
 
 

@@ -58,10 +58,10 @@ def test_a_file_and_a_folder_are_purified_without_the_registry(
     organ.done("extract", parents.base, "-o", folder)
     assert organ.done("purify", parents.base, *step, "-o", out / "file.gguf", "-q").lines == [str(out / "file.gguf")]
     values = organ.done("purify", folder, *step, "-o", out / "pure", "--json", "-q").values
-    told = organ.done("purify", folder, *step, "-o", out / "pure", "--force").out
-    assert told.startswith(f"{folder}; licenses")
-    assert "local/" not in told
-    assert ".gguf" not in told
+    output = organ.done("purify", folder, *step, "-o", out / "pure", "--force").out
+    assert output.startswith(f"{folder}; licenses")
+    assert "local/" not in output
+    assert ".gguf" not in output
     assert "composed chimera" in organ.done("assemble", out / "pure", "-o", out / "from-folder.gguf").out
     for name in ("file.gguf", "from-folder.gguf"):
         assert digest_of((out / name).read_bytes()) == made["sha256"]

@@ -22,8 +22,8 @@ def test_feed_forward_organs_are_taken_by_default_and_blocks_types_and_slots_can
     organ: OrganCommand, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
     def changed(*options: str) -> list[str]:
-        given = ("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json")
-        return [part["name"] for part in organ.done(*given, *options).values["plan"]["parts"]]
+        command = ("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json")
+        return [part["name"] for part in organ.done(*command, *options).values["plan"]["parts"]]
 
     assert changed() == [f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")]
     assert changed("--layers", "1") == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
@@ -80,24 +80,24 @@ def test_a_graft_between_folders_equals_the_extracted_transplant(
 
 
 def test_several_donors_take_their_blocks_in_turn(organ: OrganCommand, parents: Parents, out: Path) -> None:
-    given = ("transplant", parents.base, parents.tuned, parents.stranger, "-o", out / "t.gguf", "-y")
-    ended = organ.done(*given, "--layers", "0", "--layers", "1", "--json")
+    command = ("transplant", parents.base, parents.tuned, parents.stranger, "-o", out / "t.gguf", "-y")
+    ended = organ.done(*command, "--layers", "0", "--layers", "1", "--json")
     assert [(part["block"], part["model"]) for part in ended.values["plan"]["parts"]] == [
         (0, str(parents.tuned)), (0, str(parents.tuned)), (1, str(parents.stranger)), (1, str(parents.stranger)),
     ]  # fmt: skip
-    ended = organ(*given, "--force")
+    ended = organ(*command, "--force")
     assert ended.status == 5
     assert "refuse overlapping-grafts: " in ended.out
 
 
 def test_a_warning_stops_it_until_it_is_accepted(organ: OrganCommand, parents: Parents, out: Path) -> None:
-    given = ("transplant", parents.base, parents.stranger, "-o", out / "t.gguf")
-    ended = organ(*given)
+    command = ("transplant", parents.base, parents.stranger, "-o", out / "t.gguf")
+    ended = organ(*command)
     assert (ended.status, list(out.iterdir())) == (5, [])
     assert "warn unrelated-lineage: " in ended.out
     assert ended.err.splitlines()[-1].endswith(" --accept unrelated-lineage")
-    organ.done(*given, "--accept", "unrelated-lineage")
-    assert organ(*given, "--accept", "Not A Code", "--force").status == 1
+    organ.done(*command, "--accept", "unrelated-lineage")
+    assert organ(*command, "--accept", "Not A Code", "--force").status == 1
 
 
 def test_a_graft_replaces_only_an_empty_folder_or_an_organ_directory(

@@ -20,7 +20,7 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.digest import parse_digest
 from organs.registry.endpoints import uploads as endpoints
-from organs.registry.endpoints.uploads import DIGEST_HEADER, RANGE_HEADER
+from organs.registry.endpoints.uploads import DIGEST_HEADER, DIGEST_PATTERN, RANGE_HEADER, RANGE_PATTERN
 from organs.registry.entities.organ import Digests
 from organs.registry.entities.submission import KnownDigests, Upload, UploadPage, UploadRequest
 from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound
@@ -33,8 +33,8 @@ from organs.web.responses import reading, registry, searching
 
 PORTION_BYTES = 1024 * 1024
 
-_RANGE_TEXT = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", re.ASCII)
-_SHA256 = re.compile(r"sha-256=:([0-9A-Za-z+/]{43}=):", re.ASCII)
+_RANGE_TEXT = re.compile(RANGE_PATTERN, re.ASCII)
+_SHA256 = re.compile(DIGEST_PATTERN, re.ASCII)
 
 
 def requested_chunk() -> Chunk:
