@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob
@@ -48,6 +48,9 @@ class PendingBlob(Protocol):
         ...
 
 
+FileVersion: TypeAlias = tuple[str | int, ...]
+
+
 class OpenBlob(Protocol):
     """The stored bytes of a blob, for reads from several threads."""
 
@@ -58,8 +61,8 @@ class OpenBlob(Protocol):
         ...
 
     @property
-    def version(self) -> tuple[str, int, int]:
-        """The name of the file and two numbers. It changes with every write."""
+    def version(self) -> FileVersion:
+        """The name of the file and what tells its writes apart: it changes with every write."""
         ...
 
     def drop_cached(self, offset: int, size: int) -> bool:

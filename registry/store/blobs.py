@@ -31,7 +31,7 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, EncodingFault, FaultyParent, MissingBlob, StoreError
 from organs.registry.gguf.types import DType
 from organs.registry.recent import RecentValues
-from organs.registry.store.backend import BlobBackend, OpenBlob
+from organs.registry.store.backend import BlobBackend, FileVersion, OpenBlob
 from organs.registry.store.codec import (
     BYTES_CODEC,
     CHUNK_TARGET_BYTES,
@@ -252,7 +252,7 @@ class BlobStore:
             self.backend.write(file, size_bytes, pieces)
 
 
-FileVersions: TypeAlias = tuple[tuple[str, int, int], ...]
+FileVersions: TypeAlias = tuple[FileVersion, ...]
 """The name of a file and the times of its last change, of one file or several."""
 
 

@@ -37,7 +37,7 @@ from organs.registry.errors import (
     StoreUnwritable,
 )
 from organs.registry.recent import RecentValues
-from organs.registry.store.backend import StrayFile, checked_name, is_physical, new_file_name
+from organs.registry.store.backend import FileVersion, StrayFile, checked_name, is_physical, new_file_name
 from organs.registry.store.files import PRIVATE_FOLDER, Buffer, Files, make_durable_folder, translating
 
 if TYPE_CHECKING:
@@ -389,9 +389,9 @@ class StoredObject:
         self._version = first.version
 
     @property
-    def version(self) -> tuple[str, int, int]:
+    def version(self) -> FileVersion:
         """The name of the object and the number of its version."""
-        return self._file, self._version, 0
+        return self._file, self._version
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Return exactly `size` bytes from `offset`; raises CorruptBlob, MissingBlob, StoreUnreachable."""

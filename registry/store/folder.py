@@ -12,7 +12,7 @@ from pathlib import Path
 
 from organs.registry.digest import Digest
 from organs.registry.errors import Busy, CorruptBlob, DiskFull
-from organs.registry.store.backend import StrayFile, checked_name, is_physical, new_file_name
+from organs.registry.store.backend import FileVersion, StrayFile, checked_name, is_physical, new_file_name
 from organs.registry.store.files import (
     PRIVATE_FILE,
     AlignedBuffers,
@@ -280,10 +280,10 @@ class StoredFile:
         return data
 
     @property
-    def version(self) -> tuple[str, int, int]:
-        """The name of the file and the times of its last change: it changes with every write."""
+    def version(self) -> FileVersion:
+        """The name of the file, its inode and the times of its last change: it changes with every write."""
         with translating(self._path):
-            return self._path.name, *self._files.changed_at(self._descriptor)
+            return self._path.name, *self._files.version(self._descriptor)
 
     def drop_cached(self, offset: int, size: int) -> bool:
         """Return False: nothing is cached."""
