@@ -50,7 +50,7 @@ from organs.registry.entities.organ import COLUMNS, MadeOrgan, Organ, OrganMeasu
 from organs.registry.entities.storage import OrganStorage, Way
 from organs.registry.errors import BadName, Incomplete, NotFound
 from organs.registry.kinds import KIND_NOTES
-from organs.registry.measures import CAUTIONS, MEASURES, THETA_LEGEND, theta_caution
+from organs.registry.measures import CAUTIONS, MEASURES, THETA_LEGEND, THETA_SCORES, theta_caution
 from organs.registry.names import LOCAL
 
 if TYPE_CHECKING:
@@ -90,11 +90,10 @@ _METHODS = {
     "z1": "the Z-measure: the shape of the distribution of the weights",
     "mp1": "the spectral measures: how far the matrix is from a random one",
 }
-_MEANINGS = {name: measure.summary for name, measure in MEASURES.items()} | {
+_MEANINGS = {name: measure.summary for name, measure in MEASURES.items()}
+_MEANINGS |= {score.name: score.explained for score in THETA_SCORES}
+_MEANINGS |= {
     "sample_size": "number of values in the sample",
-    "entropy": "how evenly the values fill their range; 0.95 or more for random noise",
-    "kurtosis": "weight of the tails compared with a bell curve; from -1.2 to 1.2 for random noise",
-    "coherence": "how unevenly the sorted values are spaced; 0.5 or less for random noise",
     "mean": "mean of the values in the sample; the next three are also of the sample",
     "nan_count": "values that are NaN",
     "infinite_count": "values that are infinite",

@@ -151,6 +151,40 @@ RANKED_MEASURES = tuple(measure.name for measure in MEASURES.values() if measure
 """The measures with an index of their own."""
 BY_FIELD: Mapping[str, Measure] = {measure.field: measure for measure in MEASURES.values()}
 
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A statistic of the distribution of the weights, on a scale from 0 (random noise) to 1 (signal)."""
+
+    name: str
+    """The member of readings."""
+    meaning: str
+    noise: float
+    """The value with the score 0."""
+    signal: float
+    """The value with the score 1."""
+    is_signed: bool = False
+    """Whether the statistic can be negative. The sign does not count."""
+
+    def of(self, value: float) -> float:
+        """Return the score of `value`, linear between noise and signal."""
+        size = abs(value) if self.is_signed else value
+        return min(max((size - self.noise) / (self.signal - self.noise), 0.0), 1.0)
+
+    @property
+    def explained(self) -> str:
+        """The meaning, with the values that random noise has."""
+        if self.is_signed:
+            return f"{self.meaning}; from -{self.noise} to {self.noise} for random noise"
+        return f"{self.meaning}; {self.noise} or {'more' if self.noise > self.signal else 'less'} for random noise"
+
+
+ENTROPY = Score("entropy", "how evenly the values fill their range", noise=0.95, signal=0.7)
+KURTOSIS = Score("kurtosis", "how heavy the tails are, compared with a Gaussian", noise=1.2, signal=3.0, is_signed=True)
+COHERENCE = Score("coherence", "how unevenly the sorted values are spaced", noise=0.5, signal=1.0)
+THETA_SCORES = (ENTROPY, KURTOSIS, COHERENCE)
+"""θ is 90° times the mean of these scores."""
+
 FEW_NUMBERS = 1000
 """Tensors of fewer numbers have a rough θ."""
 ROUNDING_MAX_DEGREES = 2.0

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import Floats
+from organs.registry.measures import COHERENCE, ENTROPY, KURTOSIS
 
 SAFE_EXPONENT = 150
 """For numbers within 2^±150, sums of fourth powers of them and of their differences stay within float64.
@@ -126,10 +127,6 @@ MAGNITUDE_MIN_VALUES = 256
 QUANTILES = (0.0005, 0.9995)
 """The range of the histogram. With minimum and maximum instead, a single outlier would decide θ."""
 
-ENTROPY_SIGNAL, ENTROPY_NOISE = 0.7, 0.95
-KURTOSIS_SIGNAL, KURTOSIS_NOISE = 3.0, 1.2
-COHERENCE_SIGNAL, COHERENCE_NOISE = 1.0, 0.5
-
 VALUES_PER_BIN = 16
 BINS_MIN, BINS_MAX = 8, 256
 MAGNITUDE_VALUES_PER_BIN = 8
@@ -171,11 +168,7 @@ def zmeasure(summary: Summary) -> ZReading:
     gap_count = min(max(count // VALUES_PER_BIN, BINS_MIN), BINS_MAX)
     gaps = np.diff(summary.ascending[np.arange(gap_count + 1) * (count - 1) // gap_count])
     coherence = float(gaps.std() / gaps.mean())
-    scores = (
-        _score(entropy, ENTROPY_NOISE, ENTROPY_SIGNAL)
-        + _score(abs(summary.excess_kurtosis), KURTOSIS_NOISE, KURTOSIS_SIGNAL)
-        + _score(coherence, COHERENCE_NOISE, COHERENCE_SIGNAL)
-    )
+    scores = ENTROPY.of(entropy) + KURTOSIS.of(summary.excess_kurtosis) + COHERENCE.of(coherence)
     theta = 90.0 * scores / 3
     magnitude = None
     if count >= MAGNITUDE_MIN_VALUES:
@@ -220,11 +213,6 @@ def _entropy_bits(histogram: NDArray[np.int64], bins: int) -> float:
     shares = occupied / total
     plain = -float(shares @ np.log2(shares))
     return plain + (occupied.size - 1) / (2 * total * math.log(2))
-
-
-def _score(value: float, noise: float, signal: float) -> float:
-    """Return 0 at `noise`, 1 at `signal`, and linear values between them."""
-    return min(max((value - noise) / (signal - noise), 0.0), 1.0)
 
 
 def _quantile(ascending: NDArray[np.float64], share: float) -> float:

@@ -23,15 +23,7 @@ from organs.registry.entities.organ import (
 from organs.registry.errors import BadQuery, NotFound, TooSlow
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import can_dequantize
-from organs.registry.measure.zmeasure import (
-    COHERENCE_NOISE,
-    COHERENCE_SIGNAL,
-    ENTROPY_NOISE,
-    ENTROPY_SIGNAL,
-    KURTOSIS_NOISE,
-    KURTOSIS_SIGNAL,
-)
-from organs.registry.measures import MEASURES
+from organs.registry.measures import MEASURES, THETA_SCORES
 from organs.registry.search.language import ORGANS, Query, bounded, parse_query, short_text
 from organs.registry.search.rows import search_organs
 from organs.web.api.organs import searched_organs
@@ -194,7 +186,7 @@ def _measurement_context(organ: Organ) -> Context:
     scores = [] if first is None else _theta_scores(first)
     formula = None
     if scores:
-        texts = (f"{score['name']} {score['value']:.3f} (score {share_text(score['score'])})" for score in scores)
+        texts = (f"{row['score'].name} {row['value']:.3f} (score {share_text(row['share'])})" for row in scores)
         formula = f"θ = 90° × the mean of three scores: {', '.join(texts)}."
     dtype = dtype_by_name(organ.dtype)
     is_offered = {"raw": True, "bin": not dtype.is_big_endian, "npy": can_dequantize(dtype)}
@@ -218,22 +210,7 @@ def _measurement_context(organ: Organ) -> Context:
     }
 
 
-_SCORES = (
-    ("entropy", "how evenly the values fill their range", ENTROPY_NOISE, ENTROPY_SIGNAL),
-    ("kurtosis", "how heavy the tails are, compared with a Gaussian", KURTOSIS_NOISE, KURTOSIS_SIGNAL),
-    ("coherence", "how unevenly the sorted values are spaced", COHERENCE_NOISE, COHERENCE_SIGNAL),
-)
-"""Name, words, and the values that count as noise and as signal: docs/numbers.md."""
-
-
 def _theta_scores(reading: OrganMeasurement) -> list[Context]:
-    """Return the scores from 0 to 1 whose mean gives θ. A score that the method did not measure is left out."""
-    scores = []
-    for name, words, noise, signal in _SCORES:
-        value = getattr(reading, name)
-        if value is None:
-            continue
-        size = abs(value) if name == "kurtosis" else value
-        score = min(max((size - noise) / (signal - noise), 0.0), 1.0)
-        scores.append({"name": name, "words": words, "value": value, "score": score, "noise": noise, "signal": signal})
-    return scores
+    """Return the scores whose mean gives θ, with their values. A score that the method did not measure is left out."""
+    values = ((score, getattr(reading, score.name)) for score in THETA_SCORES)
+    return [{"score": score, "value": value, "share": score.of(value)} for score, value in values if value is not None]
