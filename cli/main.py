@@ -239,7 +239,7 @@ def main() -> None:
     from organs.registry.errors import OrganError
 
     try:
-        status = organ.main(standalone_mode=False)
+        status = organ.main(prog_name="organ", standalone_mode=False)
         sys.exit(status if isinstance(status, int) else 0)
     except (click.exceptions.Abort, KeyboardInterrupt):
         from organs.cli.console import print_failure
