@@ -164,12 +164,14 @@ def remove(model: str, reason: str, yes: bool) -> None:
     """
     from organs.registry.catalog.queries.administration import model_in_any_state, removal_of
     from organs.registry.catalog.register.model_changes import remove_model
+    from organs.registry.relatives import relinking_children
 
     with status_line("remove"), local_session(writes=yes) as session:
         row = model_in_any_state(session, parse_model_name(model))
         removal = removal_of(session, row)
         if yes:
-            remove_model(session, row, reason, LOCAL)
+            with relinking_children(session, row):
+                remove_model(session, row, reason, LOCAL)
             removal = structs.replace(removal, state=row.state, reason=row.state_reason)
     if not printed_for_programs(removal):
         result = "is removed" if yes else "would be removed"

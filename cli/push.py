@@ -170,7 +170,7 @@ def _push_each(registry: RemoteRegistry, sources: Sequence[ModelSource], options
                     report = _push_registered(registry, source, options, memory, shown)
                 else:
                     report = push_model(registry.connection, with_base(registry, source), options, memory, shown)
-        except (BadInput, OverQuota) as error:
+        except (BadInput, Conflict, OverQuota) as error:
             failures.append(error)
             if prints_json():
                 about = {"file": source.locations[0], "model": None, "state": "refused", "error": str(error)}
@@ -219,7 +219,8 @@ def _push_sources(paths: Sequence[str]) -> list[ModelSource]:
 def _push_registered(
     remote: RemoteRegistry, source: ModelSource, options: PushOptions, memory: Memory, shown: _Stages
 ) -> PushReport:
-    """Push a model of the local registry: a chimera as its recipe if its parents are there, all others as a file."""
+    """Push a model of the local registry: a chimera as its recipe if the registry can compose it, all others as a file.
+    """
     from organs.ingest.contributions.push import push as push_model
     from organs.ingest.contributions.push import push_chimera
     from organs.ingest.sources import find_sources

@@ -36,7 +36,7 @@ from organs.ingest.contributions.sending import (
 )
 from organs.ingest.records import is_complete
 from organs.ingest.sources import ModelSource, open_files
-from organs.registry.amounts import size_text
+from organs.registry.amounts import names_text, size_text
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.client.address import in_path
@@ -47,6 +47,7 @@ from organs.registry.endpoints import accounts, models, submissions, uploads
 from organs.registry.entities.base import Digest, prepared
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.organ import Digests
+from organs.registry.entities.published import ModelEditRequest
 from organs.registry.entities.submission import (
     Submission,
     SubmissionFile,
@@ -60,12 +61,13 @@ from organs.registry.errors import (
     BadName,
     BadRecipe,
     BadReply,
+    Conflict,
     NotAllowed,
     NotFound,
     OrganError,
     OverQuota,
 )
-from organs.registry.names import ModelName, parse_new_name
+from organs.registry.names import ModelName, parse_model_name, parse_new_name
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
@@ -200,27 +202,35 @@ def push_chimera(
 ) -> PushReport | str:
     """Compose a chimera of `local` in the registry `remote` from its parents there; return the report.
 
-    No organ is sent. The parents are found by the digests of their bytes, so the result is the same chimera. If it
-    cannot be composed there, return the reason, which is empty for a model that is no chimera. Raises what `push`
-    raises, and BadReply if the registry makes another chimera of the same parents.
+    No organ is sent. The parents are found by the digests of their bytes, so the result is the same chimera. If its
+    recipe cannot be used there, return the reason, which is empty for a model that is no chimera. Raises what `push`
+    raises, Conflict if the registry does not have all parents, and BadReply if it makes another chimera of them.
     """
     from organs.registry.compose.recipe import renamed
 
     found = _recipe_of(local, source.name)
     if isinstance(found, str):
         return found
-    recipe, lock_id = found
+    recipe, digests, lock_id = found
     name, stop = model_name(remote.connection, source, options), threading.Event()
 
-    def their_name(digest: str) -> str:
-        return patiently(stop, lambda: remote.model_page(f"sha256:{digest}").name)
+    def their_name(digest: str) -> str | None:
+        with suppress(NotFound):
+            return patiently(stop, lambda: remote.model_page(f"sha256:{digest}").name)
+        return None
 
+    their_names = {digest: their_name(digest) for digest in digests.values()}
+    missing = [parent for parent, digest in digests.items() if their_names[digest] is None]
+    if missing:
+        raise Conflict(
+            f"{source.name} is made from {names_text(missing)}, which {remote.url} does not have: push "
+            f"{'it' if len(missing) == 1 else 'them'} first, so that its recipe and its relatives are known there. "
+            "To publish it without its recipe, write its file with organ assemble, and push that"
+        )
     try:
-        theirs = structs.replace(renamed(recipe, their_name), name=str(name))
+        theirs = structs.replace(renamed(recipe, lambda digest: their_names[digest] or digest), name=str(name))
         plan = patiently(stop, lambda: remote.compose(theirs).plan())
-    except NotFound:
-        return "the registry does not have all of its parents: push them first"
-    except BadRecipe as error:
+    except (BadRecipe, NotFound) as error:
         return str(error)
     if not plan.can_be_made or plan.chimera.lock_id not in (None, lock_id):
         serious = [finding.sentence for finding in plan.findings if finding.severity is not Severity.INFO]
@@ -231,14 +241,24 @@ def push_chimera(
     made = plan.register(lambda _note, size_bytes: progress.advance(size_bytes))
     if made.lock_id != lock_id:
         raise BadReply(f"{remote.url} made {made.model} of the same parents, but with the lock {made.lock_id}")
-    address = f"{remote.url}/models/{made.model}"
-    ignored = f"a composed chimera keeps its own description; edit it on its page: {address}/edit"
-    notes = (ignored,) if options.metadata else ()
+    address, notes = f"{remote.url}/models/{made.model}", tuple[str, ...]()
+    if made.created:
+        _state(remote.connection, parse_model_name(made.model), options)
+    elif options.metadata:
+        notes = (NOT_CHANGED.format(address=address),)
     return PushReport(str(name), made.model, address, COMPOSED if made.created else ALREADY_THERE, notes=notes)
 
 
-def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Digest] | str:
-    """Return the recipe of a chimera, with the digests of its parents instead of their names, and its lock.
+def _state(connection: Connection, name: ModelName, options: PushOptions) -> None:
+    """Write what the contributor states about a new chimera: its header is that of its base. Its parents are known."""
+    stated = {key: value for key, value in options.metadata.items() if key != "base"}
+    if stated:
+        models.edit(connection, *in_path(name), msgspec.convert(stated | {"version": name.version}, ModelEditRequest))
+
+
+def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[str, str], Digest] | str:
+    """Return the recipe of a chimera with the digests of its parents instead of their names, these digests by name, and
+    its lock.
 
     Return the reason if this recipe would not make the same chimera elsewhere; it is empty for other models.
     """
@@ -254,20 +274,20 @@ def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Digest] |
         recipe = with_versions(recipe_of(chimera.recipe), parents)
         if any(graft.donor is None for graft in recipe.grafts):
             return "its recipe has a query, which can find other organs there"
-        resolved: set[str] = set()
+        resolved: dict[str, str] = {}
 
         def digest_of(text: str) -> str:
             model = model_by_text(session, text)
-            resolved.add(model.full_name)
+            resolved[model.full_name] = model.digest
             return model.digest
 
         try:
             renamed_recipe = renamed(recipe, digest_of)
         except OrganError as error:
             return f"one of its parents is not known here any more: {error}"
-        if resolved != set(parents):
+        if resolved.keys() != set(parents):
             return "the names in its recipe mean other models now"
-        return renamed_recipe, chimera.lock_id
+        return renamed_recipe, resolved, chimera.lock_id
 
 
 def model_name(connection: Connection, source: ModelSource, options: PushOptions) -> ModelName:

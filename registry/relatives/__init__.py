@@ -10,7 +10,7 @@ holdings    what a registry holds: families with their models and quantisations
 lineage     the lineage of a model
 """
 
-from organs.registry.relatives.declared import resolve_declared
+from organs.registry.relatives.declared import relinking_children, resolve_declared
 from organs.registry.relatives.measured import Relative, find_relatives, measure_edges_again, record_relatives
 from organs.registry.relatives.sources import settle_sources
 
@@ -19,6 +19,7 @@ __all__ = [
     "find_relatives",
     "measure_edges_again",
     "record_relatives",
+    "relinking_children",
     "resolve_declared",
     "settle_sources",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from heapq import nsmallest
 
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 from organs.registry.anatomy import Slot
 from organs.registry.catalog.queries.model_contents import metadata_of_models
 from organs.registry.catalog.queries.relatives import (
+    declared_edges_to,
     declared_edges_with,
     declared_texts_to,
     measured_edge,
@@ -24,7 +26,7 @@ from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.catalog.vocabulary import folded_words, shown_text
 from organs.registry.gguf import Header
 from organs.registry.kinds import WEIGHT_KINDS
-from organs.registry.similarity import ComparableOrgan, relation_to_parent, similarity
+from organs.registry.similarity import ComparableOrgan, Kinship, relation_to_parent, similarity
 
 PARENTS_MAX = 64
 PARENT_KEYS = tuple(
@@ -171,12 +173,29 @@ EDGES_MAX = 100
 def resolve_declared(session: Session, newcomer: ModelRow) -> None:
     """Point the edges that `newcomer` declares, and up to EDGES_MAX of others that may mean it, to the best model.
 
-    The best match is chosen, then a complete model, an unquantised one, the most similar one, the finest, the oldest.
     Edges above the limit do not change until the next model of that name is added: the write lock is held meanwhile.
     """
     edges = parents_of(session, [newcomer.id], ("declared",))
     if newcomer.kind in WEIGHT_KINDS:
         edges += _edges_that_may_mean(session, newcomer)
+    _resolve(session, edges)
+
+
+@contextmanager
+def relinking_children(session: Session, model: ModelRow) -> Iterator[None]:
+    """Point up to EDGES_MAX declared edges to `model`, which the block removes, to the next best model."""
+    edges = declared_edges_to(session, model.id, EDGES_MAX)
+    yield
+    _resolve(session, edges)
+
+
+def _resolve(session: Session, edges: Sequence[Lineage]) -> None:
+    """Point declared edges to the best models.
+
+    The best match is chosen, then a model whose registered name has the declared words, a complete one, an unquantised
+    one. Among equally good ones, the present parent stays if it is a close relative; else the most similar is chosen,
+    the finest, the oldest.
+    """
     described = _described(session, {edge.child_model_id for edge in edges if edge.child_model_id is not None})
     cache = _Cache(session)
     for edge in edges:
@@ -184,10 +203,13 @@ def resolve_declared(session: Session, newcomer: ModelRow) -> None:
         declared = None if child is None else child.declared(edge)
         if child is None or declared is None:
             continue
-        ties = _finest(_ties(cache, child.identity, declared, child.model.id))
+        ties = _ties(cache, child.identity, declared, child.model.id)
         if len(ties) > 1:
             own = cache.organs(child.model)
-            ties.sort(key=lambda model: similarity(own, cache.organs(model)).distance)
+            present = [model for model in ties if model.id == edge.parent_model_id]
+            if present and similarity(own, cache.organs(present[0])).kinship == Kinship.CLOSE:
+                continue  # a later mean, or a second fine-tune with the names of its base, may be even more similar
+            ties = sorted(_finest(ties), key=lambda model: similarity(own, cache.organs(model)).distance)
         parent_id = ties[0].id if ties else None
         if parent_id != edge.parent_model_id:
             resolve_declared_edge(session, edge, parent_id)
@@ -302,7 +324,8 @@ def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: in
     """
     others = cache.models_named(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
     copies = match(declared, child) is not None
-    ranked: dict[int, tuple[Match, bool, bool]] = {}
+    wanted = set(folded_words(declared.name))
+    ranked: dict[int, tuple[Match, bool, bool, bool]] = {}
     for candidate in others.values():
         matched = None if candidate.model.id == child_id else match(declared, candidate.identity)
         architectures = {child.architecture, candidate.identity.architecture} - {""}
@@ -310,6 +333,7 @@ def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: in
             continue
         ranked[candidate.model.id] = (
             matched,
+            wanted <= set(folded_words(candidate.identity.name)),  # the title in a header may be a copy of the base's
             candidate.model.complete,
             _bits_a_value(candidate.model) >= FLOAT_MIN_BITS,
         )

@@ -25,7 +25,7 @@ from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
-from organs.registry.errors import NotAllowed, OverQuota
+from organs.registry.errors import Conflict, NotAllowed, OverQuota
 from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -133,10 +133,11 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
             source = ModelSource((), parse_model_name(model))
             return push_chimera(remote, here, source, PushOptions(**options), RecordedProgress())
 
-    missing = "the registry does not have all of its parents: push them first"
-    assert push_mix() == missing
+    with pytest.raises(Conflict, match=r"made from local/base@1 and local/tuned@1, which .* does not have: push them "):
+        push_mix()
     pushed(there, base, token, "theirs")
-    assert push_mix() == missing
+    with pytest.raises(Conflict, match=r"made from local/tuned@1, which .* does not have: push it first"):
+        push_mix()
     pushed(there, tuned, token)
     dry = push_mix(dry_run=True)
     assert isinstance(dry, PushReport)
@@ -152,8 +153,11 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
     assert push_mix("local/base@1") == ""
     purified = here.compose("base").graft("tuned", type="organ").purify("fractal", slot="attn_q").named("acme/pure")
     lock = purified.plan().register().lock_id
-    assert isinstance(push_mix("acme/pure@1"), PushReport)
+    stated = {"title": "Pure", "license": "mit", "tags": ["clean"], "base": "me/tuned"}
+    assert isinstance(push_mix("acme/pure@1", metadata=stated), PushReport)
     assert there.registry.chimera(lock).model == "me/pure@1"
+    pure = there.registry.model("me/pure")
+    assert (pure.title, pure.license, pure.tags) == ("Pure", "mit", ("clean",))
 
 
 @pytest.mark.long

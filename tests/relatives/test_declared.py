@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from organs.registry.catalog.queries.administration import model_in_any_state
+from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.tables import Lineage
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
-from organs.registry.relatives import declared
+from organs.registry.names import parse_model_name
+from organs.registry.relatives import declared, relinking_children
 from tests.gguf_files import file_bytes, text
 from tests.related_models import declared_pairs, ingest_all, model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, weight_tensor
@@ -57,6 +60,8 @@ BY_ADDRESS = [
 ]
 TOWER = file_bytes([text("general.architecture", "clip"), text("general.name", "Base")], related_tensors())
 HOSTILE = ["a\0b", "x" * 5_000, "'; DROP TABLE models; --", "%", "\N{ZERO WIDTH SPACE}"]
+MEAN = model_file("Base", related_tensors(correlation=0.9975))
+"""Nearly the mean of base and fine-tune, with the header of the base."""
 LINKED: dict[str, tuple[dict[str, bytes], set[tuple[str, str | None]]]] = {
     "the most alike of the copies that are there, and no copy of itself": (
         {"copy": COPY, "other": OTHER_COPY, "tuned": TUNED},
@@ -70,6 +75,14 @@ LINKED: dict[str, tuple[dict[str, bytes], set[tuple[str, str | None]]]] = {
         {f"v{number}": base_file(number) for number in (1, 2, 3)}
         | {"tuned": child_of("Base", seed=2, correlation=0.9)},
         {("tuned", "v2")},
+    ),
+    "the model with the declared name rather than a nearer one with its title": (
+        {"tuned": TUNED, "mean": MEAN, "base": BASE},
+        {("tuned", "base")},
+    ),
+    "the parent that it has, if that is a close relative, rather than a later and nearer one": (
+        {"mine": BASE, "tuned": TUNED, "mean": MEAN},
+        {("tuned", "mine")},
     ),
     "a complete model rather than a part": (
         {"part": model_file("Base", related_tensors()[:5]), "tuned": TUNED, "base": BASE},
@@ -118,6 +131,19 @@ def test_a_declared_parent_is_linked(linked: str, registry: LocalRegistry, tmp_p
     files, expected = LINKED[linked]
     ingest_all(registry, tmp_path, **files)
     assert {(child, parent) for child, parent, _ in declared_pairs(registry)} == expected
+
+
+def test_the_children_of_a_removed_model_are_linked_to_the_next_best_one(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    ingest_all(registry, tmp_path, base=BASE, mine=MEAN, tuned=TUNED)
+    for parent in ("base", "mine"):
+        assert declared_pairs(registry) == {("tuned", parent, "finetune")}
+        with registry.catalog.writing() as session:
+            model = model_in_any_state(session, parse_model_name(f"local/{parent}"))
+            with relinking_children(session, model):
+                remove_model(session, model, "a test", "local")
+    assert declared_pairs(registry) == {("tuned", None, "finetune")}
 
 
 def test_the_nearest_texts_are_examined_first(

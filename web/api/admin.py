@@ -44,6 +44,7 @@ from organs.registry.entities.storage import Storage
 from organs.registry.entities.submission import RefusalRequest, Submission, SubmissionReviewPage
 from organs.registry.errors import BadInput, BadRequest
 from organs.registry.names import parse_model_name
+from organs.registry.relatives import relinking_children
 from organs.registry.relatives.storage import storage as stored
 from organs.web.api.operation import serves
 from organs.web.health import server_health
@@ -107,7 +108,8 @@ def remove_model(namespace: str, name: str, body: RemovalRequest) -> Removal:
     with registry().catalog.writing() as session:
         model = model_in_any_state(session, parse_model_name(f"{namespace}/{name}@{body.version}"))
         removal = removal_of(session, model)
-        model_changes.remove_model(session, model, body.reason, user_name())
+        with relinking_children(session, model):
+            model_changes.remove_model(session, model, body.reason, user_name())
         return structs.replace(removal, state=model.state, reason=model.state_reason)
 
 

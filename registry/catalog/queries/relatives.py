@@ -372,6 +372,12 @@ def declared_edges_with(
     return edges
 
 
+def declared_edges_to(session: Session, model_id: int, limit: int) -> list[Lineage]:
+    """Return up to `limit` declared edges to a parent, oldest first."""
+    statement = select(Lineage).where(Lineage.parent_model_id == model_id, *_IS_DECLARED).order_by(Lineage.id)
+    return list(session.scalars(statement.limit(limit)))
+
+
 def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, ModelRow]:
     """Return the public models among `model_ids`, by id."""
     public = select(ModelRow).where(ModelRow.state.in_(REACHABLE_STATES))
