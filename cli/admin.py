@@ -179,7 +179,7 @@ def remove(model: str, reason: str, yes: bool) -> None:
         places = plural_text(removal.places, "place", "places")
         print_sentence(f"{places}, {plural_text(removal.organs, 'organ', 'organs')} that no other model has")
         blobs = plural_text(removal.blobs, "blob", "blobs")
-        print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that the next two sweeps delete")
+        print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that two runs of organ sweep -y delete")
         if removal.parents:
             blobs = f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)})"
             models = first_of(removal.dependants, NAMES_SHOWN)

@@ -50,10 +50,14 @@ def backup(folder: Path, read_back: bool, blobs_only: bool) -> int:
             blobs_only=blobs_only,
             progress=advance,
         )
+        models = registry.totals().models
     if not printed_for_programs(report):
         print_faults(report.faults)
         print_sentence(f"{report.copied} files copied ({size_text(report.copied_bytes)}), {report.removed} removed")
-        database = f"a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
+        models_text = plural_text(models, "model", "models")
+        database = (
+            f"{models_text}, a database of {size_text(report.database_bytes)} and " if report.database_bytes else ""
+        )
         read = f", {size_text(report.read_bytes)} read back and hashed" if report.read_bytes else ""
         print_sentence(f"{report.folder} has {database}{report.blobs} blobs{read}")
         if report.faults:

@@ -36,7 +36,7 @@ _HINTS: dict[type[OrganError], str] = {
     errors.NoSuchContributor: "try: organ contributor list",
     errors.NoSuchToken: "try: organ token list",
     errors.NoSuchSubmission: "try: organ admin submissions",
-    errors.NotComposedHere: "try: organ validate FILE.gguf --base MODEL",
+    errors.NotComposedHere: "try: organ validate MODEL --base MODEL",
     errors.NoSuchFile: "",
     BadHubToken: "try: hf auth login, or set HF_TOKEN",
     errors.NotFound: "try: organ models",

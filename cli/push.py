@@ -219,7 +219,9 @@ def _push_sources(paths: Sequence[str]) -> list[ModelSource]:
 def _push_registered(
     remote: RemoteRegistry, source: ModelSource, options: PushOptions, memory: Memory, shown: _Stages
 ) -> PushReport:
-    """Push a model of the local registry: a chimera as its recipe if the registry can compose it, all others as a file.
+    """Push a model of the local registry: a chimera as its recipe, all others as a file.
+
+    A chimera whose recipe cannot be used there is sent as a file too, with a note.
     """
     from organs.ingest.contributions.push import push as push_model
     from organs.ingest.contributions.push import push_chimera

@@ -21,7 +21,7 @@ from organs.cli.console import (
 from organs.cli.options import flag, seconds
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
-from organs.registry.errors import CorruptBlob
+from organs.registry.errors import CorruptBlob, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.settings import GRACE
 
@@ -57,8 +57,8 @@ def verify(read_data: Share | None, repair: bool) -> int:
     """Check that every blob exists, and that the running totals are right. The bytes of blobs are not read.
 
     With --read-data, the command also reads the bytes of blobs, and compares each blob with its digest. It lists each
-    faulty blob with the tensors that need it, and prints how many bytes the registry stores. The exit status is 7 for
-    faulty blobs, 1 for wrong totals.
+    faulty blob with the tensors that need it, and prints how many models there are and how many bytes they take. The
+    exit status is 7 for faulty blobs, 1 for wrong totals, 3 for a registry without models and blobs.
     """
     from organs.registry.upkeep import verify as run_verify
 
@@ -66,16 +66,18 @@ def verify(read_data: Share | None, repair: bool) -> int:
         with progress_bar("verify", registry.totals().size_bytes) as advance:
             report = run_verify(registry.catalog, registry.blobs, read_data=read_data, repair=repair, progress=advance)
         totals = registry.totals()  # again: --repair can have corrected them
-    about = {**asdict(report), "size_bytes": totals.size_bytes, "stored_bytes": totals.stored_bytes}
+        home = registry.settings.home
+    if not (totals.models or report.blobs or report.orphans):  # perhaps another folder was meant
+        raise NotFound(f"there is nothing to verify: no model is registered in {home}")
+    sizes = {"size_bytes": totals.size_bytes, "stored_bytes": totals.stored_bytes}
+    about = {**asdict(report), "models": totals.models, **sizes}
     if not printed_for_programs(about):
         print_faults(report.faults)
         read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
         state = f"{len(report.faults)} faulty" if report.faults else "all are sound"
-        if report.blobs:
-            print_sentence(f"{size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} plain")
-            print_sentence(f"{plural_text(report.blobs, 'blob', 'blobs')} checked{read}: {state}")
-        else:
-            print_sentence("the registry has no blobs")
+        models = plural_text(totals.models, "model", "models")
+        print_sentence(f"{models}, {size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} plain")
+        print_sentence(f"{plural_text(report.blobs, 'blob', 'blobs')} checked{read}: {state}")
         if report.quarantined:
             print_sentence(
                 f"{plural_text(report.quarantined, 'blob', 'blobs')} set aside: to replace them, "
@@ -205,9 +207,13 @@ def sweep(yes: bool, older_than: float) -> None:
         would = "would be " if report.dry_run else ""
         print_sentence(f"{report.removed} marked blobs {would}removed ({size_text(report.removed_bytes)})")
         print_sentence(f"{report.doomed} unneeded blobs {would}marked ({size_text(report.doomed_bytes)})")
+        if report.recent:
+            recent = plural_text(report.recent, "unneeded blob is", "unneeded blobs are")
+            sentence = f"{recent} too recent to be marked ({size_text(report.recent_bytes)})"
+            print_sentence(f"{sentence}: run this again later, or with --older-than 0s")
         print_sentence(f"{report.stray_files} stray files {would}removed ({size_text(report.stray_bytes)})")
         if uploads.expired_uploads or uploads.stray_files:
             uploads_text = f"{uploads.expired_uploads} expired uploads and {uploads.stray_files} stray upload files"
             print_sentence(f"{uploads_text} {would}removed ({size_text(uploads.removed_bytes)})")
         if report.dry_run:
-            print_remark("nothing was changed; organ sweep -y removes them")
+            print_remark("nothing was changed; organ sweep -y does this")

@@ -44,18 +44,18 @@ CHANGE = "change of perplexity"
 
 
 @click.command()
-@click.argument("chimera", metavar="CHIMERA|FILE.gguf")
+@click.argument("chimera", metavar="CHIMERA|MODEL|FILE.gguf")
 @click.option(
     "--base",
     metavar="MODEL|FILE.gguf",
-    help="The model that FILE.gguf was made from. Only for a FILE.gguf, which needs it.",
+    help="The model that it was made from. A FILE.gguf and a MODEL that was not composed here need it.",
 )
 @click.option(
     "--donor",
     "donors",
     multiple=True,
     metavar="MODEL|FILE.gguf",
-    help="A donor of FILE.gguf, to run beside it. Repeatable.",
+    help="A donor, to run beside it. Only with --base. Repeatable.",
 )
 @click.option(
     "--text",
@@ -108,14 +108,14 @@ def validate(
     """Run a chimera, its base, its donors and a control, and print the perplexity of each and a verdict.
 
     The verdict is one of: gains, coherent, degraded, inert, undecided, broken; for each kind of text and over all; or
-    writes, for a runtime that only writes text. For a registered CHIMERA it is stored and shown in the catalog. The
-    exit status is 0 for every verdict, and 1 if no verdict was reached.
+    writes, for a runtime that only writes text. For a registered CHIMERA it is stored and shown in the catalog; with
+    --base, nothing is stored. The exit status is 0 for every verdict, and 1 if no verdict was reached.
 
     All models score the same windows of 256 tokens, spread over each text. The command adds windows until each result
     is certain to 95%, or until the budget is spent.
 
     The control is a copy of the chimera in which the grafted feed-forward organs are replaced with zeros. If the
-    chimera is no better than the control, its grafted organs are useless. In a FILE.gguf, the feed-forward organs that
+    chimera is no better than the control, its grafted organs are useless. With --base, the feed-forward organs that
     differ from the base count as grafted.
 
     The models run in llama.cpp. To install it, run pip install '.[validate]' in the project's folder. With
@@ -167,22 +167,20 @@ def _validated(
     runtime: CommandRuntime | None,
     budget: ValidationBudget | None,
 ) -> VerdictReport:
-    """Return the verdict on a registered chimera, or on a FILE.gguf beside its base."""
+    """Return the verdict on a registered chimera, or on another model beside its base."""
     from organs.registry.interface import job_steps
-    from organs.registry.validation.comparison import CHANGED, file_candidate
+    from organs.registry.validation.comparison import CHANGED
     from organs.registry.validation.comparison import validate as compare
     from organs.registry.validation.weights import grafted_organs
 
-    if chimera.endswith(SUFFIX):
-        path = Path(chimera)
-        with status_line("validate") as progress, _beside_file(base, donors) as others:
-            own = file_candidate(path)
-            with others[0].placed() as base_path:
+    if base is not None or chimera.endswith(SUFFIX):
+        with status_line("validate") as progress, _beside_base(chimera, base, donors) as (own, other, *others):
+            with own.placed() as path, other.placed() as base_path:
                 grafted = grafted_organs(path, base_path)
             return compare(
                 own,
-                others[0],
-                others[1:],
+                other,
+                others,
                 grafted,
                 texts or list(built_in_texts()),
                 runtime or _llama_cpp(),
@@ -190,10 +188,8 @@ def _validated(
                 job_steps(progress),
                 act=CHANGED,
             )
-    if base or donors:
-        raise click.UsageError(
-            "--base and --donor are for a FILE.gguf; the registry knows the base and the donors of a chimera"
-        )
+    if donors:
+        raise click.UsageError("--donor needs --base; the registry knows the base and the donors of a chimera")
     if registry_address() is not None and (texts is not None or runtime is not None):
         raise click.UsageError("--text and --runtime are for a local registry: a remote registry uses its own")
     with selected_registry() as registry:
@@ -203,17 +199,16 @@ def _validated(
 
 
 def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | None, time: str | None) -> QuickLook:
-    """Return a quick look at a registered chimera, or at a FILE.gguf beside its base."""
+    """Return a quick look at a registered chimera, or at another model beside its base."""
     from organs.registry.interface import job_steps
-    from organs.registry.validation.comparison import file_candidate
     from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
 
     budget = LookBudget(SECONDS if time is None else seconds(time))
     with status_line("quick look") as progress:
-        if chimera.endswith(SUFFIX):
-            with _beside_file(base, ()) as (other,):
+        if base is not None or chimera.endswith(SUFFIX):
+            with _beside_base(chimera, base, ()) as (own, other):
                 look = quick_look(
-                    file_candidate(Path(chimera)),
+                    own,
                     other,
                     texts or built_in_texts(KINDS),
                     _llama_cpp(),
@@ -221,9 +216,7 @@ def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | No
                     budget,
                     job_steps(progress),
                 )
-            return structs.replace(look, model=Path(chimera).name, base=base or "")
-        if base is not None:
-            raise click.UsageError("--base is for a FILE.gguf; the registry knows the base of a chimera")
+            return structs.replace(look, model=own.name, base=base or "")
         with selected_registry() as registry:
             return registry.quick_look(chimera, budget=budget, texts=texts, progress=progress)
 
@@ -248,14 +241,14 @@ def _budget(budgets: Sequence[str]) -> ValidationBudget | None:
 
 
 @contextmanager
-def _beside_file(base: str | None, donors: Sequence[str]) -> Iterator[list[RunnableModel]]:
-    """Open the base and the donors of a FILE.gguf; a registry is opened only if a model is named."""
+def _beside_base(chimera: str, base: str | None, donors: Sequence[str]) -> Iterator[list[RunnableModel]]:
+    """Open a model, its base and its donors, which are files or registered; without names, no registry is opened."""
     from organs.registry.validation.comparison import file_candidate
     from organs.registry.validation.run import registered_candidate
 
     if base is None:
         raise click.UsageError("give --base: the model that FILE.gguf was made from")
-    names = [base, *donors]
+    names = [chimera, base, *donors]
     if all(name.endswith(SUFFIX) for name in names):
         yield [file_candidate(Path(name)) for name in names]
         return

@@ -96,6 +96,9 @@ class SweepReport:
     doomed_bytes: int = 0
     removed: int = 0
     removed_bytes: int = 0
+    recent: int = 0
+    """Unneeded blobs that a writer used within the grace period, so that they stay."""
+    recent_bytes: int = 0
     stray_files: int = 0
     stray_bytes: int = 0
 
@@ -184,17 +187,19 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
                     blobs.backend.remove(file)
             report.removed += 1
             report.removed_bytes += stored_bytes
-        if dry_run:
-            with catalog.reading() as session:
-                moment = database_now(session)
-                unneeded = unneeded_blobs(session, UNDOOMED, moment - grace, moment)
-        else:
+        with catalog.reading() as session:
+            moment = database_now(session)
+            unneeded = unneeded_blobs(session, UNDOOMED, moment, moment)
+            marked = [blob for blob in unneeded if blob.touched_at < moment - grace]
+        report.recent = len(unneeded) - len(marked)
+        report.recent_bytes = sum(blob.stored_bytes for blob in unneeded) - sum(blob.stored_bytes for blob in marked)
+        if not dry_run:
             with catalog.writing() as session:
-                unneeded = doom_blobs(session, grace)
+                marked = doom_blobs(session, grace)
             with catalog.writing() as session:
                 forget_unused(session)
-        report.doomed = len(unneeded)
-        report.doomed_bytes = sum(blob.stored_bytes for blob in unneeded)
+        report.doomed = len(marked)
+        report.doomed_bytes = sum(blob.stored_bytes for blob in marked)
         _remove_strays(catalog, blobs, grace, report)
     return report
 

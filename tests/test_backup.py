@@ -308,7 +308,7 @@ def test_the_command_reports_the_contents_of_the_copy(filled: LocalRegistry, tmp
     organ = OrganCommand(filled.settings.home)
     first, second = organ.done("backup", tmp_path / "copy", "--verify").lines
     assert first.startswith(f"{len(blob_files(tmp_path / 'copy'))} files copied (")
-    assert second.startswith(f"{tmp_path / 'copy'} has a database of ")
+    assert second.startswith(f"{tmp_path / 'copy'} has 1 model, a database of ")
     assert second.endswith("read back and hashed")
     assert_whole(tmp_path / "copy")
     assert json.loads((tmp_path / "copy" / MARK).read_text())["form"].startswith("organ registry backup")

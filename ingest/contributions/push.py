@@ -253,7 +253,9 @@ def _state(connection: Connection, name: ModelName, options: PushOptions) -> Non
     """Write what the contributor states about a new chimera: its header is that of its base. Its parents are known."""
     stated = {key: value for key, value in options.metadata.items() if key != "base"}
     if stated:
-        models.edit(connection, *in_path(name), msgspec.convert(stated | {"version": name.version}, ModelEditRequest))
+        models.edit(
+            connection, *in_path(name), msgspec.convert(stated | {"version": name.version}, prepared(ModelEditRequest))
+        )
 
 
 def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[str, str], Digest] | str:

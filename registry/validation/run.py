@@ -200,7 +200,7 @@ def _trial(session: Session, name: str) -> _RegisteredTrial:
     model = model_by_text(session, name)
     chimera = chimera_of(session, model.id)
     if chimera is None:
-        raise NotComposedHere(f"{model.full_name} was not composed here: name its base to validate it as a file")
+        raise NotComposedHere(f"{model.full_name} was not composed here: name its base to measure it")
     base = session.get(ModelRow, chimera.base_model_id)
     if base is None or base.state not in REACHABLE_STATES:
         raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")

@@ -59,7 +59,7 @@ def test_a_sound_registry_is_sound(large: OrganCommand) -> None:
     values = large.done("verify", "--read-data", "--json").values
     assert (values["blobs"], values["faults"], values["orphans"]) == (4, [], 0)
     assert 0 < values["stored_bytes"] < values["size_bytes"]
-    stored = f"{size_text(values['stored_bytes'])} stored, {size_text(values['size_bytes'])} plain"
+    stored = f"1 model, {size_text(values['stored_bytes'])} stored, {size_text(values['size_bytes'])} plain"
     assert large.done("verify").lines[0] == stored
 
 
@@ -105,9 +105,10 @@ def test_a_sweep_of_a_registry_that_needs_everything_removes_nothing(
 @pytest.mark.folder
 def test_a_sweep_previews_then_marks_then_removes(large: OrganCommand, registry: LocalRegistry) -> None:
     forget_models(registry)
+    assert large.done("sweep").lines[2].startswith("4 unneeded blobs are too recent to be marked (")
     preview = large.done("sweep", "--older-than", "0s")
     assert preview.lines[1].startswith("4 unneeded blobs would be marked (")
-    assert preview.err == "nothing was changed; organ sweep -y removes them\n"
+    assert preview.err == "nothing was changed; organ sweep -y does this\n"
     assert row_counts(registry)["blobs"] == 4
     first = large.done("sweep", "-y", "--older-than", "0s", "--json").values
     assert (first["doomed"], first["removed"]) == (4, 0)
