@@ -7,7 +7,7 @@
 The function has no code: its name is the name of the operation, its docstring the description, its return type the
 answer, and its parameters are those of the request. A parameter named in the path stands there, one with `InHeader` is
 a header, `body` is the JSON body, `data` a body of plain bytes; all others stand in the query. The types have the
-limits, descriptions and examples. The server checks numbers, choices and switches; patterns of texts are for the
+limits, descriptions and examples. The server checks numbers, choices, switches and lengths; patterns are for the
 document, and the views read names and digests. The server's route, the OpenAPI document and the client's call follow
 from this.
 """
@@ -124,6 +124,9 @@ class Parameter:
             if self.is_in_path:
                 raise NotFound(f"there is no {self.name} {text[:80]!r}: {due}")
             raise BadQuery(self.name, due)
+        longest = self.schema.get("maxLength", len(text))
+        if self.where == "query" and len(text) > longest:
+            raise BadQuery(self.name, f"at most {longest:,} characters")
         return text.strip() if self.is_free_text else text
 
     def _number(self, text: str) -> int:
