@@ -41,7 +41,6 @@ from organs.registry.entities.account import (
 )
 from organs.registry.entities.base import Page
 from organs.registry.errors import BadSetting, NoSuchToken, NotFound
-from organs.registry.names import LOCAL
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 from organs.registry.tokens import ID_LENGTH, PREFIX, parse_token
 
@@ -255,7 +254,7 @@ def list_tokens(contributor: str | None) -> None:
 
 
 def _limit(account: ContributorAccount) -> int | str:
-    return NO_QUOTA if account.name == LOCAL else account.quota.limit_bytes
+    return account.quota.limit_bytes if account.is_limited else NO_QUOTA
 
 
 def _print_tokens(tokens: Sequence[AccountToken]) -> None:

@@ -22,6 +22,7 @@ from organs.registry.entities.base import (
     Time,
     Word,
 )
+from organs.registry.names import LOCAL
 
 TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX = 365, 3650
 LABEL_MAX = 96
@@ -217,6 +218,11 @@ class ContributorAccount(Entity):
     has_own_quota: Annotated[
         bool, Meta(description="Whether the quota was set for this contributor and is not the default.")
     ]
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether its quota counts: the account of the commands on this machine has none."""
+        return self.name != LOCAL
 
 
 class ContributorAccountPage(Page[ContributorAccount]):
