@@ -70,7 +70,7 @@ def check_installation(settings: Settings, environment: Mapping[str, str], head:
 def check_machine(settings: Settings, environment: Mapping[str, str]) -> list[Check]:
     """Return the results of the checks that need no connection: settings, program, folder, free space."""
     program = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {platform.system()}."
-    checks = [*_check_names(environment), Check("program", "ok", program), _check_mode(settings.home)]
+    checks = [_check_names(environment), _limits(settings), Check("program", "ok", program), _check_mode(settings.home)]
     for disk, folder in _disks(settings):
         is_low = disk.free_bytes < FREE_MIN_BYTES and disk.free_bytes < FREE_MIN_SHARE * disk.size_bytes
         sentence = f"{size_text(disk.free_bytes)} of {size_text(disk.size_bytes)} are free on the disk of {folder}."
@@ -85,14 +85,21 @@ def disk_spaces(settings: Settings) -> tuple[DiskSpace, ...]:
     return tuple(disk for disk, _ in _disks(settings))
 
 
-def _check_names(environment: Mapping[str, str]) -> Iterator[Check]:
+def _check_names(environment: Mapping[str, str]) -> Check:
     known = {value for name, value in vars(names).items() if name.endswith("_VARIABLE")}
     unknown = sorted(name for name in environment if name.startswith("ORGAN_") and name not in known)
     if unknown:
         sentence = f"{', '.join(unknown)[:200]}: no such setting. The guide lists all settings."
-        yield Check("settings", "warning", sentence)
-    else:
-        yield Check("settings", "ok", "All variables that begin with ORGAN_ are known.")
+        return Check("settings", "warning", sentence)
+    return Check("settings", "ok", "All variables that begin with ORGAN_ are known.")
+
+
+def _limits(settings: Settings) -> Check:
+    """Return what contributors may send; these are settings of each process."""
+    review = "held for review" if settings.review == "manual" else "published after their check"
+    quota, longest = size_text(settings.quota_bytes), size_text(settings.upload_max_bytes)
+    sentence = f"Submissions are {review}, a contributor's quota is {quota} by default, the largest upload {longest}."
+    return Check("contributions", "ok", sentence)
 
 
 def _check_compiled_code() -> Check:
