@@ -63,10 +63,6 @@ def test_a_complete_set_is_ordered_whatever_its_input_order() -> None:
         assert [order[index] for index in result] == [0, 1, 2, 3]
 
 
-def test_a_set_of_one_is_complete() -> None:
-    assert check_split("m", [shard(0, 1, ("a",), 1)]) == (0,)
-
-
 FAULTS: dict[str, tuple[list[Shard], str]] = {
     "one of four is missing": (whole_set()[:2] + whole_set()[3:], "1 of 4 shards missing: 00003"),
     "three of four are missing": (whole_set()[1:2], "3 of 4 shards missing: 00001, 00003, 00004"),
@@ -103,13 +99,6 @@ FAULTS: dict[str, tuple[list[Shard], str]] = {
 def test_a_fault_of_a_set_is_reported(fault: str) -> None:
     shards, said = FAULTS[fault]
     assert any(said in reason for reason in reasons(shards))
-
-
-def test_all_faults_of_a_set_are_reported() -> None:
-    shards = whole_set()
-    messages = reasons([shards[0], shards[1], shards[1], shards[3]])
-    assert any("repeats shard 2" in reason for reason in messages)
-    assert any("shards missing: 00003" in reason for reason in messages)
 
 
 @pytest.mark.parametrize("announced", [-1, 0, 4, 6, 2**31 - 1])
