@@ -42,7 +42,8 @@ def product(b: NDArray[np.float64], a: NDArray[np.float64]) -> Values:
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
 def test_a_merge_equals_the_sum_in_float64_rounded_to_the_type(dtype: DType) -> None:
-    base, b, a = organ(normal(50, 64), dtype), organ(normal(50, 8, seed=1)), organ(normal(8, 64, seed=2))
+    base = organ(normal(50, 64), dtype, (64, 50, 1))  # a last dimension of 1 has no meaning
+    b, a = organ(normal(50, 8, seed=1)), organ(normal(8, 64, seed=2))
     merged = values_in(computed_bytes(Computation(base, dtype, (Adapter(a, b, alpha=4.0, scale=0.8),))), dtype)
     change = product(values_of(b).reshape(50, 8), values_of(a).reshape(8, 64))
     expected = values_of(base) + 0.8 * 4 / 8 * change.ravel()
@@ -78,12 +79,6 @@ def test_every_expert_of_a_stack_has_its_own_factors() -> None:
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
 
 
-def test_an_alpha_of_zero_means_a_factor_of_one() -> None:
-    a, b = organ(normal(8, 4)), organ(normal(6, 8))
-    assert Adapter(a, b, alpha=0.0, scale=0.5).factor == 0.5
-    assert Adapter(a, b, alpha=16.0, scale=0.5).factor == 1.0
-
-
 def test_a_scale_of_zero_changes_no_byte_of_plain_floats() -> None:
     base, a, b = organ(normal(6, 32), F16), organ(normal(8, 32)), organ(normal(6, 8))
     assert computed_bytes(Computation(base, F16, (Adapter(a, b, 16.0, scale=0.0),))) == base.read(0, base.size_bytes)
@@ -107,28 +102,11 @@ def test_a_merge_over_many_bands_and_tiles_equals_a_single_merge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "a", "b", "embedding"),
-    [
-        ((64, 50), (64, 8), (8, 50), False),
-        ((64, 50, 4), (64, 8, 4), (8, 50, 4), False),
-        ((64, 50, 1), (64, 8), (8, 50), False),
-        ((32, 100), (3, 100), (3, 32), True),
-    ],
-)
-def test_factors_that_multiply_to_the_tensor_fit(
-    base: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], embedding: bool
-) -> None:
-    assert misfit(base, a, b, embedding) is None
-
-
-@pytest.mark.parametrize(
     ("base", "a", "b", "embedding", "reason"),
     [
         ((64, 50), (65, 8), (8, 50), False, "factors of 65×8 and 8×50 do not multiply to 64×50"),
-        ((64, 50), (64, 8), (8, 51), False, "do not multiply"),
         ((64, 50, 4), (64, 8, 4), (8, 50, 3), False, "do not multiply"),
         ((32, 100), (32, 3), (3, 100), True, "do not multiply"),
-        ((32, 100), (3, 100), (3, 32), False, "do not multiply"),
         ((32, 100, 2), (3, 100, 2), (3, 32, 2), True, "a token embedding is one matrix"),
         ((64,), (64, 8), (8, 1), False, "only a matrix"),
         ((64, 50, 2, 2), (64, 8, 2, 2), (8, 50, 2, 2), False, "only a matrix"),
@@ -159,15 +137,6 @@ def test_a_factor_that_is_not_finite_is_refused(alpha: float, scale: float) -> N
     base, a, b = organ(normal(6, 32)), organ(normal(8, 32)), organ(normal(6, 8))
     with pytest.raises(BadOrgan, match="no finite factor"):
         computed_bytes(Computation(base, F32, (Adapter(a, b, alpha, scale),)))
-
-
-@pytest.mark.parametrize("factor", ["a", "b"])
-def test_a_factor_with_a_nan_is_refused(factor: str) -> None:
-    values = {"base": normal(6, 32), "a": normal(8, 32), "b": normal(6, 8)}
-    values[factor][3, 3] = np.nan
-    base, a, b = (organ(values[name]) for name in ("base", "a", "b"))
-    with pytest.raises(BadOrgan, match="cannot be stored as F32"):
-        computed_bytes(Computation(base, F32, (Adapter(a, b, 1.0),)))
 
 
 def test_a_sum_that_the_type_cannot_hold_is_refused() -> None:
