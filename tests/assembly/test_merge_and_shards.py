@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from organs.registry.assembly import (
     FilePlan,
@@ -15,7 +14,6 @@ from organs.registry.assembly import (
     plan_shards,
 )
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.tables import ModelRow
 from organs.registry.digest import digest_of
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import (
@@ -95,18 +93,6 @@ def test_shards_are_filled_in_order_up_to_the_size(
     assert list(together) == [spec.name for spec, _ in TENSORS]
 
 
-def test_the_first_shard_has_all_metadata_and_the_others_three_keys(registry: LocalRegistry, tmp_path: Path) -> None:
-    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
-    original = read_header(MemorySource((tmp_path / "a.gguf").read_bytes()))
-    contents = written(registry, shards_of(registry, 300), tmp_path / "out")
-    for number, (header, _) in enumerate(contents):
-        split = [("split.no", number), ("split.count", 3), ("split.tensors.count", 7)]
-        assert values(header)[-3:] == split
-        assert values(header)[:-3] == (values(original) if number == 0 else [])
-        kinds = [field.type for field in header.fields[-3:]]
-        assert kinds == [ValueType.UINT16, ValueType.UINT16, ValueType.INT32]
-
-
 def test_a_single_file_that_fits_into_one_shard_stays_that_file(registry: LocalRegistry, tmp_path: Path) -> None:
     data = file_bytes(METADATA, TENSORS)
     registered(registry, tmp_path, data)
@@ -115,13 +101,6 @@ def test_a_single_file_that_fits_into_one_shard_stays_that_file(registry: LocalR
         assert plan.sha256 == digest_of(data)
         ((header, _),) = written(registry, [plan], tmp_path / "out")
         assert header.field("split.count") is None
-
-
-def test_a_model_without_tensors_is_one_file(registry: LocalRegistry, tmp_path: Path) -> None:
-    registered(registry, tmp_path, file_bytes(METADATA))
-    (plan,) = shards_of(registry, 1)
-    ((header, tensors),) = written(registry, [plan], tmp_path / "out")
-    assert (len(header.fields), tensors) == (len(METADATA), {})
 
 
 def test_a_set_that_would_have_too_many_shards_is_refused(
@@ -187,13 +166,3 @@ def test_an_alignment_stated_only_by_the_first_shard_applies_to_the_merged_file(
     ((header, tensors),) = written(registry, merged_of(registry, "m"), tmp_path / "out")
     assert header.alignment == 64
     assert len(tensors) == 2
-
-
-def test_a_model_that_must_not_be_assembled_has_no_other_form(registry: LocalRegistry, tmp_path: Path) -> None:
-    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
-    with registry.catalog.writing() as session:
-        session.execute(update(ModelRow).values(unassemblable=("it would crash",)))
-    with pytest.raises(NotAssemblable, match="it would crash"):
-        shards_of(registry, 300)
-    with pytest.raises(NotAssemblable, match="it would crash"):
-        merged_of(registry)
