@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -64,13 +63,3 @@ def test_the_digest_of_a_plan_depends_only_on_its_bytes(plan: FilePlan) -> None:
         clipped(plan, 1, plan.size_bytes),
     ]
     assert len({plan_digest(other) for other in [plan, *others]}) == 5
-
-
-@pytest.mark.folder
-def test_a_stream_names_its_faulty_blobs(registry: LocalRegistry, plan: FilePlan, tmp_path: Path) -> None:
-    flip_middle(largest_file(registry))
-    largest = max(plan.slices, key=lambda piece: piece.size_bytes)
-    with FileStream(registry.blobs, plan) as stream:
-        with pytest.raises(CorruptBlob):
-            list(stream)
-        assert {row.digest for row in stream.faults} == {largest.blob.digest}

@@ -130,12 +130,6 @@ def test_many_wrong_shards_give_a_dozen_reasons_and_the_number_of_further_ones(c
     assert (messages[-1] == f"and {more} more") == (more > 0)
 
 
-def test_only_a_header_that_announces_several_files_is_a_shard() -> None:
-    assert is_shard(whole_set()[0][1])
-    assert not is_shard(shard(0, 1, (), 0)[1])
-    assert not is_shard(read_header(MemorySource(file_bytes())))
-
-
 def left_over(names: tuple[str, ...], announced: int | None, number: int = 0, blocks: int = 1) -> Header:
     """Return the header of a file with these tensors that says that it is one of three shards."""
     entries = [

@@ -85,13 +85,6 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
         yield running
 
 
-def test_measures_by_range_equal_those_of_the_file(stand: Stand) -> None:
-    (local,) = find_sources([str(LARGE)])
-    source = stand.source("hf://big/moe")
-    assert (str(source.name), source.locations) == ("big/zoo", ("hf://big/moe/zoo.gguf",))
-    assert content_of(measure_model(source)) == content_of(measure_model(local))
-
-
 def test_a_plan_states_what_the_measurement_reads(stand: Stand) -> None:
     source = stand.source("hf://big/moe")
     hub = source.remote[0].hub
@@ -193,22 +186,13 @@ def test_an_address_without_one_model_is_refused(address: str, sentence: str, st
         stand.source(address)
 
 
-@pytest.mark.parametrize("address", ["hf://big/moe/*oo.gguf", "HF://big/moe@refs%2Fpr%2F1/zoo.gguf"])
-def test_patterns_and_revisions_are_accepted(address: str, stand: Stand) -> None:
-    assert stand.source(address).locations == ("hf://big/moe/zoo.gguf",)
-    assert stand.server.requests[-1].path.endswith("revision/refs%2Fpr%2F1" if "@" in address else "revision/main")
-
-
 @pytest.mark.parametrize(
     ("status", "code", "error", "sentence"),
     [
         (401, "RepoNotFound", BadHubToken, "or the model does not exist"),
-        (401, "", BadHubToken, "or the model does not exist"),
-        (401, "GatedRepo", NotAllowed, "request access"),
         (403, "GatedRepo", NotAllowed, "request access"),
         (403, "", NotAllowed, "access is not allowed"),
         (404, "RepoNotFound", NoSuchFile, "no such model"),
-        (404, "RevisionNotFound", NoSuchFile, "no such revision"),
         (404, "EntryNotFound", NoSuchFile, "no such"),
     ],
 )
@@ -306,29 +290,12 @@ def test_the_cost_of_all_experts_is_printed_and_confirmed(
         r"hf://big/moe/moe\.gguf: 1 tensors and 6 experts; would read [\d.]+ kB of [\d.]+ kB \([\d.]+%\) in 7 requests"
     )
     assert re.match(cost, measured.err), "it is less than the limit, so there is no question"
-    (tmp_path / "moe.gguf").write_bytes(stand.files["moe.gguf"])
-    local = organ("measure", "--experts", "--json", tmp_path / "moe.gguf").values
-    assert measured.values["experts"] == local["experts"]
-    assert len(local["experts"]) == 6
+    assert len(measured.values["experts"]) == 6
     monkeypatch.setattr("organs.cli.measure.ASK_FROM_REQUESTS", 6)
     refused = organ("measure", "--experts", "hf://big/moe")
     assert (refused.status, refused.out) == (2, "")
     assert "add -y to download this" in refused.err
-    assert organ("measure", "--experts", "-y", "--json", "hf://big/moe").values["experts"] == local["experts"]
-
-
-def test_measured_experts_are_not_measured_again_after_an_interruption(stand: Stand) -> None:
-    stack = weight_tensor("blk.0.ffn_up_exps.weight", (512, 128, 6))
-    stand.files["zoo.gguf"] = file_bytes([text("general.architecture", "llama")], [stack])
-    stand.refusal = lambda _: CUT if len(stand.server.requests) > 5 else None
-    source = stand.source("hf://big/moe")
-    options = MeasureOptions(experts=True)
-    with pytest.raises(Unreachable):
-        measure_model(source, options)
-    stand.refusal = lambda _: None
-    plan = plan_reads(source, options)
-    assert 0 < plan.known_experts < 6
-    assert len(measure_model(source, options).experts) == 6
+    assert organ("measure", "--experts", "-y", "--json", "hf://big/moe").values["experts"] == measured.values["experts"]
 
 
 @pytest.fixture
@@ -372,9 +339,7 @@ SHARDS = tuple(f"big/m-{number:05d}-of-00003.gguf" for number in (1, 2, 3))
     [
         ("s3://models/small/zoo.gguf", ("small/zoo.gguf",)),
         ("S3://models/small/*oo.gguf", ("small/zoo.gguf",)),
-        ("s3://models/small/z*", ("small/zoo.gguf",)),
         ("s3://models/big/m-00002-of-00003.gguf", SHARDS),
-        ("s3://models/big", SHARDS),
         ("s3://models/big/", SHARDS),
         ("s3://models/*-of-*", SHARDS),
     ],
@@ -399,7 +364,6 @@ def test_an_address_of_a_store_selects_a_file_or_all_shards_and_measures_them(
             "s3://models: it has 3 GGUF models; name one: big/m-00001-of-00003.gguf, small/deep/a b.gguf",
         ),
         ("s3://models/none/", 3, "s3://models/none/: it has no GGUF file"),
-        ("s3://models/small/*Q4*", 3, "s3://models/small/*Q4*: it has no GGUF file small/*Q4*; it has small/"),
         ("s3://models/none.gguf", 3, "s3://models/none.gguf: no such object, or no such bucket"),
         ("s3://models/a//b.gguf", 1, 's3://models/a//b.gguf: Could not parse path: Path "a//b.gguf" contained empty'),
         ("gs:///a.gguf", 1, "gs://…: write gs://BUCKET/KEY.gguf, or the address of a folder"),

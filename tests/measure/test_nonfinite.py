@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry.gguf.quants import can_dequantize, decode, quantize
@@ -25,6 +25,7 @@ def by_kernel(data: bytes, dtype: DType) -> int:
 
 
 @pytest.mark.parametrize("dtype", READABLE, ids=lambda dtype: dtype.name)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_count_for_any_bytes_equals_that_of_the_decoded_values(seed: int, dtype: DType) -> None:
     generator = np.random.default_rng(seed)

@@ -87,9 +87,3 @@ def test_a_fault_in_the_last_window_is_raised_after_the_earlier_bytes() -> None:
     assert len(next(pieces)) == 2 * WINDOW_ELEMENTS
     with pytest.raises(BadOrgan):
         next(pieces)
-
-
-def test_an_organ_without_values_has_no_bytes() -> None:
-    for purification in (None, Purification(PurifyMethod.FRACTAL)):
-        empty = Plain(organ([]).read, F32, (0,))
-        assert computed_bytes(Computation(empty, F32, purification=purification)) == b""

@@ -79,11 +79,6 @@ def test_every_expert_of_a_stack_has_its_own_factors() -> None:
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
 
 
-def test_a_scale_of_zero_changes_no_byte_of_plain_floats() -> None:
-    base, a, b = organ(normal(6, 32), F16), organ(normal(8, 32)), organ(normal(6, 8))
-    assert computed_bytes(Computation(base, F16, (Adapter(a, b, 16.0, scale=0.0),))) == base.read(0, base.size_bytes)
-
-
 def test_several_adapters_are_summed_before_one_rounding() -> None:
     base = organ(np.ones((1, 1)), F16)
     halves = tuple(Adapter(organ(np.ones((1, 1))), organ([[2**-11]]), 0.0, scale=0.6) for _ in range(2))

@@ -70,7 +70,8 @@ def test_an_organ_of_another_type_is_read_and_written_in_windows(dtype: DType) -
 
 
 @pytest.mark.parametrize(
-    ("dtype", "value"), [(F16, 65_600.0), (BF16, 3.395e38), (F32, 1e39), (Q8_0, 1e8), (Q4_0, -1e7), (F16, np.nan), (Q8_0, np.inf)]
+    ("dtype", "value"),
+    [(F16, 65_600.0), (BF16, 3.395e38), (F32, 1e39), (Q8_0, 1e8), (Q4_0, -1e7), (F16, np.nan), (Q8_0, np.inf)],
 )
 def test_a_value_beyond_the_type_is_refused_and_not_clipped(dtype: DType, value: float) -> None:
     values = np.zeros(32)
