@@ -42,7 +42,7 @@ from organs.registry.store import BlobWriter
 from organs.registry.upload_limits import SUBMISSION_PIECES_MAX
 from tests.faults.failing import blob_rows, flip_bit, let_time_pass, run_sweep
 from tests.gguf_files import array, file_bytes, text
-from tests.related_models import model_file, parent_entries, related_tensors
+from tests.related_models import parent_entries
 from tests.small_models import (
     assemble_model,
     block_metadata,
@@ -461,19 +461,6 @@ def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_ba
     for tags, stated in ([], ()), (None, None):
         assert parse_manifest({"files": [FILE], "metadata": {"tags": tags}}).metadata.tags == stated
     assert parse_manifest(json.loads(encode(good))) == good
-
-
-@pytest.mark.parametrize(
-    ("child", "parent", "correlation", "relation"),
-    [("Q8_0", "F16", 1.0, "quantized"), ("F16", "Q8_0", 1.0, "relative"), ("Q8_0", "F16", 0.995, "finetune")],
-)
-def test_a_stated_base_is_recorded_with_the_measured_relation(
-    registry: LocalRegistry, tmp_path: Path, child: str, parent: str, correlation: float, relation: str
-) -> None:
-    ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors(dtype=parent)))
-    other = model_file("Other", related_tensors(correlation=correlation, dtype=child))
-    name = published(registry, "ann/other", [whole_file(registry, "ann", other)], base="acme/base")
-    assert declared(registry, name) == [("acme/base@1", relation)]
 
 
 @pytest.mark.long

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
@@ -298,40 +296,24 @@ def test_the_cost_of_all_experts_is_printed_and_confirmed(
     assert organ("measure", "--experts", "-y", "--json", "hf://big/moe").values["experts"] == measured.values["experts"]
 
 
-@pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
-    """The objects of the bucket `models` of a server with the protocol of S3, which the environment names."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    objects = {"small/zoo.gguf": LARGE.read_bytes(), "small/README.md": b"", "small/deep/a b.gguf": small_model()}
-    objects |= {f"big/m-{number:05d}-of-00003.gguf": shard(number - 1, 3) for number in (1, 2, 3)}
-
-    def script(request: ReceivedRequest) -> Answer:
-        address = urlsplit(request.path)
-        if address.path == "/models":
-            prefix = parse_qs(address.query).get("prefix", [""])[0]
-            entry = "<Contents><Key>{}</Key><LastModified>2026-11-24T09:00:00Z</LastModified><Size>1</Size></Contents>"
-            entries = "".join(entry.format(key) for key in sorted(objects) if key.startswith(prefix))
-            body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>"
-            return Answer(200, body.encode())
-        data = objects.get(unquote(address.path).removeprefix("/models/"))
-        if data is None:
-            return Answer(404, b"")
-        answer = part(request, data)
-        return Answer(206, answer.body, answer.headers | {"Last-Modified": "Tue, 24 Nov 2026 09:00:00 GMT"})
-
-    with scripted_server(script) as server:
-        for name, value in {
-            "AWS_ENDPOINT_URL": server.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "reader",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(name, value)
-        yield objects
-
-
+OBJECTS = ("small/zoo.gguf", "small/README.md", "small/deep/a b.gguf", "big/m-00001-of-00003.gguf")
 SHARDS = tuple(f"big/m-{number:05d}-of-00003.gguf" for number in (1, 2, 3))
+
+
+@pytest.fixture
+def in_bucket(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModelSource]:
+    """Return a function that returns the model at an address of the bucket `models`, which has these objects."""
+    keys = sorted({*OBJECTS, *SHARDS})
+    monkeypatch.setattr(
+        "organs.registry.client.ranges.list_objects",
+        lambda _client, _bucket, folder, **_: [key for key in keys if key.startswith(folder)],
+    )
+
+    def find(address: str) -> ModelSource:
+        (source,) = find_sources([address], "measure", Hub(RangeClient(), "https://hub.example"))
+        return source
+
+    return find
 
 
 @pytest.mark.parametrize(
@@ -339,60 +321,40 @@ SHARDS = tuple(f"big/m-{number:05d}-of-00003.gguf" for number in (1, 2, 3))
     [
         ("s3://models/small/zoo.gguf", ("small/zoo.gguf",)),
         ("S3://models/small/*oo.gguf", ("small/zoo.gguf",)),
+        ("s3://models/small/z*", ("small/zoo.gguf",)),
         ("s3://models/big/m-00002-of-00003.gguf", SHARDS),
+        ("s3://models/big", SHARDS),
         ("s3://models/big/", SHARDS),
         ("s3://models/*-of-*", SHARDS),
     ],
 )
-def test_an_address_of_a_store_selects_a_file_or_all_shards_and_measures_them(
-    address: str, names: tuple[str, ...], bucket: dict[str, bytes], tmp_path: Path
+def test_an_address_of_a_store_selects_a_file_or_all_shards(
+    address: str, names: tuple[str, ...], in_bucket: Callable[[str], ModelSource]
 ) -> None:
-    organ = OrganCommand(tmp_path / "home")
-    values = organ.done("measure", address, "--json").values
-    assert values["files"] == [f"s3://models/{name}" for name in names]
-    assert values["missing_shards"] == []
-    if names != SHARDS:
-        assert values["tensors"] == organ.done("measure", LARGE, "--json").values["tensors"]
+    assert [location.lower() for location in in_bucket(address).locations] == [f"s3://models/{name}" for name in names]
 
 
 @pytest.mark.parametrize(
-    ("address", "status", "sentence"),
+    ("address", "sentence"),
     [
-        (
-            "s3://models",
-            1,
-            "s3://models: it has 3 GGUF models; name one: big/m-00001-of-00003.gguf, small/deep/a b.gguf",
-        ),
-        ("s3://models/none/", 3, "s3://models/none/: it has no GGUF file"),
-        ("s3://models/none.gguf", 3, "s3://models/none.gguf: no such object, or no such bucket"),
-        ("s3://models/a//b.gguf", 1, 's3://models/a//b.gguf: Could not parse path: Path "a//b.gguf" contained empty'),
-        ("gs:///a.gguf", 1, "gs://…: write gs://BUCKET/KEY.gguf, or the address of a folder"),
+        ("s3://models", "s3://models: it has 3 GGUF models; name one: big/m-00001-of-00003.gguf, small/deep/a b.gguf"),
+        ("s3://models/none/", "s3://models/none/: it has no GGUF file"),
+        ("s3://models/small/*Q4*", "s3://models/small/*Q4*: it has no GGUF file small/*Q4*; it has small/"),
+        ("gs:///a.gguf", "gs://…: write gs://BUCKET/KEY.gguf, or the address of a folder"),
     ],
 )
 def test_an_object_address_without_one_model_is_refused(
-    address: str, status: int, sentence: str, bucket: dict[str, bytes], tmp_path: Path
+    address: str, sentence: str, in_bucket: Callable[[str], ModelSource]
 ) -> None:
-    ended = OrganCommand(tmp_path / "home")("measure", address)
-    assert ended.status == status
-    assert ended.err.splitlines()[-1].startswith(f"organ: {sentence}")
+    with pytest.raises((BadSource, NoSuchFile), match=f"^{re.escape(sentence)}"):
+        in_bucket(address)
 
 
-def test_a_store_without_encryption_must_be_allowed(
-    bucket: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("AWS_ALLOW_HTTP")
-    ended = OrganCommand(tmp_path / "home")("measure", "s3://models/small/zoo.gguf")
+def test_a_store_without_encryption_must_be_allowed(tmp_path: Path) -> None:
+    environment = {"AWS_ENDPOINT_URL": "http://store.example"}
+    ended = OrganCommand(tmp_path / "home")("measure", "s3://models/zoo.gguf", environment=environment)
     assert ended.status == 1
     assert re.fullmatch(r"organ: http://\S+ is an http address; to allow [\w ]+, set AWS_ALLOW_HTTP=true\n", ended.err)
-
-
-def test_without_the_extra_the_command_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "obstore.exceptions", None)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for address in ("s3://models/a.gguf", "gs://models/a/"):
-        ended = OrganCommand(tmp_path / "home")("measure", address)
-        assert ended.status == 1
-        assert "to read object stores, install this program with the extra 's3'" in ended.err
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from organs.registry.gguf.quants import quantize
 from organs.registry.gguf.types import dtype_by_name
-from organs.registry.measure.sample import SAMPLE_MAX_ELEMENTS, read_values, sample_runs, spectral_patches, spread
+from organs.registry.measure.sample import SAMPLE_MAX_ELEMENTS, read_values, sample_runs, spectral_patches
 from tests.random_files import PATIENT
 
 COUNTS = st.integers(SAMPLE_MAX_ELEMENTS + 1, 10**15)
@@ -49,15 +49,6 @@ def test_every_column_is_sampled_about_equally_often(columns: int, rows: int) ->
     mean = sum(counts) / len(counts)
     assert min(counts) >= 0.66 * mean
     assert max(counts) <= 1.5 * mean
-
-
-@PATIENT
-@given(total=st.integers(0, 10**18), limit=st.integers(1, 400))
-def test_spread_numbers_rise_within_bounds(total: int, limit: int) -> None:
-    chosen = spread(total, limit)
-    assert len(chosen) == min(total, limit)
-    assert list(chosen) == sorted(set(chosen))
-    assert all(0 <= number < total for number in chosen)
 
 
 @pytest.mark.parametrize("shape", [(4096,), (4096, 1), (1, 4096), (1, 64, 3), (64, 1, 3)])
