@@ -265,11 +265,6 @@ def test_a_thousand_faults_are_reported_as_twenty_and_a_count(folder: Path) -> N
     assert caught.value.errors[-1].detail == f"and {1_000 - REASONS_MAX} more"
 
 
-def test_a_link_to_an_organ_directory_is_followed(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(folder)
-    assert gguf_bytes_of(tmp_path / "link") == gguf_bytes_of(folder)
-
-
 def test_files_that_are_not_organs_are_ignored(folder: Path) -> None:
     (folder / "README.md").write_text("notes")
     (folder / "organs" / "train.py").write_text("print()")

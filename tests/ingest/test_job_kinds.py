@@ -70,14 +70,6 @@ def result(registry: LocalRegistry, kind: str, arguments: Values) -> Values:
     return job.result if file is None else job.result | {"pack": file.pack}
 
 
-def test_the_same_recipe_as_object_and_as_text_gives_the_same_request(kin: LocalRegistry) -> None:
-    as_object = {"base": "local/base", "name": "local/mixed", "grafts": [{"from": "local/tuned", "type": "organ"}]}
-    as_text = "base: local/base\nname: local/mixed\ngrafts: [{from: local/tuned, type: organ}]\n"
-    inputs = ({"recipe": as_object}, {"recipe_text": as_text})
-    first, second = (COMPOSE.settled(kin, values, "local") for values in inputs)
-    assert first == second
-
-
 @pytest.mark.long
 def test_a_repeated_job_creates_nothing_new(kin: LocalRegistry) -> None:
     first = result(kin, "compose", {"recipe_text": RECIPE_YAML})

@@ -302,8 +302,6 @@ def test_dangerous_content_is_reported_and_never_assembled(registry: LocalRegist
     after = submit_and_process(registry, "ann/odd", data, publish=False)
     assert after.row.state == "ready"
     assert {"unassemblable", "chat-template", "unknown-license", "other-name"} <= codes(after)
-    proposed = json.loads(after.row.metadata_given)["proposed"]
-    assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own one", 10, True)
     assert blob_rows(registry) == []
     publish(registry, "ann", after.row.id, SubmissionMetadata(license="MIT"), "little")
     model = process_and_read(registry, after.row.id).model
@@ -458,8 +456,6 @@ def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_ba
     ]
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
     assert good.metadata == SubmissionMetadata(base="acme/base", tags=("a",))
-    for tags, stated in ([], ()), (None, None):
-        assert parse_manifest({"files": [FILE], "metadata": {"tags": tags}}).metadata.tags == stated
     assert parse_manifest(json.loads(encode(good))) == good
 
 

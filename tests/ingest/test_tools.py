@@ -165,26 +165,13 @@ def test_a_model_of_ollama_is_named_by_its_manifest(manifest: str, name: str, sh
     assert parse_model_name(str(parsed.model_name)) == parsed.model_name
 
 
-def test_adapters_and_projectors_of_ollama_are_models_of_their_own(ollama: Path, tmp_path: Path) -> None:
-    layers = [
-        ollama_layer(ollama, kind, kind.encode() + extra)
-        for kind, extra in (("model", b""), ("projector", b""), ("adapter", b""), ("adapter", b"2"))
-    ]
-    ollama_manifest(ollama, "registry.ollama.ai/library/llava/7b", *layers)
-    assert names(machine(tmp_path), "ollama") == [
-        *("library/llava-7b", "library/llava-7b-adapter", "library/llava-7b-adapter-2", "library/llava-7b-projector")
-    ]
-
-
 @pytest.mark.parametrize(
     ("repository", "stem", "name"),
     [
         ("Qwen3-0.6B-GGUF", "Qwen3-0.6B-Q8_0", "Qwen3-0.6B-Q8_0"),
         ("tiny-GGUF", "model", "tiny"),
         ("tiny-GGUF", "ggml-model-q4_0", "tiny-Q4_0"),
-        ("tiny.gguf", "Q4_K_M", "tiny-Q4_K_M"),
         ("tiny-GGUF", "mmproj-F16", "tiny-mmproj-F16"),
-        ("tiny-GGUF", "mmproj-model-f16", "tiny-mmproj-F16"),
         ("tiny-GGUF", "mmproj-tiny-F16", "mmproj-tiny-F16"),
         ("GGUF", "model", "GGUF"),
     ],

@@ -253,7 +253,6 @@ def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada
     others = [
         wanted("file", len(DATA), name="b.gguf"),
         wanted("file", len(DATA) + 1, name="a.gguf"),
-        wanted("file", len(DATA), digest=digest_of(DATA), name="a.gguf"),
         wanted("piece", len(DATA), digest=digest_of(DATA)),
         wanted("pack", 3, pieces=((1, digest_of(b"a")), (2, digest_of(b"b")))),
         wanted("pack", 3, pieces=((2, digest_of(b"b")), (1, digest_of(b"a")))),
