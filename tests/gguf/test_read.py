@@ -118,3 +118,8 @@ def test_a_header_can_be_read_without_its_file() -> None:
     header = header_of(file_data)
     alone = HeaderSource(file_data[: header.data_offset], len(file_data))
     assert read_header(alone) == header
+
+
+def test_reading_past_the_end_of_memory_is_refused() -> None:
+    with pytest.raises(BadGguf):
+        MemorySource(b"abc").read_at(2, 2)

@@ -160,6 +160,15 @@ def test_lost_bytes_are_reported_and_sent_again(machines: Machines) -> None:
     assert "was removed; send it again" in machines.publish(whole).findings
 
 
+@pytest.mark.folder
+def test_an_upload_in_a_folder_is_lost_after_a_move_to_a_bucket(machines: Machines, registry: LocalRegistry) -> None:
+    former = machines.one.on(registry).begin(DATA, name="m.gguf")
+    machines.one.on(registry).send(former, 0, HALF, DATA)
+    with pytest.raises(BytesLost):
+        machines.one.send(former, HALF, len(DATA), DATA)
+    assert machines.begin() != former
+
+
 def test_an_upload_has_a_limited_number_of_chunks(machines: Machines) -> None:
     size_bytes = 3 * CHUNKS_MAX
     upload = machines.one.open(UploadRequest(kind="file", size_bytes=size_bytes))

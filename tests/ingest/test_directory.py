@@ -138,6 +138,13 @@ def test_any_bytes_are_a_valid_head_or_refused_with_a_reason(data: bytes, size: 
         assert size == begin + spec.size_bytes
 
 
+def test_a_truncated_head_is_refused() -> None:
+    head = encode_head(TensorSpec("a.b", (5, 2), F32))
+    for size in range(len(head)):
+        with pytest.raises(ValueError, match="ends"):
+            parse_head(head[:size], size)
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "dtype", "said"),
     [

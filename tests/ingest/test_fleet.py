@@ -17,7 +17,7 @@ from sqlalchemy.orm import undefer
 from organs.ingest.fleet import worker
 from organs.ingest.fleet.driver import LocalProcesses, drive
 from organs.ingest.fleet.plan import ExpandedPlan, expand_plan, read_plan, source_of
-from organs.ingest.fleet.worker import UnitWorker
+from organs.ingest.fleet.worker import Outage, UnitWorker
 from organs.registry.catalog import work as queue
 from organs.registry.catalog.queries.fleet import fleet_run
 from organs.registry.catalog.register.fleet import claim_unit, put_back_units, start_run
@@ -217,6 +217,16 @@ def test_an_ingest_that_is_stopped_is_recorded_as_interrupted(registry: LocalReg
     assert (units(registry)[0].state, units(registry)[0].attempts) == ("queued", 0)
     with registry.catalog.reading() as session:
         assert session.scalars(select(Ingest.state)).all() == ["interrupted"]
+
+
+def test_a_short_outage_is_waited_for_and_a_long_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "OUTAGE_SECONDS", 0.0)
+    outage = Outage()
+    outage.go_on(Busy("locked"))
+    outage.end()
+    outage.go_on(Busy("locked"))
+    with pytest.raises(Busy):
+        outage.go_on(Busy("locked"))
 
 
 # Drivers.

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from organs.ingest.service import IngestReport
 from organs.registry.catalog.tables import (
@@ -57,11 +57,16 @@ def stored_files(registry: LocalRegistry) -> list[Path]:
     return sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else []
 
 
-def test_a_new_name_that_stock_clients_refuse_is_not_registered(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_stays_valid(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     path = write(tmp_path, small_model(), "My model – chat.gguf")
     with pytest.raises(BadName, match="clients of the Hugging Face hub refuse it"):
         ingest_path(registry, path, "local/a--b")
     assert ingest_path(registry, path).model == "local/My-model-chat@1"
+    with registry.catalog.writing() as session:  # a name of an earlier version of this program
+        session.execute(update(ModelRow).values(name="a--b"))
+    assert ingest_file(registry, write(tmp_path, small_model(seed=2)), "local/a--b").model == "local/a--b@2"
 
 
 # New rows and blobs.

@@ -42,7 +42,7 @@ from organs.registry.store import BlobWriter
 from organs.registry.upload_limits import SUBMISSION_PIECES_MAX
 from tests.faults.failing import blob_rows, flip_bit, let_time_pass, run_sweep
 from tests.gguf_files import array, file_bytes, text
-from tests.related_models import parent_entries
+from tests.related_models import model_file, parent_entries, related_tensors
 from tests.small_models import (
     assemble_model,
     block_metadata,
@@ -361,37 +361,27 @@ def test_a_model_that_waits_for_review_is_invisible_and_its_bytes_are_not_reacha
         approve_submission(manual, again, "local")
 
 
-@pytest.mark.long
-def test_an_internal_error_is_reported_as_such_and_the_upload_is_kept(
-    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "state"), [(DiskFull("the disk is full"), "refused"), (StoreUnreachable("no answer"), "publishing")]
+)
+def test_a_fault_of_the_store_during_an_inspection_loses_no_upload(
+    error: Exception, state: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After an outage, the job begins again; another fault ends the submission, which can be sent again."""
     sent = whole_file(registry, "ann", BASE)
     submission_id = submit_model(registry, "ann/tiny", [sent])
 
-    def full(*_given: object) -> None:
-        raise DiskFull("the disk is full")
+    def fail(*_given: object) -> None:
+        raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(BlobWriter, "append", full)
-        with pytest.raises(DiskFull, match="the disk is full"):
+        patched.setattr(BlobWriter, "append", fail)
+        with pytest.raises(type(error)):
             process_and_read(registry, submission_id)
     after = submission_row(registry, submission_id)
-    assert (after.row.state, codes(after)) == ("refused", {"our-fault"})
-    assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
-
-
-def test_an_outage_during_an_inspection_ends_nothing(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
-
-    def unreachable(*_given: object) -> None:
-        raise StoreUnreachable("the object store does not answer")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(BlobWriter, "append", unreachable)
-        with pytest.raises(StoreUnreachable):
-            process_and_read(registry, submission_id)
-    assert submission_row(registry, submission_id).row.state == "publishing"
-    assert process_and_read(registry, submission_id).row.state == "published"
+    assert (after.row.state, "our-fault" in codes(after)) == (state, state == "refused")
+    again = submission_id if state == "publishing" else submit_model(registry, "ann/tiny", [sent])
+    assert process_and_read(registry, again).row.state == "published"
     assert_no_upload_is_left(registry)
 
 
@@ -457,6 +447,13 @@ def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_ba
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
     assert good.metadata == SubmissionMetadata(base="acme/base", tags=("a",))
     assert parse_manifest(json.loads(encode(good))) == good
+
+
+def test_a_stated_base_is_recorded_with_the_measured_relation(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors()))
+    other = model_file("Other", related_tensors(dtype="Q8_0"))
+    name = published(registry, "ann/other", [whole_file(registry, "ann", other)], base="acme/base")
+    assert declared(registry, name) == [("acme/base@1", "quantized")]
 
 
 @pytest.mark.long

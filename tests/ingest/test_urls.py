@@ -24,10 +24,9 @@ from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedServer, no_sleep, scripted_server
-from tests.client.served_registry import serve_registry
 from tests.client.test_ranges import part
 from tests.gguf_files import file_bytes, text
-from tests.small_models import content_of, ingest_file, small_model, weight_tensor
+from tests.small_models import content_of, weight_tensor
 
 COMMIT = "c" * 40
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -191,6 +190,7 @@ def test_an_address_without_one_model_is_refused(address: str, sentence: str, st
         (403, "GatedRepo", NotAllowed, "request access"),
         (403, "", NotAllowed, "access is not allowed"),
         (404, "RepoNotFound", NoSuchFile, "no such model"),
+        (404, "RevisionNotFound", NoSuchFile, "no such revision"),
         (404, "EntryNotFound", NoSuchFile, "no such"),
     ],
 )
@@ -306,6 +306,9 @@ def in_bucket(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModelSource]:
         "organs.registry.client.ranges.list_objects",
         lambda _client, _bucket, folder, **_: [key for key in keys if key.startswith(folder)],
     )
+    monkeypatch.setattr(
+        "organs.registry.client.ranges.ObjectFile", lambda _client, address, *, allows_http: (address, allows_http)
+    )
 
     def find(address: str) -> ModelSource:
         (source,) = find_sources([address], "measure", Hub(RangeClient(), "https://hub.example"))
@@ -329,7 +332,9 @@ def in_bucket(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModelSource]:
 def test_an_address_of_a_store_selects_a_file_or_all_shards(
     address: str, names: tuple[str, ...], in_bucket: Callable[[str], ModelSource]
 ) -> None:
-    assert [location.lower() for location in in_bucket(address).locations] == [f"s3://models/{name}" for name in names]
+    source = in_bucket(address)
+    assert [location.lower() for location in source.locations] == [f"s3://models/{name}" for name in names]
+    assert source.remote[0].open() == (source.locations[0], False)
 
 
 @pytest.mark.parametrize(
@@ -353,33 +358,6 @@ def test_a_store_without_encryption_must_be_allowed(tmp_path: Path) -> None:
     ended = OrganCommand(tmp_path / "home")("measure", "s3://models/zoo.gguf", environment=environment)
     assert ended.status == 1
     assert re.fullmatch(r"organ: http://\S+ is an http address; to allow [\w ]+, set AWS_ALLOW_HTTP=true\n", ended.err)
-
-
-@pytest.fixture
-def served(registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """The environment for the hub routes of a registry that runs, with one model in two versions."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for seed in (1, 2):
-        (tmp_path / "little.gguf").write_bytes(small_model(seed=seed))
-        ingest_file(registry, tmp_path / "little.gguf")
-    with serve_registry(registry) as server:
-        yield {"HF_ENDPOINT": server.url}
-
-
-def test_a_registry_of_ours_is_measured_as_a_hub(served: dict[str, str], tmp_path: Path) -> None:
-    organ = partial(OrganCommand(tmp_path / "home"), environment=served)
-    newest = organ("measure", tmp_path / "little.gguf", "--json").values
-    for address in ("hf://local/little", "hf://local/little@v2/little.gguf", "hf://local/little/*.gguf@main"):
-        values = organ("measure", address, "--json").values
-        assert (values["tensors"], values["files"]) == (newest["tensors"], ["hf://local/little/little.gguf"])
-    assert organ("measure", "hf://local/little@v1", "--json").values["tensors"] != newest["tensors"]
-    for address, sentence in {
-        "hf://local/none": "hf://local/none: no such model (404)",
-        "hf://local/little@v7": "hf://local/little: no such revision (404)",
-        "hf://local/little/q.gguf": "hf://local/little: it has no GGUF file q.gguf; it has little.gguf",
-    }.items():
-        refused = organ("measure", address)
-        assert (refused.status, refused.err) == (3, f"organ: {sentence}\n")
 
 
 def test_a_file_wins_over_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
