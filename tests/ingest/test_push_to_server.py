@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,15 @@ def pushed(
     (source,) = find_sources([str(path)], "push")
     options = PushOptions(name, {"base": base} if base else {}, chunk_bytes=CHUNK_BYTES)
     return push(Connection(there.url, token), source, options, Memory(path.parent / "cache"), RecordedProgress())
+
+
+def pushed_as_recipe(
+    there: ServedRegistry, here: LocalRegistry, token: str, model: str, **options: Any
+) -> PushReport | str:
+    """Push a chimera of `here` as its recipe; return the report, or why it must be sent as a file."""
+    with RemoteRegistry(there.url, token) as remote:
+        source = ModelSource((), parse_model_name(model))
+        return push_chimera(remote, here, source, PushOptions(**options), RecordedProgress())
 
 
 @pytest.mark.long
@@ -128,11 +138,7 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
     made = here.compose("base").graft("tuned", type="organ").named("acme/mix").plan().register()
     assert made.model == "acme/mix@1"
 
-    def push_mix(model: str = "acme/mix@1", **options: Any) -> PushReport | str:
-        with RemoteRegistry(there.url, token) as remote:
-            source = ModelSource((), parse_model_name(model))
-            return push_chimera(remote, here, source, PushOptions(**options), RecordedProgress())
-
+    push_mix = partial(pushed_as_recipe, there, here, token, made.model)
     missing = "the registry does not have all of its parents: push them first"
     assert push_mix() == missing
     pushed(there, base, token, "theirs")
@@ -148,7 +154,7 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
     assert [parent.model for parent in composed.parents] == ["me/theirs@1", "me/tuned@1"]
     with pytest.raises(NotAllowed):
         push_mix(name="someone/else")
-    assert push_mix("local/base@1") == ""
+    assert pushed_as_recipe(there, here, token, "local/base@1") == ""
 
 
 @pytest.mark.long
@@ -159,11 +165,7 @@ def test_a_chimera_whose_recipe_can_mean_something_else_there_is_sent_as_a_file(
     for name in ("base", "tuned"):
         pushed(there, assemble_model(here, name, tmp_path / name)[0], token)
 
-    def reason(model: str) -> PushReport | str:
-        with RemoteRegistry(there.url, token) as remote:
-            source = ModelSource((), parse_model_name(model))
-            return push_chimera(remote, here, source, PushOptions(), RecordedProgress())
-
+    reason = partial(pushed_as_recipe, there, here, token)
     queried = here.compose("base").graft(where="type:organ model:local/tuned", type="organ").named("acme/query").plan()
     assert reason(queried.register().model) == "its recipe has a query, which can find other organs there"
     made = here.compose("base").graft("tuned", type="organ").named("acme/mix").plan().register()
