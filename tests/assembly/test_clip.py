@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from organs.registry.assembly import (
     FilePlan,
     FileStream,
-    PlannedSlice,
     clipped,
     plan_digest,
     plan_file,
@@ -24,8 +20,7 @@ from organs.registry.errors import CorruptBlob
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.upkeep import set_aside
-from tests.assembly.test_stream import data, flip_middle, largest_file, open_blobs, plan
-from tests.random_files import BESIDE_FIXTURES
+from tests.assembly.test_stream import data, flip_middle, largest_file, plan
 
 __all__ = ["data", "plan"]
 
@@ -35,38 +30,10 @@ def read(registry: LocalRegistry, part: FilePlan) -> bytes:
         return b"".join(map(bytes, stream))
 
 
-@pytest.mark.long
-@BESIDE_FIXTURES
-@given(cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
-def test_any_part_is_the_same_slice_of_the_file(
-    cuts: tuple[float, float], registry: LocalRegistry, plan: FilePlan, data: bytes
-) -> None:
-    begin, end = sorted(int(cut * len(data)) for cut in cuts)
-    part = clipped(plan, begin, end)
-    assert part.size_bytes == end - begin
-    assert read(registry, part) == data[begin:end]
-
-
 def test_adjacent_parts_make_the_whole(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
     edges = [0, 1, 31, 32, 4 << 20, (4 << 20) + 1, len(data) - 1, len(data)]
     parts = [read(registry, clipped(plan, begin, end)) for begin, end in pairwise(edges)]
     assert b"".join(parts) == data
-
-
-def test_a_literal_and_the_zeros_are_clipped_too(registry: LocalRegistry, plan: FilePlan) -> None:
-    largest = max(plan.slices, key=lambda piece: piece.size_bytes)
-    small_plan = FilePlan("made", 300, None, b"literal", (PlannedSlice(100, 50, largest.blob, 7),))
-    content = read(registry, small_plan)
-    for begin in (0, 3, 7, 50, 100, 120, 150, 299, 300):
-        for end in (begin, min(300, begin + 40), 300):
-            assert read(registry, clipped(small_plan, begin, end)) == content[begin:end]
-
-
-@pytest.mark.folder
-def test_blobs_outside_a_part_may_be_faulty(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
-    flip_middle(largest_file(registry))
-    last = plan.slices[-1]
-    assert read(registry, clipped(plan, last.offset_bytes, plan.size_bytes)) == data[last.offset_bytes :]
 
 
 @pytest.mark.folder
@@ -96,23 +63,3 @@ def test_the_digest_of_a_plan_depends_only_on_its_bytes(plan: FilePlan) -> None:
         clipped(plan, 1, plan.size_bytes),
     ]
     assert len({plan_digest(other) for other in [plan, *others]}) == 5
-
-
-def test_a_reader_that_stops_early_releases_a_shared_pool(registry: LocalRegistry, plan: FilePlan, data: bytes) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        for _ in range(3):
-            with FileStream(registry.blobs, plan, pool=pool) as stream:
-                next(iter(stream))
-            assert open_blobs(registry) == []
-        with FileStream(registry.blobs, plan, pool=pool) as stream:
-            assert b"".join(map(bytes, stream)) == data
-
-
-@pytest.mark.folder
-def test_a_stream_names_its_faulty_blobs(registry: LocalRegistry, plan: FilePlan, tmp_path: Path) -> None:
-    flip_middle(largest_file(registry))
-    largest = max(plan.slices, key=lambda piece: piece.size_bytes)
-    with FileStream(registry.blobs, plan) as stream:
-        with pytest.raises(CorruptBlob):
-            list(stream)
-        assert {row.digest for row in stream.faults} == {largest.blob.digest}

@@ -11,7 +11,6 @@ import pytest
 from organs.registry.assembly import (
     NpyPlan,
     NpyStream,
-    npy_head,
     plan_npy,
 )
 from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
@@ -22,8 +21,6 @@ from organs.registry.gguf.quants import dequantize
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes
 from tests.small_models import ingest_file
-
-SHAPES = [(7,), (256, 3), (32, 5, 2), (256, 2, 3, 2)]
 
 
 def stored(registry: LocalRegistry, tmp_path: Path, spec: TensorSpec, data: bytes) -> KnownBlob:
@@ -41,17 +38,6 @@ def read(registry: LocalRegistry, plan: NpyPlan, begin: int = 0, end: int | None
 
 def some_bytes(spec: TensorSpec) -> bytes:
     return np.random.default_rng(3).integers(0, 120, spec.size_bytes, dtype=np.uint8).tobytes()
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_head_equals_the_one_that_numpy_writes(shape: tuple[int, ...]) -> None:
-    values = np.zeros(tuple(reversed(shape)), "<f4")
-    written = io.BytesIO()
-    np.lib.format.write_array(written, values, version=(1, 0))
-    ours = npy_head(shape)
-    assert len(ours) % 64 == 0
-    assert np.load(io.BytesIO(ours + values.tobytes())).shape == values.shape
-    assert ours.rstrip(b" \n") == written.getvalue()[: len(ours)].rstrip(b" \n\0")
 
 
 @pytest.mark.parametrize(

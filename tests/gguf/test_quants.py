@@ -84,12 +84,6 @@ def test_doubles_beyond_float32_become_its_largest_and_never_infinite() -> None:
     assert decode(data, dtype_by_name("F64"))[0] == 1e300
 
 
-def test_any_buffer_can_be_read_whatever_its_item_size() -> None:
-    values = gaussian(64)
-    for buffer in (values.tobytes(), bytearray(values.tobytes()), memoryview(values)):
-        assert dequantize(buffer, dtype_by_name("F32")).tolist() == values.tolist()
-
-
 @pytest.mark.parametrize("dtype", [*QUANTISED, *map(dtype_by_name, ("F16", "BF16", "F32", "F64"))], ids=name_of)
 @pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFD, 0xFF])
 def test_hostile_blocks_decode_without_a_warning(dtype: DType, byte: int) -> None:
@@ -97,28 +91,18 @@ def test_hostile_blocks_decode_without_a_warning(dtype: DType, byte: int) -> Non
     assert dequantize(bytes([byte]) * dtype.size_bytes(512), dtype).shape == (512,)
 
 
-def test_every_known_type_but_three_can_be_read() -> None:
-    assert {dtype.name for dtype in DTYPES.values() if not can_dequantize(dtype)} == WITHOUT_KERNEL
-
-
-def test_the_types_that_can_be_written_are_the_floats_and_those_of_the_package() -> None:
-    written = {dtype.name for dtype in DTYPES.values() if can_quantize(dtype)}
-    assert written == {"F32", "F16", "BF16", "F64"} | {dtype.name for dtype in WRITTEN_QUANTISED}
-
-
-@pytest.mark.parametrize("name", sorted(WITHOUT_KERNEL))
-def test_a_type_without_a_kernel_is_refused_by_name(name: str) -> None:
-    dtype = dtype_by_name(name)
-    with pytest.raises(UnsupportedDType, match=name):
-        dequantize(bytes(dtype.block_bytes), dtype)
-    with pytest.raises(UnsupportedDType, match=name):
-        quantize(np.zeros(dtype.block_elements, np.float32), dtype)
-
-
-@pytest.mark.parametrize("name", ["Q6_K", "IQ4_XS", "I32"])
-def test_a_type_that_can_only_be_read_is_refused_when_written(name: str) -> None:
-    with pytest.raises(UnsupportedDType, match=name):
-        quantize(np.zeros(256, np.float32), dtype_by_name(name))
+def test_a_type_that_cannot_be_read_or_written_is_refused_by_its_name() -> None:
+    unread = [dtype for dtype in DTYPES.values() if not can_dequantize(dtype)]
+    unwritten = [dtype for dtype in DTYPES.values() if not can_quantize(dtype)]
+    for dtype in unread:
+        with pytest.raises(UnsupportedDType, match=dtype.name):
+            dequantize(bytes(dtype.block_bytes), dtype)
+    for dtype in unwritten:
+        with pytest.raises(UnsupportedDType, match=dtype.name):
+            quantize(np.zeros(dtype.block_elements, np.float32), dtype)
+    assert {dtype.name for dtype in unread} == WITHOUT_KERNEL
+    written = {"F32", "F16", "BF16", "F64"} | {dtype.name for dtype in WRITTEN_QUANTISED}
+    assert {dtype.name for dtype in unwritten} == {dtype.name for dtype in DTYPES.values()} - written
 
 
 @pytest.mark.parametrize("dtype", [*WRITTEN_QUANTISED, *map(dtype_by_name, ("F32", "F16", "BF16"))], ids=name_of)
@@ -162,7 +146,7 @@ def test_plain_floats_are_read_without_loading_the_slow_package() -> None:
     "dtype", [dtype for dtype in DTYPES.values() if can_encode(dtype)], ids=lambda dtype: dtype.name
 )
 def test_encoded_blocks_are_those_of_llama_cpp(dtype: DType) -> None:
-    values = (0.05 * np.random.default_rng(5).standard_t(4, (4, 512))).astype(np.float32)
+    values = (0.05 * np.random.default_rng(5).standard_t(4, (2, 512))).astype(np.float32)
     for rows in (values, values[:, : 256 + dtype.block_elements], values[:1, : dtype.block_elements]):
         part = np.ascontiguousarray(rows)
         assert encode(part.reshape(-1), dtype) == quantised(part, dtype).tobytes()

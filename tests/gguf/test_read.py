@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-import numpy as np
 import pytest
 
 from organs.registry.errors import BadGguf
@@ -22,7 +21,6 @@ from tests.gguf_files import (
     file_bytes,
     raw_array,
     raw_field,
-    raw_file,
     raw_header,
     raw_tensor,
     raw_text,
@@ -37,32 +35,6 @@ def header_of(data: bytes) -> Header:
     header = read_header(MemorySource(data))
     assert_invariants(header)
     return header
-
-
-def test_arrays_stay_in_the_file_and_are_read_on_request() -> None:
-    source = MemorySource(file_bytes(every_value_type()))
-    arrays = [field for field in read_header(source).fields if field.is_array]
-    assert [field.value for field in arrays] == [None] * 12
-    elements = {field.key.removeprefix("array."): list(read_array(source, field)) for field in arrays}
-    assert elements["uint64"] == [0, 2**64 - 1]
-    assert elements["int8"] == [-128, 127]
-    assert elements["float32"] == [np.float32(0.25), np.float32(-1e38)]
-    assert elements["bool"] == [1, 0, 1]
-    assert elements["string"] == [b"a", b"", "世界".encode()]
-
-
-def test_a_boolean_that_is_neither_0_nor_1_is_kept_as_its_number() -> None:
-    field = header_of(raw_file([raw_field(b"b", ValueType.BOOL, b"\7")])).field("b")
-    assert field is not None
-    assert field.value == 7
-
-
-def test_a_string_that_is_not_utf_8_is_kept_as_bytes() -> None:
-    header = header_of(file_bytes([text("s", b"\xff\xfe")]))
-    field = header.field("s")
-    assert field is not None
-    assert field.value == b"\xff\xfe"
-    assert header.text("s") is None
 
 
 def test_a_long_string_stays_in_the_file() -> None:
@@ -88,54 +60,6 @@ def test_accessors_return_none_for_missing_entries_and_other_types() -> None:
     assert header.integer("absent") is None
 
 
-@pytest.mark.parametrize("size", [1, 255, 65_535])
-def test_keys_of_1_to_65535_bytes_are_read(size: int) -> None:
-    assert header_of(file_bytes([unsigned("k" * size, 5)])).integer("k" * size) == 5
-
-
-@pytest.mark.parametrize("size", [1, 63, 127])
-def test_tensor_names_of_1_to_127_bytes_are_read(size: int) -> None:
-    assert header_of(file_bytes(tensors=[tensor("n" * size)])).tensors[0].name == "n" * size
-
-
-def test_an_empty_valid_file_is_read() -> None:
-    header = header_of(raw_header())
-    assert (header.fields, header.tensors, header.end, header.last_byte) == ((), (), 24, 24)
-
-
-@pytest.mark.parametrize("tail", range(33))
-def test_the_last_tensor_may_end_with_its_padding_without_it_or_with_a_part(tail: int) -> None:
-    info = raw_tensor(b"t", (8,), 0) if tail == 0 else raw_tensor(b"t", (33,), 24)
-    size = 32 if tail == 0 else 33
-    data = raw_file(tensors=[info], data=b"\1" * size + b"\0" * min(tail, 31))
-    header = header_of(data)
-    assert header.last_byte == len(data) - min(tail, 31)
-
-
-def test_padding_that_is_not_zero_is_accepted_everywhere() -> None:
-    data = bytearray(file_bytes([unsigned("n", 1)], [tensor("a", (1,)), tensor("b", (1,))]))
-    header = header_of(bytes(data))
-    first = header.data_offset
-    for begin, end in ((header.end, first), (first + 4, first + 32), (first + 36, first + 64)):
-        assert not any(data[begin:end])
-        data[begin:end] = b"\xaa" * (end - begin)
-    assert header_of(bytes(data)) == header
-
-
-@pytest.mark.parametrize("exponent", range(21))
-def test_every_power_of_two_up_to_a_mebibyte_is_an_alignment(exponent: int) -> None:
-    alignment = 1 << exponent
-    header = header_of(file_bytes([], [tensor("a", (3,)), tensor("b", (5,))], alignment))
-    assert header.alignment == alignment
-    assert header.data_offset % alignment == 0
-    assert header.tensors[1].offset == max(alignment, 12) - (max(alignment, 12) % -alignment)
-
-
-def test_the_alignment_may_come_after_other_keys() -> None:
-    data = file_bytes([unsigned("first", 1), unsigned("general.alignment", 64)], [tensor("a"), tensor("b")], 64)
-    assert header_of(data).tensors[1].offset == 64
-
-
 def test_a_vocabulary_of_152k_tokens_is_opened_by_reading_the_header_alone() -> None:
     tokens, merges = vocabulary(152_064), [b"left%d right%d" % (index, index) for index in range(151_387)]
     entries = [
@@ -156,6 +80,7 @@ def test_a_vocabulary_of_152k_tokens_is_opened_by_reading_the_header_alone() -> 
     assert source.furthest <= header.end + WINDOW_BYTES
     assert source.read_bytes <= header.end + WINDOW_BYTES + 64 * 1024
     kept = {field.key: field for field in header.fields}
+    assert kept["tokenizer.ggml.tokens"].value is None, "it stays in the file"
     assert read_array(source, kept["tokenizer.ggml.tokens"]) == tokens
     assert read_array(source, kept["tokenizer.ggml.merges"]) == merges
 

@@ -63,10 +63,6 @@ def test_a_complete_set_is_ordered_whatever_its_input_order() -> None:
         assert [order[index] for index in result] == [0, 1, 2, 3]
 
 
-def test_a_set_of_one_is_complete() -> None:
-    assert check_split("m", [shard(0, 1, ("a",), 1)]) == (0,)
-
-
 FAULTS: dict[str, tuple[list[Shard], str]] = {
     "one of four is missing": (whole_set()[:2] + whole_set()[3:], "1 of 4 shards missing: 00003"),
     "three of four are missing": (whole_set()[1:2], "3 of 4 shards missing: 00001, 00003, 00004"),
@@ -105,13 +101,6 @@ def test_a_fault_of_a_set_is_reported(fault: str) -> None:
     assert any(said in reason for reason in reasons(shards))
 
 
-def test_all_faults_of_a_set_are_reported() -> None:
-    shards = whole_set()
-    messages = reasons([shards[0], shards[1], shards[1], shards[3]])
-    assert any("repeats shard 2" in reason for reason in messages)
-    assert any("shards missing: 00003" in reason for reason in messages)
-
-
 @pytest.mark.parametrize("announced", [-1, 0, 4, 6, 2**31 - 1])
 def test_a_wrong_count_of_tensors_is_reported(announced: int) -> None:
     names = [("a", "b"), ("c",), (), ("d", "e")]
@@ -139,12 +128,6 @@ def test_many_wrong_shards_give_a_dozen_reasons_and_the_number_of_further_ones(c
     more = count - REASONS_MAX
     assert len(messages) == REASONS_MAX + (1 if more else 0)
     assert (messages[-1] == f"and {more} more") == (more > 0)
-
-
-def test_only_a_header_that_announces_several_files_is_a_shard() -> None:
-    assert is_shard(whole_set()[0][1])
-    assert not is_shard(shard(0, 1, (), 0)[1])
-    assert not is_shard(read_header(MemorySource(file_bytes())))
 
 
 def left_over(names: tuple[str, ...], announced: int | None, number: int = 0, blocks: int = 1) -> Header:

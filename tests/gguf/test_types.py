@@ -20,12 +20,6 @@ def test_every_value_type_of_the_gguf_package_is_known_with_its_number() -> None
     assert {(kind.name, kind.value) for kind in gguf.GGUFValueType} == {(kind.name, kind.value) for kind in ValueType}
 
 
-def test_a_dtype_is_found_by_number_and_by_name() -> None:
-    for dtype in DTYPES.values():
-        assert dtype_by_id(dtype.id) is dtype
-        assert dtype_by_name(dtype.name) is dtype
-
-
 @pytest.mark.parametrize("dtype_id", [4, 5, 31, 32, 33, 36, 37, 38, 10_000, -1])
 def test_an_unknown_or_removed_number_is_not_a_dtype(dtype_id: int) -> None:
     with pytest.raises(UnsupportedDType):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import struct
 
 from organs.registry.gguf import (
-    Header,
     KeyValue,
     MemorySource,
     TensorSpec,
     ValueType,
     carry_over,
     dtype_by_name,
-    encode_header,
     read_header,
 )
-from tests.gguf_files import array, file_bytes, tensor, text, unsigned
+from tests.gguf_files import array, file_bytes, text, unsigned
 
 GOLDEN = bytes.fromhex(
     "47475546 03000000"  # GGUF, version 3
@@ -36,12 +34,6 @@ GOLDEN = bytes.fromhex(
 )
 
 
-def carried(source: MemorySource, header: Header) -> bytes:
-    """Return the header encoded again, with every entry carried over."""
-    specs = [TensorSpec(info.name, info.shape, info.dtype) for info in header.tensors]
-    return encode_header([carry_over(source, field) for field in header.fields], specs, header.alignment)
-
-
 def test_a_small_file_has_exactly_these_bytes() -> None:
     written = file_bytes(
         [text("general.architecture", "llama"), unsigned("n", 7), array("t", ValueType.STRING, [b"\xff", b""])],
@@ -53,17 +45,6 @@ def test_a_small_file_has_exactly_these_bytes() -> None:
     assert written == GOLDEN
 
 
-def test_the_recorded_bytes_are_read_as_the_written_values() -> None:
-    header = read_header(MemorySource(GOLDEN))
-    assert header.architecture == "llama"
-    assert header.integer("n") == 7
-    assert [(info.name, info.shape, info.dtype.name, info.offset) for info in header.tensors] == [
-        ("a", (3, 1), "F32", 0),
-        ("b", (2,), "I8", 32),
-    ]
-    assert (header.end, header.data_offset, header.last_byte) == (202, 224, 258)
-
-
 def test_a_carried_over_entry_keeps_its_exact_bytes() -> None:
     entries = [
         KeyValue("odd.bool", ValueType.BOOL, 7),
@@ -71,18 +52,5 @@ def test_a_carried_over_entry_keeps_its_exact_bytes() -> None:
         array("empty", ValueType.STRING, []),
     ]
     source = MemorySource(file_bytes(entries))
-    header = read_header(source)
-    assert [carry_over(source, field).encode() for field in header.fields] == [entry.encode() for entry in entries]
-    assert carried(source, header) == source.data
-
-
-def test_another_alignment_is_written_into_the_metadata_once() -> None:
-    source = MemorySource(file_bytes([unsigned("n", 1)], [tensor("a")], 64))
-    header = read_header(source)
-    assert [field.key for field in header.fields] == ["general.alignment", "n"]
-    again = file_bytes([carry_over(source, field) for field in header.fields], [tensor("a")], 64)
-    assert again == source.data
-
-
-def test_a_file_without_tensors_is_a_padded_header() -> None:
-    assert file_bytes([]) == b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + bytes(8)
+    fields = read_header(source).fields
+    assert [carry_over(source, field).encode() for field in fields] == [entry.encode() for entry in entries]

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from organs.ingest.directory import opening
 from organs.ingest.directory.manifest import MANIFEST_LIMITS, PADDINGS_MAX, REASONS_MAX, TENSORS_MAX
-from organs.ingest.service import ingest_model
 from organs.ingest.sources import directory_source, open_files
 from organs.registry.errors import BadDirectory, BadInput
 from organs.registry.gguf import TensorSpec, dtype_by_name
@@ -107,11 +106,6 @@ def fifo(folder: Path) -> None:
     os.mkfifo(folder / UP)
 
 
-def a_folder(folder: Path) -> None:
-    (folder / UP).unlink()
-    (folder / UP).mkdir()
-
-
 def a_socket(folder: Path) -> None:
     (folder / UP).unlink()
     here = Path.cwd()
@@ -125,11 +119,6 @@ def one_byte_less(folder: Path) -> None:
     os.truncate(folder / UP, (folder / UP).stat().st_size - 1)
 
 
-def one_byte_more(folder: Path) -> None:
-    with (folder / UP).open("ab") as stream:
-        stream.write(b"x")
-
-
 def another_name_inside(folder: Path) -> None:
     data = (folder / UP).read_bytes()
     (folder / UP).write_bytes(data.replace(b"blk.0.ffn_up.weight", b"blk.9.ffn_up.weight"))
@@ -137,12 +126,6 @@ def another_name_inside(folder: Path) -> None:
 
 def an_extra_organ(folder: Path) -> None:
     write_organ(folder / "organs" / "blk_7_ffn_up.bin", TensorSpec("blk.7.ffn_up.weight", (4,), F32), bytes(16))
-
-
-def swapped(folder: Path) -> None:
-    (folder / UP).rename(folder / "x")
-    (folder / "organs/blk_1_ffn_up.bin").rename(folder / UP)
-    (folder / "x").rename(folder / "organs/blk_1_ffn_up.bin")
 
 
 def damaged_header(folder: Path) -> None:
@@ -180,7 +163,6 @@ def huge(folder: Path) -> None:
 
 CASES: dict[str, tuple[Meddle, str]] = {
     "up": (in_tensor("file", "../outside.bin"), "empty part, . or .."),
-    "no file": (in_tensor("file", None), "file: a text of at most 1,024 characters is missing"),
     "file of another kind": (in_tensor("file", ["a"]), "file: this is a list; it should be a text"),
     "another name": (in_tensor("name", "blk.9.ffn_up.weight"), "has the name 'blk.0.ffn_up.weight'"),
     "not there": (in_tensor("file", "organs/gone.bin"), "No such file"),
@@ -190,87 +172,61 @@ CASES: dict[str, tuple[Meddle, str]] = {
         "size_bytes: this is the number -1; it should be a whole number from 0",
     ),
     "digest short": (in_tensor("sha256", "abc"), "sha256: not a SHA-256 digest"),
-    "GGUF of none": (in_tensor("gguf", 1), "gguf is 1; there are 1 files"),
     "no tensors": (at_top("tensors", None), "no tensor map"),
-    "tensors a text": (at_top("tensors", "all"), "no tensor map"),
     "too many tensors": (at_top("tensors", [{}] * (TENSORS_MAX + 1)), "at most 65,536 are read"),
     "repeated": (repeated, "appears 2 times in the manifest"),
     "version": (at_top("version", 2), "this program reads version 1"),
-    "version of text": (at_top("version", "1"), "this program reads version 1"),
     "header file elsewhere": (at_top("header_file", "../x"), "it should be one of header.bin"),
     "no files": (at_top("files", []), "files: the list is empty"),
-    "files of numbers": (at_top("files", [1]), "files[0]: this is the number 1; it should be an object with name"),
     "file name up": (in_file("name", "../x.gguf"), "not a plain name of a GGUF"),
-    "file name other": (in_file("name", ".bashrc"), "not a plain name of a GGUF"),
-    "file name none": (in_file("name", None), "files[0].name: a text is missing"),
     "two of one name": (two_of_one_name, "appears 2 times"),
-    "file size none": (in_file("size_bytes", None), "files[0].size_bytes: it is missing"),
     "file size short": (in_file("size_bytes", 5_000), "bytes short"),
     "file size long": (in_file("size_bytes", 10**9), "follow the last tensor"),
-    "header without size": (in_file("header", {"offset_bytes": 0}), "header.size_bytes: it is missing"),
     "header too long": (in_file("header", {"offset_bytes": 0, "size_bytes": 2**62}), "manifest needs more"),
     "header elsewhere": (in_file("header", {"offset_bytes": 8, "size_bytes": 24}), "magic at byte 0"),
-    "padding without kept": (in_file("padding", [{"offset_bytes": 1}]), "padding[0].kept: it is missing"),
     "too many paddings": (in_file("padding", [{}] * (PADDINGS_MAX + 1)), "at most 65,537 are allowed"),
     "padding over an organ": (padding_over_an_organ, "overlaps a tensor or other padding"),
     "padding behind the end": (padding_behind_the_end, "the file ends at"),
     "key of a number": (in_metadata(0, "key", 1), "metadata[0].key: this is the number 1; it should be a text"),
-    "no type": (in_metadata(0, "type", None), "metadata[0].type: a text of at most 1,024 characters is missing"),
     "type unknown": (in_metadata(0, "type", "decimal"), "is not a type of a value"),
     "value that does not fit": (in_metadata(3, "value", 2**32), "out of the range of uint32"),
     "value of another kind": (in_metadata(3, "value", "2"), "not a valid uint32"),
     "key twice": (repeated_entry, "key: it appears twice"),
-    "metadata of text": (in_file("metadata", "x"), "metadata: it should be a list or an object"),
     "metadata plain and odd": (in_file("metadata", {"a": None}), "not a text, a number"),
     "link": (through_link, "a symbolic link"),
     "linked folder": (through_linked_folder, "Not a directory"),
     "linked manifest": (linked("manifest.json"), "a symbolic link"),
     "linked header": (linked("header.bin"), "a symbolic link"),
     "FIFO": (fifo, "not a regular file"),
-    "folder for a file": (a_folder, "not a regular file"),
     "socket": (a_socket, "not a regular file"),
     "one byte less": (one_byte_less, "takes 16384 bytes, but the file has 16383"),
-    "one byte more": (one_byte_more, "takes 16384 bytes, but the file has 16385"),
     "another name inside": (another_name_inside, "has the name 'blk.9.ffn_up.weight'"),
-    "swapped": (swapped, "has the name"),
     "extra": (an_extra_organ, "'organs/blk_7_ffn_up.bin' is not in the manifest"),
     "removed": (lambda folder: (folder / UP).unlink(), "No such file"),
     "no header": (lambda folder: (folder / "header.bin").unlink(), "header.bin: No such file"),
     "damaged header": (damaged_header, "magic at byte 0"),
     "short header": (short_header, "manifest needs more"),
     "longer header": (longer_header, "but the manifest states"),
-    "empty manifest": (manifest_bytes(b""), "not JSON"),
-    "no JSON": (manifest_bytes(b"{"), "not JSON"),
-    "a list": (manifest_bytes(b"[]"), "not a JSON object"),
     "an empty object": (manifest_bytes(b"{}"), "no tensor map"),
     "no UTF-8": (manifest_bytes(b'{"a": "\xff"}'), "not UTF-8"),
     "deep JSON": (manifest_bytes(b"[" * 100_000), "nested deeper"),
     "very many values": (manifest_bytes(b'{"tensors": [' + b"{}," * 2_000_000 + b"{}]}"), "bytes of memory; at most"),
     "a key twice": (manifest_bytes(b'{"tensors": [], "tensors": []}'), "is given twice"),
     "huge": (huge, "at most"),
-    "cyclic": (lambda folder: (folder / UP).unlink() or (folder / UP).symlink_to(UP), "a symbolic link"),
 }
 
 
-def contents(folder: Path) -> list[Path]:
-    """Return the paths below `folder`, without those of the registry."""
-    return sorted(path for path in folder.rglob("*") if "home" not in path.parts)
-
-
 @pytest.mark.parametrize("case", CASES)
-def test_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
-    case: str, folder: Path, registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(case: str, folder: Path, tmp_path: Path) -> None:
     meddle, message = CASES[case]
     meddle(folder)
-    before = contents(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
     with pytest.raises(BadInput) as caught:
-        ingest_model(registry, directory_source(folder))
+        gguf_bytes_of(folder)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 4_000
     assert OUTSIDE.decode() not in str(caught.value)
-    assert contents(tmp_path) == before
-    assert set(row_counts(registry).values()) == {0}
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("command", ["ingest", "ingest --dry-run", "assemble"])
@@ -278,12 +234,12 @@ def test_commands_refuse_a_hostile_folder_with_one_line_and_leave_nothing(
     command: str, folder: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     through_link(folder)
-    before = contents(tmp_path)
+    before = sorted(folder.parent.glob("*"))
     output = ["-o", tmp_path / "o.gguf"] if command == "assemble" else []
     ended = OrganCommand(registry.settings.home)(*command.split(), folder, *output)
     assert (ended.status, ended.out, len(ended.err.splitlines())) == (1, "", 1)
     assert "a symbolic link" in ended.err
-    assert contents(tmp_path) == before
+    assert sorted(folder.parent.glob("*")) == before
     assert set(row_counts(registry).values()) == {0}
 
 
@@ -309,11 +265,6 @@ def test_a_thousand_faults_are_reported_as_twenty_and_a_count(folder: Path) -> N
     assert caught.value.errors[-1].detail == f"and {1_000 - REASONS_MAX} more"
 
 
-def test_a_link_to_an_organ_directory_is_followed(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(folder)
-    assert gguf_bytes_of(tmp_path / "link") == gguf_bytes_of(folder)
-
-
 def test_files_that_are_not_organs_are_ignored(folder: Path) -> None:
     (folder / "README.md").write_text("notes")
     (folder / "organs" / "train.py").write_text("print()")
@@ -329,7 +280,7 @@ JSON = st.recursive(
 
 
 @given(data=st.data())
-@settings(BESIDE_FIXTURES, max_examples=150)
+@BESIDE_FIXTURES
 def test_a_manifest_with_any_replaced_value_is_read_or_refused(data: st.DataObject, folder: Path) -> None:
     original = (folder / "manifest.json").read_bytes()
     values = json.loads(original)

@@ -25,7 +25,7 @@ from organs.registry.digest import Digest
 from organs.registry.documents import Outline
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from organs.registry.measures import MEASURE_NAMES
-from tests.gguf_files import array, file_bytes, raw_field, raw_file, text
+from tests.gguf_files import array, file_bytes, text
 from tests.random_files import PATIENT, metadata
 
 F16 = dtype_by_name("F16")
@@ -55,13 +55,6 @@ def test_values_that_json_lacks_are_written_as_words() -> None:
     assert shown == {"key": "a", "type": "array of float64", "value": ["NaN", "Infinity", "-Infinity", 0.5]}
 
 
-def test_an_odd_boolean_stays_a_number() -> None:
-    source = MemorySource(raw_file([raw_field(b"a", 7, b"\7")]))
-    (shown,) = readable_metadata(source, read_header(source))
-    assert shown == {"key": "a", "type": "bool", "value": 7}
-    assert key_value("a", "bool", 7).encode() == raw_field(b"a", 7, b"\7")
-
-
 def test_a_value_over_the_limits_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "READABLE_MAX_VALUES", 10)
     shown = readable_of(
@@ -78,24 +71,18 @@ def test_a_value_over_the_limits_is_left_out(monkeypatch: pytest.MonkeyPatch) ->
     ("kind", "value", "said"),
     [
         ("uint9", 1, "is not a type"),
-        ("array", [1], "is not a type"),
         ("array of array of uint8", [[1]], "is not a type"),
         ("array of uint8", 1, "must be a list"),
         ("uint8", 256, "out of the range"),
         ("int8", -129, "out of the range"),
-        ("uint64", 2**64, "out of the range"),
-        ("uint8", -1, "out of the range"),
         ("uint8", 1.0, "not a valid uint8"),
         ("uint8", True, "not a valid uint8"),
         ("uint8", "1", "not a valid uint8"),
-        ("bool", "yes", "not a valid bool"),
         ("bool", 256, "out of the range"),
-        ("float32", "big", "not a valid float32"),
         ("float32", 1e39, "out of the range"),
         ("float32", 10**400, "out of the range"),
         ("float64", None, "not a valid float64"),
         ("string", 1, "must be a text"),
-        ("string", {"base64": 1}, "must be a text"),
         ("string", {"base64": "a", "b": 1}, "must be a text"),
         ("string", {"base64": "!"}, "base64"),
         ("string", "\ud800", "surrogates"),
@@ -124,7 +111,6 @@ TRUTH, FLOAT, ARRAY = ValueType.BOOL, ValueType.FLOAT32, ValueType.ARRAY
     [
         ("a", "text", TEXT, None),
         ("a", True, TRUTH, None),
-        ("a", 0, UNSIGNED, None),
         ("a", 2**32 - 1, UNSIGNED, None),
         ("a", 2**32, ValueType.UINT64, None),
         ("a", -1, SIGNED, None),
@@ -132,24 +118,19 @@ TRUTH, FLOAT, ARRAY = ValueType.BOOL, ValueType.FLOAT32, ValueType.ARRAY
         ("a", 1.5, FLOAT, None),
         ("a", 1e300, ValueType.FLOAT64, None),
         ("a", [], ARRAY, TEXT),
-        ("a", ["x", "y"], ARRAY, TEXT),
         ("a", [True, False], ARRAY, TRUTH),
         ("a", [1, -2], ARRAY, SIGNED),
-        ("a", [2**31], ARRAY, UNSIGNED),
         ("a", [2**31, -1], ARRAY, ValueType.INT64),
         ("a", [2**63], ARRAY, ValueType.UINT64),
         ("a", [1, 0.5], ARRAY, FLOAT),
         ("general.alignment", 64, UNSIGNED, None),
-        ("general.file_type", 1.0, UNSIGNED, None),
         ("split.no", 0, ValueType.UINT16, None),
         ("split.tensors.count", 7, SIGNED, None),
         ("adapter.lora.alpha", 16, FLOAT, None),
         ("llama.attention.layer_norm_rms_epsilon", 0, FLOAT, None),
-        ("llama.rope.freq_base", 10_000, FLOAT, None),
         ("tokenizer.ggml.bos_token_id", 1, UNSIGNED, None),
         ("tokenizer.ggml.add_bos_token", 1, TRUTH, None),
         ("tokenizer.ggml.scores", [0, -1], ARRAY, FLOAT),
-        ("tokenizer.ggml.token_type", [1, 3], ARRAY, SIGNED),
         ("tokenizer.ggml.merges", [], ARRAY, TEXT),
         ("general.file_type", "mostly F16", TEXT, None),
         ("a", {"type": "int8", "value": 3}, ValueType.INT8, None),

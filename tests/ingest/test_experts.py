@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 from typing import Any
 
-import numpy as np
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
@@ -25,7 +22,7 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import ModelExpert, model_experts, organ_detail
 from organs.registry.catalog.register import models
 from organs.registry.catalog.register import organs as organ_rows
-from organs.registry.catalog.register.model_changes import hide_model, remove_model
+from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, insert_experts, record_blobs, record_stacks
 from organs.registry.catalog.tables import Blob, BlobPart, Expert, InlineBlob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
@@ -34,11 +31,10 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import comparison
-from organs.registry.store import BlobStore
-from organs.registry.store.files import Files
-from organs.registry.upkeep import Fault, Share, sweep, verify
+from organs.registry.upkeep import Fault, Share, verify
 from tests.faults.failing import blob_rows, flip_bit
 from tests.gguf_files import file_bytes
+from tests.registry_templates import RegistryTemplates
 from tests.small_models import (
     EXPERTS,
     assemble_model,
@@ -77,12 +73,15 @@ def _experts(registry: LocalRegistry, model: str, stack: str = STACK) -> list[tu
         return [(number, digest, expert) for number, digest, expert in session.execute(statement)]
 
 
+def add_mixture(registry: LocalRegistry, folder: Path) -> None:
+    ingest_file(registry, _write(folder, "Mixture", expert_model()))
+
+
 @pytest.fixture
-def mixture(registry: LocalRegistry, tmp_path: Path) -> Path:
+def mixture(registry: LocalRegistry, templates: RegistryTemplates, tmp_path: Path) -> Path:
     """The file of a model with stacks, which is in the registry."""
-    path = _write(tmp_path, "Mixture", expert_model())
-    assert ingest_file(registry, path).known_bytes == 0
-    return path
+    templates.fill(registry, add_mixture)
+    return _write(tmp_path, "Mixture", expert_model())
 
 
 def faults_of(registry: LocalRegistry, share: Share = EVERYTHING) -> list[Fault]:
@@ -192,41 +191,17 @@ def test_verify_reads_stacks_and_names_the_expert_of_a_damaged_blob(registry: Lo
     assert found == [(digest, (f"local/Mixture@1: {STACK}, expert 3",))]
 
 
-class _CountingFiles(Files):
-    """A disk that counts how often each file is opened."""
-
-    def __init__(self) -> None:
-        self.opened: Counter[str] = Counter()
-
-    def open_to_read(self, path: Path) -> int:
-        self.opened[path.name] += 1
-        return super().open_to_read(path)
-
-
-@pytest.mark.folder
-def test_verify_reads_the_file_of_each_expert_once(registry: LocalRegistry, tmp_path: Path) -> None:
-    spec = TensorSpec(STACK, (256, 160, 4), dtype_by_name("F16"))  # experts of 80 KiB, each in a file of its own
-    stacks = [(spec, np.random.default_rng(1).bytes(spec.size_bytes))]
-    ingest_file(registry, _write(tmp_path, "Large", file_bytes(block_metadata(), stacks)))
-    files = _CountingFiles()
-    report = verify(registry.catalog, BlobStore(registry.settings.blobs, files), read_data=Share(1, 1))
-    assert list(files.opened.values()) == [1] * 4
-    assert report.read_bytes == sum(row.size_bytes for row in blob_rows(registry))
-
-
 def test_shares_read_each_expert_once_and_one_of_them_finds_a_damaged_one(
     registry: LocalRegistry, mixture: Path
 ) -> None:
     rows = blob_rows(registry)
-    shares = [Share(number, 7) for number in range(1, 8)]
-    reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
-    assert sum(report.read_bytes for report in reports) == sum(row.size_bytes for row in rows)
     digest = _experts(registry, "local/Mixture")[3][1]
     (row,) = (row for row in rows if row.digest == digest)
     assert row.inline is not None
     with registry.catalog.writing() as session:
         damaged = flip_bit(row.inline, 8 * len(row.inline) - 1)
         session.execute(update(InlineBlob).where(InlineBlob.blob_id == row.id).values(stored=damaged))
+    shares = [Share(number, 7) for number in range(1, 8)]
     reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
     assert [[fault.digest for fault in report.faults] for report in reports].count([digest]) == 1
     assert sum(len(report.faults) for report in reports) == 1
@@ -254,33 +229,6 @@ def test_another_ingest_adds_only_experts_that_were_not_recorded(registry: Local
         session.execute(Expert.__table__.delete())
     assert not ingest_file(registry, mixture).created
     assert [(number, digest) for number, digest, _ in _experts(registry, "Mixture")] == experts
-
-
-def test_removing_a_model_frees_the_experts_that_no_other_model_has(
-    registry: LocalRegistry, mixture: Path, tmp_path: Path
-) -> None:
-    kept = row_counts(registry)
-    ingest_file(registry, _write(tmp_path, "Edited", expert_model("Edited", changed={2: 50})))
-    with registry.catalog.writing() as session:
-        remove_model(session, session.scalars(select(ModelRow).where(ModelRow.name == "Edited")).one(), "test", "local")
-    for _ in range(4):  # the stacks first, then their experts
-        sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False)
-    counts = row_counts(registry)
-    for table in ("blobs", "blob_parts", "experts", "organs", "measurements", "fingerprints"):
-        assert counts[table] == kept[table], table
-    assemble_model(registry, "local/Mixture", tmp_path / "out")
-    assert faults_of(registry) == []
-
-
-@pytest.mark.parametrize(("shape", "count"), [((64, 48, 2), 2), ((64, 4, 8), 0), ((64, 48, 1), 0), ((64, 48), 0)])
-def test_a_stack_is_split_only_if_its_experts_are_large_enough(
-    registry: LocalRegistry, tmp_path: Path, shape: tuple[int, ...], count: int
-) -> None:
-    spec = TensorSpec(STACK, shape, dtype_by_name("F16"))
-    data = bytes(range(256)) * (spec.size_bytes // 256)
-    path = _write(tmp_path, "Odd", file_bytes(block_metadata(), [(spec, data)]))
-    assert_round_trip(registry, path, tmp_path / "out")
-    assert len(_experts(registry, "local/Odd")) == count
 
 
 def test_experts_of_zeros_that_equal_a_stack_of_zeros_are_stored(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -334,7 +282,9 @@ def test_a_blob_that_another_running_ingest_stored_does_not_become_a_stack(regis
     assert registry.blobs.open(rows[digest_of(zeros + other)]).read() == zeros + other
 
 
-def test_a_file_of_many_small_experts_fills_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stack_is_split_only_if_its_experts_are_large_and_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    for shape, count in (((64, 48, 2), [2]), ((64, 4, 8), []), ((64, 48, 1), []), ((64, 48), [])):
+        assert list(split_stacks([TensorSpec(STACK, shape, dtype_by_name("F16"))]).values()) == count, shape
     small, large = (dtype_by_name("F16"), (64, 32, 4)), (dtype_by_name("F16"), (256, 256, 4))
     tensors = [TensorSpec(f"blk.{n}.ffn_up_exps.weight", (small if n % 2 else large)[1], small[0]) for n in range(8)]
     assert list(split_stacks(tensors).values()) == [4] * 8
@@ -345,27 +295,17 @@ def test_a_file_of_many_small_experts_fills_no_database(monkeypatch: pytest.Monk
 
 
 def test_experts_of_shards_that_arrive_one_at_a_time_are_found_when_the_last_is_there(
-    registry: LocalRegistry, tmp_path: Path
+    registry: LocalRegistry, mixture: Path, tmp_path: Path
 ) -> None:
-    with LocalRegistry.open(tmp_path / "other") as other:
-        ingest_file(other, _write(tmp_path, "Mixture", expert_model()))
-        with other.catalog.reading() as session:
-            model = model_by_name(session, parse_model_name("local/Mixture"))
-            plans = plan_shards(session, other.blobs, model, "Split", 100_000)
-        shards = tmp_path / "shards"
-        shards.mkdir()
-        for plan in plans:
-            place_file(other.blobs, plan, shards / plan.name)
+    with registry.catalog.reading() as session:
+        model = model_by_name(session, parse_model_name("local/Mixture"))
+        plans = plan_shards(session, registry.blobs, model, "Split", 100_000)
     assert len(plans) > 2
-    files = {plan.name: (shards / plan.name).read_bytes() for plan in plans}
-    for path in shards.iterdir():
-        path.unlink()
-    for name in sorted(files, reverse=True):
-        assert registry.search("expert>=0").items == ()
-        (shards / name).write_bytes(files[name])
-        ingest_file(registry, shards / name)
-        (shards / name).unlink()
-    assert len(registry.search("expert>=0", limit=100)) == 4 * EXPERTS
-    assert len(registry.search("expert:3 arch:llama license:apache-2.0")) == 4
-    for path in assemble_model(registry, "local/Split", tmp_path / "out"):
-        assert path.read_bytes() == files[path.name]
+    for number, plan in enumerate(reversed(plans)):
+        assert registry.search("expert>=0 model:local/Split").items == ()
+        folder = tmp_path / f"shard {number}"
+        folder.mkdir()
+        place_file(registry.blobs, plan, folder / plan.name)
+        ingest_file(registry, folder / plan.name)
+    assert len(registry.search("expert>=0 model:local/Split", limit=100)) == 4 * EXPERTS
+    assert len(registry.search("expert:3 model:local/Split arch:llama license:apache-2.0")) == 4

@@ -76,21 +76,27 @@ def test_the_workers_of_a_cluster_do_all_units_and_no_path_is_in_a_task(
     assert all(str(tmp_path) not in repr(part) for part in sent)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("ORGAN_REVIEW", "never", "can begin a unit: ORGAN_REVIEW is 'never'"),
+        ("ORGAN_HOME", "another", "does not have run 1; the worker needs the ORGAN_HOME"),
+    ],
+)
 def test_workers_that_cannot_open_their_registry_are_an_error(
-    registry: LocalRegistry, run: int, scheduler: str, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    value: str,
+    sentence: str,
+    registry: LocalRegistry,
+    run: int,
+    scheduler: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setenv("ORGAN_REVIEW", "never")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(name, value)
     monkeypatch.setattr(driver, "REFUSALS_MAX", 3)
-    with pytest.raises(OrganError, match="can begin a unit: ORGAN_REVIEW is 'never'"):
-        driven(registry, run, scheduler)
-
-
-def test_workers_with_another_registry_are_an_error(
-    registry: LocalRegistry, run: int, scheduler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("ORGAN_HOME", str(tmp_path / "another"))
-    monkeypatch.setattr(driver, "REFUSALS_MAX", 3)
-    with pytest.raises(OrganError, match="does not have run 1; the worker needs the ORGAN_HOME"):
+    with pytest.raises(OrganError, match=sentence):
         driven(registry, run, scheduler)
 
 

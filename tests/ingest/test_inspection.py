@@ -214,7 +214,6 @@ NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "a field with more members": (("fields", "entries", 0), [1] * 8),
     "an empty key": (("fields", "entries", 0, KEY), ""),
     "a key that ends a line": (("fields", "entries", 0, KEY), "a\n"),
-    "a key of a megabyte": (("fields", "entries", 0, KEY), "a" * 1_000_000),
     "a key that stands twice": (("fields", "entries", 1, KEY), FIELDS["entries"][0][KEY]),
     "an unknown type": (("fields", "entries", 0, TYPE), 13),
     "a text with elements": (("fields", "entries", 0, ELEMENT), 4),
@@ -227,7 +226,6 @@ NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "an offset in the counts": (("fields", "entries", 0, OFFSET), 3),
     "an offset in the value before": (("fields", "entries", 1, OFFSET), FIELDS["entries"][0][OFFSET]),
     "an offset behind the file": (("fields", "entries", 0, OFFSET), len(MODEL) + 1),
-    "an offset of 2^63": (("fields", "entries", 0, OFFSET), 2**63),
     "a size that reaches behind the file": (("fields", "entries", 0, SIZE), len(MODEL)),
     "an array that is read": (("fields", "entries", _ARRAY, EAGER), True),
     "a tensor with a digest": (("tensors", "entries", 0), [*TENSORS["entries"][0], "0" * 64]),
@@ -247,10 +245,8 @@ NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "an unknown version": (("front", "version"), 9),
     "an end behind the file": (("front", "end"), SIZE_MAX),
     "an end before the tensors": (("front", "end"), FIELDS["entries"][-1][OFFSET] + FIELDS["entries"][-1][SIZE]),
-    "another number of fields": (("front", "fields"), 1),
     "another number of tensors": (("front", "tensors"), 2**40),
     "a hundred thousand tags": (("front", "tags"), ["x"] * 100_000),
-    "a tag of a half character": (("front", "tags"), ["\ud800"]),
     "a reason of a megabyte": (("front", "unassemblable"), ["x" * 900_000]),
     "a lock that is no digest": (("front", "lock"), "sha256:" + "0" * 57),
     "a lock with a line behind it": (("front", "lock"), "0" * 64 + "\n"),
@@ -319,10 +315,10 @@ def test_every_value_of_a_measurement_is_checked_against_its_range() -> None:
 
 
 def test_requests_for_bytes_and_refusals_are_checked() -> None:
-    bad: list[object] = [{"type": "read", "offset": 0}, {"type": "read"}, [], 1]
-    ranges = ((0, 2**21), (-1, 2), (0, 1.5), (True, 1), (2**64, 1), ("0", 1))
+    bad: list[object] = [{"type": "read", "offset": 0}, []]
+    ranges = ((0, 2**21), (-1, 2), (2**64, 1))
     bad += [{"type": "read", "offset": offset, "size_bytes": size_bytes} for offset, size_bytes in ranges]
-    refusals = ({"code": "A", "sentence": "x"}, {"code": "a", "sentence": ""}, {"code": "a"}, {"code": "a\n"})
+    refusals = ({"code": "A", "sentence": "x"}, {"code": "a", "sentence": ""}, {"code": "a\n", "sentence": "x"})
     bad += [{"type": "refused", **refusal} for refusal in refusals]
     for values in bad:
         with pytest.raises(BadMessage):
@@ -392,13 +388,6 @@ LIES: dict[str, tuple[list[Values], Callable[[MeasureTensor], Any], str, str]] =
     "nothing but requests": ([READ] * 10_000, lambda _: None, "crashed", "same bytes"),
     "bytes of other files": ([READ | {"offset": len(MODEL)}], lambda _: None, "crashed", "outside the file"),
     "endless fields": ([FIELDS] * 3, lambda _: None, "crashed", "a metadata key appears twice"),
-    "two things at once": ([GOOD[0] | {"offset": 0}], lambda _: None, "crashed", "unknown field"),
-    "a measurement instead": (
-        [{"type": "measured", "number": 1}],
-        lambda _: None,
-        "crashed",
-        "Invalid value 'measured'",
-    ),
     "a refusal of its own": ([NO], lambda _: None, "bad-gguf", "No."),
     "an offset that is none": (
         *(changed(GOOD, ("tensors", "entries", 1, 3), 7), lambda _: None),
@@ -406,7 +395,6 @@ LIES: dict[str, tuple[list[Values], Callable[[MeasureTensor], Any], str, str]] =
     ),
     "a measurement of nothing": (GOOD, lambda request: answer_to(request, number=10**6), "crashed", "not requested"),
     "no measurement": (GOOD, lambda request: answer_to(request, measurement=None), "crashed", "Expected `object`"),
-    "a digest beside it": (GOOD, lambda request: answer_to(request, digest="0" * 64), "crashed", "unknown field"),
     "a shape of θ": (
         *(GOOD, lambda request: answer_to(request, measurement=MEASURED | {"theta": 1e9})),
         *("crashed", "theta"),
@@ -513,15 +501,14 @@ def test_an_inspector_that_stops_answering_is_stopped_after_its_limit(
 HALF_A_MESSAGE = framed(b"{}")[:2]
 
 
-@pytest.mark.parametrize("step_seconds", [60.0, 0.02], ids=["at once", "byte by byte"])
-def test_receiving_an_endless_message_stops_at_its_deadline(step_seconds: float) -> None:
+def test_receiving_an_endless_message_byte_by_byte_stops_at_its_deadline() -> None:
     (reads, writes), over = os.pipe(), threading.Event()
     channel = Channel(reads, -1)
 
     def drip() -> None:
-        for byte in HALF_A_MESSAGE if step_seconds > 1 else framed(b"[" * 10_000):
+        for byte in framed(b"[" * 10_000):
             os.write(writes, bytes([byte]))
-            if step_seconds < 1 and over.wait(step_seconds):
+            if over.wait(0.02):
                 return
 
     thread = threading.Thread(target=drip)

@@ -70,27 +70,11 @@ def result(registry: LocalRegistry, kind: str, arguments: Values) -> Values:
     return job.result if file is None else job.result | {"pack": file.pack}
 
 
-def test_a_composition_job_returns_the_chimera_with_its_lock_and_address(kin: LocalRegistry) -> None:
-    made = result(kin, "compose", {"recipe_text": RECIPE_YAML})
-    assert made["model"] == "local/mixed@1"
-    assert made["created"] is True
-    assert made["address"] == f"/chimeras/{made['lock_id']}"
-    plan = kin.compose(read_recipe(RECIPE_YAML)).plan().plan
-    assert made["lock_id"] == plan.lock().id
-    assert made["size_bytes"] == plan.size_bytes
-
-
-def test_the_same_recipe_as_object_and_as_text_gives_the_same_request(kin: LocalRegistry) -> None:
-    as_object = {"base": "local/base", "name": "local/mixed", "grafts": [{"from": "local/tuned", "type": "organ"}]}
-    as_text = "base: local/base\nname: local/mixed\ngrafts: [{from: local/tuned, type: organ}]\n"
-    inputs = ({"recipe": as_object}, {"recipe_text": as_text})
-    first, second = (COMPOSE.settled(kin, values, "local") for values in inputs)
-    assert first == second
-
-
 @pytest.mark.long
 def test_a_repeated_job_creates_nothing_new(kin: LocalRegistry) -> None:
     first = result(kin, "compose", {"recipe_text": RECIPE_YAML})
+    lock_id = kin.compose(read_recipe(RECIPE_YAML)).plan().plan.lock().id
+    assert (first["model"], first["created"], first["address"]) == ("local/mixed@1", True, f"/chimeras/{lock_id}")
     before = row_counts(kin)
     second = result(kin, "compose", {"recipe_text": RECIPE_YAML})
     assert second == first | {"created": False}
@@ -112,35 +96,25 @@ TEXT = "recipe_text"
 REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("nothing", {}, BadInput, "unknown kind of job 'nothing'"),
     ("compose", {}, BadInput, "either recipe, an object, or recipe_text"),
-    ("compose", {TEXT: RECIPE_YAML, "recipe": {}}, BadInput, "either recipe, an object, or recipe_text"),
     ("compose", {"recipe": "base: a"}, BadInput, "an object"),
     ("report", {"modle": "x"}, BadInput, "modle: unknown key; did you mean model"),
-    ("report", {"limit": 0}, BadInput, "from 1 to 1,000"),
-    ("report", {"model": ["x"]}, BadInput, "model: this is a list; it should be a text"),
-    ("report", {"model": ""}, BadName, "is no"),
     ("compose", {TEXT: "bse: a"}, BadRecipe, "did you mean base"),
     ("compose", {TEXT: RECIPE_YAML, "command": "rm"}, BadInput, "either recipe, an object, or recipe_text"),
     ("compose", {TEXT: "base: local/nobody"}, NotFound, "no model is registered"),
     ("compose", {TEXT: "base: local/base"}, NotComposable, "Nothing of local/base@1 is replaced"),
     ("graft", {}, BadInput, "base: it is missing; donor: it is missing"),
-    ("graft", {"base": "local/base", "donor": None}, BadInput, "donor: a text"),
     ("graft", {"base": "local/base", "donor": "local/stranger", "type": "organ"}, NotComposable, "unrelated-lineage"),
-    ("graft", {"base": "local/base", "donor": "local/tuned", "where": "x"}, BadInput, "where: unknown key"),
-    ("purify", {"model": "local/base"}, BadInput, "method: it is missing"),
     (
         "purify",
         {"model": "local/base", "method": "fractal", "slot": "nothing"},
         NotComposable,
         "no organ in this selection",
     ),
-    ("measure", {"model": "local/nobody"}, NotFound, "no model is registered"),
     ("extract", {"model": "../base"}, BadName, "is no"),
     ("extract", {"model": "local/base", "to": "/etc"}, BadInput, "to: unknown key"),
     ("validate", {"chimera": "local/base"}, NotFound, "was not composed in this registry"),
-    ("validate", {"chimera": "0" * 64}, NotFound, "no model or chimera"),
     ("validate", {"chimera": "local/base", "tokens": 1023}, BadInput, "from 1,024 to"),
     ("validate", {"chimera": "local/base", "minutes": 61}, BadInput, "from 0.1 to 60"),
-    ("validate", {"chimera": "local/base", "texts": []}, BadInput, "the list is empty"),
     ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "python, javascript"),
     ("validate", {"chimera": "local/base", "runtime": "sh -c {model}"}, BadInput, "runtime: unknown key"),
 ]
@@ -224,16 +198,20 @@ def test_a_cancelled_job_leaves_nothing(run: Callable[..., Values], kin: LocalRe
     assert cancelled > 0
 
 
+def pack_of(home: Path, name: str, size_bytes: int, moment: float) -> Path:
+    """Make a pack with one file, which uses no disk space."""
+    pack = new_pack(home)
+    file = pack / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    os.truncate(file, size_bytes)
+    os.utime(pack, (moment, moment))
+    return pack
+
+
 def test_packs_are_removed_after_a_day_and_the_oldest_when_there_are_too_many(tmp_path: Path) -> None:
     now = time.time()
-    packs = []
-    for hours in (30, 20, 10, 1):
-        pack = new_pack(tmp_path)
-        file = pack / "a.tar"
-        file.touch()
-        os.truncate(file, TOTAL_MAX_BYTES // 2 - 1)  # uses no disk space
-        os.utime(pack, (now - hours * 3600, now - hours * 3600))
-        packs.append(pack)
+    packs = [pack_of(tmp_path, "a.tar", TOTAL_MAX_BYTES // 2 - 1, now - hours * 3600) for hours in (30, 20, 10, 1)]
     (tmp_path / "jobs" / "not a pack").mkdir()
     assert KEPT_SECONDS == 24 * 3600
     remove_old_packs(tmp_path, now)
@@ -247,14 +225,7 @@ def test_packs_are_removed_after_a_day_and_the_oldest_when_there_are_too_many(tm
 
 def test_an_unfinished_pack_counts_with_all_its_files_and_is_kept_for_an_hour(tmp_path: Path) -> None:
     now = time.time()
-    packs = []
-    for hours in (0.9, 0.5):
-        pack = new_pack(tmp_path)
-        (pack / "a.organs" / "blk.0").mkdir(parents=True)
-        (pack / "a.organs" / "blk.0" / "x.bin").touch()
-        os.truncate(pack / "a.organs" / "blk.0" / "x.bin", TOTAL_MAX_BYTES)
-        os.utime(pack, (now - hours * 3600, now - hours * 3600))
-        packs.append(pack)
+    packs = [pack_of(tmp_path, "a.organs/blk.0/x.bin", TOTAL_MAX_BYTES, now - hours * 3600) for hours in (0.9, 0.5)]
     remove_old_packs(tmp_path, now)
     assert [pack.exists() for pack in packs] == [True, True]
     remove_old_packs(tmp_path, now + 1800)

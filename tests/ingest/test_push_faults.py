@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 
 from organs.ingest.contributions import sending
-from organs.ingest.contributions.sending import in_lanes
 from organs.registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, as_json, as_problem
 from tests.ingest.memory_registry import FakeRegistry, Session, upload_id
@@ -123,16 +121,3 @@ def test_a_registry_that_accepts_no_bytes_is_an_error(fake: FakeRegistry, tmp_pa
 
 
 # Threads.
-
-
-def test_the_first_failure_stops_the_other_threads() -> None:
-    stop = threading.Event()
-
-    def do(number: int) -> None:
-        if number == 0:
-            raise BadInput("no")
-        assert stop.wait(60)
-
-    with pytest.raises(BadInput, match="no"):
-        in_lanes(range(50), do, 4, stop)
-    assert stop.is_set()

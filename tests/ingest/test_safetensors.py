@@ -28,37 +28,26 @@ def written(tmp_path: Path, data: bytes) -> Path:
     return path
 
 
-def test_values_are_read_as_they_are_stored(tmp_path: Path) -> None:
+def test_values_are_read_as_they_are_stored_and_bf16_becomes_float32(tmp_path: Path) -> None:
     values = np.arange(12, dtype=np.float32).reshape(3, 4) / 7
-    path = written(tmp_path, safetensors_bytes({"a": values, "b": values.astype(np.float16)}))
-    with SafetensorsFile(path) as file:
-        assert [(entry.dtype, entry.shape) for entry in file.entries.values()] == [("F32", (3, 4)), ("F16", (3, 4))]
+    upper = (np.array([1.0, -2.5, 3.0e38, 1.0e-40, np.inf], np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    weights = {"a": values, "b": values.astype(np.float16), "c": upper}
+    with SafetensorsFile(written(tmp_path, safetensors_bytes(weights, {"c": "BF16"}))) as file:
+        entries = [(entry.dtype, entry.shape) for entry in file.entries.values()]
+        assert entries == [("F32", (3, 4)), ("F16", (3, 4)), ("BF16", (5,))]
         assert np.array_equal(file.read(file.entries["a"], 4, 12), values.ravel()[4:])
         assert np.array_equal(file.read(file.entries["b"], 0, 3), values.astype(np.float16).ravel()[:3])
-
-
-def test_bf16_becomes_float32_without_a_change(tmp_path: Path) -> None:
-    values = np.array([1.0, -2.5, 3.0e38, 1.0e-40, np.inf], np.float32)
-    upper = (values.view(np.uint32) >> 16).astype(np.uint16)
-    path = written(tmp_path, safetensors_bytes({"a": upper}, {"a": "BF16"}))
-    with SafetensorsFile(path) as file:
-        read = file.read(file.entries["a"], 0, 5)
+        read = file.read(file.entries["c"], 0, 5)
     assert read.dtype == np.float32
     assert np.array_equal(read.view(np.uint32), upper.astype(np.uint32) << 16)
 
 
 HOSTILE = {
     "an empty file": (b"", "0 bytes are too few"),
-    "seven bytes": (bytes(7), "7 bytes are too few"),
     "a length beyond the file": (file_with({}, size=1000), "its header states a length of 1000 bytes; at most 26"),
     "the largest length": (file_with({}, size=2**64 - 1), "its header states a length of 18446744073709551615 bytes"),
     "no JSON": (file_with(b"pickle"), "not JSON"),
-    "a list": (file_with([]), "Expected `object`"),
     "deep nesting": (file_with(b"[" * 5000), "nested deeper than"),
-    "a repeated name": (
-        file_with(b'{"a": {"dtype": "F32"}, "a": {"dtype": "F32"}}'),
-        "a: the key is given twice",
-    ),
     "an unknown type": (file_with({"a": {**ENTRY, "dtype": "F7"}}), "the unknown type 'F7'"),
     "no shape": (file_with({"a": {"dtype": "F32", "data_offsets": [0, 24]}}), "missing required field `shape`"),
     "a length that is a truth value": (file_with({"a": {**ENTRY, "shape": [True]}}), "Expected `int`, got `bool`"),
@@ -70,7 +59,6 @@ HOSTILE = {
     "an offset beyond the file": (file_with({"a": {**ENTRY, "data_offsets": [24, 48]}}), "does not begin where"),
     "an overlap": (file_with({"a": ENTRY, "b": ENTRY}), "'b' does not begin where the tensor before it ends"),
     "bytes after the tensors": (file_with({"a": ENTRY}, bytes(25)), "its tensors end at byte"),
-    "a missing end": (file_with({"a": ENTRY}, bytes(23)), "its tensors end at byte"),
 }
 
 

@@ -144,6 +144,19 @@ def test_the_model_of_an_abandoned_job_is_removed(registry: LocalRegistry) -> No
     )
 
 
+def test_a_submission_that_ends_after_registration_leaves_no_model(registry: LocalRegistry) -> None:
+    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
+
+    def cancels(_share: float, note: str) -> None:
+        if note == "comparing it with other models":
+            with registry.catalog.writing() as session:
+                cancel_job(session, submission_row(registry, submission_id).row.job_id or 0)
+            settle_abandoned(registry)
+
+    after = process_and_read(registry, submission_id, report_progress=cancels)
+    assert (after.row.state, states(registry)) == ("withdrawn", ["removed"])
+
+
 def test_a_model_registered_after_its_submission_was_settled_is_removed(registry: LocalRegistry) -> None:
     submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", LITTLE)])
 

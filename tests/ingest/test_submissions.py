@@ -6,12 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from threading import Event
 from typing import Any
 
 import pytest
 from msgspec import structs
-from sqlalchemy import select
 
 from organs.ingest.contributions.manifest import BadManifest, parse_manifest
 from organs.ingest.contributions.pieces import (
@@ -21,11 +19,8 @@ from organs.ingest.contributions.pieces import (
 from organs.ingest.contributions.submissions import (
     approve_submission,
     publish,
-    refuse_submission,
-    settle_abandoned,
     withdraw,
 )
-from organs.ingest.jobs.runner import Runner
 from organs.registry import input_files
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import reachable_digests
@@ -35,8 +30,6 @@ from organs.registry.catalog.queries.reports import (
 )
 from organs.registry.catalog.queries.submissions import SubmissionWithJob
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.parents import partial_recipe
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import encode
@@ -47,8 +40,8 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobWriter
 from organs.registry.upload_limits import SUBMISSION_PIECES_MAX
-from tests.faults.failing import assert_no_orphans, blob_rows, flip_bit, let_time_pass, run_sweep
-from tests.gguf_files import array, file_bytes, raw_file, text
+from tests.faults.failing import blob_rows, flip_bit, let_time_pass, run_sweep
+from tests.gguf_files import array, file_bytes, text
 from tests.related_models import model_file, parent_entries, related_tensors
 from tests.small_models import (
     assemble_model,
@@ -147,24 +140,7 @@ def declared(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.long
-def test_a_whole_file_is_dissected_in_a_child_process_and_published(registry: LocalRegistry, tmp_path: Path) -> None:
-    sent = whole_file(registry, "ann", BASE)
-    submission_id = submit_model(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"])
-    assert submit_model(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"]) == submission_id
-    assert Runner(registry, Event()).run(once=True)
-    model = submission_row(registry, submission_id).model
-    assert model is not None
-    assert (model.full_name, model.state, model.title, model.license) == ("ann/tiny@1", "visible", "Tiny", "MIT")
-    assert model.tags == ("a", "b")
-    assert assemble_model(registry, "ann/tiny", tmp_path / "out")[0].read_bytes() == BASE
-    assert_no_upload_is_left(registry)
-    assert_no_orphans(registry)
-
-
-@pytest.mark.long
-def test_known_pieces_need_not_be_sent_and_the_same_file_again_is_the_same_model(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
+def test_known_pieces_need_not_be_sent(registry: LocalRegistry, tmp_path: Path) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
     tuned = bytearray(small_model("Tuned"))
     spans = spans_of(bytes(tuned))
@@ -177,9 +153,6 @@ def test_known_pieces_need_not_be_sent_and_the_same_file_again_is_the_same_model
     assert assemble_model(registry, "ann/tuned", tmp_path / "out")[0].read_bytes() == data
     assert [parent for parent, _ in declared(registry, "ann/tuned")] == ["acme/base@1"]
     assert_no_upload_is_left(registry)
-    # The bytes of the header are in two blobs now, so that one of them is sent again.
-    put_upload(registry, "ann", [data[: spans[0][1]]])
-    assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
 
 
 def test_reading_a_file_of_pieces_at_any_offset_gives_its_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -201,7 +174,7 @@ def test_reading_a_file_of_pieces_at_any_offset_gives_its_bytes(registry: LocalR
 
 
 @pytest.mark.long
-def test_a_split_set_and_an_adapter_can_be_submitted(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_split_set_can_be_submitted(registry: LocalRegistry, tmp_path: Path) -> None:
     without_nan = {name: data.replace(b"\xff\x7f", b"\0\0") for name, data in small_shards(count=2).items()}
     shards = dict(reversed(without_nan.items()))
     files = [whole_file(registry, "ann", data, name) for name, data in shards.items()]
@@ -209,12 +182,6 @@ def test_a_split_set_and_an_adapter_can_be_submitted(registry: LocalRegistry, tm
     for path in assemble_model(registry, "ann/split", tmp_path / "split"):
         assert path.read_bytes() == shards.pop(path.name.replace("split", "m"))
     assert not shards
-    low_rank = [
-        weight_tensor(f"blk.0.attn_q.weight.lora_{end}", shape) for end, shape in (("a", (64, 4)), ("b", (4, 64)))
-    ]
-    entries = [text("general.architecture", "llama"), text("general.type", "adapter")]
-    adapter = file_bytes([*entries, text("adapter.type", "lora")], low_rank)
-    assert published(registry, "ann/lora", [whole_file(registry, "ann", adapter)], base="acme/base") == "ann/lora@1"
 
 
 @pytest.mark.long
@@ -237,28 +204,6 @@ def test_a_partial_model_is_stored_unchanged_and_assembled_into_its_base(
     brought = [part.spec.name for part in plan.parts if part.donor is not None]
     assert (plan.base.label, brought) == ("acme/base@1", [spec.name for spec, _ in trained])
     assert assemble_model(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
-
-
-@pytest.mark.long
-def test_a_partial_model_that_does_not_fit_its_base_is_refused_before_publication(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    ingested(registry, tmp_path, "acme/base", BASE)
-    up, gate = "blk.0.ffn_up.weight", "blk.7.ffn_gate.weight"
-    organs = [weight_tensor(up, (64, 32), dtype="F16"), *(weight_tensor(f"{gate}.{part}", (64,)) for part in range(5))]
-    sent = whole_file(registry, "ann", file_bytes(block_metadata("Partial"), organs))
-    looked = submit_model(registry, "ann/part", [sent], base="acme/base", publish=False)
-    after = process_and_read(registry, looked, publish=False)
-    assert after.row.state == "ready", "another base may be named"
-    assert "base-does-not-fit" in codes(after)
-    publish(registry, "ann", looked, SubmissionMetadata())
-    after = process_and_read(registry, looked)
-    assert (after.row.state, after.model) == ("refused", None)
-    assert after.row.reason == (
-        f"The organs do not fit into their base, acme/base@1: it has no place for {gate}.0, {gate}.1, {gate}.2 and "
-        f"2 more; it has other shapes at {up} (64 × 32, not 64 × 128)."
-    )
-    assert_no_upload_is_left(registry)
 
 
 MISFIT = file_bytes(
@@ -331,9 +276,7 @@ def test_organs_are_attributed_to_their_origin_and_not_to_a_chimera(registry: Lo
 HOSTILE: dict[str, bytes] = {
     "no GGUF": b"MZ" + bytes(100),
     "nothing but zeros": bytes(64),
-    "cut in the header": BASE[:200],
     "cut in the tensors": BASE[:-5000],
-    "far too many tensors": raw_file([], [b""], b"")[:8] + (2**60).to_bytes(8, "little") + bytes(32),
     "a flipped bit in the counts": flip_bit(BASE, 8 * 8 + 40),
     "a shard without its siblings": next(iter(small_shards().values())),
 }
@@ -359,8 +302,6 @@ def test_dangerous_content_is_reported_and_never_assembled(registry: LocalRegist
     after = submit_and_process(registry, "ann/odd", data, publish=False)
     assert after.row.state == "ready"
     assert {"unassemblable", "chat-template", "unknown-license", "other-name"} <= codes(after)
-    proposed = json.loads(after.row.metadata_given)["proposed"]
-    assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own one", 10, True)
     assert blob_rows(registry) == []
     publish(registry, "ann", after.row.id, SubmissionMetadata(license="MIT"), "little")
     model = process_and_read(registry, after.row.id).model
@@ -420,62 +361,27 @@ def test_a_model_that_waits_for_review_is_invisible_and_its_bytes_are_not_reacha
         approve_submission(manual, again, "local")
 
 
-@pytest.mark.long
-def test_a_refused_submission_is_removed_by_the_next_sweeps(registry: LocalRegistry) -> None:
-    manual = kept_back(registry)
-    refused, withdrawn = (
-        submit_and_process(manual, f"ann/{name}", small_model(name, seed=seed)).row
-        for seed, name in enumerate(("one", "two"))
-    )
-    assert (refused.state, withdrawn.state) == ("quarantined", "quarantined")
-    refuse_submission(manual, refused.id, "No thanks.", "local")
-    with pytest.raises(NotFound):
-        withdraw(manual, "eve", withdrawn.id)
-    withdraw(manual, "ann", withdrawn.id)
-    rows = [submission_row(manual, row.id).row for row in (refused, withdrawn)]
-    assert [(row.state, row.reason) for row in rows] == [("refused", "No thanks."), ("withdrawn", None)]
-    for _ in range(2):
-        let_time_pass(registry)
-        run_sweep(registry)
-    assert blob_rows(registry) == []
-
-
-@pytest.mark.long
-def test_an_internal_error_is_reported_as_such_and_the_upload_is_kept(
-    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "state"), [(DiskFull("the disk is full"), "refused"), (StoreUnreachable("no answer"), "publishing")]
+)
+def test_a_fault_of_the_store_during_an_inspection_loses_no_upload(
+    error: Exception, state: str, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """After an outage, the job begins again; another fault ends the submission, which can be sent again."""
     sent = whole_file(registry, "ann", BASE)
     submission_id = submit_model(registry, "ann/tiny", [sent])
 
-    def full(*_given: object) -> None:
-        raise DiskFull("the disk is full")
+    def fail(*_given: object) -> None:
+        raise error
 
     with monkeypatch.context() as patched:
-        patched.setattr(BlobWriter, "append", full)
-        with pytest.raises(DiskFull, match="the disk is full"):
+        patched.setattr(BlobWriter, "append", fail)
+        with pytest.raises(type(error)):
             process_and_read(registry, submission_id)
     after = submission_row(registry, submission_id)
-    assert (after.row.state, codes(after)) == ("refused", {"our-fault"})
-    again = submit_model(registry, "ann/tiny", [sent])
-    with registry.catalog.writing() as session:
-        cancel_job(session, submission_row(registry, again).row.job_id or 0)
-    settle_abandoned(registry)
-    assert submission_row(registry, again).row.state == "withdrawn"
-    assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
-
-
-def test_an_outage_during_an_inspection_ends_nothing(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
-
-    def unreachable(*_given: object) -> None:
-        raise StoreUnreachable("the object store does not answer")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(BlobWriter, "append", unreachable)
-        with pytest.raises(StoreUnreachable):
-            process_and_read(registry, submission_id)
-    assert submission_row(registry, submission_id).row.state == "publishing"
-    assert process_and_read(registry, submission_id).row.state == "published"
+    assert (after.row.state, "our-fault" in codes(after)) == (state, state == "refused")
+    again = submission_id if state == "publishing" else submit_model(registry, "ann/tiny", [sent])
+    assert process_and_read(registry, again).row.state == "published"
     assert_no_upload_is_left(registry)
 
 
@@ -490,57 +396,35 @@ def test_a_submission_withdrawn_during_its_inspection_leaves_nothing(registry: L
     assert blob_rows(registry) == []
 
 
-def test_a_submission_that_ends_after_registration_leaves_no_model(registry: LocalRegistry) -> None:
-    submission_id = submit_model(registry, "ann/tiny", [whole_file(registry, "ann", BASE)])
-
-    def cancels(_share: float, note: str) -> None:
-        if note == "comparing it with other models":
-            with registry.catalog.writing() as session:
-                cancel_job(session, submission_row(registry, submission_id).row.job_id or 0)
-            settle_abandoned(registry)
-
-    assert process_and_read(registry, submission_id, report_progress=cancels).row.state == "withdrawn"
-    with registry.catalog.reading() as session:
-        assert session.scalars(select(ModelRow.state)).all() == ["removed"]
-
-
 D = "0" * 64
 FILE = {"name": "a.gguf", "size_bytes": 10, "sha256": D, "pieces": [[0, 4, D], [4, 6, D]]}
 BAD: dict[str, tuple[Any, str]] = {
     "no files": ({}, "files"),
-    "an empty list": ({"files": []}, "files"),
     "too many files": ({"files": [FILE] * 5000}, "files"),
     "too many pieces": ({"files": [FILE | {"pieces": [0] * (SUBMISSION_PIECES_MAX + 1)}]}, "files[0].pieces"),
     "a strange member": ({"files": [FILE], "owner": "eve"}, "owner"),
-    "a file that is no object": ({"files": [3]}, "files[0]"),
     "a file with more": ({"files": [FILE | {"path": "/etc"}]}, "files[0].path"),
-    "a file without pieces": ({"files": [{"name": "a.gguf", "size_bytes": 10, "sha256": D}]}, "files[0]"),
     "a file of both kinds": ({"files": [FILE | {"upload": "a" * 22}]}, "files[0]"),
     "a path": ({"files": [FILE | {"name": "../a.gguf"}]}, "files[0].name"),
     "a hidden name": ({"files": [FILE | {"name": ".gguf"}]}, "files[0].name"),
     "another ending": ({"files": [FILE | {"name": "a.exe"}]}, "files[0].name"),
     "a name with a line": ({"files": [FILE | {"name": "a\r\nb.gguf"}]}, "files[0].name"),
-    "a long name": ({"files": [FILE | {"name": "a" * 300 + ".gguf"}]}, "files[0].name"),
     "a surrogate": ({"files": [FILE | {"name": "\ud800.gguf"}]}, "files[0].name"),
     "twice one name": ({"files": [FILE, FILE | {"name": "A.GGUF"}]}, "files"),
-    "a size that is true": ({"files": [FILE | {"size_bytes": True}]}, "files[0].size_bytes"),
     "a size of 2^63": ({"files": [FILE | {"size_bytes": 2**63}]}, "files[0].size_bytes"),
     "no digest": ({"files": [FILE | {"sha256": "A" * 64}]}, "files[0].sha256"),
     "an overlap": ({"files": [FILE | {"pieces": [[0, 5, D], [4, 6, D]]}]}, "files[0].pieces[1]"),
     "backwards": ({"files": [FILE | {"pieces": [[4, 6, D], [0, 4, D]]}]}, "files[0].pieces[1]"),
     "before the file": ({"files": [FILE | {"pieces": [[-1, 4, D]]}]}, "files[0].pieces[0].offset"),
     "beyond the file": ({"files": [FILE | {"pieces": [[4, 7, D]]}]}, "files[0].pieces[0]"),
-    "far beyond it": ({"files": [FILE | {"pieces": [[4, 10**4000, D]]}]}, "files[0].pieces[0].size_bytes"),
     "an empty piece": ({"files": [FILE | {"pieces": [[0, 0, D]]}]}, "files[0].pieces[0].size_bytes"),
     "a piece with more": ({"files": [FILE | {"pieces": [[0, 4, D, 1]]}]}, "files[0].pieces[0]"),
     "an upload's path": ({"files": [{"name": "a.gguf", "upload": "../../etc/passwd00000"}]}, "files[0].upload"),
-    "metadata of another kind": ({"files": [FILE], "metadata": []}, "metadata"),
     "a title of NULs": ({"files": [FILE], "metadata": {"title": "\0"}}, "metadata.title"),
     "a long license": ({"files": [FILE], "metadata": {"license": "x" * 97}}, "metadata.license"),
     "a license that nobody knows": ({"files": [FILE], "metadata": {"license": "mit-ish"}}, "metadata.license"),
     "many tags": ({"files": [FILE], "metadata": {"tags": ["x"] * 1000}}, "metadata.tags"),
     "a tag that is nothing": ({"files": [FILE], "metadata": {"tags": ["x", None]}}, "metadata.tags[1]"),
-    "a maybe": ({"files": [FILE], "publish": "yes"}, "publish"),
 }
 
 
@@ -562,22 +446,14 @@ def test_all_faults_of_a_manifest_are_reported_together_and_a_valid_one_reads_ba
     ]
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
     assert good.metadata == SubmissionMetadata(base="acme/base", tags=("a",))
-    for tags, stated in ([], ()), (None, None):
-        assert parse_manifest({"files": [FILE], "metadata": {"tags": tags}}).metadata.tags == stated
     assert parse_manifest(json.loads(encode(good))) == good
 
 
-@pytest.mark.parametrize(
-    ("child", "parent", "correlation", "relation"),
-    [("Q8_0", "F16", 1.0, "quantized"), ("F16", "Q8_0", 1.0, "relative"), ("Q8_0", "F16", 0.995, "finetune")],
-)
-def test_a_stated_base_is_recorded_with_the_measured_relation(
-    registry: LocalRegistry, tmp_path: Path, child: str, parent: str, correlation: float, relation: str
-) -> None:
-    ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors(dtype=parent)))
-    other = model_file("Other", related_tensors(correlation=correlation, dtype=child))
+def test_a_stated_base_is_recorded_with_the_measured_relation(registry: LocalRegistry, tmp_path: Path) -> None:
+    ingested(registry, tmp_path, "acme/base", model_file("Some", related_tensors()))
+    other = model_file("Other", related_tensors(dtype="Q8_0"))
     name = published(registry, "ann/other", [whole_file(registry, "ann", other)], base="acme/base")
-    assert declared(registry, name) == [("acme/base@1", relation)]
+    assert declared(registry, name) == [("acme/base@1", "quantized")]
 
 
 @pytest.mark.long

@@ -24,13 +24,10 @@ from sqlalchemy import select, update
 from organs.ingest.contributions.uploads import (
     STRAY_AFTER_SECONDS,
     BytesLost,
-    Chunk,
-    FolderSpool,
     TidyReport,
     WrongOffset,
     check_request,
     forget_uploads,
-    is_received,
     receive,
     spool_of,
     tidy_uploads,
@@ -41,7 +38,6 @@ from organs.registry.catalog.queries.submissions import (
     StoredPiece,
     finished_upload,
     known_digests,
-    open_uploads,
     pieces_of,
 )
 from organs.registry.catalog.register.accounts import set_quota
@@ -80,20 +76,6 @@ def lying(registry: LocalRegistry, upload: str) -> bytes:
 def let_expire(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         session.execute(update(UploadRow).values(expires_at=now() - timedelta(seconds=1)))
-
-
-@pytest.mark.folder
-def test_an_upload_in_chunks_is_finished_with_its_declared_digest(registry: LocalRegistry, ada: Sender) -> None:
-    upload = ada.begin(kind="piece")
-    assert [ada.send(upload, at, min(at + 3000, len(DATA))) for at in range(0, len(DATA), 3000)] == [
-        *(3000, 6000, 9000, 10240)
-    ]
-    done = ada.finish(upload)
-    assert (done.state, done.digest, lying(registry, upload)) == ("complete", digest_of(DATA), DATA)
-    assert ada.finish(upload).state == "complete"
-    with registry.catalog.reading() as session:
-        assert pieces_of(session, ada.id, [digest_of(DATA)])[digest_of(DATA)] == StoredPiece(upload, 0, len(DATA))
-        assert finished_upload(session, upload, ada.id).public_id == upload
 
 
 STEPS = st.tuples(
@@ -148,19 +130,6 @@ def take(asker: Sender, upload: str, data: bytes, step: str, length: int, at: in
 
 
 @pytest.mark.folder
-def test_a_chunk_out_of_order_writes_nothing_and_the_error_has_the_offset(registry: LocalRegistry, ada: Sender) -> None:
-    upload = ada.begin()
-    ada.send(upload, 0, 1000)
-    for begin, end in ((1001, 2000), (999, 1001), (0, 1001), (5000, len(DATA))):
-        with pytest.raises(WrongOffset) as refused:
-            ada.send(upload, begin, end)
-        assert refused.value.upload.received_bytes == 1000
-    assert lying(registry, upload) == DATA[:1000]
-    with pytest.raises(BadInput, match="a total of 10,241 bytes"):
-        is_received(ada.look_up(upload), Chunk(1000, 1001, len(DATA) + 1))
-
-
-@pytest.mark.folder
 def test_two_clients_cannot_write_one_upload_concurrently(registry: LocalRegistry, ada: Sender) -> None:
     upload, seen = ada.begin(), []
 
@@ -194,17 +163,6 @@ def test_a_killed_process_releases_its_upload(registry: LocalRegistry, ada: Send
         os.kill(holder.pid, signal.SIGKILL)
         holder.wait()
     assert tidy_uploads(registry).expired_uploads == 1
-
-
-def test_a_damaged_chunk_does_not_change_the_upload(ada: Sender) -> None:
-    upload = ada.begin()
-    ada.send(upload, 0, 500)
-    for portions in ([DATA[500:999] + b"x"], [DATA[500:999]], [DATA[500:1000], b"x"], []):
-        with pytest.raises(BadInput):
-            receive(ada.registry, ada.id, upload, chunk_of(DATA, 500, 1000), portions)
-        assert ada.received(upload) == 500
-    assert ada.send(upload, 500, len(DATA)) == len(DATA)
-    assert ada.finish(upload).digest == digest_of(DATA)
 
 
 def test_a_repeated_chunk_conflicts_only_if_its_bytes_differ(registry: LocalRegistry, ada: Sender) -> None:
@@ -295,7 +253,6 @@ def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada
     others = [
         wanted("file", len(DATA), name="b.gguf"),
         wanted("file", len(DATA) + 1, name="a.gguf"),
-        wanted("file", len(DATA), digest=digest_of(DATA), name="a.gguf"),
         wanted("piece", len(DATA), digest=digest_of(DATA)),
         wanted("pack", 3, pieces=((1, digest_of(b"a")), (2, digest_of(b"b")))),
         wanted("pack", 3, pieces=((2, digest_of(b"b")), (1, digest_of(b"a")))),
@@ -309,24 +266,6 @@ def test_opening_the_same_upload_again_continues_it(registry: LocalRegistry, ada
     with pytest.raises(BytesLost):
         ada.send(first, 100, 200)
     assert ada.cancel(first).public_id == first
-
-
-def test_an_upload_is_accessible_only_to_its_sender(registry: LocalRegistry, ada: Sender) -> None:
-    bob = Sender.named(registry, "bob")
-    upload = ada.sent(DATA)
-    for act in (
-        lambda: bob.look_up(upload),
-        lambda: bob.send(upload, 0, 10),
-        lambda: bob.finish(upload),
-        lambda: bob.cancel(upload),
-    ):
-        with pytest.raises(NotFound, match="there is no upload"):
-            act()
-    with registry.catalog.reading() as session:
-        assert pieces_of(session, bob.id, [digest_of(DATA)]) == {}
-        with pytest.raises(NotFound):
-            finished_upload(session, upload, bob.id)
-        assert [*open_uploads(session, ada.id, now())] == []
 
 
 @pytest.mark.folder
@@ -540,13 +479,16 @@ def test_a_lookup_discloses_only_public_blobs_and_those_of_the_asker(
 
 def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: LocalRegistry, ada: Sender) -> None:
     bob = Sender.named(registry, "bob")
-    ada.sent(b"piece")
+    piece = ada.sent(b"piece")
     ada.sent_pack([b"x", b"y"])
     ada.begin(b"under way", "piece")
     digests = [digest_of(data) for data in (b"piece", b"x", b"y", b"under way", b"never")]
     with registry.catalog.reading() as session:
         assert known_digests(session, ada.id, digests, now()) == set(digests[:3])
         assert known_digests(session, bob.id, digests, now()) == set()
+        assert pieces_of(session, bob.id, digests) == {}
+        with pytest.raises(NotFound):
+            finished_upload(session, piece, bob.id)
 
 
 @pytest.mark.folder
@@ -563,10 +505,3 @@ def test_finishing_a_large_upload_takes_little_memory(registry: LocalRegistry, a
         assert tracemalloc.get_traced_memory()[1] < 6 * 1024 * 1024
     finally:
         tracemalloc.stop()
-
-
-def test_a_missing_spool_is_empty(registry: LocalRegistry, tmp_path: Path) -> None:
-    spool = FolderSpool(tmp_path / "none", registry.catalog)
-    assert list(spool.walk()) == []
-    assert not spool.has("a" * 22, 0)
-    spool.remove("a" * 22)

@@ -10,11 +10,9 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from organs.registry.digest import digest_of
-from organs.registry.gguf.quants import dequantize, quantize
-from organs.registry.gguf.types import dtype_by_name
 from organs.registry.measure.measurement import fingerprint
 from organs.registry.measure.sample import spread
-from organs.registry.similarity import FINGERPRINT_BYTES, coarse_rows, correlation, is_constant, value_rows
+from organs.registry.similarity import FINGERPRINT_BYTES, coarse_rows, is_constant, value_rows
 from tests.random_files import PATIENT
 
 
@@ -29,37 +27,17 @@ def steps_of(values: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.in
     return coarse_rows([data])[0]
 
 
-def alike(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    value = correlation(fingerprint(first) or b"", fingerprint(second) or b"")
-    assert value is not None
-    return value
-
-
 def test_fewer_than_256_values_have_no_fingerprint() -> None:
     assert fingerprint(gaussian(255)) is None
     assert fingerprint(gaussian(256)) is not None
 
 
-def test_a_step_is_a_32nd_of_a_standard_deviation() -> None:
+def test_a_step_is_a_32nd_of_a_standard_deviation_up_to_127() -> None:
     values = gaussian(256)
+    values[[10, 20]] = 9.0, -9.0
     exact = values.astype(np.float64)
     expected = np.rint(32 * (exact - exact.mean()) / exact.std())
     assert np.abs(steps_of(values) - np.clip(expected, -127, 127)).max() <= 1, "rounded twice"
-
-
-def test_far_values_are_limited_to_127_on_both_sides() -> None:
-    values = gaussian(256) * np.float32(0.01)
-    values[10], values[20] = 100.0, -100.0
-    steps = steps_of(values)
-    assert (steps[10], steps[20]) == (127, -127)
-    assert steps.min() == -127
-
-
-def test_scale_and_shift_do_not_change_a_fingerprint_and_a_sign_negates_it() -> None:
-    values = gaussian(5000)
-    steps = steps_of(values)
-    assert np.abs(steps_of(values * np.float32(7.0) + np.float32(3.0)).astype(int) - steps).max() <= 1
-    assert steps_of(-values).tolist() == (-steps).tolist()
 
 
 @pytest.mark.parametrize("count", [257, 1000, 65_536, 98_304])
@@ -67,14 +45,6 @@ def test_the_choice_of_values_depends_only_on_their_count(count: int) -> None:
     positions = list(spread(count, 256))
     for values in (gaussian(count), np.random.default_rng(1).laplace(size=count)):
         assert steps_of(values).tolist() == steps_of(values[positions]).tolist()
-
-
-def test_values_that_are_not_finite_count_as_the_mean() -> None:
-    values = gaussian(256)
-    values[[1, 100, 255]] = [np.nan, np.inf, -np.inf]
-    steps = steps_of(values)
-    assert steps[[1, 100, 255]].tolist() == [0, 0, 0]
-    assert np.count_nonzero(steps) > 200
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, np.nan, np.inf, 3e38])
@@ -99,12 +69,6 @@ def test_a_fingerprint_has_the_values_to_a_32767th_of_the_largest_offset() -> No
 @given(values=arrays(np.float64, 256, elements=st.floats(allow_subnormal=True)))
 def test_any_doubles_have_a_fingerprint(values: NDArray[np.float64]) -> None:
     assert steps_of(values).min() >= -127
-
-
-@pytest.mark.parametrize(("name", "least"), [("BF16", 0.9995), ("Q8_0", 0.9995), ("Q5_1", 0.997), ("Q4_0", 0.98)])
-def test_the_fingerprint_of_a_quantisation_is_nearly_the_same(name: str, least: float) -> None:
-    values, dtype = gaussian(98_304), dtype_by_name(name)
-    assert alike(values, dequantize(quantize(values, dtype), dtype)) > least
 
 
 def test_the_bytes_of_a_known_organ_are_recorded() -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry.gguf.quants import can_dequantize, decode, quantize
@@ -25,6 +25,7 @@ def by_kernel(data: bytes, dtype: DType) -> int:
 
 
 @pytest.mark.parametrize("dtype", READABLE, ids=lambda dtype: dtype.name)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_count_for_any_bytes_equals_that_of_the_decoded_values(seed: int, dtype: DType) -> None:
     generator = np.random.default_rng(seed)
@@ -53,10 +54,6 @@ def test_a_scale_of_a_type_that_no_kernel_reads_counts_its_block(scale: float, n
     assert count_nonfinite(data, dtype) == 0
     data[dtype.block_bytes + offset : dtype.block_bytes + offset + 4] = np.float32(scale).tobytes()
     assert count_nonfinite(data, dtype) == dtype.block_elements
-
-
-def test_zero_values_have_no_nonfinite_values() -> None:
-    assert all(count_nonfinite(b"", dtype) == 0 for dtype in DTYPES.values())
 
 
 @pytest.mark.parametrize("name", ["F16", "Q8_0", "Q6_K"])

@@ -11,39 +11,19 @@ from numpy.typing import NDArray
 
 from organs.registry.measure.zmeasure import ZReading, summarise, zmeasure
 
-SEEDS = 50
 Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
 DRAWS: dict[str, Draw] = {
     "uniform": lambda random, size: random.uniform(size=size),
     "gaussian": lambda random, size: random.standard_normal(size),
     "laplace": lambda random, size: random.laplace(size=size),
     "student": lambda random, size: random.standard_t(3, size),
+    "few levels": lambda random, size: random.integers(0, 4, size).astype(np.float64),
 }
 # Size, distribution, mean θ and its standard deviation: the table of bench/results/measures.md.
-CALIBRATION = [
-    (98_304, "uniform", 0.0, 0.0),
-    (98_304, "gaussian", 34.2, 0.1),
-    (98_304, "laplace", 73.7, 1.1),
-    (98_304, "student", 86.0, 0.5),
-    (4_096, "uniform", 0.1, 0.2),
-    (4_096, "gaussian", 33.8, 0.9),
-    (4_096, "laplace", 70.2, 4.9),
-    (4_096, "student", 84.1, 2.7),
-    (576, "uniform", 0.3, 0.4),
-    (576, "gaussian", 37.4, 2.6),
-    (576, "laplace", 71.5, 13.0),
-    (576, "student", 87.9, 5.6),
-]
 
 
 def reading_of(values: NDArray[np.float32] | NDArray[np.float64]) -> ZReading:
     return zmeasure(summarise(values))
-
-
-def theta_of(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
-    theta = reading_of(values).theta
-    assert theta is not None
-    return theta
 
 
 def drawn(name: str, size: int, seed: int = 0) -> NDArray[np.float32]:
@@ -54,12 +34,6 @@ def laplace_quantiles(size: int) -> NDArray[np.float32]:
     """Return evenly spaced quantiles of the Laplace distribution: a deterministic sample."""
     shares = (np.arange(size) + 0.5) / size
     return (np.sign(shares - 0.5) * np.log(1 - np.abs(2 * shares - 1))).astype(np.float32)
-
-
-@pytest.mark.parametrize(("size", "name", "mean", "deviation"), CALIBRATION)
-def test_known_distributions_have_their_calibrated_theta(size: int, name: str, mean: float, deviation: float) -> None:
-    thetas = [theta_of(drawn(name, size, seed)) for seed in range(SEEDS)]
-    assert float(np.mean(thetas)) == pytest.approx(mean, abs=3 * deviation / math.sqrt(SEEDS) + 0.5)
 
 
 @pytest.mark.parametrize("size", [300, 1000, 5000, 98_304])
@@ -85,15 +59,6 @@ def test_a_deterministic_sample_has_the_recorded_reading() -> None:
     assert reading.coherence == pytest.approx(5.4222578, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(DRAWS))
-@pytest.mark.parametrize(("scale", "shift"), [(3.7, 0.0), (-0.013, 0.0), (1.0, 100.0), (0.02, -5.0)])
-def test_theta_does_not_change_with_scale_sign_and_shift(name: str, scale: float, shift: float) -> None:
-    values = drawn(name, 20_000).astype(np.float64)
-    before, after = reading_of(values), reading_of(values * scale + shift)
-    assert after.theta == pytest.approx(before.theta, abs=1e-2)
-    assert after.magnitude == pytest.approx(before.magnitude, abs=1e-4)
-
-
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.5, -1e-40, 3e38])
 @pytest.mark.parametrize("size", [64, 255, 256, 98_304])
 def test_a_constant_carries_no_information(value: float, size: int) -> None:
@@ -115,20 +80,6 @@ def test_the_magnitude_needs_256_values(size: int, measured: bool) -> None:
     assert reading.theta is not None
     assert (reading.magnitude is not None) is measured
     assert (reading.reason is None) is measured
-
-
-@pytest.mark.parametrize("level_count", [2, 4, 16])
-def test_a_distribution_of_few_levels_gains_nothing(level_count: int) -> None:
-    levels = np.random.default_rng(1).integers(0, level_count, 98_304).astype(np.float32)
-    assert reading_of(levels).magnitude == pytest.approx(0.0, abs=0.01)
-
-
-def test_a_few_values_among_equal_ones_have_a_theta_of_90() -> None:
-    values = np.zeros(98_304, np.float32)
-    values[:20] = np.arange(1, 21)
-    reading = reading_of(values)
-    assert reading.theta == 90.0
-    assert reading.magnitude == pytest.approx(0.0, abs=1e-6)
 
 
 def naive_reading(values: NDArray[np.float64]) -> dict[str, float]:

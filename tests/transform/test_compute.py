@@ -42,18 +42,11 @@ def peak_bytes(pieces: Iterator[bytes]) -> tuple[int, int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", METHODS)
-def test_purifying_eight_million_values_takes_no_more_memory_than_a_few_windows(method: PurifyMethod) -> None:
-    computation = Computation(large(), Q8_0, purification=Purification(method))
+def test_computing_eight_million_values_takes_no_more_memory_than_a_few_windows(method: PurifyMethod) -> None:
+    a, b = organ(np.ones((1, 4096))), organ(np.ones((LARGE_ELEMENTS // 4096, 1)))
+    computation = Computation(large(), Q8_0, (Adapter(a, b, 0.0, 1e-3),), purification=Purification(method))
     peak, size = peak_bytes(computed(computation))
     assert size == computation.size_bytes
-    assert peak < PEAK_MAX_BYTES
-
-
-def test_merging_eight_million_values_takes_no_more_memory_than_a_few_windows() -> None:
-    source = large()
-    a, b = organ(np.ones((1, 4096))), organ(np.ones((LARGE_ELEMENTS // 4096, 1)))
-    peak, size = peak_bytes(computed(Computation(source, Q8_0, (Adapter(a, b, 0.0, 1e-3),))))
-    assert size == source.size_bytes
     assert peak < PEAK_MAX_BYTES
 
 
@@ -94,9 +87,3 @@ def test_a_fault_in_the_last_window_is_raised_after_the_earlier_bytes() -> None:
     assert len(next(pieces)) == 2 * WINDOW_ELEMENTS
     with pytest.raises(BadOrgan):
         next(pieces)
-
-
-def test_an_organ_without_values_has_no_bytes() -> None:
-    for purification in (None, Purification(PurifyMethod.FRACTAL)):
-        empty = Plain(organ([]).read, F32, (0,))
-        assert computed_bytes(Computation(empty, F32, purification=purification)) == b""

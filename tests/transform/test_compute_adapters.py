@@ -40,25 +40,20 @@ def product(b: NDArray[np.float64], a: NDArray[np.float64]) -> Values:
     return multiplied
 
 
-@pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("dtype", [F32, F16, BF16, Q8_0, Q4_0], ids=lambda dtype: dtype.name)
 def test_a_merge_equals_the_sum_in_float64_rounded_to_the_type(dtype: DType) -> None:
-    base, b, a = organ(normal(50, 64), dtype), organ(normal(50, 8, seed=1)), organ(normal(8, 64, seed=2))
+    base = organ(normal(50, 64), dtype, (64, 50, 1))  # a last dimension of 1 has no meaning
+    b, a = organ(normal(50, 8, seed=1)), organ(normal(8, 64, seed=2))
     merged = values_in(computed_bytes(Computation(base, dtype, (Adapter(a, b, alpha=4.0, scale=0.8),))), dtype)
     change = product(values_of(b).reshape(50, 8), values_of(a).reshape(8, 64))
-    expected = values_of(base) + 0.8 * 4 / 8 * change.ravel()
-    assert (np.abs(merged - expected) <= np.abs(expected) * HALF_A_STEP[dtype.name] * (1 + 1e-9)).all()
-
-
-@pytest.mark.parametrize(("dtype", "levels"), [(Q8_0, 127), (Q4_0, 8)], ids=["Q8_0", "Q4_0"])
-def test_a_merge_into_blocks_is_within_half_a_step_of_the_sum_in_float64(dtype: DType, levels: int) -> None:
-    base, b, a = organ(normal(40, 96), dtype), organ(normal(40, 4, seed=1)), organ(normal(4, 96, seed=2))
-    merged = values_in(computed_bytes(Computation(base, dtype, (Adapter(a, b, alpha=1.0),))), dtype)
-    expected = values_of(base) + (product(values_of(b).reshape(40, 4), values_of(a).reshape(4, 96)) / 4).ravel()
-    blocks, merged_blocks = expected.reshape(-1, 32), merged.reshape(-1, 32)
-    step = np.abs(blocks).max(axis=1, keepdims=True) / levels
-    # A Q4_0 block has 16 levels, one of them beyond the largest value's opposite: that end may miss by a whole step.
-    most = step * (0.5 if dtype is Q8_0 else 1.0) + np.abs(blocks) * 2**-10
-    assert (np.abs(merged_blocks - blocks) <= most).all()
+    blocks = (values_of(base) + 0.8 * 4 / 8 * change.ravel()).reshape(-1, 32)
+    if dtype.name in HALF_A_STEP:
+        most = np.abs(blocks) * HALF_A_STEP[dtype.name] * (1 + 1e-9)
+    else:
+        # A Q4_0 block has 16 levels, one of them beyond the largest value's opposite: that end may miss by a step.
+        steps = 0.5 / 127 if dtype is Q8_0 else 1 / 8
+        most = np.abs(blocks).max(axis=1, keepdims=True) * steps + np.abs(blocks) * 2**-10
+    assert (np.abs(merged.reshape(-1, 32) - blocks) <= most).all()
 
 
 def test_a_token_embedding_uses_its_factors_in_reverse_order() -> None:
@@ -76,17 +71,6 @@ def test_every_expert_of_a_stack_has_its_own_factors() -> None:
     pairs = zip(values_of(b).reshape(5, 20, 3), values_of(a).reshape(5, 3, 32), strict=True)
     change = np.stack([2 * product(*pair) for pair in pairs])
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-6, atol=1e-6)
-
-
-def test_an_alpha_of_zero_means_a_factor_of_one() -> None:
-    a, b = organ(normal(8, 4)), organ(normal(6, 8))
-    assert Adapter(a, b, alpha=0.0, scale=0.5).factor == 0.5
-    assert Adapter(a, b, alpha=16.0, scale=0.5).factor == 1.0
-
-
-def test_a_scale_of_zero_changes_no_byte_of_plain_floats() -> None:
-    base, a, b = organ(normal(6, 32), F16), organ(normal(8, 32)), organ(normal(6, 8))
-    assert computed_bytes(Computation(base, F16, (Adapter(a, b, 16.0, scale=0.0),))) == base.read(0, base.size_bytes)
 
 
 def test_several_adapters_are_summed_before_one_rounding() -> None:
@@ -107,31 +91,12 @@ def test_a_merge_over_many_bands_and_tiles_equals_a_single_merge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "a", "b", "embedding"),
-    [
-        ((64, 50), (64, 8), (8, 50), False),
-        ((64, 50, 4), (64, 8, 4), (8, 50, 4), False),
-        ((64, 50, 1), (64, 8), (8, 50), False),
-        ((32, 100), (3, 100), (3, 32), True),
-    ],
-)
-def test_factors_that_multiply_to_the_tensor_fit(
-    base: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...], embedding: bool
-) -> None:
-    assert misfit(base, a, b, embedding) is None
-
-
-@pytest.mark.parametrize(
     ("base", "a", "b", "embedding", "reason"),
     [
         ((64, 50), (65, 8), (8, 50), False, "factors of 65×8 and 8×50 do not multiply to 64×50"),
-        ((64, 50), (64, 8), (8, 51), False, "do not multiply"),
         ((64, 50, 4), (64, 8, 4), (8, 50, 3), False, "do not multiply"),
-        ((32, 100), (32, 3), (3, 100), True, "do not multiply"),
-        ((32, 100), (3, 100), (3, 32), False, "do not multiply"),
         ((32, 100, 2), (3, 100, 2), (3, 32, 2), True, "a token embedding is one matrix"),
         ((64,), (64, 8), (8, 1), False, "only a matrix"),
-        ((64, 50, 2, 2), (64, 8, 2, 2), (8, 50, 2, 2), False, "only a matrix"),
         ((64, 50), (64, 0), (0, 50), False, "its rank is 0"),
         ((64, 50), (64, RANK_MAX + 1), (RANK_MAX + 1, 50), False, "its rank is 4,097"),
         ((ROW_MAX_ELEMENTS + 1, 2), (ROW_MAX_ELEMENTS + 1, 1), (1, 2), False, "more than is merged"),

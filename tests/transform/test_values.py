@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.errors import BadOrgan, UnsupportedDType
-from organs.registry.gguf import dtype_by_name
+from organs.registry.errors import BadOrgan
 from organs.registry.transform.values import (
     WINDOW_ELEMENTS,
-    Plain,
     in_windows,
 )
 from tests.transform.memory_organs import F16, F32, F64, Q8_0, Reads, organ, values_of, weights
@@ -33,12 +31,6 @@ def test_a_nan_or_infinite_value_is_refused(value: float) -> None:
     for dtype in (F32, F16, F64):
         with pytest.raises(BadOrgan, match=r"one of the 256 values from number 0 on cannot be stored as F32"):
             list(organ(values, dtype).windows())
-
-
-def test_a_type_without_a_kernel_is_refused() -> None:
-    unread = dtype_by_name("Q8_K")
-    with pytest.raises(UnsupportedDType):
-        list(Plain(Reads(bytes(unread.block_bytes), []), unread, (256,)).windows())
 
 
 @settings(deadline=None, max_examples=20)
