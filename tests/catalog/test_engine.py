@@ -32,13 +32,6 @@ NOISE = b"not a database at all " * 400
 
 
 @pytest.mark.sqlite
-def test_opening_creates_the_folders_and_the_database(tmp_path: Path) -> None:
-    home = tmp_path / "not" / "there yet"
-    LocalRegistry.open(home).close()
-    assert (home / "registry.sqlite3").is_file()
-
-
-@pytest.mark.sqlite
 def test_a_database_named_as_a_file_uri_is_where_the_uri_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     database = tmp_path / "not there" / "registry.sqlite3"
@@ -93,26 +86,6 @@ def test_a_reference_to_a_missing_row_is_refused(registry: LocalRegistry) -> Non
         registry.catalog.writing() as session,
     ):
         session.add(OrganRow(blob_id=404, dtype="F32", shape="4", elements=4))
-
-
-def test_a_failed_block_commits_nothing(registry: LocalRegistry) -> None:
-    def fail_halfway() -> None:
-        with registry.catalog.writing() as session:
-            contributor_id(session, "ada")
-            session.flush()
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail_halfway()
-    with registry.catalog.reading() as session:
-        assert session.scalars(select(ContributorRow)).all() == []
-
-
-def test_rows_added_in_a_reading_session_are_not_stored(registry: LocalRegistry) -> None:
-    with registry.catalog.reading() as session:
-        session.add(FacetCount(facet_id=1, theta_bin=5, placements=1))
-    with registry.catalog.reading() as session:
-        assert session.scalars(select(FacetCount)).all() == []
 
 
 def test_a_reader_sees_one_state_during_concurrent_writes(registry: LocalRegistry) -> None:

@@ -96,10 +96,6 @@ def _sorted(found: list[Any], *parts: str) -> list[str]:
     return sorted(repr([row[part] for part in parts]) for row in found)
 
 
-def test_the_tables_of_a_fresh_database_are_those_of_the_models(migrated: Engine) -> None:
-    assert differences(migrated) == []
-
-
 @pytest.mark.sqlite
 def test_every_created_or_migrated_table_is_strict(migrated: Engine) -> None:
     with migrated.connect() as connection:

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.blobs import blobs_by_digest, names_of_blob
 from organs.registry.catalog.queries.model_contents import ingest_of
-from organs.registry.catalog.queries.model_lists import count_models, ranked_models, visible_models
+from organs.registry.catalog.queries.model_lists import ranked_models, visible_models
 from organs.registry.catalog.queries.model_names import model_by_name, visible_model_with_digest
 from organs.registry.catalog.queries.organs import organs_by_prefix, reachable_digests, reachable_organs
 from organs.registry.catalog.tables import Blob, ModelRow, OrganRow, Placement
@@ -95,13 +95,6 @@ def test_an_unknown_name_is_not_found(namespace: str, name: str, session: Sessio
     add(session, "a")
     with pytest.raises(NotFound):
         model_by_name(session, ModelName(namespace, name))
-
-
-def test_a_yanked_model_is_found_by_its_name_but_not_listed(session: Session) -> None:
-    set_state(session, add(session, "a"), "yanked")
-    assert model_by_name(session, parse_model_name("a")).state == "yanked"
-    assert list(visible_models(session)) == []
-    assert count_models(session) == 0
 
 
 @pytest.mark.parametrize("state", ["quarantined", "removed"])

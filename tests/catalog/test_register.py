@@ -21,7 +21,7 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.catalog.tables import Blob, BlobLease, EventRow, Ingest, Lineage, ModelMetadata, ModelRow
+from organs.registry.catalog.tables import Blob, BlobLease, EventRow, Ingest, Lineage
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadValue, CatalogError, MissingBlob
 from organs.registry.local import LocalRegistry
@@ -85,31 +85,6 @@ def test_a_name_that_cannot_be_stored_is_refused_and_nothing_is_written(name: st
     with pytest.raises(BadValue, match="the name"):
         register(registry, record(name=name))
     assert set(row_counts(registry).values()) == {0}
-
-
-def test_shown_text_is_cut_and_escaped_before_it_is_stored(registry: LocalRegistry) -> None:
-    register(
-        registry,
-        record(
-            title="t" * 5_000,
-            description="nul\0here",
-            license="l" * 200,
-            architecture="a" * 200,
-            metadata=(("k" * 5_000, "string", "v" * 5_000), ("nan", "float32", "nan"), ("n", "string", "\0")),
-            parents=(ParentRecord("p" * 5_000, "finetune"),),
-            flags=("f" * 5_000,),
-        ),
-    )
-    with registry.catalog.reading() as session:
-        model = session.scalars(select(ModelRow)).one()
-        assert (len(model.title or ""), model.description) == (4096, "nul␀here")
-        assert (len(model.license or ""), len(model.architecture or "")) == (96, 96)
-        assert [len(flag) for flag in model.flags] == [4096]
-        rows = session.scalars(select(ModelMetadata).order_by(ModelMetadata.position)).all()
-        assert [(len(row.key), len(row.value)) for row in rows] == [(4096, 4096), (3, 3), (1, 1)]
-        assert rows[2].value == "␀"
-        edge = session.scalars(select(Lineage).where(Lineage.child_model_id.is_not(None))).one()
-        assert len(edge.parent_text or "") == 4096
 
 
 def test_a_kind_that_is_not_in_the_vocabulary_rolls_everything_back(registry: LocalRegistry) -> None:

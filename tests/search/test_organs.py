@@ -90,20 +90,6 @@ def walk(registry: LocalRegistry, text: str, sizes: Iterator[int]) -> list[Place
         after = page.next
 
 
-def everything(registry: LocalRegistry, text: str) -> list[PlacedOrgan]:
-    return walk(registry, text, itertools.repeat(PAGE_MAX))
-
-
-def test_the_catalog_that_searches_are_compared_on_has_every_edge(many: Many) -> None:
-    _, placed = many
-    rows = [row for row, _ in placed.visible.values()]
-    assert 200 < len(rows) < len(placed.rows)
-    assert {row.theta for row in rows} >= {None, 0.0, 90.0}
-    assert {row.spectral_signal for row in rows} >= {None, 0.0}
-    assert len({row.organ for row in rows}) < len(rows), "organs with several places"
-    assert {model.license for _, model in placed.visible.values()} >= {None, "none", "MIT", "mit"}
-
-
 @pytest.mark.long
 @SEARCHES
 @given(text=query_texts(), plan=st.sampled_from(PLANS), random_=st.randoms(use_true_random=False))
@@ -158,12 +144,6 @@ def test_a_search_result_has_the_values_of_its_rows(registry: LocalRegistry) -> 
         license=None,
         nonfinite=0,
     )
-
-
-def test_an_empty_registry_finds_nothing(registry: LocalRegistry) -> None:
-    for text in ("", "type:organ", "theta>=40 sort:-spectral", "coder", "block:0", "unique:organ"):
-        page = registry.search(text)
-        assert (page.items, page.next) == ((), None)
 
 
 @pytest.mark.parametrize("text", ["", "sort:theta", "sort:-spectral", "unique:organ sort:z", "type:organ sort:size"])
@@ -354,13 +334,6 @@ def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
 
 
 # Invalid numbers and texts.
-
-
-@pytest.mark.parametrize("limit", [0, -1, PAGE_MAX + 1, 2**63])
-def test_a_page_has_1_to_1000_organs(limit: int, many: Many) -> None:
-    registry, _ = many
-    with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
-        registry.search("", limit=limit)
 
 
 def test_the_cursor_of_another_query_is_refused(many: Many) -> None:
