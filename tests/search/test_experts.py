@@ -13,9 +13,6 @@ from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.search import plan as search_plan
-from organs.registry.search.counts import count_organs
-from organs.registry.search.language import parse_query
-from organs.registry.search.rows import search_organs
 from tests.small_models import EXPERTS, expert_model, ingest_file
 
 STACKS = 4
@@ -35,10 +32,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry
 
 def find(registry: LocalRegistry, text: str, size: int = 1000) -> list[PlacedOrgan]:
     """Return all results of a query, read in pages of `size`."""
-    query, organs, after = parse_query(text), [], None
+    organs, after = [], None
     while True:
-        with registry.catalog.reading() as session:
-            page = search_organs(session, query, size, after)
+        page = registry.search(text, limit=size, after=after)
         organs += page.items
         after = page.next
         if after is None:
@@ -114,26 +110,19 @@ def test_like_ranks_experts_by_likeness_to_one(registry: LocalRegistry) -> None:
 
 @pytest.mark.parametrize("text", ["expert:3 type:organ", "expert:2-5 theta>=34.5", "expert:3 slot:ffn_up_exps block:1"])
 def test_experts_are_counted(registry: LocalRegistry, text: str) -> None:
-    with registry.catalog.reading() as session:
-        counts = count_organs(session, parse_query(text))
-    found = find(registry, text)
+    counts, found = registry.count(text), find(registry, text)
     assert (counts.total, counts.exact, counts.uncounted) == (len(found), True, ())
     assert counts.fields["dtype"] == {"F16": len(found)}
 
 
-def test_too_many_experts_are_not_counted(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_experts_and_those_of_a_likeness_are_not_counted(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = registry.count("kin:local/Mixture model:local/Edited expert>=0 likeness<0.999")
+    assert (counts.total, counts.fields, counts.uncounted != ()) == (None, {}, True)
     monkeypatch.setattr(search_plan, "GATHER_MAX", 10)
-    with registry.catalog.reading() as session:
-        counts = count_organs(session, parse_query("expert>=0 type:organ"))
+    counts = registry.count("expert>=0 type:organ")
     assert (counts.total, counts.fields, counts.theta, counts.uncounted) == (None, {}, (), ("expert>=0",))
-
-
-def test_experts_are_not_counted_by_likeness(registry: LocalRegistry) -> None:
-    text = "kin:local/Mixture model:local/Edited expert>=0 likeness<0.999"
-    with registry.catalog.reading() as session:
-        counts = count_organs(session, parse_query(text))
-    assert (counts.total, counts.fields) == (None, {})
-    assert len(counts.uncounted) > 0
 
 
 def test_experts_of_hidden_models_are_not_found(tmp_path: Path) -> None:

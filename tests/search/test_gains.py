@@ -202,22 +202,13 @@ def test_a_text_may_have_the_name_of_a_group_and_a_group_without_texts_is_noted_
     assert family.leaderboard(on="code").notes == ()
 
 
-def test_a_donor_that_is_held_for_review_is_named_as_not_available(family: LocalRegistry) -> None:
-    add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
-    with family.catalog.writing() as session:
-        hide_model(
-            session, model_by_name(session, parse_model_name("local/tuned@1")), "quarantined", "a reason", "local"
-        )
-    (graft_,) = family.leaderboard()
-    assert graft_.unavailable_parents == ("local/tuned@1",)
-
-
-def test_yanked_chimeras_have_no_gains_and_yanked_donors_are_named(family: LocalRegistry) -> None:
+@pytest.mark.parametrize("state", ["quarantined", "yanked"])
+def test_hidden_chimeras_have_no_gains_and_hidden_donors_are_named(state: str, family: LocalRegistry) -> None:
     add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
     add_gains(family, graft(family, "second", "writer"), {"narrative": 4.0})
     with family.catalog.writing() as session:
         for name in ("me/coder@1", "local/second@1"):
-            hide_model(session, model_by_name(session, parse_model_name(name)), "yanked", "a reason", "local")
+            hide_model(session, model_by_name(session, parse_model_name(name)), state, "a reason", "local")
     (graft_,) = family.leaderboard()
     assert (graft_.chimera, graft_.unavailable_parents) == ("me/writer@1", ("local/second@1",))
     assert names(family, "gain>0") == ["me/writer"]
