@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.manifest import read_edits
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.model_changes import edit_model, hide_model, remove_model
-from organs.registry.catalog.tables import EventRow, Lineage
+from organs.registry.catalog.tables import EventRow, Lineage, ModelRow
 from organs.registry.compose.licenses import license_problem
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import read_recipe
-from organs.registry.errors import Conflict
+from organs.registry.errors import BadValue, Conflict
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.relatives import resolve_declared
@@ -132,6 +132,13 @@ def test_a_removed_model_cannot_be_edited(session: Session) -> None:
     remove_model(session, model, "gone", "local")
     with pytest.raises(Conflict, match="was removed"):
         edit_model(session, model, Edits(title="x"), "local")
+
+
+def test_text_that_is_too_long_for_its_column_is_refused(session: Session) -> None:
+    for edits in (Edits(title="x" * 201), Edits(description="x" * 4097), Edits(tags=("x",) * 21), Edits(base="a\0b")):
+        with pytest.raises(BadValue):
+            edit_model(session, model_named(session, "child"), edits, "local")
+    assert isinstance(session.scalar(select(ModelRow.title).where(ModelRow.name == "child")), str)
 
 
 @pytest.mark.parametrize(

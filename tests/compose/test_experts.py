@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import delete, select
 
 from organs.registry.catalog.tables import Blob, ChimeraRow, Expert, ModelRow, OrganRow
-from organs.registry.compose.recipe import read_recipe, recipe_from_json, recipe_python, recipe_to_json, recipe_yaml
+from organs.registry.compose.recipe import read_recipe
 from organs.registry.compose.screen import FRACTAL_ENERGY, KNOWN, ChangeKind
-from organs.registry.compose.steps import read_steps, step_texts
 from organs.registry.gguf import read_header
 from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
@@ -239,15 +238,3 @@ def test_weights_that_are_not_finite_are_warned_of_only_where_they_are_in_the_re
     with mixtures.catalog.writing() as session:
         session.execute(delete(Expert))  # as in a registry of an older version
     assert warned("Mixture", "Broken", 1)
-
-
-@pytest.mark.parametrize("experts", ["5", "[5, 17]", "0-3", "[0-3, 7]"])
-def test_the_key_survives_every_form_of_a_recipe(experts: str) -> None:
-    recipe = read_recipe(
-        f"base: a/b\ngrafts: [{{from: c/d, experts: {experts}}}]\npurify: {{method: fractal, experts: {experts}}}"
-    )
-    assert recipe.grafts[0].experts
-    assert read_recipe(recipe_yaml(recipe)) == recipe
-    assert recipe_from_json(recipe_to_json(recipe)) == recipe
-    assert read_steps(step_texts(recipe)) == recipe
-    assert "experts=" in recipe_python(recipe, "out.gguf")

@@ -75,10 +75,6 @@ def test_both_parsers_of_yaml_read_back_what_is_misread_easily(loader: type, mon
         assert read_recipe(recipe_yaml(written).encode()) == written
 
 
-def test_any_reader_of_yaml_sees_the_same_values() -> None:
-    assert yaml.safe_load(recipe_yaml(FULL)) == recipe_values(FULL)
-
-
 def test_yaml_is_written_as_people_write_it() -> None:
     assert recipe_yaml(FULL) == (
         "base: acme/tiny-base\n"

@@ -63,21 +63,6 @@ def test_the_report_notes_when_the_two_means_disagree_on_the_direction() -> None
     assert "direction" not in scale_verdict(points((6, 40), (7, 41), (8, 42)), 3)
 
 
-def test_relatives_are_one_family_and_two_families_draw_no_line(filled: LocalRegistry) -> None:
-    with filled.catalog.reading() as session:
-        scale, families = tables(session)
-        matrices = tensor_figures(session).matrices
-    values = {row["family"]: row for row in families.items}
-    assert {name: row["models_count"] for name, row in values.items()} == {"local/tall@1": 1, "local/little@1": 2}
-    assert scale.items == ()
-    assert "too few for a line" in scale.before[0]
-    little = values["local/little@1"]
-    assert little["matrix_mean_theta_degrees"] == pytest.approx(
-        ((matrices[1].mean_theta or 0) + (matrices[3].mean_theta or 0)) / 2
-    )
-    assert {type(row["mean_parameters_count"]) for row in values.values()} == {int}, "a count is a whole number"
-
-
 def test_the_lines_go_through_families_and_through_models_by_both_means(filled: LocalRegistry, tmp_path: Path) -> None:
     (tmp_path / "third.gguf").write_bytes(small_model("Third", blocks=9, seed=2))
     ingest_file(filled, tmp_path / "third.gguf")
