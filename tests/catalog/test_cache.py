@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -111,12 +110,6 @@ def test_a_forked_process_has_its_own_connection(registry: LocalRegistry) -> Non
         assert pipe.read() == "True ['ada']"
     assert version(registry) > before
     assert names(registry) == ["ada"]
-
-
-def test_threads_can_read_the_version_concurrently(registry: LocalRegistry) -> None:
-    add_name(registry, "ada")
-    with ThreadPoolExecutor(8) as pool:
-        assert len(set(pool.map(lambda _: version(registry), range(400)))) == 1
 
 
 def test_a_writing_session_and_a_catalog_without_a_version_cache_nothing(registry: LocalRegistry) -> None:

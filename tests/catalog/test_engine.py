@@ -53,17 +53,12 @@ def test_every_connection_of_both_engines_has_the_pragmas(kind: str, registry: L
             cursor = connection.cursor()
             pragmas = {
                 name: cursor.execute(f"PRAGMA {name}").fetchone()[0]
-                for name in ("foreign_keys", "busy_timeout", "journal_mode", "query_only")
+                for name in ("foreign_keys", "busy_timeout", "journal_mode", "synchronous", "query_only")
             }
             cursor.close()
             expected = {"foreign_keys": 1, "busy_timeout": BUSY_TIMEOUT_MS, "journal_mode": "wal"}
+            expected["synchronous"] = 2  # FULL: a commit is on the disk when it returns
             assert pragmas == expected | {"query_only": int(kind == "reader")}
-
-
-@pytest.mark.sqlite
-def test_a_commit_is_on_the_disk_when_it_returns(registry: LocalRegistry) -> None:
-    with registry.catalog.writing() as session:
-        assert session.scalar(text("PRAGMA synchronous")) == 2, "2 is FULL: synced at every commit"
 
 
 @pytest.mark.parametrize(

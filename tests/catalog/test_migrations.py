@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -24,8 +25,7 @@ from sqlalchemy.types import TypeEngine
 
 from organs import migrations
 from organs.registry.catalog.engine import open_catalog
-from organs.registry.catalog.tables import Base, JobRow, ModelRow, ModelTag
-from organs.registry.catalog.work import JOBS, recover
+from organs.registry.catalog.tables import Base, ModelRow, ModelTag
 from organs.registry.errors import CatalogError, SchemaTooNew
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
@@ -135,54 +135,6 @@ def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path:
         catalog.close()
 
 
-def test_former_names_become_other_names_without_their_quantisations(tmp_path: Path) -> None:
-    old = create_engine(url_of(tmp_path))
-    command.upgrade(migrations.configuration(old), "0015")
-    with old.begin() as connection:
-        allow_missing_rows(connection)
-        for name in ("tiny-Q8_0", "tiny.i1-Q4_K_M", "tiny-i1"):
-            connection.exec_driver_sql(f"INSERT INTO former_names VALUES ('local', '{name}', 2, 7)")
-    command.upgrade(migrations.configuration(old), "head")
-    with old.connect() as connection:
-        rows = connection.exec_driver_sql("SELECT * FROM other_names ORDER BY name").mappings().all()
-    old.dispose()
-    assert {row["name"]: row["stem"] for row in rows} == {
-        "tiny-Q8_0": "tiny",
-        "tiny-i1": "tiny-i1",
-        "tiny.i1-Q4_K_M": "tiny",
-    }
-    assert {(row["namespace"], row["version"], row["model_id"]) for row in rows} == {("local", 2, 7)}
-
-
-def test_jobs_of_the_former_queue_keep_their_place_and_the_deaths_of_their_runners(tmp_path: Path) -> None:
-    old = create_engine(url_of(tmp_path))
-    command.upgrade(migrations.configuration(old), "0026")
-    begun = "'2026-11-01 10:00:00.000000'"
-    with old.begin() as connection:
-        allow_missing_rows(connection)
-        for job, (state, attempts, lease) in enumerate(
-            [("queued", 0, "NULL"), ("queued", 1, "NULL"), ("running", 1, begun), ("running", 2, begun)], 1
-        ):
-            connection.exec_driver_sql(
-                "INSERT INTO jobs (id, state, attempts, created_at, lease_expires_at, kind, contributor_id, arguments, "
-                f"progress, note) VALUES ({job}, '{state}', {attempts}, {begun}, {lease}, 'report', 1, '{{}}', 0, '')"
-            )
-    old.dispose()
-    with closing(open_catalog(url_of(tmp_path), migrations.migrate, migrations.HEAD)) as catalog:
-        with catalog.writing() as session:
-            recover(session, JOBS)
-        with catalog.reading() as session:
-            jobs = session.execute(
-                select(JobRow.state, JobRow.attempts, JobRow.deaths, JobRow.note).order_by(JobRow.id)
-            ).all()
-    assert jobs == [
-        ("queued", 0, 0, ""),
-        ("queued", 1, 1, ""),
-        ("queued", 1, 1, JOBS.died),
-        ("failed", 2, 2, JOBS.abandoned_note),
-    ]
-
-
 def go_back_to_0012(session: Session) -> None:
     """Undo all migrations after 0012; no migration does this."""
     tables = ("runtime_texts", "other_names", "known_files", "model_tags", "catalog_version", "named_leases")
@@ -251,10 +203,28 @@ def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_pat
     assert not {name for name in loaded if name.startswith(("alembic", "migrations.versions"))}
 
 
-def stamped(url: str, revision: str, *changes: str) -> None:
-    """Make a database of that revision, and change its schema without a migration."""
+@pytest.fixture(scope="module")
+def oldest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an SQLite database of the oldest schema."""
+    path = tmp_path_factory.mktemp("oldest") / "registry.sqlite3"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+def upgrade(url: str) -> None:
     engine = create_engine(url)
-    command.upgrade(migrations.configuration(engine), revision)
+    command.upgrade(migrations.configuration(engine), migrations.OLDEST)
+    engine.dispose()
+
+
+def stamped(home: Path, oldest: Path, *changes: str) -> None:
+    """Make a database of the oldest schema in `home`, and change it without a migration."""
+    url = url_of(home)
+    if postgres.is_used():
+        upgrade(url)
+    else:
+        shutil.copy(oldest, home)
+    engine = create_engine(url)
     with engine.begin() as connection:
         for change in changes:
             connection.exec_driver_sql(change)
@@ -303,10 +273,10 @@ TYPED = "CREATE TABLE totals (name TEXT PRIMARY KEY NOT NULL, value TEXT) STRICT
     ],
 )
 def test_a_schema_that_differs_from_its_recorded_revision_is_refused_and_not_changed(
-    changes: list[str], said: str, tmp_path: Path
+    changes: list[str], said: str, oldest: Path, tmp_path: Path
 ) -> None:
     url = url_of(tmp_path)
-    stamped(url, migrations.OLDEST, *changes)
+    stamped(tmp_path, oldest, *changes)
     before = dump(url)
     with pytest.raises(CatalogError, match=re.escape(said)) as caught:
         LocalRegistry.open(tmp_path)
@@ -336,25 +306,6 @@ def test_an_interrupted_or_failed_migration_leaves_no_tables(error: BaseExceptio
         assert differences(catalog.writer) == []
 
 
-def test_a_database_with_additional_tables_is_migrated(tmp_path: Path) -> None:
-    stamped(url_of(tmp_path), migrations.OLDEST, "CREATE TABLE notes (text TEXT)")
+def test_a_database_with_additional_tables_is_migrated(oldest: Path, tmp_path: Path) -> None:
+    stamped(tmp_path, oldest, "CREATE TABLE notes (text TEXT)")
     LocalRegistry.open(tmp_path).close()
-
-
-def test_gains_name_the_types_of_organs_as_pages_do(tmp_path: Path) -> None:
-    old = create_engine(url_of(tmp_path))
-    command.upgrade(migrations.configuration(old), "0016")
-    long = "; ".join(f"organ {number}" for number in range(500))[:4096]
-    texts = {1: "purified skeleton 0-1; organ 0-3", 2: "norm 0", 3: long}
-    columns = "id, model_id, base_model_id, grafted, text_digest, percent, margin, tokens, settled, text"
-    with old.begin() as connection:
-        allow_missing_rows(connection)
-        for number, grafted in texts.items():
-            values = f"{number}, {number}, 9, :grafted, '{'0' * 64}', 1.0, 0.5, 10, true, 'python'"
-            connection.execute(text(f"INSERT INTO gains ({columns}) VALUES ({values})"), {"grafted": grafted})
-    command.upgrade(migrations.configuration(old), "head")
-    with old.connect() as connection:
-        rows = connection.exec_driver_sql("SELECT grafted FROM gains ORDER BY id").scalars().all()
-    old.dispose()
-    assert rows[:2] == ["purified attention 0-1; feed-forward 0-3", "norm 0"]
-    assert (rows[2][:16], len(rows[2])) == ("feed-forward 0; ", 4096)

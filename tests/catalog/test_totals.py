@@ -9,7 +9,6 @@ import pytest
 
 from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.queries.reports import (
-    public_figures,
     running_totals,
 )
 from organs.registry.catalog.register.counts import add_to_totals
@@ -19,7 +18,7 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.entities.server import Figures, RegistryTotals
+from organs.registry.entities.server import RegistryTotals
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right
@@ -144,17 +143,6 @@ def test_the_same_blob_twice_in_one_batch_counts_once(registry: LocalRegistry) -
         record_blobs(session, begin_ingest(session, "a test"), twice)
         assert len(blobs_by_digest(session, [twice[0].digest])) == 1
     assert exact(registry).blobs == 1
-
-
-def test_the_public_figures_count_only_visible_models(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(small_model())
-    ingest_file(registry, tmp_path / "a.gguf")
-    totals = exact(registry)
-    with registry.catalog.reading() as session:
-        figures = public_figures(session)
-    assert figures == Figures(
-        models=1, placements=totals.placements, organs=totals.organs, size_bytes=len(small_model())
-    )
 
 
 def test_verify_reports_wrong_totals_and_repair_corrects_them(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -74,13 +74,6 @@ def test_a_graft_from_a_fine_tune_has_no_warnings() -> None:
     assert codes(findings) == {"related-lineage", "changed-share", "theta-changes"}
 
 
-@pytest.mark.parametrize("name", ["A-2M-v0.1-Q8_0", "A-2M-v0.3-Q8_0", "A-2M-Branch-v1.0-Q8_0", "A-2M-v1.0-Q8_0"])
-def test_earlier_checkpoints_branches_and_quantisations_are_related(name: str) -> None:
-    findings = of_types(zoo(A), zoo(f"Zoo-{name}.gguf"))
-    assert warned(findings) == refused(findings) == set()
-    assert "related-lineage" in codes(findings)
-
-
 def test_a_single_matrix_of_a_distant_relative_is_not_called_unrelated() -> None:
     base, branch = zoo(A), zoo("Zoo-A-2M-Branch-v1.0-Q8_0.gguf")
     replacements = [item for item in replacements_from(base, branch, SKELETON) if item.before.organ.is_matrix]
@@ -485,12 +478,6 @@ def test_an_adapter_of_a_matrix_and_of_the_token_embedding_fits() -> None:
 
 def invocation_tokens(*tokens: int) -> KeyValue:
     return KeyValue("adapter.alora.invocation_tokens", ValueType.ARRAY, tokens, ValueType.UINT32)
-
-
-def test_an_adapter_without_invocation_tokens_is_no_activated_lora() -> None:
-    assert codes(check_adapter(synthetic_parent(), adapter("blk.0.ffn_up.weight", entries=[invocation_tokens()]))) == {
-        "adapter-rank"
-    }
 
 
 def test_an_adapter_is_not_merged_into_weights_that_are_stored_divided_by_a_scale() -> None:

@@ -59,11 +59,6 @@ def test_values_of_the_wrong_type_or_out_of_range_count_as_absent(key: str, fact
     assert [facts_with(entry)[fact] for entry in wrong] == [None] * len(wrong)
 
 
-def test_huge_numbers_are_numbers() -> None:
-    assert facts_with(KeyValue("llama.block_count", ValueType.UINT64, 2**64 - 1))["block_count"] == 2**64 - 1
-    assert facts_with(KeyValue("llama.attention.head_count", ValueType.UINT32, 0))["attention.key_length"] is None
-
-
 def test_long_texts_are_not_names() -> None:
     for length, known in ((TEXT_MAX, "x" * TEXT_MAX), (TEXT_MAX + 1, None)):
         assert facts_with(text("tokenizer.ggml.pre", "x" * length))["tokenizer.ggml.pre"] == known

@@ -145,13 +145,6 @@ def test_a_query_with_purification_purifies_the_organs_of_the_found_models() -> 
     assert acts(plan)["blk.0.ffn_gate.weight"] == ("grafted",)
 
 
-def test_an_adapter_of_another_width_is_refused_and_adds_nothing() -> None:
-    wide = synthetic_parent("base", tensors=model_tensors(width=32))
-    plan = plan_in_memory('{"base": "base", "adapters": [{"from": "adapter"}]}', wide, adapter())
-    assert "adapter-misfit" in {code for code, _ in refused(plan)}
-    assert plan.computations == {}
-
-
 def test_an_organ_that_cannot_be_written_in_its_type_is_encoded_as_requested_and_reported() -> None:
     dtypes = {"blk.0.ffn_up.weight": "Q4_K", "blk.1.ffn_up.weight": "Q4_K"}
     coarse = synthetic_parent("base", tensors=model_tensors(width=256, blocks=2, dtypes=dtypes))

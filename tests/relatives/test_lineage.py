@@ -8,12 +8,11 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy import insert, update
 
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.tables import Lineage, ModelRow, now
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.lineage import LineageEdge, ModelLineage, merged_edges
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.relatives import lineage as relatives_lineage
 from organs.registry.relatives.lineage import lineage_of
 from tests.related_models import ingest_all, model_file, parent_entries, related_tensors
@@ -24,7 +23,7 @@ BASE = model_file("Base", related_tensors())
 def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
     """Return the lineage of a model, encoded and decoded as JSON."""
     with registry.catalog.reading() as session:
-        shown = lineage_of(session, model_by_name(session, parse_model_name(name)))
+        shown = lineage_of(session, model_by_text(session, name))
     assert decode(encode(shown), ModelLineage) == shown
     return shown
 

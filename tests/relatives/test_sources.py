@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.entities.lineage import ModelLineage
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize, encode
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.relatives import settle_sources, sources
 from organs.registry.relatives.lineage import lineage_of
 from tests.cli.in_process import OrganCommand
@@ -38,7 +37,7 @@ def quantised(tensors: Tensors, dtype: str = "Q4_0", noise: float = 0.0) -> Tens
 
 def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
     with registry.catalog.reading() as session:
-        return lineage_of(session, model_by_name(session, parse_model_name(name)))
+        return lineage_of(session, model_by_text(session, name))
 
 
 def measured(registry: LocalRegistry, name: str) -> dict[str, tuple[str, str]]:
@@ -85,7 +84,7 @@ def test_without_an_encoder_the_source_stays_open_and_the_finding_names_the_extr
     assert "not proved to be a plain quantisation" in registry.compare("base", "small").sentence
     monkeypatch.undo()
     with registry.catalog.reading() as session:
-        model_id = model_by_name(session, parse_model_name("small")).id
+        model_id = model_by_text(session, "small").id
     assert settle_sources(registry.catalog, registry.blobs, [model_id]) == 1
     assert measured(registry, "small") == {"base": ("parent", "quantized")}
     assert "source-not-tried" not in codes(registry, "small")

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.storage import way_of
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import expert_model, ingest_file
@@ -133,9 +132,9 @@ def test_a_family_counts_equal_parts_once(family: LocalRegistry) -> None:
 
 def test_hidden_models_count_and_parents_of_removed_models_stay_needed(family: LocalRegistry) -> None:
     with family.catalog.writing() as session:
-        hide_model(session, model_by_name(session, parse_model_name("local/stranger")), "quarantined", "no", "local")
-        remove_model(session, model_by_name(session, parse_model_name("local/base")), "no", "local")
-        remove_model(session, model_by_name(session, parse_model_name("local/mixture")), "no", "local")
+        hide_model(session, model_by_text(session, "local/stranger"), "quarantined", "no", "local")
+        remove_model(session, model_by_text(session, "local/base"), "no", "local")
+        remove_model(session, model_by_text(session, "local/mixture"), "no", "local")
     storage = family.storage()
     check(family, storage)
     assert storage.unneeded_bytes > 0
@@ -147,7 +146,7 @@ def test_the_sums_add_up_when_only_a_fine_tune_is_left(family: LocalRegistry) ->
     names = {row.name for row in family.storage().models} - {"local/tuned@1"}
     for name in sorted(names):
         with family.catalog.writing() as session:
-            remove_model(session, model_by_name(session, parse_model_name(name)), "no", "local")
+            remove_model(session, model_by_text(session, name), "no", "local")
     storage = family.storage()
     check(family, storage)
     assert storage.kept_bytes > 0 < storage.parents_bytes

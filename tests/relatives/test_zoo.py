@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from organs.registry.anatomy import Slot, place_of
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.entities.model import Model
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
 from organs.registry.local import LocalRegistry
 from organs.registry.models import model_page
-from organs.registry.names import parse_model_name
 from organs.registry.similarity import FINGERPRINT_ROUNDING, NOISE
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.related_models import declared_pairs, measured_pairs
@@ -42,7 +41,7 @@ def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) 
 
 def page(zoo: LocalRegistry, name: str) -> Model:
     with zoo.catalog.reading() as session:
-        return model_page(session, model_by_name(session, parse_model_name(name)))
+        return model_page(session, model_by_text(session, name))
 
 
 def values_of(name: str) -> dict[Slot, np.ndarray[Any, np.dtype[np.float32]]]:
@@ -95,21 +94,3 @@ def test_findings_report_where_declared_and_measured_disagree(zoo: LocalRegistry
         B: ["no-known-relatives"],
         C: ["no-known-relatives"],
     }
-
-
-def test_a_model_is_described_and_compared_by_its_facts(zoo: LocalRegistry) -> None:
-    assert page(zoo, A).facts == {
-        "kind": "model",
-        "architecture": "llama",
-        "license": "apache-2.0",
-        "parameters": "2.0 M",
-        "dtypes": "29 F16, 9 F32",
-        "blocks": "4",
-        "embedding length": "192",
-        "context length": "256",
-        "vocabulary": "2,048",
-        "tokenizer": "gpt2, gpt-2",
-    }
-    differs = {difference.what: (difference.first, difference.second) for difference in zoo.compare(A, C).differs}
-    assert differs["embedding length"] == ("192", page(zoo, C).facts["embedding length"])
-    assert "license" not in differs

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.search import fitting
 from organs.registry.search import plan as search_plan
 from organs.registry.search.fitting import batches_of_models, fitting_models
-from tests.search.catalogs import RandomModel, RandomPlacement, WrittenCatalog, write_models, write_random_catalog
+from tests.search.catalogs import Many, RandomModel, RandomPlacement, write_models
 from tests.search.oracle import fits
 
 BASE = RandomModel(
@@ -43,7 +41,7 @@ def found(registry: LocalRegistry, text: str) -> list[str]:
 
 def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> FittingModels:
     with registry.catalog.reading() as session:
-        return fitting_models(session, model_by_name(session, parse_model_name(name)), limit)
+        return fitting_models(session, model_by_text(session, name), limit)
 
 
 # The definition, part by part.
@@ -202,17 +200,11 @@ def test_counts_include_the_fit_filter_unless_too_many_organs_fit(
 # Random catalogs, compared with the definition for every row.
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, WrittenCatalog]]:
-    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        yield registry, write_random_catalog(registry, 60, seed=5)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("sampled", [1, 6000])
 @pytest.mark.parametrize("gathered", [0, 20_000])
 def test_the_search_finds_every_row_that_fits_by_definition(
-    gathered: int, sampled: int, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
+    gathered: int, sampled: int, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
     monkeypatch.setattr(fitting, "SAMPLED_MAX", sampled)

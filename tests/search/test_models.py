@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,21 +17,12 @@ from organs.registry.search.counts import model_counts
 from organs.registry.search.language import MODELS, Choice, parse_query
 from organs.registry.search.models import folded_models, search_models
 from tests.search.catalogs import (
+    Many,
     RandomModel,
-    WrittenCatalog,
     write_models,
-    write_random_catalog,
 )
 from tests.search.oracle import expected_models
 from tests.search.queries import query_texts
-
-Many = tuple[LocalRegistry, WrittenCatalog]
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
-    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        yield registry, write_random_catalog(registry, 80, seed=11)
 
 
 def page_of(

@@ -25,28 +25,19 @@ from organs.registry.search.filters import placement_condition
 from organs.registry.search.language import Bounds, NumberRange, parse_query
 from organs.registry.similarity import correlations
 from tests.search.catalogs import (
+    Many,
     RandomModel,
     RandomPlacement,
     WrittenCatalog,
     digest,
     random_models,
     write_models,
-    write_random_catalog,
 )
 from tests.search.oracle import expected_organs, matches
 from tests.search.queries import query_texts
 
 SEARCHES = settings(deadline=None, max_examples=60)
 PLANS = ("in order", "gathered", "as it comes")
-
-Many = tuple[LocalRegistry, WrittenCatalog]
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
-    """Return a registry with some hundred placements, and the written rows."""
-    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        yield registry, write_random_catalog(registry, 60, seed=7)
 
 
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:

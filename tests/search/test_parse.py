@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from organs.registry.errors import BadQuery
-from organs.registry.names import nearest
 from organs.registry.search.language import (
     ALIASES,
     BASES_MAX,
@@ -400,12 +399,6 @@ def test_any_text_is_a_query_or_refused(text: str) -> None:
                     bound for interval in term.ranges for bound in (interval.low, interval.high) if bound is not None
                 ]
                 assert all(math.isfinite(bound) and 0 <= bound <= NUMBER_MAX for bound in bounds)
-
-
-def test_the_nearest_word_is_found_in_any_case() -> None:
-    assert nearest("QWEN", ["llama", "Qwen2"]) == "Qwen2"
-    assert nearest("xyz", ["llama"]) is None
-    assert nearest("xyz", []) is None
 
 
 # Terms of other query languages.

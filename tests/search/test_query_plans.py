@@ -15,9 +15,8 @@ from sqlalchemy import event
 
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.search import plan as search_plan
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query
@@ -140,7 +139,7 @@ def _ask_what_fits(registry: LocalRegistry, base: str) -> None:
                 registry.search(f"{minus}fits:{base} {text}", limit=3, after=page.next)
             registry.count(f"{minus}fits:{base} {text}")
     with registry.catalog.reading() as session:
-        fitting_models(session, model_by_name(session, parse_model_name(base)))
+        fitting_models(session, model_by_text(session, base))
 
 
 def populated(registry: LocalRegistry, _folder: Path) -> None:

@@ -47,7 +47,6 @@ from organs.registry.store.bucket import (
     ObjectPiece,
     PieceCache,
     open_bucket,
-    short_reason,
 )
 from organs.registry.upkeep import sweep, verify
 from tests.faults.failing import EVERYTHING, add_unneeded_blobs, blob_rows, flip_bit, ingest_path, write_model
@@ -406,16 +405,6 @@ def test_wrong_bytes_in_the_cache_are_read_again_from_the_bucket(
         assert reader.read() == plain, "the cache has the right bytes now"
 
 
-def test_a_second_read_makes_no_request(cached: BlobBucket, service: MemoryService) -> None:
-    data = sample(PIECE_BYTES + 5)
-    file = put_object(cached, data)
-    assert read_all(cached, file) == data
-    assert service.requests["get", file] == 2
-    service.before = failing(UNREACHABLE, "get", "head", "list")
-    assert read_all(cached, file) == data
-    assert service.requests["get", file] == 2
-
-
 HARMS: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda piece: piece[:-1],
     "cut to a part of the head": lambda piece: piece[:10],
@@ -609,16 +598,3 @@ def test_without_the_extra_its_name_is_stated(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(MissingExtra, match="install this program with the extra 's3'") as raised:
         BlobBucket(URL)
     assert raised.value.extra == "s3"
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("connection refused", "connection refused"),
-        ("Error performing GET https://host/bucket?X-Amz-Signature=5 in 2ms - 404: <Error>x</Error>\nDebug", "404"),
-        ("a" * 1000, "a" * 200),
-        ("", ""),
-    ],
-)
-def test_reasons_are_short_and_have_no_address(text: str, reason: str) -> None:
-    assert short_reason(text) == reason

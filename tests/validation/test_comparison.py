@@ -71,13 +71,6 @@ def test_the_control_has_the_grafted_feed_forward_organs_zeroed(
     assert [path.name for path in tmp_path.iterdir()] == ["chimera.gguf"], "the control is gone"
 
 
-def test_given_names_are_used_and_only_feed_forward_is_zeroed(chimera: Path) -> None:
-    attention = "blk.0.attn_q.weight"
-    runtime = numbers()
-    comparison = compared(chimera, runtime, grafted=[attention, *feed_forward(A, [0])])
-    assert comparison.zeroed == runtime.zeroed == feed_forward(A, [0])
-
-
 def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> None:
     chimera = graft(A, B, ["blk.0.attn_q.weight"], tmp_path / "chimera.gguf")
     comparison = compared(chimera, numbers(chimera=9.0))
@@ -91,19 +84,18 @@ def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> Non
 
 def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
     purified = graft(A, B, feed_forward(A, [0]), tmp_path / "chimera.gguf")
-    for perplexity, kind in ((9.0, "gains"), (10.1, "coherent"), (15.0, "degraded"), (99.0, "broken")):
-        comparison = compared(purified, numbers(chimera=perplexity), grafted=[])
-        assert (comparison.control, comparison.zeroed, comparison.verdict) == (None, (), kind)
-        assert comparison.reason.endswith(
-            "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
-        )
+    comparison = compared(purified, numbers(chimera=15.0), grafted=[])
+    assert (comparison.control, comparison.zeroed, comparison.verdict) == (None, (), VerdictKind.DEGRADED)
+    assert comparison.reason.endswith(
+        "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
+    )
 
 
 def test_a_graft_is_judged_separately_from_other_changes(tmp_path: Path) -> None:
     chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
     runtime = numbers(chimera=12.0, control=12.1)
-    comparison = compared(chimera, runtime, grafted=feed_forward(A, [3]))
-    assert runtime.zeroed == feed_forward(A, [3])
+    comparison = compared(chimera, runtime, grafted=["blk.0.attn_q.weight", *feed_forward(A, [3])])
+    assert comparison.zeroed == runtime.zeroed == feed_forward(A, [3]), "attention is not zeroed"
     assert comparison.verdict == VerdictKind.INERT
     assert comparison.reason.startswith("The grafted organs do not work.")
 
@@ -311,22 +303,15 @@ def test_the_digest_of_a_single_file_is_that_of_its_bytes(tmp_path: Path) -> Non
 
 
 def test_a_window_has_the_size_of_the_smallest_context() -> None:
-    def candidate(context: int) -> RunnableModel:
+    def candidate(context: int | None) -> RunnableModel:
         return replace(file_candidate(A), facts=ModelFacts(context))
 
     chimera, base = candidate(99), candidate(80)
     assert window_that_fits(chimera, base) == window_that_fits(base, chimera) == 80
+    assert window_that_fits(candidate(None), candidate(None)) == WINDOW_TOKENS
     for pair in ((candidate(31), base), (chimera, candidate(0))):
         with pytest.raises(BadInput, match="at least 32 are needed"):
             window_that_fits(*pair)
-
-
-def test_a_header_without_a_context_length_limits_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "silent.gguf"
-    path.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a")]))
-    silent = file_candidate(path)
-    assert silent.facts.context_tokens is None
-    assert window_that_fits(silent, silent) == WINDOW_TOKENS
 
 
 def test_the_facts_of_a_header_are_those_of_the_running_model(tmp_path: Path) -> None:

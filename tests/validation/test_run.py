@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.catalog.queries.chimeras import strongest_verdicts, verdicts_of
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
@@ -18,7 +18,6 @@ from organs.registry.entities.base import decode, encode
 from organs.registry.entities.validation import VerdictReport
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.sandbox.process import ProcessLimits
 from organs.registry.validation.command import CommandRuntime
 from organs.registry.validation.comparison import ScoreKey, ValidationBudget
@@ -87,7 +86,7 @@ def test_the_report_has_the_change_on_each_text_with_its_margin_and_a_verdict(ki
 def test_a_weaker_verdict_never_replaces_a_stronger_one(kin: LocalRegistry) -> None:
     name = made(kin.compose(A).graft(CODE, type="organ", blocks=2).named("me/measured"))
     with kin.catalog.writing() as session:
-        model = model_by_name(session, parse_model_name(name))
+        model = model_by_text(session, name)
         verdicts = (("coherent", 4096), ("gains", 8192), ("undecided", 99_999), ("degraded", 2048), ("gains", 8192))
         verdicts += (("writes", 999_999),)
         ids = [add_verdict(session, model.id, "r", kind, "A reason.", "{}", strength) for kind, strength in verdicts]
@@ -102,7 +101,7 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: 
     with pytest.raises(NoVerdict, match="the base does not run, so there is no verdict: the runtime ended with 3"):
         tried(kin, model, runtime)
     with kin.catalog.reading() as session:
-        assert verdicts_of(session, model_by_name(session, parse_model_name(model)).id) == []
+        assert verdicts_of(session, model_by_text(session, model).id) == []
 
 
 @dataclass
