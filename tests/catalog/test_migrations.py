@@ -18,19 +18,18 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError
-from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
 from organs import migrations
 from organs.registry.catalog.engine import open_catalog
-from organs.registry.catalog.tables import Base, ModelRow, ModelTag
+from organs.registry.catalog.tables import Base
 from organs.registry.errors import CatalogError, SchemaTooNew
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests import postgres
-from tests.related_models import ingest_bytes, model_file, related_tensors
 
 ROOT = Path(__file__).resolve().parents[2]
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions()]
@@ -135,42 +134,6 @@ def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path:
         catalog.close()
 
 
-def go_back_to_0012(session: Session) -> None:
-    """Undo all migrations after 0012; no migration does this."""
-    tables = ("runtime_texts", "other_names", "known_files", "model_tags", "catalog_version", "named_leases")
-    tables += ("upload_chunks", "rate_counts", "fleet_units", "fleet_runs")
-    columns = {"models": ("shards", "stem", "quantisation", "repacked_at"), "jobs": ("holder", "deaths")}
-    columns |= {"chimeras": ("screen", "quick_look"), "lineage": ("change", "matched")}
-    for name in ("models_stem", "models_repacked_at"):
-        session.execute(text(f"DROP INDEX ix_{name}"))
-    for table in tables:
-        session.execute(text(f"DROP TABLE {table}{' CASCADE' if postgres.is_used() else ''}"))
-    for table, names in columns.items():
-        for name in names:
-            session.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
-    session.execute(text("ALTER TABLE chimeras ADD COLUMN prediction TEXT NOT NULL DEFAULT '{}'"))
-    session.execute(text("UPDATE alembic_version SET version_num = '0012'"))
-
-
-@pytest.mark.long
-def test_a_registry_of_the_oldest_schema_gets_its_tags_and_quantisations_indexed(tmp_path: Path) -> None:
-    with LocalRegistry.open(tmp_path / "home") as registry:
-        for name, tensors in (("base", related_tensors()), ("donor-Q8_0", related_tensors(correlation=0.99))):
-            ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
-        composition = registry.compose("local/base").graft("local/donor-Q8_0", type="organ")
-        warned = {finding.code for finding in composition.plan().findings if finding.severity == "warn"}
-        lock_id = composition.accept(*warned).plan().register().lock_id
-        with registry.catalog.writing() as session:
-            session.execute(text("""UPDATE models SET tags = '["medical", "code"]' WHERE name = 'base'"""))
-        with Session(registry.catalog.writer) as session, session.begin():
-            go_back_to_0012(session)
-    with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
-        names = session.execute(select(ModelRow.stem, ModelRow.quantisation).order_by(ModelRow.id)).all()
-        assert names[:2] == [("base", None), ("donor", "Q8_0")]
-        assert sorted(session.execute(select(ModelTag.tag, ModelTag.model_id)).all()) == [("code", 1), ("medical", 1)]
-        assert registry.chimera(lock_id).screen is None, "its prediction was dropped"
-
-
 @pytest.mark.long
 def test_four_processes_open_the_same_new_registry_concurrently_and_write_to_it(tmp_path: Path) -> None:
     script = (
@@ -217,13 +180,12 @@ def upgrade(url: str) -> None:
     engine.dispose()
 
 
-def stamped(home: Path, oldest: Path, *changes: str) -> None:
-    """Make a database of the oldest schema in `home`, and change it without a migration."""
-    url = url_of(home)
+def stamped(url: str, oldest: Path, *changes: str) -> None:
+    """Make a database of the oldest schema, and change it without a migration."""
     if postgres.is_used():
         upgrade(url)
     else:
-        shutil.copy(oldest, home)
+        shutil.copy(oldest, make_url(url).database or "")
     engine = create_engine(url)
     with engine.begin() as connection:
         for change in changes:
@@ -276,7 +238,7 @@ def test_a_schema_that_differs_from_its_recorded_revision_is_refused_and_not_cha
     changes: list[str], said: str, oldest: Path, tmp_path: Path
 ) -> None:
     url = url_of(tmp_path)
-    stamped(tmp_path, oldest, *changes)
+    stamped(url, oldest, *changes)
     before = dump(url)
     with pytest.raises(CatalogError, match=re.escape(said)) as caught:
         LocalRegistry.open(tmp_path)
@@ -307,5 +269,5 @@ def test_an_interrupted_or_failed_migration_leaves_no_tables(error: BaseExceptio
 
 
 def test_a_database_with_additional_tables_is_migrated(oldest: Path, tmp_path: Path) -> None:
-    stamped(tmp_path, oldest, "CREATE TABLE notes (text TEXT)")
+    stamped(url_of(tmp_path), oldest, "CREATE TABLE notes (text TEXT)")
     LocalRegistry.open(tmp_path).close()

@@ -102,15 +102,6 @@ def test_an_invalid_step_is_refused_immediately(
     assert begun.recipe == Recipe("base")
 
 
-def test_a_composition_can_be_continued_in_several_ways(begun: Composition) -> None:
-    grafted = begun.graft("donor", type="organ", blocks=1)
-    one, two = grafted.named("local/one"), grafted.purify("fractal", slot="attn_q").named("local/two")
-    assert (one.recipe.name, two.recipe.name, grafted.recipe.name) == ("local/one", "local/two", None)
-    assert (len(one.recipe.purify), len(two.recipe.purify)) == (0, 1)
-    assert len(one.plan().plan.computations) == 0
-    assert len(two.plan().plan.computations) == 2
-
-
 def accepted(begun: Composition) -> Composition:
     return begun.graft("donor", type="organ", blocks=1).accept("unrelated-lineage")
 

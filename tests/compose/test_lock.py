@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -119,7 +118,6 @@ HOSTILE = [
     written(header="G" * 64),
     written(drop=["b", "a"]),
     written(drop=["a", "a"]),
-    written(drop=["a\n"]),
     written(drop=[""]),
     written(drop=["ü"]),
     written(drop=["k" * 65_536]),
@@ -131,33 +129,27 @@ HOSTILE = [
     written(set=[["a", "uint32", True]]),
     written(set=[["a", "uint32", -1]]),
     written(set=[["a", "uint8", 256]]),
-    written(set=[["a", "uint8", "5"]]),
     written(set=[["a", "uint64", 2**64]]),
     written(set=[["a", "bool", 1]]),
     written(set=[["a", "string", 5]]),
-    written(set=[["a", "string", None]]),
     written(set=[["a", "string", "\ud800"]]),
     written(set=[["a", "float32", 1]]),
     written(set=[["a", "float32", 1e300]]),
     written(set=[["a", "float32", 10**400]]),
     written(set=[["a", "float64", float("nan")]]),
-    written(set=[["a", "float64", float("inf")]]),
     written(set=[["a", "float64", 0]]).replace(",0]", ",1e999]"),
     written(set=[["a", "float64", 0]]).replace(",0]", f",{'9' * 5000}]"),
     written(set=[["a", "texts", "ab"]]),
     written(set=[["a", "texts", [1]]]),
     written(set=[["a", "texts", ["\ud800"]]]),
-    written(set=[["a", "texts", {"b": 1}]]),
     written(tensors=[["a", "F32", [1], ZEROS]] * 2),
     written(tensors=[["", "F32", [1], ZEROS]]),
     written(tensors=[["a" * 128, "F32", [1], ZEROS]]),
     written(tensors=[["a", "TYPE_156", [1], ZEROS]]),
-    written(tensors=[["a\x1b", "F32", [1], ZEROS]]),
     written(tensors=[["a", "F33", [1], ZEROS]]),
     written(tensors=[["a", "F32", [], ZEROS]]),
     written(tensors=[["a", "F32", [1] * 5, ZEROS]]),
     written(tensors=[["a", "F32", [0], ZEROS]]),
-    written(tensors=[["a", "F32", [-1], ZEROS]]),
     written(tensors=[["a", "F32", [2**63], ZEROS]]),
     written(tensors=[["a", "F32", [2**40, 2**40], ZEROS]]),
     written(tensors=[["a", "F32", [10**4000], ZEROS]]),
@@ -227,14 +219,3 @@ def test_the_lock_is_written_to_the_header_that_it_describes_and_read_from_it() 
 def test_a_header_with_a_lock_of_another_program_has_no_lock(entries: list[KeyValue]) -> None:
     source = MemorySource(file_bytes([text("general.architecture", "llama"), *entries], [tensor("a")]))
     assert lock_of(read_header(source), source) is None
-
-
-def test_everything_in_a_lock_changes_its_id() -> None:
-    others = [
-        replace(SMALL, header=ONES),
-        replace(SMALL, tensors=()),
-        replace(SMALL, tensors=(replace(SMALL.tensors[0], digest=ZEROS),)),
-        replace(SMALL, sets=SMALL.sets[::-1]),
-        replace(SMALL, drops=SMALL.drops[:1]),
-    ]
-    assert len({lock.id for lock in (SMALL, *others)}) == 6

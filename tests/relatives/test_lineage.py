@@ -65,13 +65,6 @@ def test_a_declared_and_a_recorded_edge_to_one_model_are_merged() -> None:
     ]
 
 
-def test_a_model_alone_has_no_lineage(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_all(registry, tmp_path, base=BASE)
-    lineage_page = lineage(registry, "base")
-    assert (lineage_page.model, lineage_page.edges, lineage_page.left_out) == ("local/base@1", (), 0)
-    assert codes(registry, "base") == ["no-known-relatives"]
-
-
 def test_an_edge_is_shown_from_both_ends(registry: LocalRegistry, tmp_path: Path) -> None:
     tuned = model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
     ingest_all(registry, tmp_path, base=BASE, tuned=tuned)
@@ -116,15 +109,6 @@ def test_a_hidden_relative_is_not_shown(state: str, registry: LocalRegistry, tmp
     with registry.catalog.writing() as session:
         session.execute(update(ModelRow).where(ModelRow.name == "base").values(state=state))
     assert lineage(registry, "tuned").edges == ()
-
-
-def test_recorded_edges_are_shown_and_organs_are_not(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_all(registry, tmp_path, base=BASE, other=related_tensors(seed=4))
-    edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
-    with registry.catalog.writing() as session:
-        session.execute(insert(Lineage), [edge | {"created_at": now()}])
-    (above,) = lineage(registry, "other").edges
-    assert (above.direction, above.relation, above.evidence) == ("parent", "grafted", "recorded")
 
 
 def test_a_recorded_parent_is_not_also_a_child_by_measurement(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
         return [(session.get_one(ModelRow, edge.model_id).name, edge.relation) for edge in relatives]
 
 
-@pytest.mark.parametrize("order", list(permutations(FAMILY))[::29])
+@pytest.mark.parametrize("order", list(permutations(FAMILY))[::50])
 def test_every_order_of_ingest_finds_the_same_pairs(
     order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -96,12 +96,6 @@ def test_the_parent_of_a_measured_edge_is_the_older_model(registry: LocalRegistr
         (edge,) = session.scalars(select(Lineage).where(Lineage.evidence == "measured")).all()
         older, newer = (model_by_text(session, name).id for name in ("tuned", "base"))
     assert (edge.parent_model_id, edge.child_model_id) == (older, newer)
-
-
-def test_the_same_file_again_adds_no_edge(registry: LocalRegistry, tmp_path: Path) -> None:
-    for name in ("base", "tuned", "tuned"):
-        ingest_bytes(registry, tmp_path, name, FAMILY[name])
-    assert len(measured_pairs(registry)) == 1
 
 
 def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import select
 
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.queries.storage import way_of
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.entities.storage import Storage, Way
@@ -174,12 +173,6 @@ def test_the_largest_families_are_found_among_many(registry: LocalRegistry, tmp_
         assert (cut.families, cut.families_left_out) == (whole[:limit], 3 - limit)
 
 
-def test_an_empty_registry_has_no_sizes(registry: LocalRegistry) -> None:
-    storage = registry.storage()
-    assert (storage.parts, storage.files_bytes, storage.share) == (0, 0, None)
-    assert (storage.models, storage.families, storage.encodings) == ((), (), ())
-
-
 def test_an_organ_names_its_parent_and_counts_its_children(family: LocalRegistry) -> None:
     organs = {name: {organ.name: organ for organ in family.organs_of(name)} for name in ("base", "tuned", "base-Q8_0")}
     tensor = "blk.0.ffn_up.weight"
@@ -195,13 +188,10 @@ def test_an_organ_names_its_parent_and_counts_its_children(family: LocalRegistry
     assert child.parent.digest == organs["base"][tensor].digest
     assert parent.parent is None
     assert parent.children >= 2
-
-
-def test_a_stack_is_stored_as_its_experts(family: LocalRegistry) -> None:
     stack = next(organ for organ in family.organs_of("mixture") if "_exps" in organ.name)
-    storage = family.organ(stack.digest).storage
-    assert storage is not None
-    assert (storage.way, storage.parent) == (Way.EXPERTS, None)
+    experts = family.organ(stack.digest).storage
+    assert experts is not None
+    assert (experts.way, experts.parent) == (Way.EXPERTS, None)
 
 
 def test_a_model_says_how_its_parts_are_stored(family: LocalRegistry) -> None:
@@ -214,18 +204,3 @@ def test_a_model_says_how_its_parts_are_stored(family: LocalRegistry) -> None:
     assert {row.way for row in storage.ways} == {Way.ALONE, Way.DIFFERENCE}
     assert storage.parents[0].name == "local/base@1"
     assert "by their difference to others" in storage.sentence
-
-
-@pytest.mark.parametrize(
-    ("codec", "way"),
-    [
-        ("raw", Way.ALONE),
-        ("bytes", Way.ALONE),
-        ("bf16-planes", Way.ALONE),
-        ("q8_0-delta", Way.DIFFERENCE),
-        ("q4_k-from-bf16", Way.DERIVED),
-        ("stack", Way.EXPERTS),
-    ],
-)
-def test_the_name_of_a_codec_says_how_an_organ_is_stored(codec: str, way: Way) -> None:
-    assert way_of(codec) == way

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.local import LocalRegistry
 from organs.registry.search import fitting
 from organs.registry.search import plan as search_plan
-from organs.registry.search.fitting import batches_of_models, fitting_models
+from organs.registry.search.fitting import batches_of_models
 from tests.search.catalogs import Many, RandomModel, RandomPlacement, write_models
 from tests.search.oracle import fits
 
@@ -37,11 +36,6 @@ def donor(*rows: RandomPlacement, **more: Any) -> RandomModel:
 def found(registry: LocalRegistry, text: str) -> list[str]:
     """Return the model and slot of each result."""
     return sorted(f"{organ.model.partition('@')[0]} {organ.slot}" for organ in registry.search(text, limit=PAGE_MAX))
-
-
-def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> FittingModels:
-    with registry.catalog.reading() as session:
-        return fitting_models(session, model_by_text(session, name), limit)
 
 
 # The definition, part by part.
@@ -171,7 +165,7 @@ def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> 
     page = registry.search("fits:acme/base")
     assert page.items == ()
     assert page.notes == ("acme/base states no architecture, so no organ is known to fit it",)
-    assert models_fitting(registry, "acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
+    assert registry.fitting("acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
 
 
 # Combination with other filters, and counts.
@@ -219,7 +213,7 @@ def test_the_search_finds_every_row_that_fits_by_definition(
             page = placed.found(registry.search(f"{text}{base.full_name}", limit=PAGE_MAX))
             assert sorted(page) == sorted(ids)
         assert registry.count(f"fits:{base.full_name}").total in (None, len(expected))
-        by_model = {model.model: model.types for model in models_fitting(registry, base.full_name).items}
+        by_model = {model.model: model.types for model in registry.fitting(base.full_name).items}
         fitting_models = [placed.rows[row_id][1] for row_id in expected]
         assert by_model == {model.full_name: type_fits(model, base) for model in fitting_models}
         found_any += len(expected) > 1
@@ -250,14 +244,14 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(
         replace(BASE, name=f"x{number}", rows=(RandomPlacement(slot="no", organ=number),)) for number in range(20, 23)
     ]
     write_models(registry, [BASE, *others[:3], *strangers, *others[3:]])
-    fitting_page = models_fitting(registry, "acme/base", 4)
+    fitting_page = registry.fitting("acme/base", limit=4)
     assert [model.model for model in fitting_page.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
     assert fitting_page.more
-    fitting_page = models_fitting(registry, "acme/base", 6)
+    fitting_page = registry.fitting("acme/base", limit=6)
     assert [model.model for model in fitting_page.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
     assert not fitting_page.more
     monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
-    fitting_page = models_fitting(registry, "acme/base")
+    fitting_page = registry.fitting("acme/base")
     assert (len(fitting_page.items), fitting_page.more) == (3, True)
 
 
@@ -270,7 +264,7 @@ def test_models_are_examined_in_batches_as_large_as_the_base(tensors: int, sizes
 def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegistry) -> None:
     same = tuple(replace(row, organ=row.organ + (10 if row.type == "organ" and row.block else 0)) for row in BASE.rows)
     write_models(registry, [BASE, donor(*same, RandomPlacement(type="skeleton", slot="attn_k", organ=30))])
-    (model,) = models_fitting(registry, "acme/base").items
+    (model,) = registry.fitting("acme/base").items
     assert list(model.types.items()) == [
         ("skeleton", FitCount(0, 1, 2)),
         ("organ", FitCount(1, 1, 2)),

@@ -130,25 +130,6 @@ def test_casts_of_any_float_by_llama_cpp_follow_from_their_source(target: str) -
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "quants", "most"),
-    [
-        *(("F16", "Q8_0", slice(34), 0.04), ("BF16", "Q8_0", slice(34), 0.09)),
-        *(("F16", "Q6_K", K_QUANTS["Q6_K"], 0.01), ("Q8_0", "Q4_K", K_QUANTS["Q4_K"], 0.02)),
-    ],
-)
-def test_a_source_that_was_rounded_leaves_few_residuals(source: str, target: str, quants: slice, most: float) -> None:
-    fine, coarse = pair(source, target)
-    residual = residual_of(fine, coarse, quantised(layer(), fine), quantised(layer(), coarse))
-    assert np.count_nonzero(residual.reshape(-1, coarse.block_bytes)[:, quants]) < most * residual.size
-
-
-def test_a_float_of_a_rounded_source_leaves_small_residuals() -> None:
-    fine, coarse = pair("BF16", "F16")
-    words = residual_of(fine, coarse, quantised(layer(), fine), quantised(layer(), coarse)).view("<u2")
-    assert np.percentile(words, 99) <= 8
-
-
-@pytest.mark.parametrize(
     ("source", "target"), [(source, target) for source, target in PAIRS if derive.is_dequantised(source, target)]
 )
 def test_dequantised_weights_are_predicted_to_the_last_bit(source: DType, target: DType) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tempfile
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,6 @@ from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
     NoVerdict,
-    RuntimeReading,
-    Say,
-    ScoringRequest,
 )
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind, judge_writing
@@ -255,26 +251,6 @@ def test_progress_names_the_model_and_the_step_and_can_stop_the_run(chimera: Pat
 
     with pytest.raises(KeyboardInterrupt):
         compared(chimera, numbers(), progress=stop)
-
-
-def test_progress_moves_with_each_window_and_reaches_the_end_without_a_jump(chimera: Path) -> None:
-    class Telling(FixedRuntime):
-        def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
-            reading = super().read(request, say)
-            for done in range(1, sum(len(score.windows) for score in reading.scores) + 1):
-                say("scoring", done)
-            return reading
-
-    for noise in (0.0, 0.05, 0.4):
-        heard: list[tuple[float, str]] = []
-        runtime = Telling({**numbers().perplexities}, window_count=64, noise=noise)
-        compared(chimera, runtime, progress=lambda *step, heard=heard: heard.append(step))
-        assert any("; open: " in step for _, step in heard) == (noise > 0.0)
-        shares = [share for share, step in heard if ", scoring" in step]
-        steps = [later - earlier for earlier, later in pairwise(shares)]
-        assert min(steps) > 0.0
-        assert max(steps) < 0.1
-        assert shares[-1] > 0.99
 
 
 @pytest.mark.parametrize(("texts", "donors"), [(0, 1), (17, 1), (1, 17)])

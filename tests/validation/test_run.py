@@ -14,7 +14,6 @@ from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
-from organs.registry.entities.base import decode, encode
 from organs.registry.entities.validation import VerdictReport
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
@@ -61,26 +60,6 @@ def made(composition: Composition) -> str:
 def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens: int = 2048) -> VerdictReport:
     texts = built_in_texts(("python", "documentation"))
     return run_chimera(kin.catalog, kin.blobs, model, texts, runtime or LlamaCpp(), ValidationBudget(tokens=tokens))
-
-
-@pytest.mark.long
-def test_the_report_has_the_change_on_each_text_with_its_margin_and_a_verdict(kin: LocalRegistry) -> None:
-    model = made(kin.compose(A).graft(CODE, type="organ").named("me/coder"))
-    first, again = (tried(kin, model) for _ in range(2))
-    assert first.texts == again.texts, "stored windows give the same"
-    assert [text.tokens for text in first.texts] == [9 * 255, 9 * 255]
-    assert first.window_tokens == 256
-    for text in first.texts:
-        assert text.ratio_margin is not None
-        assert text.ratio_error is not None
-        assert 0.0 < text.ratio_error < text.ratio_margin < 0.1
-        assert text.bits is not None
-        assert 1.0 < text.bits < 3.0
-    assert first.texts[0].ratio is not None
-    assert first.texts[0].ratio < 1.0
-    assert first.texts[0].verdict == "gains"
-    assert "±" in first.reason
-    assert decode(encode(first), VerdictReport) == first
 
 
 def test_a_weaker_verdict_never_replaces_a_stronger_one(kin: LocalRegistry) -> None:
