@@ -19,8 +19,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.search import facets
 from organs.registry.search.language import parse_query
 from tests import postgres
-from tests.search.catalogs import RandomModel, RandomPlacement, random_models, write_models
-from tests.search.oracle import expected_organs
+from tests.search.catalogs import RandomModel, RandomPlacement, write_models
 
 ADD_A_NAME = """
 import sys
@@ -171,19 +170,6 @@ def few(registry: LocalRegistry) -> LocalRegistry:
         registry, [RandomModel((RandomPlacement(theta=40.0), RandomPlacement(theta=60.0, organ=2, slot="ffn_down")))]
     )
     return registry
-
-
-@pytest.mark.long
-def test_a_search_and_its_counts_include_a_model_immediately_after_its_registration(registry: LocalRegistry) -> None:
-    placed = write_models(registry, [])
-    for number, model in enumerate(random_models(25, seed=3)):
-        write_models(registry, [model], placed, seed=number)
-        for query in ("type:organ theta>=40", "arch:qwen2", "-license:none slot:ffn_*", "block:0"):
-            page, counts = registry.search_page(query, limit=1000)
-            expected = expected_organs(placed, parse_query(query))
-            assert placed.found(page) == [row.id for row in expected]
-            assert counts is not None
-            assert counts.total == len(expected)
 
 
 def test_a_page_with_counts_equals_a_search_and_a_count(few: LocalRegistry) -> None:

@@ -64,16 +64,6 @@ def of_types(base: Parent, donor: Parent, *types: OrganType) -> list[Finding]:
 # The zoo
 
 
-@pytest.mark.long
-def test_a_graft_from_a_fine_tune_has_no_warnings() -> None:
-    findings = of_types(zoo(A), zoo(CODE), ORGAN)
-    assert {finding.severity for finding in findings} == {Severity.INFO}
-    kin = only(findings, "related-lineage")
-    assert "the change of 12 matrices is 0.014, in the block that differs most" in kin.sentence
-    assert len(kin.organs) == 12
-    assert codes(findings) == {"related-lineage", "changed-share", "theta-changes"}
-
-
 def test_a_single_matrix_of_a_distant_relative_is_not_called_unrelated() -> None:
     base, branch = zoo(A), zoo("Zoo-A-2M-Branch-v1.0-Q8_0.gguf")
     replacements = [item for item in replacements_from(base, branch, SKELETON) if item.before.organ.is_matrix]
@@ -510,18 +500,13 @@ def test_an_adapter_of_an_unreadable_tensor_type_is_refused() -> None:
     ("name", "group"),
     [
         ("blk.2.ffn_up.weight", ("text", 2, "feed-forward")),
-        ("blk.2.ffn_down.bias", ("text", 2, "feed-forward")),
         ("blk.2.ffn_down_exps.scale", ("text", 2, "experts")),
         ("blk.2.ssm_in.input_scale", ("text", 2, "state space")),
-        ("blk.2.ffn_gate_inp.weight", ("text", 2, "experts")),
         ("blk.2.ffn_up_shexp.weight", ("text", 2, "shared experts")),
         ("blk.2.attn_q.weight", ("text", 2, "attention")),
-        ("dec.blk.2.cross_attn_q.weight", ("decoder", 2, "cross attention")),
         ("a.blk.2.ffn_up_1.weight", ("audio", 2, "second feed-forward")),
         ("a.proj_blk.2.ffn_up.weight", ("audio", 2, "proj_blk.feed-forward")),
         ("blk.2.ffn_norm.weight", None),
-        ("token_embd.weight", None),
-        ("blk.2.ffn_up.weight.lora_a", None),
     ],
 )
 def test_organs_that_only_work_together_are_in_one_group(name: str, group: tuple[str, int, str] | None) -> None:

@@ -43,7 +43,7 @@ def add_models(registry: LocalRegistry, folder: Path) -> None:
 
 
 def add_odd_models(registry: LocalRegistry, folder: Path) -> None:
-    """Add a mixture of experts, a model with every anomaly, one that no kernel reads, a large one, and a chimera."""
+    """Add a mixture of experts, a model with every anomaly, one that no kernel reads, two larger ones, a chimera."""
     opaque = dtype_by_name("Q8_K")
     unread = [(TensorSpec(f"blk.{n}.attn_q.weight", (256,), opaque), bytes(opaque.block_bytes)) for n in range(2)]
     ingest_all(
@@ -53,6 +53,7 @@ def add_odd_models(registry: LocalRegistry, folder: Path) -> None:
         broken=file_bytes(block_metadata("Broken", blocks=1), _broken_tensors()),
         opaque=file_bytes(block_metadata("Opaque"), unread),
         large=file_bytes([], [weight_tensor("blk.0.ffn_up.weight", (1024, 1024))]),
+        deep=small_model("Deep", blocks=9, seed=2),
     )
     registry.compose("mixture").purify("spectral", type="organ", blocks=0).named("local/pure").plan().register()
 
