@@ -34,6 +34,7 @@ from tests.faults.failing import (
     write_model,
 )
 from tests.gguf_files import file_bytes
+from tests.related_models import ingest_bytes
 from tests.small_models import ingest_file, small_model, weight_tensor
 
 
@@ -146,8 +147,7 @@ def test_the_same_blob_twice_in_one_batch_counts_once(registry: LocalRegistry) -
 
 
 def test_verify_reports_wrong_totals_and_repair_corrects_them(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(small_model())
-    ingest_file(registry, tmp_path / "a.gguf")
+    ingest_bytes(registry, tmp_path, "a", small_model())
     right = exact(registry)
     assert verify(registry.catalog, registry.blobs, repair=True).miscounted == {}
     with registry.catalog.writing() as session:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,18 +15,12 @@ from organs.registry.compose.recipe import (
 )
 from organs.registry.errors import BadRecipe
 from organs.registry.local import LocalRegistry
-from tests.small_models import ingest_file, small_model
+from tests.registry_templates import RegistryTemplates, add_three_models
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[LocalRegistry]:
-    """Return a registry with two unrelated models of two blocks, `base` and `donor`."""
-    folder = tmp_path_factory.mktemp("pair")
-    shutil.copy(migrated_database, folder)
-    with LocalRegistry.open(folder) as registry:
-        for seed, name in enumerate(("base", "donor")):
-            (folder / f"{name}.gguf").write_bytes(small_model(name, seed=seed))
-            ingest_file(registry, folder / f"{name}.gguf")
+def pair(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with templates.open_copy(add_three_models, tmp_path_factory.mktemp("pair") / "home") as registry:
         yield registry
 
 
@@ -40,14 +32,14 @@ def begun(pair: LocalRegistry) -> Composition:
 @pytest.mark.parametrize(
     ("step", "line"),
     [
-        (lambda c: c.graft("donor"), "grafts: [{from: donor}]"),
-        (lambda c: c.graft("donor", type="organ, norm"), "grafts: [{from: donor, type: [organ, norm]}]"),
-        (lambda c: c.graft("donor", slot=("ffn_*",)), "grafts: [{from: donor, slot: ffn_*}]"),
+        (lambda c: c.graft("stranger"), "grafts: [{from: stranger}]"),
+        (lambda c: c.graft("stranger", type="organ, norm"), "grafts: [{from: stranger, type: [organ, norm]}]"),
+        (lambda c: c.graft("stranger", slot=("ffn_*",)), "grafts: [{from: stranger, slot: ffn_*}]"),
         (
-            lambda c: c.graft("donor", blocks=1, experts="0, 2-5"),
-            "grafts: [{from: donor, blocks: 1, experts: [0, 2-5]}]",
+            lambda c: c.graft("stranger", blocks=1, experts="0, 2-5"),
+            "grafts: [{from: stranger, blocks: 1, experts: [0, 2-5]}]",
         ),
-        (lambda c: c.graft("donor", blocks=range(2)), "grafts: [{from: donor, blocks: [0, 1]}]"),
+        (lambda c: c.graft("stranger", blocks=range(2)), "grafts: [{from: stranger, blocks: [0, 1]}]"),
         (
             lambda c: c.graft(where="theta>=30", sort="-theta", type="organ", strangers=True),
             "grafts: [{where: theta>=30, sort: -theta, type: organ, strangers: true}]",
@@ -83,8 +75,8 @@ def test_every_step_of_the_builder_equals_its_line_in_a_recipe(
     [
         (lambda c: c.graft(), "graft: it needs a donor (from: MODEL) or a query (where: QUERY)"),
         (lambda c: c.graft(where="type:organ", strangers="yes"), "graft: strangers: this is the text 'yes'"),
-        (lambda c: c.graft("donor", slot=()), "graft: slot: the list is empty"),
-        (lambda c: c.graft("donor", blocks=True), "graft: blocks: "),
+        (lambda c: c.graft("stranger", slot=()), "graft: slot: the list is empty"),
+        (lambda c: c.graft("stranger", blocks=True), "graft: blocks: "),
         (lambda c: c.adapter("lora", float("nan")), "NaN is not a number"),
         (lambda c: c.purify("fractle"), "purify: method: 'fractle' is not one of spectral, fractal; did you mean"),
         (lambda c: c.accept("Unrelated"), "accept: 'Unrelated' is not the code of a warning; did you mean unrelated"),
@@ -103,14 +95,14 @@ def test_an_invalid_step_is_refused_immediately(
 
 
 def accepted(begun: Composition) -> Composition:
-    return begun.graft("donor", type="organ", blocks=1).accept("unrelated-lineage")
+    return begun.graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
 
 
 def test_a_chimera_without_a_name_gets_one_by_convention(begun: Composition) -> None:
-    assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1"
-    assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1", "the same chimera"
+    assert accepted(begun).plan().register().model == "local/Base-Chimera-v1.0-F16@1"
+    assert accepted(begun).plan().register().model == "local/Base-Chimera-v1.0-F16@1", "the same chimera"
     other = accepted(begun).metadata("acme.x", 1).plan().register()
-    expected = f"local/base-Chimera-v1.0-F16-{other.lock_id[:6]}@1"
+    expected = f"local/Base-Chimera-v1.0-F16-{other.lock_id[:6]}@1"
     assert other.model == expected, "another chimera is no version of the first"
     assert accepted(begun).metadata("acme.x", 1).plan().register().model == other.model
 

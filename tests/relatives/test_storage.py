@@ -16,7 +16,7 @@ from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.small_models import expert_model, ingest_file
+from tests.small_models import expert_model
 
 TUNED = 0.9995
 
@@ -31,8 +31,7 @@ def fill_family(registry: LocalRegistry, folder: Path) -> None:
         "stranger": related_tensors(seed=7),
     }.items():
         ingest_bytes(registry, folder, name, model_file(name, tensors))
-    (folder / "mixture.gguf").write_bytes(expert_model(seed=9))
-    ingest_file(registry, folder / "mixture.gguf")
+    ingest_bytes(registry, folder, "mixture", expert_model(seed=9))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import F32, file_bytes, text
-from tests.registry_templates import RegistryTemplates
+from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.related_models import ingest_all
 from tests.small_models import (
     Tensors,
@@ -76,4 +76,11 @@ def _broken_tensors() -> Tensors:
 def filled(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
     """Return a registry with the models of `add_models`."""
     templates.fill(registry, add_models)
+    return registry
+
+
+@pytest.fixture
+def family(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    """Return a registry with a base, a fine-tune of it and an unrelated model."""
+    templates.fill(registry, add_three_models)
     return registry

@@ -17,7 +17,6 @@ from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
 from tests.gains import add_gains
 from tests.gguf_files import file_bytes
-from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import block_metadata, block_tensors, ingest_file
 
@@ -35,12 +34,6 @@ def report_on(registry: LocalRegistry, limit: int = 50) -> Report:
 def placements(registry: LocalRegistry) -> list[Placement]:
     with registry.catalog.reading() as session:
         return list(session.scalars(select(Placement).where(Placement.visible)))
-
-
-@pytest.fixture
-def family(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
-    templates.fill(registry, add_three_models)
-    return registry
 
 
 def test_the_report_of_an_empty_registry_suggests_a_command(registry: LocalRegistry) -> None:

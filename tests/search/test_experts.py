@@ -13,20 +13,19 @@ from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.search import plan as search_plan
-from tests.small_models import EXPERTS, expert_model, ingest_file
+from tests.compose.test_experts import add_mixtures
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import ingest_bytes
+from tests.small_models import EXPERTS, expert_model
 
 STACKS = 4
 """The stacks of each model: gate and up in two blocks."""
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+def registry(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """Return a registry with a mixture of experts, and one in which experts 2 and 5 differ."""
-    folder = tmp_path_factory.mktemp("experts")
-    with LocalRegistry.open(folder / "home") as opened:
-        for name, changed in (("Mixture", {}), ("Edited", {2: 50, 5: 51})):
-            (folder / f"{name}.gguf").write_bytes(expert_model(name, changed=changed))
-            ingest_file(opened, folder / f"{name}.gguf")
+    with templates.open_copy(add_mixtures, tmp_path_factory.mktemp("experts") / "home") as opened:
         yield opened
 
 
@@ -127,8 +126,7 @@ def test_too_many_experts_and_those_of_a_likeness_are_not_counted(
 
 def test_experts_of_hidden_models_are_not_found(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
-        (tmp_path / "m.gguf").write_bytes(expert_model())
-        ingest_file(registry, tmp_path / "m.gguf")
+        ingest_bytes(registry, tmp_path, "m", expert_model())
         assert find(registry, "expert:3")
         with registry.catalog.writing() as session:
             hide_model(session, session.scalars(select(ModelRow)).one(), "yanked", "test", "local")

@@ -39,7 +39,8 @@ from organs.registry.validation.runtime import (
 from organs.registry.validation.texts import built_in_texts
 from tests.gguf_files import unsigned
 from tests.registry_templates import RegistryTemplates, add_zoo_models
-from tests.small_models import block_tensors, ingest_file, small_model
+from tests.related_models import ingest_bytes
+from tests.small_models import block_tensors, small_model
 from tests.validation.changed_models import script
 
 A, CODE, B, LORA = (
@@ -102,8 +103,7 @@ def test_a_whole_base_that_says_that_it_is_a_shard_runs_without_these_keys(
     keys = (("split.no", 0), ("split.count", 3), ("split.tensors.count", len(block_tensors())))
     split = [unsigned(key, value, ValueType.UINT16) for key, value in keys]
     for name, data in (("base", small_model(more=split)), ("donor", small_model(seed=1))):
-        (tmp_path / f"{name}.gguf").write_bytes(data)
-        ingest_file(registry, tmp_path / f"{name}.gguf")
+        ingest_bytes(registry, tmp_path, name, data)
     model, runtime = made(registry.compose("base").graft("donor", type="organ").named("me/whole")), FailingRuntime()
     with pytest.raises(NoVerdict, match="the base does not run"):
         tried(registry, model, runtime)
