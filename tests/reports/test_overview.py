@@ -75,13 +75,6 @@ def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_o
     assert "local/tuned@1, number 3 here, would be first, and local/little@1, number 1, last" in words
 
 
-def test_equal_models_are_ranked_by_their_age(filled: LocalRegistry) -> None:
-    with filled.catalog.writing() as session:
-        session.execute(update(ModelRow).values(mean_theta=40.0))
-    items = report_on(filled).sections["ranking"].items
-    assert [item["model"] for item in items] == ["local/little@1", "local/tall@1", "local/tuned@1"]
-
-
 @pytest.mark.sqlite
 def test_no_statement_about_all_placements_reads_their_rows(filled: LocalRegistry) -> None:
     statements: list[tuple[str, Any]] = []
