@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
@@ -17,7 +17,6 @@ from organs.registry.catalog.queries.reports import (
 from organs.registry.catalog.tables import ChimeraRow, FacetCount, Lineage, ModelRow, Placement
 from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 
 
 @contextmanager
@@ -29,7 +28,7 @@ def rolled_back(registry: LocalRegistry) -> Iterator[Session]:
 
 
 def model_named(session: Session, name: str) -> ModelRow:
-    return model_by_name(session, parse_model_name(name))
+    return model_by_text(session, name)
 
 
 def assert_counts_are_right(session: Session) -> None:

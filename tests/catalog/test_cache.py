@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.search import facets
 from organs.registry.search.language import parse_query
 from tests import postgres
-from tests.search.catalogs import RandomModel, RandomPlacement, random_models, write_models
-from tests.search.oracle import expected_organs
+from tests.search.catalogs import RandomModel, RandomPlacement, write_models
 
 ADD_A_NAME = """
 import sys
@@ -53,7 +51,9 @@ def names(registry: LocalRegistry) -> list[str]:
 # Versions.
 
 
-def test_the_version_stays_the_same_without_a_commit(registry: LocalRegistry) -> None:
+def test_without_a_commit_the_version_stays_the_same_and_nothing_is_stored(
+    registry: LocalRegistry,
+) -> None:
     before = version(registry)
     with registry.catalog.reading() as session:
         session.scalars(select(ContributorRow)).all()
@@ -66,15 +66,7 @@ def test_the_version_stays_the_same_without_a_commit(registry: LocalRegistry) ->
 
     with pytest.raises(KeyError):
         fail_halfway()
-    assert version(registry) == before
-
-
-def test_the_version_grows_with_every_commit_of_this_process(registry: LocalRegistry) -> None:
-    versions = [version(registry)]
-    for name in ("ada", "bob", "eve"):
-        add_name(registry, name)
-        versions.append(version(registry))
-    assert versions == sorted(set(versions))
+    assert (version(registry), names(registry)) == (before, [])
 
 
 @pytest.mark.long
@@ -117,12 +109,6 @@ def test_a_forked_process_has_its_own_connection(registry: LocalRegistry) -> Non
         assert pipe.read() == "True ['ada']"
     assert version(registry) > before
     assert names(registry) == ["ada"]
-
-
-def test_threads_can_read_the_version_concurrently(registry: LocalRegistry) -> None:
-    add_name(registry, "ada")
-    with ThreadPoolExecutor(8) as pool:
-        assert len(set(pool.map(lambda _: version(registry), range(400)))) == 1
 
 
 def test_a_writing_session_and_a_catalog_without_a_version_cache_nothing(registry: LocalRegistry) -> None:
@@ -184,19 +170,6 @@ def few(registry: LocalRegistry) -> LocalRegistry:
         registry, [RandomModel((RandomPlacement(theta=40.0), RandomPlacement(theta=60.0, organ=2, slot="ffn_down")))]
     )
     return registry
-
-
-@pytest.mark.long
-def test_a_search_and_its_counts_include_a_model_immediately_after_its_registration(registry: LocalRegistry) -> None:
-    placed = write_models(registry, [])
-    for number, model in enumerate(random_models(25, seed=3)):
-        write_models(registry, [model], placed, seed=number)
-        for query in ("type:organ theta>=40", "arch:qwen2", "-license:none slot:ffn_*", "block:0"):
-            page, counts = registry.search_page(query, limit=1000)
-            expected = expected_organs(placed, parse_query(query))
-            assert placed.found(page) == [row.id for row in expected]
-            assert counts is not None
-            assert counts.total == len(expected)
 
 
 def test_a_page_with_counts_equals_a_search_and_a_count(few: LocalRegistry) -> None:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -295,24 +294,6 @@ def test_only_waiting_and_abandoned_jobs_are_due(session: Session) -> None:
     held = claimed(session)
     finish(session, held, "{}")
     assert not due()
-
-
-def test_concurrent_threads_never_claim_the_same_job(registry: LocalRegistry) -> None:
-    with registry.catalog.writing() as session:
-        ids = [enqueue(session) for _ in range(QUEUED_MAX)]
-
-    def take_all(_number: int) -> list[int]:
-        claims = []
-        while True:
-            with registry.catalog.writing() as session:
-                found = claim(session)
-            if found is None:
-                return claims
-            claims.append(found.id)
-
-    with ThreadPoolExecutor(8) as pool:
-        claims = list(pool.map(take_all, range(8)))
-    assert sorted(job_id for some in claims for job_id in some) == ids
 
 
 TAKE_ALL = """

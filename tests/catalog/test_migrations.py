@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,20 +18,18 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError
-from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
 from organs import migrations
 from organs.registry.catalog.engine import open_catalog
-from organs.registry.catalog.tables import Base, JobRow, ModelRow, ModelTag
-from organs.registry.catalog.work import JOBS, recover
+from organs.registry.catalog.tables import Base
 from organs.registry.errors import CatalogError, SchemaTooNew
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests import postgres
-from tests.related_models import ingest_bytes, model_file, related_tensors
 
 ROOT = Path(__file__).resolve().parents[2]
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions()]
@@ -96,10 +95,6 @@ def _sorted(found: list[Any], *parts: str) -> list[str]:
     return sorted(repr([row[part] for part in parts]) for row in found)
 
 
-def test_the_tables_of_a_fresh_database_are_those_of_the_models(migrated: Engine) -> None:
-    assert differences(migrated) == []
-
-
 @pytest.mark.sqlite
 def test_every_created_or_migrated_table_is_strict(migrated: Engine) -> None:
     with migrated.connect() as connection:
@@ -139,90 +134,6 @@ def test_opening_a_database_of_any_revision_migrates_it(revision: str, tmp_path:
         catalog.close()
 
 
-def test_former_names_become_other_names_without_their_quantisations(tmp_path: Path) -> None:
-    old = create_engine(url_of(tmp_path))
-    command.upgrade(migrations.configuration(old), "0015")
-    with old.begin() as connection:
-        allow_missing_rows(connection)
-        for name in ("tiny-Q8_0", "tiny.i1-Q4_K_M", "tiny-i1"):
-            connection.exec_driver_sql(f"INSERT INTO former_names VALUES ('local', '{name}', 2, 7)")
-    command.upgrade(migrations.configuration(old), "head")
-    with old.connect() as connection:
-        rows = connection.exec_driver_sql("SELECT * FROM other_names ORDER BY name").mappings().all()
-    old.dispose()
-    assert {row["name"]: row["stem"] for row in rows} == {
-        "tiny-Q8_0": "tiny",
-        "tiny-i1": "tiny-i1",
-        "tiny.i1-Q4_K_M": "tiny",
-    }
-    assert {(row["namespace"], row["version"], row["model_id"]) for row in rows} == {("local", 2, 7)}
-
-
-def test_jobs_of_the_former_queue_keep_their_place_and_the_deaths_of_their_runners(tmp_path: Path) -> None:
-    old = create_engine(url_of(tmp_path))
-    command.upgrade(migrations.configuration(old), "0026")
-    begun = "'2026-11-01 10:00:00.000000'"
-    with old.begin() as connection:
-        allow_missing_rows(connection)
-        for job, (state, attempts, lease) in enumerate(
-            [("queued", 0, "NULL"), ("queued", 1, "NULL"), ("running", 1, begun), ("running", 2, begun)], 1
-        ):
-            connection.exec_driver_sql(
-                "INSERT INTO jobs (id, state, attempts, created_at, lease_expires_at, kind, contributor_id, arguments, "
-                f"progress, note) VALUES ({job}, '{state}', {attempts}, {begun}, {lease}, 'report', 1, '{{}}', 0, '')"
-            )
-    old.dispose()
-    with closing(open_catalog(url_of(tmp_path), migrations.migrate, migrations.HEAD)) as catalog:
-        with catalog.writing() as session:
-            recover(session, JOBS)
-        with catalog.reading() as session:
-            jobs = session.execute(
-                select(JobRow.state, JobRow.attempts, JobRow.deaths, JobRow.note).order_by(JobRow.id)
-            ).all()
-    assert jobs == [
-        ("queued", 0, 0, ""),
-        ("queued", 1, 1, ""),
-        ("queued", 1, 1, JOBS.died),
-        ("failed", 2, 2, JOBS.abandoned_note),
-    ]
-
-
-def go_back_to_0012(session: Session) -> None:
-    """Undo all migrations after 0012; no migration does this."""
-    tables = ("runtime_texts", "other_names", "known_files", "model_tags", "catalog_version", "named_leases")
-    tables += ("upload_chunks", "rate_counts", "fleet_units", "fleet_runs")
-    columns = {"models": ("shards", "stem", "quantisation", "repacked_at"), "jobs": ("holder", "deaths")}
-    columns |= {"chimeras": ("screen", "quick_look"), "lineage": ("change", "matched")}
-    for name in ("models_stem", "models_repacked_at"):
-        session.execute(text(f"DROP INDEX ix_{name}"))
-    for table in tables:
-        session.execute(text(f"DROP TABLE {table}{' CASCADE' if postgres.is_used() else ''}"))
-    for table, names in columns.items():
-        for name in names:
-            session.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
-    session.execute(text("ALTER TABLE chimeras ADD COLUMN prediction TEXT NOT NULL DEFAULT '{}'"))
-    session.execute(text("UPDATE alembic_version SET version_num = '0012'"))
-
-
-@pytest.mark.long
-def test_a_registry_of_the_oldest_schema_gets_its_tags_and_quantisations_indexed(tmp_path: Path) -> None:
-    with LocalRegistry.open(tmp_path / "home") as registry:
-        for name, tensors in (("base", related_tensors()), ("donor-Q8_0", related_tensors(correlation=0.99))):
-            ingest_bytes(registry, tmp_path, name, model_file(name, tensors))
-        composition = registry.compose("local/base").graft("local/donor-Q8_0", type="organ")
-        warned = {finding.code for finding in composition.plan().findings if finding.severity == "warn"}
-        lock_id = composition.accept(*warned).plan().register().lock_id
-        with registry.catalog.writing() as session:
-            session.execute(text("""UPDATE models SET tags = '["medical", "code"]' WHERE name = 'base'"""))
-        with Session(registry.catalog.writer) as session, session.begin():
-            go_back_to_0012(session)
-    with LocalRegistry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
-        names = session.execute(select(ModelRow.stem, ModelRow.quantisation).order_by(ModelRow.id)).all()
-        assert names[:2] == [("base", None), ("donor", "Q8_0")]
-        assert sorted(session.execute(select(ModelTag.tag, ModelTag.model_id)).all()) == [("code", 1), ("medical", 1)]
-        assert registry.chimera(lock_id).screen is None, "its prediction was dropped"
-
-
 @pytest.mark.long
 def test_four_processes_open_the_same_new_registry_concurrently_and_write_to_it(tmp_path: Path) -> None:
     script = (
@@ -255,10 +166,27 @@ def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_pat
     assert not {name for name in loaded if name.startswith(("alembic", "migrations.versions"))}
 
 
-def stamped(url: str, revision: str, *changes: str) -> None:
-    """Make a database of that revision, and change its schema without a migration."""
+@pytest.fixture(scope="module")
+def oldest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an SQLite database of the oldest schema."""
+    path = tmp_path_factory.mktemp("oldest") / "registry.sqlite3"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+def upgrade(url: str) -> None:
     engine = create_engine(url)
-    command.upgrade(migrations.configuration(engine), revision)
+    command.upgrade(migrations.configuration(engine), migrations.OLDEST)
+    engine.dispose()
+
+
+def stamped(url: str, oldest: Path, *changes: str) -> None:
+    """Make a database of the oldest schema, and change it without a migration."""
+    if postgres.is_used():
+        upgrade(url)
+    else:
+        shutil.copy(oldest, make_url(url).database or "")
+    engine = create_engine(url)
     with engine.begin() as connection:
         for change in changes:
             connection.exec_driver_sql(change)
@@ -307,10 +235,10 @@ TYPED = "CREATE TABLE totals (name TEXT PRIMARY KEY NOT NULL, value TEXT) STRICT
     ],
 )
 def test_a_schema_that_differs_from_its_recorded_revision_is_refused_and_not_changed(
-    changes: list[str], said: str, tmp_path: Path
+    changes: list[str], said: str, oldest: Path, tmp_path: Path
 ) -> None:
     url = url_of(tmp_path)
-    stamped(url, migrations.OLDEST, *changes)
+    stamped(url, oldest, *changes)
     before = dump(url)
     with pytest.raises(CatalogError, match=re.escape(said)) as caught:
         LocalRegistry.open(tmp_path)
@@ -340,25 +268,6 @@ def test_an_interrupted_or_failed_migration_leaves_no_tables(error: BaseExceptio
         assert differences(catalog.writer) == []
 
 
-def test_a_database_with_additional_tables_is_migrated(tmp_path: Path) -> None:
-    stamped(url_of(tmp_path), migrations.OLDEST, "CREATE TABLE notes (text TEXT)")
+def test_a_database_with_additional_tables_is_migrated(oldest: Path, tmp_path: Path) -> None:
+    stamped(url_of(tmp_path), oldest, "CREATE TABLE notes (text TEXT)")
     LocalRegistry.open(tmp_path).close()
-
-
-def test_gains_name_the_types_of_organs_as_pages_do(tmp_path: Path) -> None:
-    old = create_engine(url_of(tmp_path))
-    command.upgrade(migrations.configuration(old), "0016")
-    long = "; ".join(f"organ {number}" for number in range(500))[:4096]
-    texts = {1: "purified skeleton 0-1; organ 0-3", 2: "norm 0", 3: long}
-    columns = "id, model_id, base_model_id, grafted, text_digest, percent, margin, tokens, settled, text"
-    with old.begin() as connection:
-        allow_missing_rows(connection)
-        for number, grafted in texts.items():
-            values = f"{number}, {number}, 9, :grafted, '{'0' * 64}', 1.0, 0.5, 10, true, 'python'"
-            connection.execute(text(f"INSERT INTO gains ({columns}) VALUES ({values})"), {"grafted": grafted})
-    command.upgrade(migrations.configuration(old), "head")
-    with old.connect() as connection:
-        rows = connection.exec_driver_sql("SELECT grafted FROM gains ORDER BY id").scalars().all()
-    old.dispose()
-    assert rows[:2] == ["purified attention 0-1; feed-forward 0-3", "norm 0"]
-    assert (rows[2][:16], len(rows[2])) == ("feed-forward 0; ", 4096)

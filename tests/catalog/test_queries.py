@@ -9,9 +9,8 @@ from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.blobs import blobs_by_digest, names_of_blob
-from organs.registry.catalog.queries.model_contents import ingest_of
-from organs.registry.catalog.queries.model_lists import count_models, ranked_models, visible_models
-from organs.registry.catalog.queries.model_names import model_by_name, visible_model_with_digest
+from organs.registry.catalog.queries.model_lists import ranked_models, visible_models
+from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.queries.organs import organs_by_prefix, reachable_digests, reachable_organs
 from organs.registry.catalog.tables import Blob, ModelRow, OrganRow, Placement
 from organs.registry.digest import Digest, digest_of
@@ -71,20 +70,13 @@ def test_an_invalid_prefix_of_a_digest_is_refused(prefix: str, session: Session)
         found_by(session, prefix)
 
 
-def test_the_same_bytes_in_two_shapes_are_two_organs_of_one_digest(session: Session) -> None:
-    digest = "12345678" * 8
-    add_organs(session, digest)
-    session.execute(insert(OrganRow), [sample_row("organs") | {"id": 2, "shape": "2x2"}])
-    assert found_by(session, digest[:8]) == [digest, digest]
-
-
 def test_a_name_without_a_version_means_the_newest(session: Session) -> None:
     for number in range(3):
         add(session, "a", b"%d" % number)
-    assert model_by_name(session, parse_model_name("a")).version == 3
-    assert model_by_name(session, parse_model_name("local/a@2")).version == 2
+    assert model_by_text(session, "a").version == 3
+    assert model_by_text(session, "local/a@2").version == 2
     with pytest.raises(NotFound, match="local/a@4"):
-        model_by_name(session, parse_model_name("a@4"))
+        model_by_text(session, "a@4")
 
 
 @pytest.mark.parametrize(
@@ -95,26 +87,6 @@ def test_an_unknown_name_is_not_found(namespace: str, name: str, session: Sessio
     add(session, "a")
     with pytest.raises(NotFound):
         model_by_name(session, ModelName(namespace, name))
-
-
-def test_a_yanked_model_is_found_by_its_name_but_not_listed(session: Session) -> None:
-    set_state(session, add(session, "a"), "yanked")
-    assert model_by_name(session, parse_model_name("a")).state == "yanked"
-    assert list(visible_models(session)) == []
-    assert count_models(session) == 0
-
-
-@pytest.mark.parametrize("state", ["quarantined", "removed"])
-def test_a_model_that_is_not_shown_counts_as_absent(state: str, session: Session) -> None:
-    model, digest = add(session, "a"), digest_of(b"a file")
-    assert visible_model_with_digest(session, digest, None) == model
-    assert visible_model_with_digest(session, digest, parse_model_name("b")) is None
-    assert visible_model_with_digest(session, digest_of(b"other"), None) is None
-    set_state(session, model, state)
-    with pytest.raises(NotFound):
-        model_by_name(session, parse_model_name("a"))
-    assert visible_model_with_digest(session, digest, None) is None
-    assert list(ranked_models(session)) == []
 
 
 def test_models_are_listed_newest_first_and_by_id_at_equal_times(session: Session) -> None:
@@ -156,20 +128,6 @@ def test_a_blob_lists_the_models_and_tensors_that_need_it(session: Session) -> N
     (row,) = blobs_by_digest(session, [digest_of(BYTES)]).values()
     tensors = names_of_blob(session, row.id)[:2]
     assert tensors == ["local/a@1: output_norm.weight", "local/b@1: output_norm.weight"]
-
-
-def test_many_digests_are_queried_in_several_statements(session: Session) -> None:
-    digests = [digest_of(b"%d" % number) for number in range(1_300)]
-    session.execute(insert(Blob), [sample_row("blobs") | {"id": None, "digest": digest} for digest in digests[::2]])
-    assert set(blobs_by_digest(session, digests)) == set(digests[::2])
-
-
-def test_the_ingest_of_a_model_is_the_ingest_that_registered_it(session: Session) -> None:
-    model = add(session, "a")
-    assert add(session, "a") == model
-    ingest = ingest_of(session, model.id)
-    assert ingest is not None
-    assert (ingest.id, ingest.state) == (1, "finished")
 
 
 @pytest.mark.parametrize(

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.blobs import blobs_by_digest, unneeded_blobs
-from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.models import Registered, register_model
 from organs.registry.catalog.register.organs import (
     begin_ingest,
     end_ingest,
-    lease_blobs,
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.catalog.tables import Blob, BlobLease, EventRow, Ingest, Lineage, ModelMetadata, ModelRow
+from organs.registry.catalog.tables import BlobLease, EventRow, Ingest, Lineage
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadValue, CatalogError, MissingBlob
 from organs.registry.local import LocalRegistry
@@ -85,31 +82,6 @@ def test_a_name_that_cannot_be_stored_is_refused_and_nothing_is_written(name: st
     with pytest.raises(BadValue, match="the name"):
         register(registry, record(name=name))
     assert set(row_counts(registry).values()) == {0}
-
-
-def test_shown_text_is_cut_and_escaped_before_it_is_stored(registry: LocalRegistry) -> None:
-    register(
-        registry,
-        record(
-            title="t" * 5_000,
-            description="nul\0here",
-            license="l" * 200,
-            architecture="a" * 200,
-            metadata=(("k" * 5_000, "string", "v" * 5_000), ("nan", "float32", "nan"), ("n", "string", "\0")),
-            parents=(ParentRecord("p" * 5_000, "finetune"),),
-            flags=("f" * 5_000,),
-        ),
-    )
-    with registry.catalog.reading() as session:
-        model = session.scalars(select(ModelRow)).one()
-        assert (len(model.title or ""), model.description) == (4096, "nul␀here")
-        assert (len(model.license or ""), len(model.architecture or "")) == (96, 96)
-        assert [len(flag) for flag in model.flags] == [4096]
-        rows = session.scalars(select(ModelMetadata).order_by(ModelMetadata.position)).all()
-        assert [(len(row.key), len(row.value)) for row in rows] == [(4096, 4096), (3, 3), (1, 1)]
-        assert rows[2].value == "␀"
-        edge = session.scalars(select(Lineage).where(Lineage.child_model_id.is_not(None))).one()
-        assert len(edge.parent_text or "") == 4096
 
 
 def test_a_kind_that_is_not_in_the_vocabulary_rolls_everything_back(registry: LocalRegistry) -> None:
@@ -202,20 +174,3 @@ def test_a_corrupt_blob_is_replaced_when_its_bytes_are_stored_again(is_inline: b
         assert record_blobs(session, ingest_id, [healed]) == ([] if is_inline else [first])
         (row,) = blobs_by_digest(session, [digest]).values()
     assert (row.file, row.inline, row.state) == (second, healed.inline, "present")
-
-
-def test_more_blobs_than_a_statement_has_parameters_are_leased_together(registry: LocalRegistry) -> None:
-    moment, count = NOON, 5_000
-    values = {"size_bytes": 1, "stored_bytes": 1, "codec": "raw", "codec_version": 1, "state": "doomed"}
-    with registry.catalog.writing() as session:
-        connection = session.connection().connection.driver_connection
-        if isinstance(connection, sqlite3.Connection):
-            connection.setlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER, 4_000)
-        rows = [{"digest": f"{number:064x}", "created_at": moment, "touched_at": moment} for number in range(count)]
-        session.execute(insert(Blob), [row | values for row in rows])
-        ingest_id = begin_ingest(session, "a test")
-        lease_blobs(session, ingest_id, session.scalars(select(Blob.id)).all())
-    with registry.catalog.reading() as session:
-        assert session.scalar(select(func.count()).select_from(BlobLease)) == count
-        assert session.scalars(select(Blob.state).distinct()).all() == ["present"]
-        assert running_totals(session).size_bytes == count

@@ -9,7 +9,6 @@ import pytest
 
 from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.queries.reports import (
-    public_figures,
     running_totals,
 )
 from organs.registry.catalog.register.counts import add_to_totals
@@ -19,7 +18,7 @@ from organs.registry.catalog.register.organs import (
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.entities.server import Figures, RegistryTotals
+from organs.registry.entities.server import RegistryTotals
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right
@@ -35,6 +34,7 @@ from tests.faults.failing import (
     write_model,
 )
 from tests.gguf_files import file_bytes
+from tests.related_models import ingest_bytes
 from tests.small_models import ingest_file, small_model, weight_tensor
 
 
@@ -146,20 +146,8 @@ def test_the_same_blob_twice_in_one_batch_counts_once(registry: LocalRegistry) -
     assert exact(registry).blobs == 1
 
 
-def test_the_public_figures_count_only_visible_models(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(small_model())
-    ingest_file(registry, tmp_path / "a.gguf")
-    totals = exact(registry)
-    with registry.catalog.reading() as session:
-        figures = public_figures(session)
-    assert figures == Figures(
-        models=1, placements=totals.placements, organs=totals.organs, size_bytes=len(small_model())
-    )
-
-
 def test_verify_reports_wrong_totals_and_repair_corrects_them(registry: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_bytes(small_model())
-    ingest_file(registry, tmp_path / "a.gguf")
+    ingest_bytes(registry, tmp_path, "a", small_model())
     right = exact(registry)
     assert verify(registry.catalog, registry.blobs, repair=True).miscounted == {}
     with registry.catalog.writing() as session:

@@ -83,11 +83,13 @@ def _selections() -> dict[str, st.SearchStrategy[object]]:
     """Return the strategies of the members of a selection."""
     slots = st.text(_WORDS, min_size=1, max_size=12) | st.sampled_from(("null", "5", "a.bias", "x+y", "~"))
     plain = slots.filter(lambda slot: slot not in GRAFTED_TYPES and place_of(slot).slot == slot)
-    blocks = st.tuples(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1)).map(lambda ends: (min(ends), max(ends)))
+    ends = st.tuples(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1)).map(sorted).map(tuple)
+    ranges = st.lists(ends | ends.map(lambda ends: (ends[0], ends[0])), unique=True, max_size=3).map(tuple)
     return {
         "types": st.lists(st.sampled_from(GRAFTED_TYPES), unique=True, max_size=4).map(tuple),
         "slots": st.lists(plain, unique=True, max_size=3).map(tuple),
-        "blocks": st.lists(blocks | blocks.map(lambda ends: (ends[0], ends[0])), unique=True, max_size=3).map(tuple),
+        "blocks": ranges,
+        "experts": ranges,
     }
 
 

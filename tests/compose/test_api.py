@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
 from organs.registry.compose.api import (
     Composition,
@@ -16,20 +13,14 @@ from organs.registry.compose.recipe import (
     Recipe,
     read_recipe,
 )
-from organs.registry.errors import BadRecipe, NotFound
+from organs.registry.errors import BadRecipe
 from organs.registry.local import LocalRegistry
-from tests.small_models import ingest_file, small_model
+from tests.registry_templates import RegistryTemplates, add_three_models
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[LocalRegistry]:
-    """Return a registry with two unrelated models of two blocks, `base` and `donor`."""
-    folder = tmp_path_factory.mktemp("pair")
-    shutil.copy(migrated_database, folder)
-    with LocalRegistry.open(folder) as registry:
-        for seed, name in enumerate(("base", "donor")):
-            (folder / f"{name}.gguf").write_bytes(small_model(name, seed=seed))
-            ingest_file(registry, folder / f"{name}.gguf")
+def pair(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with templates.open_copy(add_three_models, tmp_path_factory.mktemp("pair") / "home") as registry:
         yield registry
 
 
@@ -41,14 +32,14 @@ def begun(pair: LocalRegistry) -> Composition:
 @pytest.mark.parametrize(
     ("step", "line"),
     [
-        (lambda c: c.graft("donor"), "grafts: [{from: donor}]"),
-        (lambda c: c.graft("donor", type="organ, norm"), "grafts: [{from: donor, type: [organ, norm]}]"),
-        (lambda c: c.graft("donor", slot=("ffn_*",)), "grafts: [{from: donor, slot: ffn_*}]"),
+        (lambda c: c.graft("stranger"), "grafts: [{from: stranger}]"),
+        (lambda c: c.graft("stranger", type="organ, norm"), "grafts: [{from: stranger, type: [organ, norm]}]"),
+        (lambda c: c.graft("stranger", slot=("ffn_*",)), "grafts: [{from: stranger, slot: ffn_*}]"),
         (
-            lambda c: c.graft("donor", blocks=1, experts="0, 2-5"),
-            "grafts: [{from: donor, blocks: 1, experts: [0, 2-5]}]",
+            lambda c: c.graft("stranger", blocks=1, experts="0, 2-5"),
+            "grafts: [{from: stranger, blocks: 1, experts: [0, 2-5]}]",
         ),
-        (lambda c: c.graft("donor", blocks=range(2)), "grafts: [{from: donor, blocks: [0, 1]}]"),
+        (lambda c: c.graft("stranger", blocks=range(2)), "grafts: [{from: stranger, blocks: [0, 1]}]"),
         (
             lambda c: c.graft(where="theta>=30", sort="-theta", type="organ", strangers=True),
             "grafts: [{where: theta>=30, sort: -theta, type: organ, strangers: true}]",
@@ -84,18 +75,12 @@ def test_every_step_of_the_builder_equals_its_line_in_a_recipe(
     [
         (lambda c: c.graft(), "graft: it needs a donor (from: MODEL) or a query (where: QUERY)"),
         (lambda c: c.graft(where="type:organ", strangers="yes"), "graft: strangers: this is the text 'yes'"),
-        (lambda c: c.graft("donor", slot=()), "graft: slot: the list is empty"),
-        (lambda c: c.graft("donor", blocks=-1), "graft: blocks: '-1' is not a block"),
-        (lambda c: c.graft("donor", blocks=True), "graft: blocks: "),
-        (lambda c: c.graft(5), "graft: from: "),
-        (lambda c: c.graft("a\x1b[31m"), "graft: from: "),
-        (lambda c: c.adapter("lora", 0), "adapter: scale: 0 is not a scale"),
+        (lambda c: c.graft("stranger", slot=()), "graft: slot: the list is empty"),
+        (lambda c: c.graft("stranger", blocks=True), "graft: blocks: "),
         (lambda c: c.adapter("lora", float("nan")), "NaN is not a number"),
         (lambda c: c.purify("fractle"), "purify: method: 'fractle' is not one of spectral, fractal; did you mean"),
-        (lambda c: c.encode("Q4_K"), "encode: 'Q4_K' is not one of Q8_0, F16, BF16, F32"),
         (lambda c: c.accept("Unrelated"), "accept: 'Unrelated' is not the code of a warning; did you mean unrelated"),
         (lambda c: c.metadata("acme.x", 2**64), "metadata: acme.x: the number is too large"),
-        (lambda c: c.metadata("", 1), ""),
         (lambda c: c.named("acme/x@2"), "name: remove the version"),
     ],
 )
@@ -109,39 +94,15 @@ def test_an_invalid_step_is_refused_immediately(
     assert begun.recipe == Recipe("base")
 
 
-def test_a_composition_can_be_continued_in_several_ways(begun: Composition) -> None:
-    grafted = begun.graft("donor", type="organ", blocks=1)
-    one, two = grafted.named("local/one"), grafted.purify("fractal", slot="attn_q").named("local/two")
-    assert (one.recipe.name, two.recipe.name, grafted.recipe.name) == ("local/one", "local/two", None)
-    assert (len(one.recipe.purify), len(two.recipe.purify)) == (0, 1)
-    assert len(one.plan().plan.computations) == 0
-    assert len(two.plan().plan.computations) == 2
-
-
-def test_a_composition_continues_from_a_recipe(pair: LocalRegistry) -> None:
-    text = "base: base\ngrafts: [{from: donor, type: organ}]\n"
-    composition = pair.compose(read_recipe(text)).accept("unrelated-lineage")
-    assert yaml.safe_load(composition.yaml()) == {
-        "base": "base",
-        "grafts": [{"from": "donor", "type": "organ"}],
-        "accept": ["unrelated-lineage"],
-    }
-
-
-def test_an_unknown_base_is_reported_with_the_nearest_name(pair: LocalRegistry) -> None:
-    with pytest.raises(NotFound, match="did you mean local/base"):
-        pair.compose("bse").graft("donor").plan()
-
-
 def accepted(begun: Composition) -> Composition:
-    return begun.graft("donor", type="organ", blocks=1).accept("unrelated-lineage")
+    return begun.graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
 
 
 def test_a_chimera_without_a_name_gets_one_by_convention(begun: Composition) -> None:
-    assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1"
-    assert accepted(begun).plan().register().model == "local/base-Chimera-v1.0-F16@1", "the same chimera"
+    assert accepted(begun).plan().register().model == "local/Base-Chimera-v1.0-F16@1"
+    assert accepted(begun).plan().register().model == "local/Base-Chimera-v1.0-F16@1", "the same chimera"
     other = accepted(begun).metadata("acme.x", 1).plan().register()
-    expected = f"local/base-Chimera-v1.0-F16-{other.lock_id[:6]}@1"
+    expected = f"local/Base-Chimera-v1.0-F16-{other.lock_id[:6]}@1"
     assert other.model == expected, "another chimera is no version of the first"
     assert accepted(begun).metadata("acme.x", 1).plan().register().model == other.model
 

@@ -138,11 +138,6 @@ def test_a_made_chimera_is_reported_registered_and_durable(pair: LocalRegistry, 
     assert verify_all(pair).faults == []
 
 
-def test_a_chimera_is_registered_without_writing_its_file(pair: LocalRegistry, tmp_path: Path) -> None:
-    made = plan_of(pair).register()
-    assert pair.assemble("made", tmp_path / "x.gguf") == made.sha256 == digest_of((tmp_path / "x.gguf").read_bytes())
-
-
 def test_a_second_make_computes_and_stores_nothing_new(pair: LocalRegistry, out: Path) -> None:
     first = plan_of(pair).register()
     before = blob_states(pair)
@@ -162,12 +157,6 @@ def test_the_same_under_another_name_is_another_model_with_the_same_lock(pair: L
         *(first.lock_id, first.sha256),
     )
     assert pair.model(f"sha256:{first.lock_id}").name == first.model, "the oldest"
-
-
-def test_a_name_with_other_bytes_gets_the_next_version(pair: LocalRegistry) -> None:
-    plan_of(pair).register()
-    other = pair.compose("base").purify("fractal", slot="attn_q").named("local/made").plan()
-    assert other.register().model == "local/made@2"
 
 
 def test_a_chimera_of_a_chimera_drops_its_lock_and_has_one_of_its_own(pair: LocalRegistry, out: Path) -> None:
@@ -328,16 +317,4 @@ def test_an_organ_with_unusable_values_is_reported_by_its_name(
     with pytest.raises(OrganError, match=f"^{COMPUTED}: "):
         plan.assemble(out)
     assert model_names(registry) == ["odd"]
-    assert out.read_bytes() == b"as it was"
-
-
-@pytest.mark.folder
-def test_a_blob_swept_between_plan_and_make_is_reported_as_missing(pair: LocalRegistry, out: Path) -> None:
-    first = plan_of(pair)
-    first.register()
-    row = row_of(pair, COMPUTED, "made")
-    again = plan_of(pair)
-    remove(pair, row)
-    with pytest.raises(MissingBlob, match=COMPUTED):
-        again.assemble(out)
     assert out.read_bytes() == b"as it was"

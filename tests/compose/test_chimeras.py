@@ -32,17 +32,10 @@ def family(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     return registry
 
 
-def chimera_called(registry: LocalRegistry, name: str) -> Chimera:
-    with registry.catalog.reading() as session:
-        chimera = chimera_of_model(session, model_by_text(session, name))
-    assert chimera is not None
-    return chimera
-
-
 def test_a_chimera_shows_its_plan_and_its_later_measurements(family: LocalRegistry) -> None:
     composition = family.compose("base").graft("stranger", type="organ", blocks=1).purify("fractal", slot="attn_q")
     made = composition.accept("unrelated-lineage").plan().register()
-    chimera = chimera_called(family, made.model)
+    chimera = family.chimera(made.lock_id)
     assert chimera.lock_id == made.lock_id
     assert [(parent.model, parent.acts) for parent in chimera.parents] == [
         ("local/base@1", ("purified",)), ("local/stranger@1", ("grafted",)),
@@ -69,7 +62,7 @@ def test_each_changed_organ_names_its_donor_and_its_adapters(registry: LocalRegi
             origins = json.loads(row.origins)
             assert len(origins.pop("adapters")) == 28
             row.origins = json.dumps(origins)
-    chimera = chimera_called(registry, made.model)
+    chimera = registry.chimera(made.lock_id)
     tuned, lora = f"local/{TUNED}@1", f"local/{LORA}@1"
     givers = {part.name: part.givers for part in chimera.parts}
     assert givers.pop("blk.0.ffn_up.weight") == (tuned, lora)
@@ -83,14 +76,14 @@ def test_each_changed_organ_names_its_donor_and_its_adapters(registry: LocalRegi
 
 def test_verdicts_are_listed_newest_first_and_the_card_shows_the_newest(family: LocalRegistry) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
-    assert "Not run yet." in chimera_called(family, made.model).card
+    assert "Not run yet." in family.chimera(made.lock_id).card
     with family.catalog.writing() as session:
         model = model_by_text(session, made.model)
         for verdict, reason in (("gains", "An old one."), ("broken", "A new one, much worse.")):
             row = VerdictRow(model_id=model.id, runtime="test", verdict=verdict, reason=reason, report="{}")
             row.created_at = now()
             session.add(row)
-    chimera = chimera_called(family, made.model)
+    chimera = family.chimera(made.lock_id)
     assert [verdict.verdict for verdict in chimera.verdicts] == ["broken", "gains"]
     assert chimera.card.index("Verdict in test: broken. A new one, much worse.") < chimera.card.index(
         "## From the weights, before it was made"
@@ -113,7 +106,7 @@ def test_input_is_only_text_on_the_card(family: LocalRegistry) -> None:
     composition = (
         composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE).accept("licenses-conflict")
     )
-    card = chimera_called(family, composition.plan().register().model).card
+    card = family.chimera(composition.plan().register().lock_id).card
     prose = [line for line in card.splitlines() if not line.startswith("    ")]
     assert [line for line in prose if line.startswith("#")][1:] == [
         "## Parents", "## Findings", "## Measurement", "## From the weights, before it was made", "## Recipe", "## Use",

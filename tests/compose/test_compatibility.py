@@ -64,23 +64,6 @@ def of_types(base: Parent, donor: Parent, *types: OrganType) -> list[Finding]:
 # The zoo
 
 
-@pytest.mark.long
-def test_a_graft_from_a_fine_tune_has_no_warnings() -> None:
-    findings = of_types(zoo(A), zoo(CODE), ORGAN)
-    assert {finding.severity for finding in findings} == {Severity.INFO}
-    kin = only(findings, "related-lineage")
-    assert "the change of 12 matrices is 0.014, in the block that differs most" in kin.sentence
-    assert len(kin.organs) == 12
-    assert codes(findings) == {"related-lineage", "changed-share", "theta-changes"}
-
-
-@pytest.mark.parametrize("name", ["A-2M-v0.1-Q8_0", "A-2M-v0.3-Q8_0", "A-2M-Branch-v1.0-Q8_0", "A-2M-v1.0-Q8_0"])
-def test_earlier_checkpoints_branches_and_quantisations_are_related(name: str) -> None:
-    findings = of_types(zoo(A), zoo(f"Zoo-{name}.gguf"))
-    assert warned(findings) == refused(findings) == set()
-    assert "related-lineage" in codes(findings)
-
-
 def test_a_single_matrix_of_a_distant_relative_is_not_called_unrelated() -> None:
     base, branch = zoo(A), zoo("Zoo-A-2M-Branch-v1.0-Q8_0.gguf")
     replacements = [item for item in replacements_from(base, branch, SKELETON) if item.before.organ.is_matrix]
@@ -424,20 +407,6 @@ def test_theta_is_reported_before_and_after_for_each_type_that_changes() -> None
     assert "35.1°; in Zoo-A-2M-v1.0-F16 it is 35.2°" in sentences["organ"]
 
 
-def test_an_unchanged_theta_is_not_reported() -> None:
-    base, donor = synthetic_parent("Base"), synthetic_parent("Donor", tensors=model_tensors(seed=1))
-
-    def told(theta: float) -> set[str]:
-        ours, theirs = (
-            replace(one, parts=tuple(replace(part, theta=angle) for part in one.parts))
-            for one, angle in ((base, 35.0), (donor, theta))
-        )
-        return codes(of_types(ours, theirs, ORGAN))
-
-    assert "theta-changes" in told(35.2)
-    assert "theta-changes" not in told(35.01)
-
-
 def test_many_organs_make_few_findings() -> None:
     base = synthetic_parent("Base", tensors=model_tensors(blocks=12))
     donor = synthetic_parent("Donor", tensors=model_tensors(seed=1, blocks=12, dtypes={"blk.3.attn_q.weight": "F64"}))
@@ -487,12 +456,6 @@ def invocation_tokens(*tokens: int) -> KeyValue:
     return KeyValue("adapter.alora.invocation_tokens", ValueType.ARRAY, tokens, ValueType.UINT32)
 
 
-def test_an_adapter_without_invocation_tokens_is_no_activated_lora() -> None:
-    assert codes(check_adapter(synthetic_parent(), adapter("blk.0.ffn_up.weight", entries=[invocation_tokens()]))) == {
-        "adapter-rank"
-    }
-
-
 def test_an_adapter_is_not_merged_into_weights_that_are_stored_divided_by_a_scale() -> None:
     base = synthetic_parent(tensors=model_tensors(more=[SCALE]))
     findings = check_adapter(base, adapter("blk.0.ffn_up.weight", "blk.1.ffn_up.weight"))
@@ -525,7 +488,7 @@ def test_an_adapter_that_does_not_fit_is_refused(code: str, faulty: Parent) -> N
 
 
 def test_an_adapter_of_an_unreadable_tensor_type_is_refused() -> None:
-    base = synthetic_parent(tensors=model_tensors(width=256, dtypes={"blk.0.ffn_up.weight": "Q8_K"}))
+    base = synthetic_parent(tensors=model_tensors(width=256, blocks=1, dtypes={"blk.0.ffn_up.weight": "Q8_K"}))
     factors = [("blk.0.ffn_up.weight.lora_a", (256, 4)), ("blk.0.ffn_up.weight.lora_b", (4, 512))]
     assert refused(check_adapter(base, adapter(more=factors))) == {"dtype-refused"}
 
@@ -537,18 +500,13 @@ def test_an_adapter_of_an_unreadable_tensor_type_is_refused() -> None:
     ("name", "group"),
     [
         ("blk.2.ffn_up.weight", ("text", 2, "feed-forward")),
-        ("blk.2.ffn_down.bias", ("text", 2, "feed-forward")),
         ("blk.2.ffn_down_exps.scale", ("text", 2, "experts")),
         ("blk.2.ssm_in.input_scale", ("text", 2, "state space")),
-        ("blk.2.ffn_gate_inp.weight", ("text", 2, "experts")),
         ("blk.2.ffn_up_shexp.weight", ("text", 2, "shared experts")),
         ("blk.2.attn_q.weight", ("text", 2, "attention")),
-        ("dec.blk.2.cross_attn_q.weight", ("decoder", 2, "cross attention")),
         ("a.blk.2.ffn_up_1.weight", ("audio", 2, "second feed-forward")),
         ("a.proj_blk.2.ffn_up.weight", ("audio", 2, "proj_blk.feed-forward")),
         ("blk.2.ffn_norm.weight", None),
-        ("token_embd.weight", None),
-        ("blk.2.ffn_up.weight.lora_a", None),
     ],
 )
 def test_organs_that_only_work_together_are_in_one_group(name: str, group: tuple[str, int, str] | None) -> None:

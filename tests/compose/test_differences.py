@@ -16,7 +16,7 @@ from organs.registry.compose.parents import Parent
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import Field, KeyValue, MemorySource, ValueType
 from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
-from tests.compose.parents import CODE, LORA, A, C, HeaderValue, model_tensors, parent_from, synthetic_parent, zoo
+from tests.compose.parents import model_tensors, parent_from, synthetic_parent
 from tests.gguf_files import SparseSource, array, file_bytes, text
 
 SMALL = model_tensors(blocks=0)
@@ -29,30 +29,6 @@ def facts_by_key(parent: Parent) -> dict[str, Value | None]:
 def facts_with(*said: KeyValue) -> dict[str, Value | None]:
     """Return the facts of a small model with these entries and its architecture."""
     return facts_by_key(parent_from(file_bytes([text("general.architecture", "llama"), *said], SMALL), "Small"))
-
-
-def test_relatives_have_the_same_vocabulary_and_only_models_have_tied_embeddings() -> None:
-    digests = {facts_by_key(zoo(name))["digest of tokens"] for name in (A, CODE)}
-    assert len(digests - {"none"}) == 1
-    assert [facts_by_key(zoo(name))["output matrix"] for name in (A, C, LORA)] == ["tied", "its own", None]
-
-
-def test_missing_facts_have_the_defaults_of_loaders() -> None:
-    facts = facts_by_key(
-        synthetic_parent(
-            attention__head_count_kv=None, rope__freq_base=None, rope__dimension_count=None, attention__key_length=8
-        )
-    )
-    assert (facts["attention.head_count_kv"], facts["rope.freq_base"]) == (4, 10_000.0)
-    assert (facts["attention.key_length"], facts["attention.value_length"]) == (8, 16)
-    assert facts["rope.dimension_count"] == 8
-
-
-def test_numbers_for_each_block_are_kept_and_equal_ones_are_merged() -> None:
-    for given_heads, heads in (((4, 2), (4, 2)), ((2, 2), 2)):
-        facts = facts_by_key(synthetic_parent(attention__head_count_kv=given_heads))
-        assert facts["attention.head_count_kv"] == heads
-    assert facts_by_key(synthetic_parent(attention__head_count=(4, 2)))["attention.key_length"] is None
 
 
 @pytest.mark.parametrize(
@@ -83,30 +59,9 @@ def test_values_of_the_wrong_type_or_out_of_range_count_as_absent(key: str, fact
     assert [facts_with(entry)[fact] for entry in wrong] == [None] * len(wrong)
 
 
-def test_huge_numbers_are_numbers() -> None:
-    assert facts_with(KeyValue("llama.block_count", ValueType.UINT64, 2**64 - 1))["block_count"] == 2**64 - 1
-    assert facts_with(KeyValue("llama.attention.head_count", ValueType.UINT32, 0))["attention.key_length"] is None
-
-
 def test_long_texts_are_not_names() -> None:
     for length, known in ((TEXT_MAX, "x" * TEXT_MAX), (TEXT_MAX + 1, None)):
         assert facts_with(text("tokenizer.ggml.pre", "x" * length))["tokenizer.ggml.pre"] == known
-
-
-def test_other_attention_position_and_expert_entries_are_kept_as_settings() -> None:
-    mixing: dict[str, HeaderValue] = {"attention__scale": 0.5, "ssm__group_count": 2, "attn_logit_softcapping": 50.0}
-    header_values: dict[str, HeaderValue] = {
-        "rope__scaling__type": "yarn",
-        "rope__scaling__finetuned": True,
-        "expert_gating_func": 2,
-    }
-    facts = facts_of(synthetic_parent(**mixing, **header_values, hidden_act="silu"))
-    settings = {"attention.scale": 0.5, "ssm.group_count": 2, "attn_logit_softcapping": 50.0}
-    assert facts["heads-differ"].items() >= settings.items()
-    scaling = {"rope.scaling.type": "yarn", "rope.scaling.finetuned": True}
-    assert facts["rope-scaling-differs"].items() >= scaling.items()
-    assert facts["experts-differ"]["expert_gating_func"] == 2
-    assert facts["activation-differs"] == {"hidden_act": "silu"}
 
 
 def test_a_vocabulary_is_identified_by_its_bytes_and_read_once_per_header() -> None:

@@ -12,14 +12,12 @@ from organs.registry.entities.base import decode, encode
 from organs.registry.entities.finding import Finding, Severity, in_order, stored_findings
 from organs.registry.entities.plan import ParentModel, PlannedChimera, PlannedRecipe, PlanPart
 from organs.registry.local import LocalRegistry
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.registry_templates import RegistryTemplates, add_three_models
 
 
 @pytest.fixture
-def family(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
-    ingest_bytes(registry, tmp_path, "stranger", model_file("Stranger", related_tensors(seed=7)))
+def family(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    templates.fill(registry, add_three_models)
     return registry
 
 
@@ -74,7 +72,7 @@ def test_the_size_is_that_of_the_file_and_open_warnings_are_reported(family: Loc
     assert (planned.can_be_made, planned.unaccepted) == (True, ())
     chimera = chimera_of(planned)
     assert chimera.size_bytes == (tmp_path / "c.gguf").stat().st_size
-    assert chimera.base_size_bytes == (tmp_path / "base.gguf").stat().st_size
+    assert chimera.base_size_bytes == family.model("base").size_bytes
 
 
 def row(

@@ -142,13 +142,6 @@ def test_a_graft_of_no_organs_is_refused_with_its_path(graft: str, code: str, fi
     assert (taken(made), codes(made)) == ({}, [("refuse", code, field)])
 
 
-@pytest.mark.parametrize("blocks", ["2-5", "1-2", "[0, 2]", "0-999"])
-def test_blocks_that_the_base_lacks_are_refused_with_those_that_it_has(blocks: str) -> None:
-    made = chosen(f"[{{from: local/d1@1, blocks: {blocks}}}]", donor())
-    assert (taken(made), codes(made)) == ({}, [("refuse", "no-such-block", "grafts[0].blocks")])
-    assert made.findings[0].sentence.endswith("; its blocks are 0-1.")
-
-
 def test_a_slot_that_the_base_lacks_is_reported_with_the_nearest_one() -> None:
     (finding,) = chosen("[{from: local/d1@1, slot: fnn_up}]", donor()).findings
     assert finding.sentence == "local/base@1 has no organ in this selection; did you mean ffn_up?"

@@ -15,7 +15,6 @@ from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import read_recipe
-from organs.registry.compose.screen import changes_of
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.plan import Screen
 from organs.registry.local import LocalRegistry
@@ -60,12 +59,6 @@ def stored(kin: LocalRegistry, found: Plan) -> Screen:
     return screen
 
 
-def test_relatives_have_no_warnings_and_unrelated_models_one(kin: LocalRegistry) -> None:
-    assert (warned(grafted(kin, CODE)), grafted(kin, CODE).screen.relation) == (set(), "kin")
-    assert (warned(grafted(kin, STEP_100)), grafted(kin, STEP_100).screen.relation) == (set(), "far kin")
-    assert (warned(grafted(kin, B)), grafted(kin, B, blocks=3).screen.relation) == ({"unrelated-lineage"}, "stranger")
-
-
 def test_what_purifying_moves_is_estimated_beforehand(kin: LocalRegistry) -> None:
     light, deep = (purified(kin, method="spectral", keep=keep).screen for keep in (0.99, 0.5))
     for found in (light, deep):
@@ -78,9 +71,6 @@ def test_what_purifying_moves_is_estimated_beforehand(kin: LocalRegistry) -> Non
 @pytest.mark.parametrize(
     "steps",
     [
-        {"adapters": [{"from": LORA}]},
-        {"adapters": [{"from": LORA, "scale": -2}]},
-        {"purify": {"type": "organ", "method": "spectral"}},
         {"purify": {"type": "skeleton", "method": "fractal"}},
         {"grafts": [{"from": CODE, "type": "organ"}], "adapters": [{"from": LORA}]},
         {"adapters": [{"from": LORA}], "purify": {"type": "organ", "method": "spectral", "keep": 0.95}},
@@ -102,14 +92,6 @@ def test_earlier_computed_organs_are_measured_too(kin: LocalRegistry) -> None:
     planned = plan(kin, adapters=[{"from": LORA, "scale": 0.5}], name="local/first")
     again = replace(planned, recipe=structs.replace(planned.recipe, name="local/second"))
     assert stored(kin, planned) == stored(kin, again)
-
-
-def test_organs_equal_in_donor_and_base_are_not_changes(kin: LocalRegistry) -> None:
-    planned = plan(kin, grafts=[{"from": CODE, "slot": "ffn_up", "blocks": 1}])
-    (change,) = changes_of(planned.parts, {})
-    assert change.before.name == "blk.1.ffn_up.weight"
-    same = [replace(part, source=part.before) for part in planned.parts]
-    assert changes_of(same, {}) == []
 
 
 def test_recipes_that_accept_a_warning_that_is_no_longer_given_can_still_be_made(kin: LocalRegistry) -> None:

@@ -23,7 +23,6 @@ from organs.registry.compose.steps import (
 )
 from organs.registry.entities.plan import STEP_MAX_LENGTH
 from organs.registry.errors import BadRecipe
-from tests.compose.random_recipes import recipes
 
 BASE: Step = ("base", "acme/tiny")
 
@@ -33,11 +32,6 @@ def reasons(*steps: Step) -> list[tuple[str, str]]:
     with pytest.raises(BadRecipe) as caught:
         read_steps(steps)
     return list(caught.value.reasons)
-
-
-@given(recipes())
-def test_every_recipe_reads_back_from_its_texts(recipe: Recipe) -> None:
-    assert read_steps(step_texts(recipe)) == recipe
 
 
 def test_the_written_texts_are_those_that_a_person_would_type() -> None:

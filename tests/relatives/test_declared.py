@@ -6,11 +6,9 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
 
 from organs.registry.catalog.queries.administration import model_in_any_state
 from organs.registry.catalog.register.model_changes import remove_model
-from organs.registry.catalog.tables import Lineage
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -25,7 +23,7 @@ OTHER_COPY = model_file("base", related_tensors(dtype="Q8_0", correlation=0.9999
 TUNED = model_file("Tuned", related_tensors(correlation=0.99), parent_entries("base"))
 
 
-@pytest.mark.parametrize("order", list(permutations(("base", "copy", "other", "tuned")))[::5])
+@pytest.mark.parametrize("order", list(permutations(("base", "copy", "other", "tuned")))[::8])
 def test_every_order_of_ingest_gives_the_same_edges(
     order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -105,6 +103,14 @@ LINKED: dict[str, tuple[dict[str, bytes], set[tuple[str, str | None]]]] = {
         {"tuned": model_file("Tuned", related_tensors(correlation=0.99), BY_ADDRESS), "Some-Base": BASE},
         {("tuned", "Some-Base")},
     ),
+    "each of several parents, once": (
+        {
+            "base": BASE,
+            "merged": model_file("Merged", related_tensors(seed=3), parent_entries("Base", "Absent", "Other", "Base")),
+            "other": model_file("Other", related_tensors(seed=5)),
+        },
+        {("merged", "base"), ("merged", None), ("merged", "other")},
+    ),
     "models that name each other": (
         {
             "hen": model_file("Hen", related_tensors(), parent_entries("Egg")),
@@ -169,16 +175,3 @@ def test_edges_over_the_limit_are_linked_by_the_next_ingest_of_that_name(
     }
     ingest_all(registry, tmp_path, far=model_file("Base", related_tensors(correlation=0.5)))
     assert declared_pairs(registry) == {(f"t{number}", "base", "finetune") for number in range(3)}
-
-
-def test_each_of_several_parents_is_linked_once(registry: LocalRegistry, tmp_path: Path) -> None:
-    child = model_file("Merged", related_tensors(seed=3), parent_entries("Base", "Absent", "Stranger", "Base"))
-    ingest_all(registry, tmp_path, base=BASE, merged=child, stranger=model_file("Stranger", related_tensors(seed=5)))
-    assert declared_pairs(registry) == {
-        ("merged", "base", "finetune"),
-        ("merged", None, "finetune"),
-        ("merged", "stranger", "finetune"),
-    }
-    with registry.catalog.reading() as session:
-        texts = session.scalars(select(Lineage.parent_text).where(Lineage.evidence == "declared"))
-        assert sorted(str(text) for text in texts) == ["Absent", "Base", "Stranger"]

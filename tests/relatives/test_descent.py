@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import combinations
 
 import numpy as np
@@ -20,13 +21,19 @@ def tuned(base: Model, energy: float, seed: int) -> Model:
     return base + change * np.sqrt(energy * (base @ base) / (change @ change))
 
 
-def found(models: dict[int, Model], dtypes: dict[int, str] | None = None, **matched: float) -> dict[str, Descent]:
-    """Return what the measured edges between all `models` say, by `younger-older`; `matched` has shares by `_y_o`."""
+def found(
+    models: dict[int, Model], dtypes: dict[int, str] | None = None, same: Collection[str] = (), **matched: float
+) -> dict[str, Descent]:
+    """Return what the measured edges between all `models` say, by `younger-older`.
+
+    Pairs in `same` are recognised as encodings of the same weights; `matched` has shares of equal blocks by `_y_o`.
+    """
     links = []
     for older, younger in combinations(sorted(models), 2):
         own, other = models[younger], models[older]
         change = float(2 * ((own - other) @ (own - other)) / (own @ own + other @ other))
-        links.append(Edge(younger, older, "relative", change, matched.get(f"_{younger}_{older}")))
+        relation = "quantized" if f"{younger}-{older}" in same else "relative"
+        links.append(Edge(younger, older, relation, change, matched.get(f"_{younger}_{older}")))
     described = descents(links, dict.fromkeys(models, "F16") | (dtypes or {}))
     return {f"{younger}-{older}": descent for (younger, older), descent in described.items()}
 
@@ -80,28 +87,13 @@ def test_the_mean_of_two_fine_tunes_is_not_their_base() -> None:
 
 
 def test_the_same_weights_in_two_float_types_are_one_model() -> None:
-    def rounded(model: Model) -> Model:
-        return model.astype(np.float16).astype(np.float64)
-
-    def energy(first: Model, second: Model) -> float:
-        return float(2 * ((first - second) @ (first - second)) / (first @ first + second @ second))
-
-    models = {1: BASE, 2: rounded(BASE), 3: CODE, 4: rounded(CODE), 5: DOCS}
-    same = {(2, 1), (4, 3)}
-    links = [
-        Edge(
-            younger,
-            older,
-            "quantized" if (younger, older) in same else "relative",
-            energy(models[younger], models[older]),
-        )
-        for older, younger in combinations(models, 2)
-    ]
-    edges = descents(links, {1: "F32", 2: "F16", 3: "F32", 4: "F16", 5: "F32"})
-    assert (edges[2, 1], edges[4, 3]) == (Descent("quantized"), Descent("quantized"))
-    parents = [{edges[model, 1].parent, edges[model, 2].parent} - {None} for model in (3, 4, 5)]
+    half = {number: model.astype(np.float16).astype(np.float64) for number, model in ((2, BASE), (4, CODE))}
+    dtypes = {1: "F32", 2: "F16", 3: "F32", 4: "F16", 5: "F32"}
+    edges = found({1: BASE, 3: CODE, 5: DOCS} | half, dtypes, same=("2-1", "4-3"))
+    assert (edges["2-1"], edges["4-3"]) == (Descent("quantized"), Descent("quantized"))
+    parents = [{edges[f"{model}-1"].parent, edges[f"{model}-2"].parent} - {None} for model in (3, 4, 5)]
     assert all(len(found) == 1 and found < {1, 2, 3} for found in parents), "one variant of the base is the parent"
-    assert edges[5, 3] == edges[5, 4] == Descent("sibling")
+    assert edges["5-3"] == edges["5-4"] == Descent("sibling")
 
 
 def test_a_quantisation_has_the_source_that_encoding_proves_and_no_other() -> None:

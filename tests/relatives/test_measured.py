@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.tables import Lineage, ModelRow, Placement
 from organs.registry.errors import OrganError
 from organs.registry.gguf import KeyValue, TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.relatives import find_relatives, measured
 from organs.registry.similarity import NOISE
 from tests.gguf_files import file_bytes, text
@@ -34,12 +33,12 @@ TOLERANCE = 4 * NOISE / 7**0.5
 
 def found(registry: LocalRegistry, name: str) -> list[tuple[str, str]]:
     with registry.catalog.reading() as session:
-        model = model_by_name(session, parse_model_name(name))
+        model = model_by_text(session, name)
         relatives = find_relatives(session, model)
         return [(session.get_one(ModelRow, edge.model_id).name, edge.relation) for edge in relatives]
 
 
-@pytest.mark.parametrize("order", list(permutations(FAMILY))[::29])
+@pytest.mark.parametrize("order", list(permutations(FAMILY))[::50])
 def test_every_order_of_ingest_finds_the_same_pairs(
     order: tuple[str, ...], registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -95,14 +94,8 @@ def test_the_parent_of_a_measured_edge_is_the_older_model(registry: LocalRegistr
     assert found(registry, "base") == [("tuned", "relative")]
     with registry.catalog.reading() as session:
         (edge,) = session.scalars(select(Lineage).where(Lineage.evidence == "measured")).all()
-        older, newer = (model_by_name(session, parse_model_name(name)).id for name in ("tuned", "base"))
+        older, newer = (model_by_text(session, name).id for name in ("tuned", "base"))
     assert (edge.parent_model_id, edge.child_model_id) == (older, newer)
-
-
-def test_the_same_file_again_adds_no_edge(registry: LocalRegistry, tmp_path: Path) -> None:
-    for name in ("base", "tuned", "tuned"):
-        ingest_bytes(registry, tmp_path, name, FAMILY[name])
-    assert len(measured_pairs(registry)) == 1
 
 
 def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(
@@ -113,7 +106,7 @@ def test_a_model_with_a_longer_vocabulary_is_compared_by_its_other_organs(
     ((relation, score),) = measured_pairs(registry).values()
     assert (relation, score) == ("relative", pytest.approx(0.99, abs=0.01))
     with registry.catalog.reading() as session:
-        (relative,) = find_relatives(session, model_by_name(session, parse_model_name("longer")))
+        (relative,) = find_relatives(session, model_by_text(session, "longer"))
     assert (relative.similarity.organ_count, relative.similarity.first_count) == (6, 7)
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.relatives import record_relatives, resolve_declared
 from organs.registry.relatives.lineage import lineage_of
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
@@ -27,7 +26,7 @@ def test_every_statement_uses_an_index(registry: LocalRegistry, tmp_path: Path) 
         ingest_bytes(registry, tmp_path, f"base{number}", file)
     ingest_bytes(registry, tmp_path, "tuned", model_file("Tuned", related_tensors(), parent_entries("Base", "Absent")))
     with spoken(registry) as heard, registry.catalog.writing() as session:
-        model = model_by_name(session, parse_model_name("tuned"))
+        model = model_by_text(session, "tuned")
         record_relatives(session, model)
         resolve_declared(session, model)
         lineage_of(session, model)

@@ -7,14 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.entities.lineage import ModelLineage
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize, encode
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.relatives import settle_sources, sources
-from organs.registry.relatives.lineage import lineage_of
 from tests.cli.in_process import OrganCommand
 from tests.related_models import ingest_all, related_tensors
 from tests.small_models import Tensors, weight_tensor
@@ -36,19 +33,14 @@ def quantised(tensors: Tensors, dtype: str = "Q4_0", noise: float = 0.0) -> Tens
     return found
 
 
-def lineage(registry: LocalRegistry, name: str) -> ModelLineage:
-    with registry.catalog.reading() as session:
-        return lineage_of(session, model_by_name(session, parse_model_name(name)))
-
-
 def measured(registry: LocalRegistry, name: str) -> dict[str, tuple[str, str]]:
     """Return direction and relation of the measured edges of a model."""
-    edges = [edge for edge in lineage(registry, name).edges if edge.evidence == "measured"]
+    edges = [edge for edge in registry.model(name).relatives if edge.evidence == "measured"]
     return {str(edge.model)[6:-2]: (edge.direction, edge.relation) for edge in edges}
 
 
 def codes(registry: LocalRegistry, name: str) -> list[str]:
-    return [finding.code for finding in lineage(registry, name).findings]
+    return [finding.code for finding in registry.model(name).findings]
 
 
 @pytest.mark.parametrize("order", [("base", "code", "docs", "small"), ("small", "docs", "code", "base")])
@@ -80,12 +72,12 @@ def test_without_an_encoder_the_source_stays_open_and_the_finding_names_the_extr
     monkeypatch.setattr(sources, "can_encode", lambda _dtype: False)
     ingest_all(registry, tmp_path, base=BASE, small=small)
     assert measured(registry, "small") == {"base": ("relative", "quantized")}
-    (finding,) = [one for one in lineage(registry, "small").findings if one.code == "source-not-tried"]
+    (finding,) = [one for one in registry.model("small").findings if one.code == "source-not-tried"]
     assert "extra quantize" in finding.sentence
     assert "not proved to be a plain quantisation" in registry.compare("base", "small").sentence
     monkeypatch.undo()
     with registry.catalog.reading() as session:
-        model_id = model_by_name(session, parse_model_name("small")).id
+        model_id = model_by_text(session, "small").id
     assert settle_sources(registry.catalog, registry.blobs, [model_id]) == 1
     assert measured(registry, "small") == {"base": ("parent", "quantized")}
     assert "source-not-tried" not in codes(registry, "small")

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.queries.storage import way_of
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
 from organs.registry.entities.storage import Storage, Way
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.small_models import expert_model, ingest_file
+from tests.small_models import expert_model
 
 TUNED = 0.9995
 
@@ -33,8 +31,7 @@ def fill_family(registry: LocalRegistry, folder: Path) -> None:
         "stranger": related_tensors(seed=7),
     }.items():
         ingest_bytes(registry, folder, name, model_file(name, tensors))
-    (folder / "mixture.gguf").write_bytes(expert_model(seed=9))
-    ingest_file(registry, folder / "mixture.gguf")
+    ingest_bytes(registry, folder, "mixture", expert_model(seed=9))
 
 
 @pytest.fixture
@@ -133,9 +130,9 @@ def test_a_family_counts_equal_parts_once(family: LocalRegistry) -> None:
 
 def test_hidden_models_count_and_parents_of_removed_models_stay_needed(family: LocalRegistry) -> None:
     with family.catalog.writing() as session:
-        hide_model(session, model_by_name(session, parse_model_name("local/stranger")), "quarantined", "no", "local")
-        remove_model(session, model_by_name(session, parse_model_name("local/base")), "no", "local")
-        remove_model(session, model_by_name(session, parse_model_name("local/mixture")), "no", "local")
+        hide_model(session, model_by_text(session, "local/stranger"), "quarantined", "no", "local")
+        remove_model(session, model_by_text(session, "local/base"), "no", "local")
+        remove_model(session, model_by_text(session, "local/mixture"), "no", "local")
     storage = family.storage()
     check(family, storage)
     assert storage.unneeded_bytes > 0
@@ -147,7 +144,7 @@ def test_the_sums_add_up_when_only_a_fine_tune_is_left(family: LocalRegistry) ->
     names = {row.name for row in family.storage().models} - {"local/tuned@1"}
     for name in sorted(names):
         with family.catalog.writing() as session:
-            remove_model(session, model_by_name(session, parse_model_name(name)), "no", "local")
+            remove_model(session, model_by_text(session, name), "no", "local")
     storage = family.storage()
     check(family, storage)
     assert storage.kept_bytes > 0 < storage.parents_bytes
@@ -175,12 +172,6 @@ def test_the_largest_families_are_found_among_many(registry: LocalRegistry, tmp_
         assert (cut.families, cut.families_left_out) == (whole[:limit], 3 - limit)
 
 
-def test_an_empty_registry_has_no_sizes(registry: LocalRegistry) -> None:
-    storage = registry.storage()
-    assert (storage.parts, storage.files_bytes, storage.share) == (0, 0, None)
-    assert (storage.models, storage.families, storage.encodings) == ((), (), ())
-
-
 def test_an_organ_names_its_parent_and_counts_its_children(family: LocalRegistry) -> None:
     organs = {name: {organ.name: organ for organ in family.organs_of(name)} for name in ("base", "tuned", "base-Q8_0")}
     tensor = "blk.0.ffn_up.weight"
@@ -196,13 +187,10 @@ def test_an_organ_names_its_parent_and_counts_its_children(family: LocalRegistry
     assert child.parent.digest == organs["base"][tensor].digest
     assert parent.parent is None
     assert parent.children >= 2
-
-
-def test_a_stack_is_stored_as_its_experts(family: LocalRegistry) -> None:
     stack = next(organ for organ in family.organs_of("mixture") if "_exps" in organ.name)
-    storage = family.organ(stack.digest).storage
-    assert storage is not None
-    assert (storage.way, storage.parent) == (Way.EXPERTS, None)
+    experts = family.organ(stack.digest).storage
+    assert experts is not None
+    assert (experts.way, experts.parent) == (Way.EXPERTS, None)
 
 
 def test_a_model_says_how_its_parts_are_stored(family: LocalRegistry) -> None:
@@ -215,18 +203,3 @@ def test_a_model_says_how_its_parts_are_stored(family: LocalRegistry) -> None:
     assert {row.way for row in storage.ways} == {Way.ALONE, Way.DIFFERENCE}
     assert storage.parents[0].name == "local/base@1"
     assert "by their difference to others" in storage.sentence
-
-
-@pytest.mark.parametrize(
-    ("codec", "way"),
-    [
-        ("raw", Way.ALONE),
-        ("bytes", Way.ALONE),
-        ("bf16-planes", Way.ALONE),
-        ("q8_0-delta", Way.DIFFERENCE),
-        ("q4_k-from-bf16", Way.DERIVED),
-        ("stack", Way.EXPERTS),
-    ],
-)
-def test_the_name_of_a_codec_says_how_an_organ_is_stored(codec: str, way: Way) -> None:
-    assert way_of(codec) == way

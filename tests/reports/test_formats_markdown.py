@@ -12,7 +12,6 @@ from organs.registry.columns import CellKind, cell_text
 from organs.registry.entities.report import (
     Report,
     ReportColumn,
-    ReportFigure,
     ReportFigures,
     ReportSection,
     ReportTable,
@@ -81,23 +80,6 @@ def test_a_paragraph_that_begins_like_a_list_is_not_a_list() -> None:
     section = ReportFigures(title="F", before=("1. one", "- two", "+ three", "1.5 four"), figures={}, after=())
     out = markdown(report_with(section))
     assert out == "# T\n\n## F\n\n1\\. one\n\n\\- two\n\n\\+ three\n\n1.5 four\n"
-
-
-def test_every_line_of_a_table_is_as_wide_as_the_others() -> None:
-    lines = markdown(report_of("a", "a long name", "b|c")).splitlines()[4:]
-    assert {len(line) for line in lines} == {len(lines[0])}
-    assert lines[1].endswith("-:|")
-
-
-def test_a_table_without_rows_says_so_and_shows_no_table() -> None:
-    section = table("Table", (COLUMN,), (), before=("Before.",), after=("After.",), empty="Nothing.")
-    assert markdown(report_with(section)) == "# T\n\n## Table\n\nNothing.\n"
-
-
-def test_figures_are_shown_with_their_meaning() -> None:
-    figures = {"size_bytes": ReportFigure("size", 2_000_000, CellKind.SIZE, "What it takes.")}
-    section = ReportFigures(title="Figures", before=(), figures=figures, after=())
-    assert "| size   | 2.0 MB | What it takes. |" in markdown(report_with(section))
 
 
 def test_a_data_column_is_not_shown_but_is_in_the_rows() -> None:

@@ -17,7 +17,6 @@ from organs.registry.reports.groups import (
     Distribution,
     TensorReading,
     blocks_of,
-    components_of,
     distribution_of,
     mean_of,
     wells_of,
@@ -33,12 +32,6 @@ def deep(blocks: Iterable[int]) -> list[TensorReading]:
     return [
         reading(f"blk.{block}.{slot}.weight", 10.0 + block / 10) for block in blocks for slot in ("attn_q", "ffn_up")
     ]
-
-
-def test_a_shallow_model_has_one_row_for_each_block() -> None:
-    items = blocks_of(deep(range(DEPTH_ROWS_MAX)), empty="").items
-    assert [item["blocks"] for item in items] == [str(block) for block in range(DEPTH_ROWS_MAX)]
-    assert [item["organ_mean_theta_degrees"] for item in items[:2]] == pytest.approx([10.0, 10.1])
 
 
 @pytest.mark.parametrize("blocks", [33, 61, 80, 126, 1000])
@@ -66,31 +59,6 @@ def test_every_tower_has_its_own_blocks() -> None:
         ("text", 30.0),
         ("vision", 20.0),
     ]
-
-
-def test_tensors_without_measures_give_a_table_without_rows_by_depth() -> None:
-    table = blocks_of([reading("blk.0.attn_q.weight", None, None), reading("output.weight", 30.0)], empty="Nothing.")
-    assert (table.items, table.before) == ((), ("Nothing.",))
-
-
-def test_components_are_listed_in_the_order_of_reading_and_explained() -> None:
-    names = ("blk.1.ffn_gate_inp.weight", "blk.1.ffn_up_exps.weight", "output_norm.weight", "token_embd.weight")
-    table = components_of([reading(name, 30.0) for name in names], before="All.", empty="")
-    assert [item["component"] for item in table.items] == ["embeddings", "routed experts", "router", "norms"]
-    assert "Routed experts: feed-forward tensors of which the router chooses a few" in table.before[0]
-    assert "shared experts" not in table.before[0].lower().replace("beside", "")
-
-
-def test_norms_and_lists_are_no_wells() -> None:
-    readings = [
-        reading("blk.0.attn_q.weight", 30.0),
-        reading("blk.0.attn_q.bias", 3.0, None),
-        reading("blk.0.ssm_norm.weight", 2.0),
-        reading("blk.0.ffn_up.weight", 20.0),
-        reading("output.weight", None, None),
-    ]
-    assert [item["tensor"] for item in wells_of(readings, 10).items] == ["blk.0.ffn_up.weight", "blk.0.attn_q.weight"]
-    assert [item["tensor"] for item in wells_of(readings, 1).items] == ["blk.0.ffn_up.weight"]
 
 
 def test_a_theta_that_a_coarse_type_may_explain_is_marked() -> None:

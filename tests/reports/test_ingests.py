@@ -17,14 +17,7 @@ from organs.registry.entities.report import ReportSection
 from organs.registry.errors import BadInput
 from organs.registry.local import LocalRegistry
 from organs.registry.reports.ingests import ingest_sections
-from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.small_models import ingest_file, small_model, small_shards
-
-
-@pytest.fixture
-def family(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
-    templates.fill(registry, add_three_models)
-    return registry
 
 
 def sections_of(registry: LocalRegistry, limit: int = 50, *, complete: bool = True) -> dict[str, ReportSection]:

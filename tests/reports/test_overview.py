@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from sqlalchemy import event, select, update
 
@@ -19,7 +17,6 @@ from organs.registry.local import LocalRegistry
 from organs.registry.reports.overview import registry_report
 from tests.gains import add_gains
 from tests.gguf_files import file_bytes
-from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.small_models import block_metadata, block_tensors, ingest_file
 
@@ -39,12 +36,6 @@ def placements(registry: LocalRegistry) -> list[Placement]:
         return list(session.scalars(select(Placement).where(Placement.visible)))
 
 
-@pytest.fixture
-def family(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
-    templates.fill(registry, add_three_models)
-    return registry
-
-
 def test_the_report_of_an_empty_registry_suggests_a_command(registry: LocalRegistry) -> None:
     report = report_on(registry)
     assert tuple(report.sections) == TABLES
@@ -54,21 +45,6 @@ def test_the_report_of_an_empty_registry_suggests_a_command(registry: LocalRegis
     for name in TABLES[1:]:
         assert values[name].items == ()
         assert values[name].before[0].startswith(("There", "No"))
-
-
-def test_the_figures_count_registered_models_and_organs(filled: LocalRegistry) -> None:
-    figures = report_on(filled).sections["figures"].figures
-    values = {key: figure.value for key, figure in figures.items()}
-    all_placements = placements(filled)
-    assert values["models_count"] == 6
-    assert values["tensors_count"] == len(all_placements) == 10 + 22 + 10 + 2 + 10
-    assert values["organs_count"] == len({placement.organ_id for placement in all_placements})
-    with filled.catalog.reading() as session:
-        sizes = session.scalars(select(ModelRow.size_bytes).where(ModelRow.state == "visible")).all()
-    assert values["size_bytes"] == sum(sizes)
-    meaning = figures["models_count"].meaning
-    for words in ("3 complete models", "1 partial model", "1 adapter,", "1 vocabulary,"):
-        assert words in meaning
 
 
 def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: LocalRegistry) -> None:
@@ -86,24 +62,6 @@ def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: LocalRegistry
     assert "tall" not in str(after)
 
 
-def test_the_ranking_has_complete_models_by_descending_theta(filled: LocalRegistry) -> None:
-    items = report_on(filled).sections["ranking"].items
-    assert {item["model"] for item in items} == {"local/little@1", "local/tall@1", "local/tuned@1"}
-    assert [item["rank"] for item in items] == [1, 2, 3]
-    thetas = [item["mean_theta_degrees"] for item in items]
-    assert thetas == sorted(thetas, reverse=True)
-    own = [
-        placement
-        for placement in placements(filled)
-        if placement.model_id == 1 and placement.spectral_signal is not None
-    ]
-    little = next(item for item in items if item["model"] == "local/little@1")
-    assert little["mean_spectral_signal"] == pytest.approx(np.mean([placement.spectral_signal for placement in own]))
-    assert little["matrix_mean_theta_degrees"] == pytest.approx(np.mean([placement.theta for placement in own]))
-    assert (little["tensors_count"], little["matrices_count"]) == (10, len(own)) == (10, 7)
-    assert little["mean_signal"] == pytest.approx(math.sin(math.radians(little["mean_theta_degrees"])), abs=0.05)
-
-
 def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_order(filled: LocalRegistry) -> None:
     with filled.catalog.writing() as session:
         for name, theta in (("little", 41.0), ("tall", 40.0), ("tuned", 39.0)):
@@ -115,103 +73,6 @@ def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_o
     assert "differ by 2.0° in mean θ" in words
     assert "2 of these 3 models have another place by matrix θ" in words
     assert "local/tuned@1, number 3 here, would be first, and local/little@1, number 1, last" in words
-
-
-def test_equal_models_are_ranked_by_their_age(filled: LocalRegistry) -> None:
-    with filled.catalog.writing() as session:
-        session.execute(update(ModelRow).values(mean_theta=40.0))
-    items = report_on(filled).sections["ranking"].items
-    assert [item["model"] for item in items] == ["local/little@1", "local/tall@1", "local/tuned@1"]
-
-
-def test_a_cut_list_states_the_full_count(filled: LocalRegistry) -> None:
-    ranking = report_on(filled, limit=2).sections["ranking"]
-    assert len(ranking.items) == 2
-    assert ranking.before[0].startswith("The first 2 of 3 complete models")
-
-
-def test_the_distribution_of_types_agrees_with_numpy(filled: LocalRegistry) -> None:
-    items = report_on(filled).sections["types"].items
-    rows = placements(filled)
-    assert [item["type"] for item in items] == sorted({row.type for row in rows})
-    for item in items:
-        own = [row for row in rows if row.type == item["type"]]
-        thetas = [row.theta for row in own if row.theta is not None]
-        spectra = [row.spectral_signal for row in own if row.spectral_signal is not None]
-        assert (item["tensors_count"], item["measured_count"]) == (len(own), len(thetas))
-        assert item["size_bytes"] == sum(row.size_bytes for row in own)
-        assert item["mean_theta_degrees"] == pytest.approx(np.mean(thetas))
-        assert item["theta_standard_deviation_degrees"] == pytest.approx(np.std(thetas), abs=1e-6)
-        names = ("theta_lower_quartile_degrees", "theta_median_degrees", "theta_upper_quartile_degrees")
-        assert [item[name] for name in names] == pytest.approx(np.quantile(thetas, [0.25, 0.5, 0.75]))
-        expected = pytest.approx(np.mean(spectra)) if spectra else None
-        assert item["mean_spectral_signal"] == expected
-
-
-def test_the_wells_are_the_lowest_matrix_of_each_model(filled: LocalRegistry) -> None:
-    items = report_on(filled).sections["wells"].items
-    assert len(items) == 5, "words have no organs"
-    matrices = [
-        row for row in placements(filled) if row.theta is not None and row.type != "norm" and row.slot != "output_norm"
-    ]
-    lowest = sorted(min(row.theta or 0 for row in matrices if row.model_id == model_id) for model_id in (1, 2, 3, 4, 6))
-    assert [item["theta_degrees"] for item in items] == pytest.approx(lowest)
-    assert "norm" not in {item["type"] for item in items}
-    shared = [(item["model"], item["models_count"]) for item in items if item["models_count"] > 1]
-    assert shared == [("local/little@1", 2), ("local/tuned@1", 2)], "the relative has the same matrices"
-
-
-def test_each_model_has_its_types_and_each_type_its_range_over_the_models(filled: LocalRegistry) -> None:
-    sections = report_on(filled).sections
-    with filled.catalog.reading() as session:
-        names = {model.id: model.full_name for model in session.scalars(select(ModelRow))}
-    ranked = [item["model"] for item in sections["ranking"].items]
-    assert list(dict.fromkeys(item["model"] for item in sections["model_types"].items)) == ranked
-    for item in sections["model_types"].items:
-        own = [row for row in placements(filled) if (names[row.model_id], row.type) == (item["model"], item["type"])]
-        assert (item["tensors_count"], item["measured_count"]) == (len(own), len(own))
-        assert item["mean_theta_degrees"] == pytest.approx(np.mean([row.theta for row in own]))
-        assert item["mean_signal"] == pytest.approx(np.mean([row.signal for row in own]))
-        assert item["caution"] == ("most" if item["type"] == "norm" else "")
-    for item in sections["type_ranges"].items:
-        thetas: dict[str, list[float]] = {}
-        for row in placements(filled):
-            if row.type == item["type"] and row.theta is not None:
-                thetas.setdefault(names[row.model_id], []).append(row.theta)
-        means = sorted((float(np.mean(own)), name) for name, own in thetas.items())
-        assert item["models_count"] == len(means)
-        ends = (item["minimum_theta_degrees"], item["maximum_theta_degrees"])
-        assert ends == pytest.approx((means[0][0], means[-1][0]))
-        assert item["range_degrees"] == pytest.approx(ends[1] - ends[0])
-        by_name = {name: mean for mean, name in means}
-        assert ends == pytest.approx((by_name[item["minimum_model"]], by_name[item["maximum_model"]]))
-
-
-def test_a_chimera_is_marked_in_the_ranking_and_its_organs_count_once(family: LocalRegistry) -> None:
-    before = report_on(family).sections
-    composition = family.compose("base").graft("tuned", type="organ").purify("fractal", slot="attn_q")
-    chimera = composition.named("local/mixed").plan().register().model
-    after = report_on(family).sections
-    (mixed,) = (item for item in after["ranking"].items if item["model"] == chimera)
-    assert (mixed["kind"], mixed["rank"]) == ("chimera", None)
-    others = [item for item in after["ranking"].items if item["model"] != chimera]
-    assert others == list(before["ranking"].items)
-    assert [(item["kind"], item["rank"]) for item in others] == [("model", 1), ("model", 2), ("model", 3)]
-    assert "Chimeras" in after["ranking"].before[0]
-    assert "Chimeras" not in before["ranking"].before[0]
-    for name in ("types", "components", "scale", "families", "wells"):
-        assert after[name] == before[name]
-    figures = [{key: figure.value for key, figure in report["figures"].figures.items()} for report in (before, after)]
-    assert figures[1]["models_count"] == figures[0]["models_count"] + 1
-    for key in ("tensors_count", "size_bytes"):
-        assert figures[1][key] == figures[0][key]
-    assert figures[1]["organs_count"] == figures[0]["organs_count"] + 2, "the purified organs"
-
-
-def test_a_mean_of_few_values_is_marked_and_types_are_explained_once(filled: LocalRegistry) -> None:
-    report = report_on(filled)
-    for item in report.sections["wells"].items:
-        assert item["caution"] == ("few" if item["elements_count"] < 1000 else "")
 
 
 @pytest.mark.sqlite
@@ -327,10 +188,3 @@ def test_only_the_owner_sees_what_is_hidden_and_what_the_disk_saves(family: Loca
     assert set(figures) - set(public.figures) == {"saved_bytes", "stored_bytes"}
     assert figures["stored_bytes"] == totals.stored_bytes
     assert next(iter(own.figures)) == "saved_bytes"
-
-
-def test_a_family_has_the_names_of_its_members(family: LocalRegistry) -> None:
-    rows = {
-        row["family"]: (row["models_count"], row["members"]) for row in report_on(family).sections["families"].items
-    }
-    assert rows == {"local/base@1": (2, "local/tuned@1"), "local/stranger@1": (1, "")}

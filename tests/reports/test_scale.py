@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.reports import tensor_figures
-from organs.registry.entities.report import ReportTable
-from organs.registry.local import LocalRegistry
-from organs.registry.reports.scale import Point, fit_line, scale_tables, scale_verdict
-from tests.small_models import ingest_file, small_model
+from organs.registry.reports.scale import Point, fit_line, scale_verdict
 
 
 def points(*pairs: tuple[float, float]) -> list[Point]:
     """Return families with a mean θ of matrices; the mean of all tensors is the same."""
     return [Point(f"m{index}", 1, log, theta, theta) for index, (log, theta) in enumerate(pairs)]
-
-
-def tables(session: Session, limit: int = 50) -> tuple[ReportTable, ReportTable]:
-    return scale_tables(session, tensor_figures(session).matrices, limit)
 
 
 def many(slope: float, count: int = 12, wobble: float = 0.1) -> list[Point]:
@@ -61,43 +49,6 @@ def test_the_report_notes_when_the_two_means_disagree_on_the_direction() -> None
         families, 3
     )
     assert "direction" not in scale_verdict(points((6, 40), (7, 41), (8, 42)), 3)
-
-
-def test_relatives_are_one_family_and_two_families_draw_no_line(filled: LocalRegistry) -> None:
-    with filled.catalog.reading() as session:
-        scale, families = tables(session)
-        matrices = tensor_figures(session).matrices
-    values = {row["family"]: row for row in families.items}
-    assert {name: row["models_count"] for name, row in values.items()} == {"local/tall@1": 1, "local/little@1": 2}
-    assert scale.items == ()
-    assert "too few for a line" in scale.before[0]
-    little = values["local/little@1"]
-    assert little["matrix_mean_theta_degrees"] == pytest.approx(
-        ((matrices[1].mean_theta or 0) + (matrices[3].mean_theta or 0)) / 2
-    )
-    assert {type(row["mean_parameters_count"]) for row in values.values()} == {int}, "a count is a whole number"
-
-
-def test_the_lines_go_through_families_and_through_models_by_both_means(filled: LocalRegistry, tmp_path: Path) -> None:
-    (tmp_path / "third.gguf").write_bytes(small_model("Third", blocks=9, seed=2))
-    ingest_file(filled, tmp_path / "third.gguf")
-    with filled.catalog.reading() as session:
-        scale, families = tables(session)
-    items = scale.items
-    assert [(item["basis"], item["reading"], item["points_count"]) for item in items] == [
-        ("each family once", "matrices", 3),
-        ("each family once", "all tensors", 3),
-        ("each model by itself", "matrices", 4),
-        ("each model by itself", "all tensors", 4),
-    ]
-    rows = families.items
-    logs = [math.log10(row["mean_parameters_count"]) for row in rows]
-    for item, key in zip(items, ("matrix_mean_theta_degrees", "mean_theta_degrees"), strict=False):
-        line = fit_line([(log, row[key]) for log, row in zip(logs, rows, strict=True)])
-        assert line is not None
-        assert item["slope_degrees_per_decade"] == pytest.approx(line.slope, rel=1e-3)
-        assert item["slope_margin_degrees_per_decade"] == pytest.approx(line.slope_margin, rel=1e-3)
-        assert type(item["parameters_minimum_count"]) is int
 
 
 def test_the_worked_example_of_a_textbook_is_reproduced() -> None:

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.measures import COARSE, FEW, UNTESTED, caution_of_mean, theta_caution
-
-
-@pytest.mark.parametrize(
-    ("dtype", "bits"), [("F32", 32), ("F16", 16), ("Q8_0", 8.5), ("Q6_K", 6.5625), ("IQ4_NL", 4.5), ("Q3_K", 3.4375)]
-)
-def test_bits_count_what_a_block_has_in_common(dtype: str, bits: float) -> None:
-    assert dtype_by_name(dtype).bits_per_value == bits
 
 
 def test_a_theta_is_uncertain_for_few_values_and_for_types_that_were_measured_to_change_it() -> None:

@@ -200,6 +200,10 @@ class WrittenCatalog:
         return {row_id: both for row_id, both in self.rows.items() if both[1].state == "visible"}
 
 
+Many = tuple[LocalRegistry, WrittenCatalog]
+"""A registry, and what was written to its catalog."""
+
+
 def digest(organ: int) -> str:
     """Return the digest of the organ `number`; digests of negative numbers have the same prefix."""
     own = hashlib.sha256(f"organ {organ}".encode()).hexdigest()

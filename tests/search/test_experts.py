@@ -13,32 +13,27 @@ from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.local import LocalRegistry
 from organs.registry.search import plan as search_plan
-from organs.registry.search.counts import count_organs
-from organs.registry.search.language import parse_query
-from organs.registry.search.rows import search_organs
-from tests.small_models import EXPERTS, expert_model, ingest_file
+from tests.compose.test_experts import add_mixtures
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import ingest_bytes
+from tests.small_models import EXPERTS, expert_model
 
 STACKS = 4
 """The stacks of each model: gate and up in two blocks."""
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+def registry(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
     """Return a registry with a mixture of experts, and one in which experts 2 and 5 differ."""
-    folder = tmp_path_factory.mktemp("experts")
-    with LocalRegistry.open(folder / "home") as opened:
-        for name, changed in (("Mixture", {}), ("Edited", {2: 50, 5: 51})):
-            (folder / f"{name}.gguf").write_bytes(expert_model(name, changed=changed))
-            ingest_file(opened, folder / f"{name}.gguf")
+    with templates.open_copy(add_mixtures, tmp_path_factory.mktemp("experts") / "home") as opened:
         yield opened
 
 
 def find(registry: LocalRegistry, text: str, size: int = 1000) -> list[PlacedOrgan]:
     """Return all results of a query, read in pages of `size`."""
-    query, organs, after = parse_query(text), [], None
+    organs, after = [], None
     while True:
-        with registry.catalog.reading() as session:
-            page = search_organs(session, query, size, after)
+        page = registry.search(text, limit=size, after=after)
         organs += page.items
         after = page.next
         if after is None:
@@ -114,32 +109,24 @@ def test_like_ranks_experts_by_likeness_to_one(registry: LocalRegistry) -> None:
 
 @pytest.mark.parametrize("text", ["expert:3 type:organ", "expert:2-5 theta>=34.5", "expert:3 slot:ffn_up_exps block:1"])
 def test_experts_are_counted(registry: LocalRegistry, text: str) -> None:
-    with registry.catalog.reading() as session:
-        counts = count_organs(session, parse_query(text))
-    found = find(registry, text)
+    counts, found = registry.count(text), find(registry, text)
     assert (counts.total, counts.exact, counts.uncounted) == (len(found), True, ())
     assert counts.fields["dtype"] == {"F16": len(found)}
 
 
-def test_too_many_experts_are_not_counted(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_experts_and_those_of_a_likeness_are_not_counted(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = registry.count("kin:local/Mixture model:local/Edited expert>=0 likeness<0.999")
+    assert (counts.total, counts.fields, counts.uncounted != ()) == (None, {}, True)
     monkeypatch.setattr(search_plan, "GATHER_MAX", 10)
-    with registry.catalog.reading() as session:
-        counts = count_organs(session, parse_query("expert>=0 type:organ"))
+    counts = registry.count("expert>=0 type:organ")
     assert (counts.total, counts.fields, counts.theta, counts.uncounted) == (None, {}, (), ("expert>=0",))
-
-
-def test_experts_are_not_counted_by_likeness(registry: LocalRegistry) -> None:
-    text = "kin:local/Mixture model:local/Edited expert>=0 likeness<0.999"
-    with registry.catalog.reading() as session:
-        counts = count_organs(session, parse_query(text))
-    assert (counts.total, counts.fields) == (None, {})
-    assert len(counts.uncounted) > 0
 
 
 def test_experts_of_hidden_models_are_not_found(tmp_path: Path) -> None:
     with LocalRegistry.open(tmp_path / "home") as registry:
-        (tmp_path / "m.gguf").write_bytes(expert_model())
-        ingest_file(registry, tmp_path / "m.gguf")
+        ingest_bytes(registry, tmp_path, "m", expert_model())
         assert find(registry, "expert:3")
         with registry.catalog.writing() as session:
             hide_model(session, session.scalars(select(ModelRow)).one(), "yanked", "test", "local")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +19,11 @@ from organs.registry.search import plan as search_plan
 from organs.registry.search.language import parse_query
 from tests.gguf_files import file_bytes, tensor, text
 from tests.search.catalogs import (
+    Many,
     RandomModel,
     RandomPlacement,
     WrittenCatalog,
     write_models,
-    write_random_catalog,
 )
 from tests.search.oracle import expected_organs, histogram, value_counts
 from tests.search.queries import query_texts
@@ -85,12 +84,6 @@ def test_theta_is_counted_in_bins_of_five_degrees(theta: float | None, expected:
 FIELDS_SHOWN = ("type", "slot", "dtype", "arch", "license")
 
 
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, WrittenCatalog]]:
-    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as opened:
-        yield opened, write_random_catalog(opened, 60, seed=7)
-
-
 def compare_counts(registry: LocalRegistry, placed: WrittenCatalog, text: str) -> FacetCounts:
     """Assert that the counts equal a scan of all rows, or are marked as not exact and within the bins."""
     query = parse_query(text)
@@ -117,7 +110,7 @@ def lower_the_cap(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(text=query_texts())
-def test_counts_marked_exact_equal_a_recount(text: str, many: tuple[LocalRegistry, WrittenCatalog]) -> None:
+def test_counts_marked_exact_equal_a_recount(text: str, many: Many) -> None:
     compare_counts(*many, text)
 
 
@@ -134,7 +127,7 @@ def test_counts_marked_exact_equal_a_recount(text: str, many: tuple[LocalRegistr
     ],
 )
 def test_counts_are_exact_except_for_a_bound_inside_a_very_full_bin(
-    text: str, stays_exact: bool, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
+    text: str, stays_exact: bool, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compare_counts(*many, text).exact
     lower_the_cap(many[0], monkeypatch)
@@ -152,7 +145,7 @@ def test_counts_are_exact_except_for_a_bound_inside_a_very_full_bin(
     ],
 )
 def test_an_estimate_is_between_the_counts_of_the_surrounding_bins(
-    text: str, inner: str, outer: str, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
+    text: str, inner: str, outer: str, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
     lower_the_cap(registry, monkeypatch)
@@ -162,9 +155,7 @@ def test_an_estimate_is_between_the_counts_of_the_surrounding_bins(
     assert least <= total <= most
 
 
-def test_filters_beyond_the_counting_cap_are_reported_as_uncounted(
-    many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_filters_beyond_the_counting_cap_are_reported_as_uncounted(many: Many, monkeypatch: pytest.MonkeyPatch) -> None:
     registry, placed = many
     lower_the_cap(registry, monkeypatch)
     counts = registry.count("block:0 spectral>=0.3 type:organ coder theta>=40")

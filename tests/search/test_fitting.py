@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from organs.registry.catalog.cursor import PAGE_MAX
-from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.plan import FitCount, FittingModels
-from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.search import fitting
 from organs.registry.search import plan as search_plan
-from organs.registry.search.fitting import batches_of_models, fitting_models
-from tests.registry_templates import RegistryTemplates, add_zoo_models
-from tests.search.catalogs import RandomModel, RandomPlacement, WrittenCatalog, write_models, write_random_catalog
+from organs.registry.search.fitting import batches_of_models
+from tests.search.catalogs import Many, RandomModel, RandomPlacement, write_models
 from tests.search.oracle import fits
 
 BASE = RandomModel(
@@ -42,11 +36,6 @@ def donor(*rows: RandomPlacement, **more: Any) -> RandomModel:
 def found(registry: LocalRegistry, text: str) -> list[str]:
     """Return the model and slot of each result."""
     return sorted(f"{organ.model.partition('@')[0]} {organ.slot}" for organ in registry.search(text, limit=PAGE_MAX))
-
-
-def models_fitting(registry: LocalRegistry, name: str, limit: int = 50) -> FittingModels:
-    with registry.catalog.reading() as session:
-        return fitting_models(session, model_by_name(session, parse_model_name(name)), limit)
 
 
 # The definition, part by part.
@@ -83,63 +72,55 @@ FITTING: dict[str, tuple[RandomPlacement, dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("case", FITTING)
-def test_an_organ_fits_where_the_base_has_another_of_its_shape(case: str, registry: LocalRegistry) -> None:
-    row, more, does = FITTING[case]
-    write_models(registry, [BASE, donor(row, **more)])
-    assert found(registry, "fits:acme/base") == ([f"acme/donor {row.slot}"] if does else [])
+def test_an_organ_fits_where_the_base_has_another_of_its_shape(registry: LocalRegistry) -> None:
+    donors = [
+        replace(donor(replace(row, organ=row.organ if row.organ < 9 else number), **more), name=f"donor{number}")
+        for number, (row, more, _) in enumerate(FITTING.values(), 10)
+    ]
+    write_models(registry, [BASE, *donors])
+    fitting_names = {organ.model for organ in registry.search("fits:acme/base", limit=PAGE_MAX)}
+    does = {case: f"acme/donor{number}@1" in fitting_names for number, case in enumerate(FITTING, 10)}
+    assert does == {case: fits for case, (_, _, fits) in FITTING.items()}
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype", "does"),
-    [
-        *(("64x64", "F16", True), ("64x64", "I32", True), ("64x64", "F64", False), ("64x64", "TYPE_156", False)),
-        *(("64x64", "F32_BE", False), ("64", "I32", True), ("64", "F64", False), ("64x1", "F16", True)),
-    ],
-)
-def test_the_dtype_of_the_base_fits_except_f64(shape: str, dtype: str, does: bool, registry: LocalRegistry) -> None:
-    row = RandomPlacement(slot="ffn_up", shape=shape, dtype=dtype)
-    write_models(registry, [replace(BASE, rows=(row,)), donor(replace(row, organ=9))])
-    assert found(registry, "fits:acme/base") == (["acme/donor ffn_up"] if does else [])
-
-
-@pytest.mark.parametrize(("dtype", "does"), [("F32", True), ("F16", False)])
-def test_a_matrix_of_one_row_counts_as_a_vector(dtype: str, does: bool, registry: LocalRegistry) -> None:
-    row = RandomPlacement(slot="ffn_up", shape="64x1", dtype="F32")
-    write_models(registry, [replace(BASE, rows=(row,)), donor(replace(row, dtype=dtype, organ=9))])
-    assert found(registry, "fits:acme/base") == (["acme/donor ffn_up"] if does else [])
-
-
-HEADS = [
-    *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),
-    *("rope.dimension_count", "attention.sliding_window"),
-]
-EXPERTS = ["expert_count", "expert_used_count"]
-
-
-@pytest.mark.parametrize("key", [*HEADS, *EXPERTS])
-@pytest.mark.parametrize(
-    ("ours", "theirs", "does"),
-    [("8", "8", True), ("8", "4", False), ("8", None, False), (None, "8", False), (None, None, True)],
-)
-def test_attention_fits_only_with_equal_heads_and_feed_forward_only_with_equal_experts(
-    ours: str | None, theirs: str | None, does: bool, key: str, registry: LocalRegistry
+def test_the_dtype_of_the_base_fits_except_f64_and_a_matrix_of_one_row_counts_as_a_vector(
+    registry: LocalRegistry,
 ) -> None:
-    def stated(value: str | None) -> tuple[tuple[str, str], ...]:
-        return (("general.name", "x"), *([(f"llama.{key}", value)] if value else []))
+    ours, theirs, expected = [], [], []
+    for number, (shape, base_dtype, dtype, does) in enumerate(
+        (
+            *(("64x64", "F16", "F16", True), ("64x64", "I32", "I32", True), ("64x64", "F64", "F64", False)),
+            *(("64x64", "TYPE_156", "TYPE_156", False), ("64x64", "F32_BE", "F32_BE", False)),
+            *(("64", "I32", "I32", True), ("64", "F64", "F64", False), ("64x1", "F16", "F16", True)),
+            *(("64x1", "F32", "F32", True), ("64x1", "F32", "F16", False)),
+        )
+    ):
+        row = RandomPlacement(slot=f"slot{number}", shape=shape, dtype=base_dtype, organ=number)
+        ours.append(row)
+        theirs.append(replace(row, dtype=dtype, organ=100 + number))
+        expected += [f"acme/donor {row.slot}"] if does else []
+    write_models(registry, [replace(BASE, rows=tuple(ours)), donor(*theirs)])
+    assert found(registry, "fits:acme/base") == expected
 
-    rows = RandomPlacement(type="skeleton", slot="attn_q", organ=8), UP
-    write_models(registry, [replace(BASE, metadata=stated(ours)), donor(*rows, metadata=stated(theirs))])
-    assert ("acme/donor attn_q" in found(registry, "fits:acme/base")) == (does or key in EXPERTS)
-    assert ("acme/donor ffn_up" in found(registry, "fits:acme/base")) == (does or key in HEADS)
 
-
-def test_metadata_of_another_architecture_is_ignored(registry: LocalRegistry) -> None:
-    rows = (RandomPlacement(type="skeleton", slot="attn_q", organ=8),)
-    write_models(
-        registry, [BASE, donor(*rows, metadata=(("qwen2.attention.head_count", "8"), ("llama.block_count", "3")))]
-    )
-    assert found(registry, "fits:acme/base") == ["acme/donor attn_q"]
+def test_attention_fits_only_with_equal_heads_and_feed_forward_only_with_equal_experts(registry: LocalRegistry) -> None:
+    heads = ["attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"]
+    heads += ["rope.dimension_count", "attention.sliding_window"]
+    stated = [{}, *({key: value} for key in (*heads, "expert_count", "expert_used_count") for value in "84")]
+    other = (("qwen2.attention.head_count", "9"), ("llama.block_count", "3"))
+    models = []
+    for number, facts in enumerate(stated):
+        rows = RandomPlacement(type="skeleton", slot="attn_q", organ=number), replace(UP, organ=100 + number)
+        metadata = *((f"llama.{key}", value) for key, value in facts.items()), *(other if number % 2 else ())
+        models.append(RandomModel(rows, name=f"m{number}", metadata=metadata))
+    write_models(registry, models)
+    for number, ours in enumerate(stated):
+        expected = []
+        for position, theirs in enumerate(stated):
+            differing = {key for key in (*ours, *theirs) if ours.get(key) != theirs.get(key)}
+            slots = ["attn_q"] * differing.isdisjoint(heads) + ["ffn_up"] * (differing <= set(heads))
+            expected += [f"acme/m{position} {slot}" for slot in slots if position != number]
+        assert found(registry, f"fits:acme/m{number}") == sorted(expected), ours
 
 
 # Names of bases.
@@ -184,7 +165,7 @@ def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> 
     page = registry.search("fits:acme/base")
     assert page.items == ()
     assert page.notes == ("acme/base states no architecture, so no organ is known to fit it",)
-    assert models_fitting(registry, "acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
+    assert registry.fitting("acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
 
 
 # Combination with other filters, and counts.
@@ -210,26 +191,14 @@ def test_counts_include_the_fit_filter_unless_too_many_organs_fit(
     assert counts.fields["slot"] == {"ffn_up": 4, "no": 1}
 
 
-def test_models_cannot_be_searched_by_fit(registry: LocalRegistry) -> None:
-    write_models(registry, [BASE])
-    with pytest.raises(BadQuery, match="fits is a field of organs; models have kind, model"):
-        registry.models("fits:acme/base")
-
-
 # Random catalogs, compared with the definition for every row.
-
-
-@pytest.fixture(scope="module")
-def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalRegistry, WrittenCatalog]]:
-    with LocalRegistry.open(tmp_path_factory.mktemp("many")) as registry:
-        yield registry, write_random_catalog(registry, 60, seed=5)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("sampled", [1, 6000])
 @pytest.mark.parametrize("gathered", [0, 20_000])
 def test_the_search_finds_every_row_that_fits_by_definition(
-    gathered: int, sampled: int, many: tuple[LocalRegistry, WrittenCatalog], monkeypatch: pytest.MonkeyPatch
+    gathered: int, sampled: int, many: Many, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
     monkeypatch.setattr(fitting, "SAMPLED_MAX", sampled)
@@ -244,7 +213,7 @@ def test_the_search_finds_every_row_that_fits_by_definition(
             page = placed.found(registry.search(f"{text}{base.full_name}", limit=PAGE_MAX))
             assert sorted(page) == sorted(ids)
         assert registry.count(f"fits:{base.full_name}").total in (None, len(expected))
-        by_model = {model.model: model.types for model in models_fitting(registry, base.full_name).items}
+        by_model = {model.model: model.types for model in registry.fitting(base.full_name).items}
         fitting_models = [placed.rows[row_id][1] for row_id in expected]
         assert by_model == {model.full_name: type_fits(model, base) for model in fitting_models}
         found_any += len(expected) > 1
@@ -264,7 +233,9 @@ def type_fits(model: RandomModel, base: RandomModel) -> dict[str, FitCount]:
 # Models that fit, for the page of a base.
 
 
-def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry) -> None:
+def test_models_that_fit_come_newest_first_up_to_a_limit(
+    registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     others = [
         replace(BASE, name=f"n{number}", rows=(RandomPlacement(slot="ffn_up", organ=number),))
         for number in range(10, 16)
@@ -273,14 +244,15 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(registry: LocalRegistry
         replace(BASE, name=f"x{number}", rows=(RandomPlacement(slot="no", organ=number),)) for number in range(20, 23)
     ]
     write_models(registry, [BASE, *others[:3], *strangers, *others[3:]])
-    fitting_page = models_fitting(registry, "acme/base", 4)
+    fitting_page = registry.fitting("acme/base", limit=4)
     assert [model.model for model in fitting_page.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
     assert fitting_page.more
-    fitting_page = models_fitting(registry, "acme/base", 6)
+    fitting_page = registry.fitting("acme/base", limit=6)
     assert [model.model for model in fitting_page.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
     assert not fitting_page.more
-    with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
-        models_fitting(registry, "acme/base", 0)
+    monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
+    fitting_page = registry.fitting("acme/base")
+    assert (len(fitting_page.items), fitting_page.more) == (3, True)
 
 
 @pytest.mark.parametrize(("tensors", "sizes"), [(1, [2, 2, 2]), (4, [4, 2]), (1000, [6])])
@@ -289,21 +261,10 @@ def test_models_are_examined_in_batches_as_large_as_the_base(tensors: int, sizes
     assert [len(batch) for batch in found] == sizes
 
 
-def test_the_number_of_examined_models_is_limited(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    others = [
-        replace(BASE, name=f"n{number}", rows=(RandomPlacement(slot="ffn_up", organ=number),))
-        for number in range(10, 16)
-    ]
-    write_models(registry, [BASE, *others])
-    monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
-    fitting_page = models_fitting(registry, "acme/base")
-    assert (len(fitting_page.items), fitting_page.more) == (3, True)
-
-
 def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegistry) -> None:
     same = tuple(replace(row, organ=row.organ + (10 if row.type == "organ" and row.block else 0)) for row in BASE.rows)
     write_models(registry, [BASE, donor(*same, RandomPlacement(type="skeleton", slot="attn_k", organ=30))])
-    (model,) = models_fitting(registry, "acme/base").items
+    (model,) = registry.fitting("acme/base").items
     assert list(model.types.items()) == [
         ("skeleton", FitCount(0, 1, 2)),
         ("organ", FitCount(1, 1, 2)),
@@ -311,29 +272,3 @@ def test_a_type_is_whole_if_every_organ_fits_or_is_the_same(registry: LocalRegis
         ("norm", FitCount(0, 1, 1)),
     ]
     assert [kind for kind, counts in model.types.items() if counts.whole] == ["organ", "embed", "norm"]
-
-
-# The zoo, whose fits are known.
-
-
-@pytest.fixture(scope="module")
-def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as registry:
-        yield registry
-
-
-def test_in_the_zoo_exactly_the_models_of_equal_width_fit(
-    zoo: LocalRegistry,
-) -> None:
-    with zoo.catalog.reading() as session:
-        names = {model.name for model in session.query(ModelRow)}
-    wide = {name for name in names if "-2M-" in name and "LoRA" not in name}
-    assert len(wide) == 8
-    for name in sorted(names):
-        fitting_page = models_fitting(zoo, f"local/{name}")
-        fitting_names = {parse_model_name(model.model).name for model in fitting_page.items}
-        assert fitting_names == (wide - {name} if name in wide else set()), name
-        assert all(model.types["organ"].whole for model in fitting_page.items)
-        assert {
-            parse_model_name(organ.model).name for organ in zoo.search(f"fits:local/{name}", limit=PAGE_MAX)
-        } == fitting_names

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from organs.registry.amounts import gain_text
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.chimeras import is_settled
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.tables import GainOrgan, GainRow
@@ -18,7 +18,6 @@ from organs.registry.compose.recipe import recipe_of, recipe_yaml
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.upkeep import sweep
 from tests.gains import add_gains
 from tests.registry_templates import RegistryTemplates
@@ -202,22 +201,13 @@ def test_a_text_may_have_the_name_of_a_group_and_a_group_without_texts_is_noted_
     assert family.leaderboard(on="code").notes == ()
 
 
-def test_a_donor_that_is_held_for_review_is_named_as_not_available(family: LocalRegistry) -> None:
-    add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
-    with family.catalog.writing() as session:
-        hide_model(
-            session, model_by_name(session, parse_model_name("local/tuned@1")), "quarantined", "a reason", "local"
-        )
-    (graft_,) = family.leaderboard()
-    assert graft_.unavailable_parents == ("local/tuned@1",)
-
-
-def test_yanked_chimeras_have_no_gains_and_yanked_donors_are_named(family: LocalRegistry) -> None:
+@pytest.mark.parametrize("state", ["quarantined", "yanked"])
+def test_hidden_chimeras_have_no_gains_and_hidden_donors_are_named(state: str, family: LocalRegistry) -> None:
     add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
     add_gains(family, graft(family, "second", "writer"), {"narrative": 4.0})
     with family.catalog.writing() as session:
         for name in ("me/coder@1", "local/second@1"):
-            hide_model(session, model_by_name(session, parse_model_name(name)), "yanked", "a reason", "local")
+            hide_model(session, model_by_text(session, name), state, "a reason", "local")
     (graft_,) = family.leaderboard()
     assert (graft_.chimera, graft_.unavailable_parents) == ("me/writer@1", ("local/second@1",))
     assert names(family, "gain>0") == ["me/writer"]
@@ -227,7 +217,7 @@ def test_yanked_chimeras_have_no_gains_and_yanked_donors_are_named(family: Local
 def test_gains_go_with_the_chimera_or_the_base_and_stay_without_the_donor(family: LocalRegistry, removed: str) -> None:
     add_gains(family, graft(family, "tuned", "coder"), {"python": 5.0})
     with family.catalog.writing() as session:
-        remove_model(session, model_by_name(session, parse_model_name(removed)), "a reason", "local")
+        remove_model(session, model_by_text(session, removed), "a reason", "local")
     sweep(family.catalog, family.blobs, dry_run=False)
     with family.catalog.reading() as session:
         left = [session.scalar(select(func.count()).select_from(table)) for table in (GainRow, GainOrgan)]

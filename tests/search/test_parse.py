@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from organs.registry.errors import BadQuery
-from organs.registry.names import nearest
 from organs.registry.search.language import (
     ALIASES,
     BASES_MAX,
@@ -74,34 +73,26 @@ def test_an_empty_query_selects_everything_by_descending_theta() -> None:
     ("text", "term"),
     [
         ("type:organ", Choice("type", ("organ",))),
-        ("type=organ", Choice("type", ("organ",))),
         ("TYPE:Organ", Choice("type", ("organ",))),
         ("-type:norm,embed", Choice("type", ("norm", "embed"), negated=True)),
         ("slot:FFN_up", Choice("slot", ("FFN_up",))),
-        ("slot:attn_*", Choice("slot", ("attn_*",))),
         ('license:"llama 3, community",mit', Choice("license", ("llama 3, community", "mit"))),
         ("by:a:b", Choice("by", ("a:b",))),
         ("model:acme/tiny@2,acme/*", Choice("model", ("acme/tiny@2", "acme/*"))),
         ("-fits:acme/base@2,Little", Choice("fits", ("acme/base@2", "Little"), negated=True)),
         ("slot:,a,,b,", Choice("slot", ("a", "b"))),
         ("theta>=45", Bounds("theta", (NumberRange(low=45),))),
-        ("theta>45", Bounds("theta", (NumberRange(low=45, low_open=True),))),
-        ("theta<=45", Bounds("theta", (NumberRange(high=45),))),
         ("theta<45", Bounds("theta", (NumberRange(high=45, high_open=True),))),
-        ("theta=45", Bounds("theta", (NumberRange(45, 45),))),
         ("theta:45", Bounds("theta", (NumberRange(45, 45),))),
         ("theta≥45°", Bounds("theta", (NumberRange(low=45),))),
         ("θ≤45.5", Bounds("theta", (NumberRange(high=45.5),))),
-        ("θ:35°-60°", Bounds("theta", (NumberRange(35, 60),))),
         ("theta:.5-1.", Bounds("theta", (NumberRange(0.5, 1),))),
-        ("theta:none", Bounds("theta", (), absent=True)),
         ("-theta:none", Bounds("theta", (), absent=True, negated=True)),
         ("-theta:40-45,NONE", Bounds("theta", (NumberRange(40, 45),), absent=True, negated=True)),
         ("block:0,3,7-9", Bounds("block", (NumberRange(0, 0), NumberRange(3, 3), NumberRange(7, 9)))),
         ("size=4.1k", Bounds("size", (NumberRange(4100, 4100),))),
         ("size:1.5k-2GB", Bounds("size", (NumberRange(1500, 2_000_000_000),))),
         ("size<1t", Bounds("size", (NumberRange(high=1e12, high_open=True),))),
-        ("size=512b", Bounds("size", (NumberRange(512, 512),))),
         ("size>=9223372036854774784", Bounds("size", (NumberRange(low=float(2**63 - 1024)),))),
         ("theta:35-", Bounds("theta", (NumberRange(low=35),))),
         ("theta:-60", Bounds("theta", (NumberRange(high=60),))),
@@ -400,12 +391,6 @@ def test_any_text_is_a_query_or_refused(text: str) -> None:
                     bound for interval in term.ranges for bound in (interval.low, interval.high) if bound is not None
                 ]
                 assert all(math.isfinite(bound) and 0 <= bound <= NUMBER_MAX for bound in bounds)
-
-
-def test_the_nearest_word_is_found_in_any_case() -> None:
-    assert nearest("QWEN", ["llama", "Qwen2"]) == "Qwen2"
-    assert nearest("xyz", ["llama"]) is None
-    assert nearest("xyz", []) is None
 
 
 # Terms of other query languages.

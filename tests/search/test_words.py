@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import unicodedata
 from collections.abc import Iterator
 
 import pytest
@@ -40,16 +38,6 @@ from tests.search.catalogs import RandomModel, write_models
 )
 def test_folded_words_have_no_special_characters_of_a_database(text: str, words: list[str]) -> None:
     assert folded_words(text) == words
-
-
-@pytest.mark.long
-def test_folding_is_idempotent_for_every_letter() -> None:
-    wrong = []
-    for code in range(sys.maxunicode + 1):
-        for word in folded_words(chr(code)):
-            if folded_words(word) != [word]:
-                wrong.append(unicodedata.name(chr(code), hex(code)))
-    assert wrong == []
 
 
 @PATIENT

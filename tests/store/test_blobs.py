@@ -222,16 +222,6 @@ def test_bytes_with_another_digest_are_detected_by_hashing(store: BlobStore) -> 
             reader.verify()
 
 
-@pytest.mark.parametrize("size", [1000, 100_000])
-def test_an_abandoned_blob_leaves_nothing(size: int, store: BlobStore) -> None:
-    plain = sample(size)
-    writer = BlobWriter(store, digest_of(plain), size, BYTES_CODEC)
-    writer.append(encode_chunk(BYTES_CODEC, plain))
-    writer.discard()
-    writer.discard()
-    assert list(store.backend.walk()) == []
-
-
 def test_a_refused_file_is_closed(store: BlobStore) -> None:
     row = address(store.put(sample(100_000)))
     before = len(list(Path("/dev/fd").iterdir()))

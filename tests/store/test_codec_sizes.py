@@ -68,9 +68,3 @@ def test_the_sample_is_from_the_whole_plane_and_shorter_planes_are_tried() -> No
     assert len(frame) < 1.001 * MEBI
     assert frame_of(np.frombuffer(noise(SAMPLE_BYTES), np.uint8)) is None
     assert frame_of(np.frombuffer(b"\x7e" * 64, np.uint8)) is not None
-
-
-def test_a_vocabulary_shrinks_to_less_than_half() -> None:
-    words = [f"word{index * 7919 % 100_003}".encode() for index in range(60_000)]
-    plain = b"".join(len(word).to_bytes(8, "little") + word for word in words)
-    assert len(store(BYTES_CODEC, plain)) < 0.4 * len(plain)

@@ -49,13 +49,6 @@ def test_the_size_of_a_head_is_known_before_anything_is_encoded(codec: Codec) ->
             assert head_size_of(head[:START_BYTES], digest=digest_of(b""), plain_size_bytes=size) == len(head)
 
 
-def test_the_head_of_a_small_blob_is_about_a_hundred_bytes() -> None:
-    assert head_size_bytes(codec_for("BF16"), 512) == 96
-    assert head_size_bytes(codec_for("F32"), 512) == 103
-    assert head_size_bytes(BYTES_CODEC, 5000) == 86
-    assert max(head_size_bytes(codec, codec.block_bytes) for codec in ALL_CODECS) <= 128
-
-
 def test_a_parsed_head_has_the_packed_values() -> None:
     codec = codec_for("Q8_0")
     plain = skewed(codec.chunk_bytes * 2 + codec.block_bytes * 3)

@@ -29,11 +29,6 @@ def descriptors() -> int:
     return len(os.listdir("/dev/fd"))
 
 
-def test_pieces_are_written_in_sequence_from_the_offset(tmp_path: Path) -> None:
-    assert write(tmp_path / "a", b"bc", b"", b"def", offset=1) == 5
-    assert (tmp_path / "a").read_bytes() == b"\0bcdef"
-
-
 @pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
 def test_a_short_write_is_completed(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writev, write_one = os.pwritev, os.pwrite
@@ -65,13 +60,6 @@ def test_a_file_is_created_only_at_a_free_path(tmp_path: Path) -> None:
             FILES.create(tmp_path / name)
     assert target.read_bytes() == b"kept"
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_a_blob_is_made_read_only(tmp_path: Path) -> None:
-    descriptor = FILES.create(tmp_path / "a")
-    FILES.make_read_only(descriptor)
-    FILES.close(descriptor)
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o400
 
 
 def a_symlink(path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import math
 import os
-import re
 import sys
 import time
 from dataclasses import replace
@@ -180,18 +179,11 @@ def test_a_crash_is_a_result_with_the_signals_name(tmp_path: Path) -> None:
     assert reading.failure.reason == "the runtime crashed (SIGSEGV): it hurts"
 
 
-def test_an_exit_code_is_a_failure(tmp_path: Path) -> None:
-    reading = read(tmp_path, f"{SAYS_26}\nsys.exit(3)")
-    assert reading.failure is not None
-    assert reading.failure.reason == "the runtime ended with 3"
-
-
 def test_no_window_is_tried_after_a_failure(tmp_path: Path) -> None:
     begin = TEXTS[0].text[:40]
-    reading = read(
-        tmp_path, f"if open(text).read().startswith({begin!r}):\n    {SAYS_26}\nelse:\n    sys.exit(1)", texts=2
-    )
+    reading = read(tmp_path, f"{SAYS_26}\nif not open(text).read().startswith({begin!r}):\n    sys.exit(3)", texts=2)
     assert reading.failure is not None
+    assert reading.failure.reason == "the runtime ended with 3"
     assert [len(score.windows) for score in reading.scores] == [1, 0]
 
 
@@ -245,6 +237,9 @@ def test_an_exception_in_a_listener_kills_the_child(tmp_path: Path) -> None:
     ("template", "reason"),
     [
         ("", "lacks {model} and {text}"),
+        ("python3 {model} {prompt} {text}", "has {text} and {prompt}"),
+        ("python3 {prompt}", "lacks {model}"),
+        ("python3 {model} --prompt={prompt}", "argument of its own"),
         ("{model} {text}", "lacks {model}"),
         ("python3 {model}", "lacks {text}"),
         ("python3 --model={model} {text}", "an argument of its own"),
@@ -306,24 +301,18 @@ ANSWERS = {
     "works": f"print({SEA!r})",
     "ends the turn": f"print({SEA!r} + '<|im_end|>')",
     "does not load": "sys.exit('no tensor blk.0.attn_q.weight')",
-    "does not start": "print('loaded')\nprint('no memory for the cache', file=sys.stderr)\nsys.exit(3)",
-    "crashes": f"print({SEA!r})\nsys.stdout.flush()\nos.abort()",
-    "hangs": "time.sleep(600)",
     "writes nothing": "print()",
     "does not apply the template": f"print('<|im_start|>assistant ' + {SEA!r})",
     "writes bytes": "os.write(1, bytes(range(128, 256)) * 4)",
     "writes signs": "print('!?%$ ' * 5 + 'a')",
     "repeats": "print('and the sea ' * 100)",
-    "floods": "os.write(1, b'the sea ' * 10**6)",
 }
 """What a runtime does that loads a model, applies its chat template and writes text."""
 
 
 def written(folder: Path, answer: str) -> RuntimeReading:
     template = writer(folder, ANSWERS[answer])
-    return CommandRuntime(template, ProcessLimits(wall_seconds=1.0 if answer == "hangs" else 120)).read(
-        request(2), lambda *_: None
-    )
+    return CommandRuntime(template, ProcessLimits(wall_seconds=120)).read(request(2), lambda *_: None)
 
 
 def writer(folder: Path, body: str) -> str:
@@ -348,9 +337,6 @@ def test_a_command_with_a_prompt_writes_a_text(tmp_path: Path, answer: str) -> N
     ("answer", "kind", "reason"),
     [
         ("does not load", FailureKind.CRASHED, "the runtime ended with 1: no tensor blk.0.attn_q.weight"),
-        ("does not start", FailureKind.CRASHED, "the runtime ended with 3: no memory for the cache"),
-        ("crashes", FailureKind.CRASHED, "the runtime crashed (SIGABRT)"),
-        ("hangs", FailureKind.STOPPED, "the runtime was stopped"),
         ("writes nothing", FailureKind.REFUSED, "wrote no text: generation or the chat template failed"),
         (
             "does not apply the template",
@@ -360,7 +346,6 @@ def test_a_command_with_a_prompt_writes_a_text(tmp_path: Path, answer: str) -> N
         ("writes bytes", FailureKind.REFUSED, "not coherent: only 0% of its characters can be printed"),
         ("writes signs", FailureKind.REFUSED, "not coherent: it has hardly any letters"),
         ("repeats", FailureKind.REFUSED, "not coherent: it repeats itself"),
-        ("floods", FailureKind.STOPPED, "printed more than 1048576 bytes"),
     ],
 )
 def test_each_step_of_a_runtime_that_writes_can_fail(
@@ -371,15 +356,6 @@ def test_each_step_of_a_runtime_that_writes_can_fail(
     assert failure.kind is kind
     assert reason in failure.reason
     assert failure.reason.isprintable()
-
-
-def test_a_template_has_a_text_or_a_prompt(tmp_path: Path) -> None:
-    with pytest.raises(BadSetting, match=re.escape("has {text} and {prompt}")):
-        CommandRuntime(writer(tmp_path, "") + " {text}")
-    with pytest.raises(BadSetting, match=re.escape("lacks {model}")):
-        CommandRuntime(f"{sys.executable} {{prompt}}")
-    with pytest.raises(BadSetting, match="argument of its own"):
-        CommandRuntime(f"{sys.executable} {{model}} --prompt={{prompt}}")
 
 
 @pytest.mark.parametrize("text", [built.text[:300] for built in TEXTS])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tempfile
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,6 @@ from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
     NoVerdict,
-    RuntimeReading,
-    Say,
-    ScoringRequest,
 )
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind, judge_writing
@@ -71,13 +67,6 @@ def test_the_control_has_the_grafted_feed_forward_organs_zeroed(
     assert [path.name for path in tmp_path.iterdir()] == ["chimera.gguf"], "the control is gone"
 
 
-def test_given_names_are_used_and_only_feed_forward_is_zeroed(chimera: Path) -> None:
-    attention = "blk.0.attn_q.weight"
-    runtime = numbers()
-    comparison = compared(chimera, runtime, grafted=[attention, *feed_forward(A, [0])])
-    assert comparison.zeroed == runtime.zeroed == feed_forward(A, [0])
-
-
 def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> None:
     chimera = graft(A, B, ["blk.0.attn_q.weight"], tmp_path / "chimera.gguf")
     comparison = compared(chimera, numbers(chimera=9.0))
@@ -91,19 +80,18 @@ def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> Non
 
 def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
     purified = graft(A, B, feed_forward(A, [0]), tmp_path / "chimera.gguf")
-    for perplexity, kind in ((9.0, "gains"), (10.1, "coherent"), (15.0, "degraded"), (99.0, "broken")):
-        comparison = compared(purified, numbers(chimera=perplexity), grafted=[])
-        assert (comparison.control, comparison.zeroed, comparison.verdict) == (None, (), kind)
-        assert comparison.reason.endswith(
-            "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
-        )
+    comparison = compared(purified, numbers(chimera=15.0), grafted=[])
+    assert (comparison.control, comparison.zeroed, comparison.verdict) == (None, (), VerdictKind.DEGRADED)
+    assert comparison.reason.endswith(
+        "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
+    )
 
 
 def test_a_graft_is_judged_separately_from_other_changes(tmp_path: Path) -> None:
     chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
     runtime = numbers(chimera=12.0, control=12.1)
-    comparison = compared(chimera, runtime, grafted=feed_forward(A, [3]))
-    assert runtime.zeroed == feed_forward(A, [3])
+    comparison = compared(chimera, runtime, grafted=["blk.0.attn_q.weight", *feed_forward(A, [3])])
+    assert comparison.zeroed == runtime.zeroed == feed_forward(A, [3]), "attention is not zeroed"
     assert comparison.verdict == VerdictKind.INERT
     assert comparison.reason.startswith("The grafted organs do not work.")
 
@@ -265,26 +253,6 @@ def test_progress_names_the_model_and_the_step_and_can_stop_the_run(chimera: Pat
         compared(chimera, numbers(), progress=stop)
 
 
-def test_progress_moves_with_each_window_and_reaches_the_end_without_a_jump(chimera: Path) -> None:
-    class Telling(FixedRuntime):
-        def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
-            reading = super().read(request, say)
-            for done in range(1, sum(len(score.windows) for score in reading.scores) + 1):
-                say("scoring", done)
-            return reading
-
-    for noise in (0.0, 0.05, 0.4):
-        heard: list[tuple[float, str]] = []
-        runtime = Telling({**numbers().perplexities}, window_count=64, noise=noise)
-        compared(chimera, runtime, progress=lambda *step, heard=heard: heard.append(step))
-        assert any("; open: " in step for _, step in heard) == (noise > 0.0)
-        shares = [share for share, step in heard if ", scoring" in step]
-        steps = [later - earlier for earlier, later in pairwise(shares)]
-        assert min(steps) > 0.0
-        assert max(steps) < 0.1
-        assert shares[-1] > 0.99
-
-
 @pytest.mark.parametrize(("texts", "donors"), [(0, 1), (17, 1), (1, 17)])
 def test_numbers_out_of_range_are_refused(chimera: Path, texts: int, donors: int) -> None:
     runtime = numbers()
@@ -311,22 +279,15 @@ def test_the_digest_of_a_single_file_is_that_of_its_bytes(tmp_path: Path) -> Non
 
 
 def test_a_window_has_the_size_of_the_smallest_context() -> None:
-    def candidate(context: int) -> RunnableModel:
+    def candidate(context: int | None) -> RunnableModel:
         return replace(file_candidate(A), facts=ModelFacts(context))
 
     chimera, base = candidate(99), candidate(80)
     assert window_that_fits(chimera, base) == window_that_fits(base, chimera) == 80
+    assert window_that_fits(candidate(None), candidate(None)) == WINDOW_TOKENS
     for pair in ((candidate(31), base), (chimera, candidate(0))):
         with pytest.raises(BadInput, match="at least 32 are needed"):
             window_that_fits(*pair)
-
-
-def test_a_header_without_a_context_length_limits_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "silent.gguf"
-    path.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a")]))
-    silent = file_candidate(path)
-    assert silent.facts.context_tokens is None
-    assert window_that_fits(silent, silent) == WINDOW_TOKENS
 
 
 def test_the_facts_of_a_header_are_those_of_the_running_model(tmp_path: Path) -> None:

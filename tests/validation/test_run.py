@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 
 from organs.registry.catalog.queries.chimeras import strongest_verdicts, verdicts_of
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
-from organs.registry.entities.base import decode, encode
 from organs.registry.entities.validation import VerdictReport
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
-from organs.registry.names import parse_model_name
 from organs.registry.sandbox.process import ProcessLimits
 from organs.registry.validation.command import CommandRuntime
 from organs.registry.validation.comparison import ScoreKey, ValidationBudget
@@ -41,7 +39,8 @@ from organs.registry.validation.runtime import (
 from organs.registry.validation.texts import built_in_texts
 from tests.gguf_files import unsigned
 from tests.registry_templates import RegistryTemplates, add_zoo_models
-from tests.small_models import block_tensors, ingest_file, small_model
+from tests.related_models import ingest_bytes
+from tests.small_models import block_tensors, small_model
 from tests.validation.changed_models import script
 
 A, CODE, B, LORA = (
@@ -64,30 +63,10 @@ def tried(kin: LocalRegistry, model: str, runtime: Runtime | None = None, tokens
     return run_chimera(kin.catalog, kin.blobs, model, texts, runtime or LlamaCpp(), ValidationBudget(tokens=tokens))
 
 
-@pytest.mark.long
-def test_the_report_has_the_change_on_each_text_with_its_margin_and_a_verdict(kin: LocalRegistry) -> None:
-    model = made(kin.compose(A).graft(CODE, type="organ").named("me/coder"))
-    first, again = (tried(kin, model) for _ in range(2))
-    assert first.texts == again.texts, "stored windows give the same"
-    assert [text.tokens for text in first.texts] == [9 * 255, 9 * 255]
-    assert first.window_tokens == 256
-    for text in first.texts:
-        assert text.ratio_margin is not None
-        assert text.ratio_error is not None
-        assert 0.0 < text.ratio_error < text.ratio_margin < 0.1
-        assert text.bits is not None
-        assert 1.0 < text.bits < 3.0
-    assert first.texts[0].ratio is not None
-    assert first.texts[0].ratio < 1.0
-    assert first.texts[0].verdict == "gains"
-    assert "±" in first.reason
-    assert decode(encode(first), VerdictReport) == first
-
-
 def test_a_weaker_verdict_never_replaces_a_stronger_one(kin: LocalRegistry) -> None:
     name = made(kin.compose(A).graft(CODE, type="organ", blocks=2).named("me/measured"))
     with kin.catalog.writing() as session:
-        model = model_by_name(session, parse_model_name(name))
+        model = model_by_text(session, name)
         verdicts = (("coherent", 4096), ("gains", 8192), ("undecided", 99_999), ("degraded", 2048), ("gains", 8192))
         verdicts += (("writes", 999_999),)
         ids = [add_verdict(session, model.id, "r", kind, "A reason.", "{}", strength) for kind, strength in verdicts]
@@ -102,7 +81,7 @@ def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_stored(kin: 
     with pytest.raises(NoVerdict, match="the base does not run, so there is no verdict: the runtime ended with 3"):
         tried(kin, model, runtime)
     with kin.catalog.reading() as session:
-        assert verdicts_of(session, model_by_name(session, parse_model_name(model)).id) == []
+        assert verdicts_of(session, model_by_text(session, model).id) == []
 
 
 @dataclass
@@ -124,8 +103,7 @@ def test_a_whole_base_that_says_that_it_is_a_shard_runs_without_these_keys(
     keys = (("split.no", 0), ("split.count", 3), ("split.tensors.count", len(block_tensors())))
     split = [unsigned(key, value, ValueType.UINT16) for key, value in keys]
     for name, data in (("base", small_model(more=split)), ("donor", small_model(seed=1))):
-        (tmp_path / f"{name}.gguf").write_bytes(data)
-        ingest_file(registry, tmp_path / f"{name}.gguf")
+        ingest_bytes(registry, tmp_path, name, data)
     model, runtime = made(registry.compose("base").graft("donor", type="organ").named("me/whole")), FailingRuntime()
     with pytest.raises(NoVerdict, match="the base does not run"):
         tried(registry, model, runtime)

@@ -64,11 +64,6 @@ def test_a_copy_without_kernel_support_has_the_same_bytes(tmp_path: Path, monkey
     assert (tmp_path / "fast.gguf").read_bytes() == (tmp_path / "slow.gguf").read_bytes()
 
 
-def test_an_empty_list_of_tensors_gives_a_copy(tmp_path: Path) -> None:
-    write_control(A, [], tmp_path / "copy.gguf")
-    assert (tmp_path / "copy.gguf").read_bytes() == A.read_bytes()
-
-
 def test_an_unknown_name_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no tensor 'nonsense'"):
         write_control(A, ["nonsense"], tmp_path / "control.gguf")
