@@ -25,7 +25,7 @@ from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from organs.web.settings import WebSettings
 from tests.gains import add_gains
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 from tests.small_models import block_tensors, expert_model, ingest_file, small_shards
 from tests.web.accounts import child_token, new_token, session_of
 from tests.web.owned_catalog import fill_owned_catalog
@@ -85,6 +85,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "compare-experts": ("anybody", "/compare?first=local/mixture&second=local/edited"),
     "compare-unknown-models": ("anybody", "/compare?first=local/one&second=local/two"),
     "compose": ("anybody", "/compose"),
+    "compose-without-base": ("anybody", "/compose?q=open&graft=from:local/base+type:organ+blocks:1"),
     "compose-base": ("anybody", "/compose?base=local/base&cell=organ:0"),
     "compose-steps": (
         "anybody",
@@ -100,6 +101,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "compose-unknown-base": ("anybody", "/compose?base=local/nobody"),
     "fits": ("anybody", "/compose/fits?base=local/base"),
     "fits-two-models": ("anybody", "/compose/fits?base=local/base&donor=local/stranger"),
+    "fits-unknown-model": ("anybody", "/compose/fits?base=local/base&donor=local/nobody"),
     "lineage": ("anybody", "/lineage"),
     "lineage-unknown-model": ("anybody", "/lineage?model=local/nobody"),
     "reports": ("anybody", "/reports"),
@@ -167,8 +169,12 @@ def fill_shown_catalog(registry: LocalRegistry, folder: Path) -> None:
     ingest_bytes(registry, folder, "edited", expert_model("Edited", changed={2: 50, 5: 51}))
     for version, alike in enumerate((0.98, 0.95)):
         path = folder / f"weaver-{version}.gguf"
-        path.write_bytes(model_file("Weaver", related_tensors(seed=3, correlation=alike)))
+        path.write_bytes(model_file("Weaver", related_tensors(3, alike), parent_entries("base", "Elder")))
         ingest_file(registry, path, "ada/weaver")
+    for dtype in ("F16", "Q8_0"):
+        ingest_bytes(registry, folder, f"spinner-{dtype}", model_file("Spinner", related_tensors(5, dtype=dtype)))
+    (folder / "again.gguf").write_bytes((folder / "local-base.gguf").read_bytes())
+    ingest_file(registry, folder / "again.gguf")
     name, data = list(small_shards("shards").items())[1]
     (folder / name).write_bytes(data)
     ingest_file(registry, folder / name)
@@ -206,10 +212,11 @@ def put_measurements(registry: LocalRegistry) -> None:
 
 def put_jobs(registry: LocalRegistry) -> None:
     """Jobs that have ended, failed, and run."""
+    largest = {"spectral_signal": {"difference": 0.25, "tensor": "output.weight"}}
     results = (
-        ("measure", {"model": "local/base@1", "measured": 10, "differences": {}}),
+        ("measure", {"model": "local/base@1", "measured": 10, "differences": largest}),
         ("validate", {"model": "ada/mixed@1", "verdict": "gains", "reason": "Better.", "models": ["local/base@1"]}),
-        ("compose", {"model": "ada/mixed@1", "lock": "ab" * 32, "size_bytes": 97_000, "created": True}),
+        ("compose", {"model": "ada/mixed@1", "lock": "ab" * 32, "size_bytes": 97_000, "created": False}),
         ("graft", "there is nothing to graft"),
         ("purify", None),
     )
@@ -251,8 +258,8 @@ class Onlookers:
         client = self.clients[who]
         if following:
             address = client.get(address).headers["Link"].partition("<")[2].partition(">;")[0]
-        html = client.get(address, follow_redirects=True).text
-        text = outline(html if "home" in name else FRAME.sub("", html))
+        answer = client.get(address, follow_redirects=True)
+        text = f"{answer.status}\n" + outline(answer.text if "home" in name else FRAME.sub("", answer.text))
         for varying, word in self.varying:
             text = varying.sub(word, text)
         return text
