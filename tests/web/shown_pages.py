@@ -15,7 +15,7 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.chimeras import add_verdict, record_quick_look
 from organs.registry.catalog.register.jobs import claim_job, enqueue_job, job_json, report_progress
 from organs.registry.catalog.register.model_changes import hide_model
-from organs.registry.catalog.tables import Token
+from organs.registry.catalog.tables import ModelRow, Token
 from organs.registry.catalog.work import fail, finish
 from organs.registry.entities.base import encode
 from organs.registry.entities.validation import QuickLook, TextLook
@@ -185,16 +185,20 @@ def fill_shown_catalog(registry: LocalRegistry, folder: Path) -> None:
     put_jobs(registry)
 
 
-def put_measurements(registry: LocalRegistry) -> None:
-    """A verdict on `ada/mixed`, a quick look at `local/child`; `ada/weaver@1` is yanked, `ada/weaver@2` described."""
+def unusable_look() -> QuickLook:
+    """A quick look that found a large loss."""
     text = TextLook(
         name="python", digest="0" * 64, base_perplexity=8.0, perplexity=12.0, ratio=1.5, ratio_margin=0.03, windows=4,
         window_count=9, tokens=1020, divergence=0.5, divergence_tokens=255, same_top=0.75,
     )  # fmt: skip
-    look = QuickLook(
+    return QuickLook(
         sentence="Not usable: +50% ± 3% perplexity on python.", usable=False, runtime="llama.cpp", window_tokens=256,
         seconds=30.0, tokens_per_second=270.0, texts=(text,),
     )  # fmt: skip
+
+
+def put_measurements(registry: LocalRegistry) -> None:
+    """A verdict on `ada/mixed`, a quick look at `local/child`, descriptions of two models, and a yanked version."""
     verdict = report(seconds=12.0, control=run_of("control", 64032.0), donors=[run_of("local/base@1", 27.8)])
     verdict["texts"][0]["recovered"] = 0.97
     with registry.catalog.writing() as session:
@@ -203,11 +207,13 @@ def put_measurements(registry: LocalRegistry) -> None:
             for name in ("ada/mixed", "local/child", "ada/weaver@1", "ada/weaver@2")
         )
         add_verdict(session, mixed.id, "llama.cpp", "gains", "It is better.", json.dumps(verdict))
-        record_quick_look(session, child.id, encode(look).decode())
+        record_quick_look(session, child.id, encode(unusable_look()).decode())
         first.contributor_id = second.contributor_id = contributor_by_name(session, "ada").id
         session.flush()
         second.title, second.description, second.tags = "Weaver of yarns", "Spins **fine** yarns.\n\n- wool", ("wool",)
         hide_model(session, first, "yanked", "Trained on the test set.", LOCAL)
+        waiting = session.scalars(select(ModelRow).where(ModelRow.name == "hidden")).one()
+        waiting.description, waiting.tags = "Of **wool**, <b>not</b>.", ("wool", "sheep")
 
 
 def put_jobs(registry: LocalRegistry) -> None:

@@ -35,7 +35,6 @@ from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.metrics import watch_errors
 from organs.web.settings import WebSettings
-from tests.fleets import put_run
 from tests.small_models import ingest_file, small_model
 from tests.web.accounts import authorization, log_in, new_token, send_form
 from tests.web.api.document_checks import assert_refused
@@ -174,30 +173,13 @@ def test_the_health_page_begins_with_what_needs_action(site: Site) -> None:
     assert (health["queue"]["waiting"], health["queue"]["failed"], health["failed_jobs"][0]["note"]) == (1, 1, HOSTILE)
     assert health["intake"]["submissions"]["quarantined"] == 2
     assert health["storage"]["disks"][0]["name"] == "registry"
-    page = site.page("health")
-    assert "failed queue: 1 job waits" in page.words
-    assert "/jobs/2" in page.links()
+    page = site.page("health").words
+    assert page.index("failed queue: 1 job waits") < page.index("Queue Jobs by kind and state") < page.index("Errors")
 
 
-def test_a_waiting_submission_is_on_the_page_with_findings_and_forms(still: Site) -> None:
-    page = still.page("quarantine")
-    assert page.text.count(HOSTILE) >= 4, "titles and findings, as text"
-    actions = [one.attributes["action"] or "" for one in page.named("form")]
-    assert [action for action in actions if "/admin/" in action] == [
-        f"/admin/submissions/{number}/{verb}" for number in (1, 2) for verb in ("approve", "refuse")
-    ]
-    assert "2 submissions to review" in still.page("").text
-    listed = still.ask("GET", f"{ROOT}/quarantine?limit=1")
-    assert listed.get_json()["items"] == found_at(still.admin, "/admin/quarantine.json?limit=1")["items"]
-    assert 'rel="next"' in listed.headers["Link"]
-    following = found_at(still.admin, f"/admin/quarantine.json?after={listed.get_json()['next']}")
-    assert [one["name"] for one in following["items"]] == ["ann/m1"]
-
-
-def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_own_page(site: Site) -> None:
+def test_the_new_organs_of_a_waiting_submission_are_those_that_nothing_published_has(site: Site) -> None:
     with site.registry.catalog.writing() as session:
         model, other = session.scalars(select(ModelRow).order_by(ModelRow.id)).all()
-        model.description, model.tags = "Of **wool**, <b>not</b>.", ("wool", "sheep")
         base = {"parent_text": "acme/loom", "relation": "finetune", "evidence": "declared", "created_at": now()}
         session.add(Lineage(child_model_id=model.id, **base))
         shared, own = (
@@ -205,25 +187,12 @@ def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_
             for one in (model, other)
         )
         own[0].organ_id = shared[0].organ_id
-        for row in session.scalars(select(SubmissionRow)):
-            row.metadata_given = json.dumps({"given": {}, "publish": True, "proposed": None})
     told = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
-    assert (told["base"], told["tags"]) == ("acme/loom", ["wool", "sheep"])
+    assert told["base"] == "acme/loom"
     assert told["organs_new"] == told["organs"] == told["tensors"], "m1 has one of them, and waits too"
-    assert told["mean_theta"] is not None
     assert site.ask("POST", f"{ROOT}/submissions/2/approve").status_code == 200
     told = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
     assert told["organs_new"] + 1 == told["organs"]
-    for address in ("/admin/quarantine", "/submissions/1"):
-        page = site.admin.get(address).text
-        for text in ("acme/loom", "wool, sheep", "<strong>wool</strong>, &lt;b&gt;not", "new to this registry"):
-            assert text in page, (address, text)
-        assert "/admin/submissions/1/approve" in page
-        assert "/submissions/1/withdraw" not in page, "what is its contributor's to do"
-    own_page = log_in(site.app, site.uploader).get("/submissions/1").text
-    assert "/admin/" not in own_page
-    assert "/submissions/1/withdraw" in own_page
-    assert "new here" not in own_page, "it would tell what waits of others"
 
 
 def test_an_administrator_publishes_and_refuses_from_the_page(site: Site) -> None:
@@ -263,20 +232,14 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site) -> None
     ("path", "body", "status", "field"),
     [
         ("/submissions/1/refuse", {}, 400, "reason"),
-        ("/submissions/1/refuse", {"reason": "\ud800"}, 400, "reason"),
         ("/models/ann/m0/remove", {"reason": "x"}, 400, "version"),
-        ("/models/ann/m0/remove", {"version": True, "reason": "x"}, 400, "version"),
-        ("/models/ann/m0/remove", {"version": 2**63, "reason": "x"}, 400, "version"),
         ("/models/ann/m0/remove", {"version": 1}, 400, "reason"),
         ("/models/ann/m0/remove", {"version": 7, "reason": "x"}, 404, None),
         ("/models/ann/m0@1/remove", {"version": 1, "reason": "x"}, 400, "name"),
         ("/models/ann/nothing/remove", {"version": 1, "reason": "x"}, 404, None),
-        ("/contributors", {}, 400, "name"),
         ("/contributors", {"name": "ANN"}, 400, None),
         ("/contributors", {"name": "a\0"}, 400, "name"),
-        ("/contributors", {"name": "new", "quota": 2**63}, 400, "quota"),
         ("/contributors", {"name": "new", "quota": "1G"}, 400, "quota"),
-        ("/contributors", {"name": "new", "more": 1}, 400, "more"),
     ],
 )
 def test_an_invalid_value_is_refused_with_its_field(
@@ -406,23 +369,3 @@ def test_nothing_in_the_product_changes_or_removes_an_event() -> None:
         "registry/catalog/register/events.py",
         "registry/catalog/queries/events.py",
     }
-
-
-def test_runs_of_fleets_are_shown_with_their_progress_and_their_failures(site: Site) -> None:
-    assert "There are no runs of fleets" in site.page("fleet").text
-    run = put_run(site.registry, HOSTILE)
-    listed = site.page("fleet")
-    assert "1 of 3" in listed.text
-    assert f"/admin/fleet/{run}" in listed.links()
-    page = site.page(f"fleet/{run}")
-    assert HOSTILE in page.text
-    assert f"organ fleet resume {run} --retry" in page.text
-    assert "http://127.0.0.1:8787/status" in page.links()
-    twin = site.admin.get(f"/admin/fleet/{run}.json").get_json()
-    assert twin == site.ask("GET", f"{ROOT}/fleet/{run}").get_json() | {
-        name: twin[name] for name in ("units_a_minute", "bytes_a_second", "ends_at")
-    }
-    assert (twin["done"], twin["failed"], twin["queued"], len(twin["workers"])) == (1, 1, 1, 2)
-    for number in ("0", "7", "x", "9" * 19):
-        assert site.admin.get(f"/admin/fleet/{number}").status_code == 404
-        assert site.ask("GET", f"{ROOT}/fleet/{number}").status_code == 404

@@ -319,18 +319,6 @@ def test_faulty_bytes_are_not_drawn_and_the_page_says_so(registry: LocalRegistry
     assert sum("<img" in page for page in said) == 1
 
 
-def test_the_depth_of_a_model_is_shown_as_a_picture_and_as_a_table(family_client: FlaskClient) -> None:
-    page = family_client.get("/models/local/stranger").text
-    address = re.findall(r'src="(/models/[^"]+/depth\.svg)"', page)[0]
-    answer = family_client.get(address)
-    assert answer.mimetype == "image/svg+xml"
-    assert answer.headers["Cache-Control"] == "no-cache"
-    assert {"◆ attention", "● feed-forward", "│ ≈norm"} <= set(texts(answer.data))
-    assert page.count('<th scope="row">attention</th>') == 3, "one a block"
-    again = family_client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
-    assert again.status_code == 304
-
-
 def test_a_model_with_fewer_than_two_blocks_has_no_picture_of_its_depth(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:

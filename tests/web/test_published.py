@@ -151,15 +151,6 @@ def test_another_name_in_the_namespace_of_a_contributor_gives_no_rights_over_the
     assert found_at(client, alias) == before
 
 
-def test_versions_list_their_changes(anybody: FlaskClient) -> None:
-    second, first = anybody.get(f"{API}/{MODEL}/versions").get_json()["items"]
-    changes = second["changes"]
-    assert (second["version"], changes["since"], first["changes"]) == (2, "ada/weaver@1", None)
-    assert (changes["added"], changes["gone"], changes["size_bytes"]) == (0, 0, 0)
-    assert 0 < changes["changed"] <= second["tensors"]
-    assert f"{changes['changed']} organs differ" in anybody.get(f"/models/{MODEL}").text
-
-
 def test_descendants_state_their_role_and_the_grafted_organs(anybody: FlaskClient) -> None:
     (one,) = found_at(anybody, f"{API}/{MODEL}@1/descendants")["items"]
     assert (one["name"], one["contributor"], one["role"]) == ("local/mixed@1", "local", "donor")

@@ -179,15 +179,6 @@ def test_a_parent_removed_before_publication_is_not_mentioned(client: FlaskClien
     assert found_at(client, "/api/v1/chimeras")["items"][0]["withdrawn_parents"] == []
 
 
-def test_the_lineage_marks_a_yanked_model(client: FlaskClient, held: LocalRegistry) -> None:
-    change(held, DONOR, "yanked")
-    (family,) = found_at(client, "/lineage.json")["items"]
-    assert {one["name"]: one["state"] for one in family["models"]}[f"{DONOR}@1"] == "yanked"
-    page = client.get("/lineage").text
-    assert "<strong>yanked</strong>" in page
-    assert ", yanked" in page
-
-
 def test_the_warning_of_a_yanked_model_must_be_accepted_and_is_shown_on_the_chimera(
     client: FlaskClient, held: LocalRegistry
 ) -> None:

@@ -84,21 +84,6 @@ def test_a_limit_cuts_the_lists(local: FlaskClient) -> None:
         assert local.get(address).status_code == 400, address
 
 
-def test_an_empty_registry_has_a_page(registry: LocalRegistry) -> None:
-    with create_app(registry, WebSettings(personal=True)).test_client() as client:
-        assert "The registry is empty" in page_at(client, "/storage").text
-
-
-def test_the_owner_sees_how_a_model_and_an_organ_are_stored(local: FlaskClient, relatives: LocalRegistry) -> None:
-    child, parent = (digest_of_organ(relatives, name) for name in ("tuned", "base"))
-    page = page_at(local, f"/organs/{child}")
-    assert "Stored by its difference to" in page.text
-    assert any(link.startswith(f"/organs/{parent[:12]}") for link in page.links())
-    assert found_at(local, f"/api/v1/organs/{child}")["storage"]["parent"]["digest"] == parent
-    assert "stored by difference" in page_at(local, "/models/local/tuned@1").text
-    assert found_at(local, "/api/v1/models/local/tuned")["storage"]["parents"][0]["name"] == "local/base@1"
-
-
 def test_nobody_else_sees_stored_sizes_and_parents(visitor: FlaskClient, relatives: LocalRegistry) -> None:
     child = digest_of_organ(relatives, "tuned")
     for address in ("/", "/reports", f"/organs/{child}", "/models/local/tuned@1", "/models/local/tuned/report"):
