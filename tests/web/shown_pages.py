@@ -26,7 +26,7 @@ from organs.web.auth import COOKIE
 from organs.web.settings import WebSettings
 from tests.gains import add_gains
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
-from tests.small_models import block_tensors, expert_model, ingest_file, small_shards
+from tests.small_models import block_tensors, expert_model, ingest_file, small_shards, weight_tensor
 from tests.web.accounts import child_token, new_token, session_of
 from tests.web.owned_catalog import fill_owned_catalog
 from tests.web.page_outline import outline
@@ -82,6 +82,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "compare-two-models": ("anybody", "/compare?first=local/base&second=ada/open"),
     "compare-one-model": ("anybody", "/compare?first=local/base&second=local/base@1"),
     "compare-more-organs": ("anybody", "/compare?first=local/base&second=local/mixture"),
+    "compare-shapes": ("anybody", "/compare?first=local/base&second=local/wide"),
     "compare-experts": ("anybody", "/compare?first=local/mixture&second=local/edited"),
     "compare-unknown-models": ("anybody", "/compare?first=local/one&second=local/two"),
     "compose": ("anybody", "/compose"),
@@ -166,6 +167,8 @@ def fill_shown_catalog(registry: LocalRegistry, folder: Path) -> None:
     fill_owned_catalog(registry, folder)
     ingest_bytes(registry, folder, "stranger", model_file("Stranger", block_tensors(2, seed=9)))
     ingest_bytes(registry, folder, "mixture", expert_model("Mixture"))
+    wide = [weight_tensor("blk.0.attn_q.weight", (32, 64)), weight_tensor("blk.0.ffn_up.weight", (64, 32))]
+    ingest_bytes(registry, folder, "wide", model_file("Wide", wide))
     ingest_bytes(registry, folder, "edited", expert_model("Edited", changed={2: 50, 5: 51}))
     for version, alike in enumerate((0.98, 0.95)):
         path = folder / f"weaver-{version}.gguf"

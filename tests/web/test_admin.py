@@ -185,8 +185,6 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site) -> None
     found = site.ask("POST", f"{ROOT}/submissions/2/refuse", {"reason": "Not theirs."}).get_json()
     assert (found["state"], found["address"], found["reason"]) == ("refused", None, "Not theirs.")
     assert site.ask("POST", f"{ROOT}/submissions/1/approve").status_code == 409
-    for number in ("0", "x", "9" * 20, "%00", "77"):
-        assert site.ask("POST", f"{ROOT}/submissions/{number}/approve").status_code == 404, number
     removal = {"version": 1, "reason": "Not theirs."}
     found = site.ask("POST", f"{ROOT}/models/ann/m0/remove", removal).get_json()
     assert (found["model"], found["state"], found["organs"]) == ("ann/m0@1", "removed", found["places"])

@@ -144,10 +144,6 @@ def test_a_text_is_served_as_an_attachment_and_never_as_a_page(
     short = client.get(f"/chimeras/{composed['mixed'][:12]}/{name}")
     assert short.data == answer.data
     assert short.headers["Cache-Control"] == "no-cache", "another lock may begin so one day"
-    again = client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
-    assert (again.status_code, again.data) == (304, b"")
-    part = client.get(address, headers={"Range": "bytes=2-5"})
-    assert (part.status_code, part.data) == (206, answer.data[2:6])
 
 
 def test_the_lock_matches_its_address_and_the_recipe_gives_the_same_lock_under_any_name(

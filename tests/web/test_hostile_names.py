@@ -39,6 +39,7 @@ from tests.related_models import parent_entries
 from tests.small_models import block_tensors, ingest_file, weight_tensor
 from tests.web.accounts import log_in, new_token
 from tests.web.conftest import hostile_models
+from tests.web.good_requests import PLAIN_ARGUMENTS
 from tests.web.page_parser import ParsedPage, parse_page
 
 MARK = "zqx"
@@ -159,30 +160,16 @@ def known_values(client: FlaskClient, name: str) -> dict[str, str]:
     organs = client.get(f"/api/v1/models/local/{name}/organs?limit=1000").get_json()["items"]
     chimera = client.get("/chimeras.json", follow_redirects=True).get_json()["items"][0]["lock_id"]
     submission = client.get("/api/v1/submissions").get_json()["items"][0]["id"]
-    file = model["files"][0]["name"]
-    digest = organs[-1]["digest"]
-    lock = client.get(f"/chimeras/{chimera}/lock.json").get_json(force=True)
     return {
+        **PLAIN_ARGUMENTS,
+        **dict.fromkeys(("namespace", "user", "contributor"), "local"),
+        **dict.fromkeys(("name", "short"), name),
+        **dict.fromkeys(("file", "path"), model["files"][0]["name"]),
         "lock": chimera,
-        "header": lock["header"],
-        "text": "card.md",
-        "namespace": "local",
-        "user": "local",
-        "contributor": "local",
+        "header": client.get(f"/chimeras/{chimera}/lock.json").get_json(force=True)["header"],
         "upload": UPLOAD,
-        "name": name,
-        "short": name,
-        "digest": digest,
-        "file": file,
-        "path": file,
-        "form": "npy",
-        "section": "ranking",
-        "page": "guide",
-        "picture": "catalog-compose.png",
-        "revision": "main",
-        "tag": "latest",
+        "digest": organs[-1]["digest"],
         "job": "1",
-        "run": "1",
         "submission": str(submission),
     }
 
