@@ -8,11 +8,15 @@ from html.parser import HTMLParser
 from itertools import groupby
 
 HEADINGS = {f"h{level}": "#" * level + " " for level in range(1, 7)}
+BEGINNINGS = {**HEADINGS, "li": "- ", "td": "| ", "th": "| "}
+ENDINGS = {"button": ")", "dt": ": ", "td": " ", "th": " ", "summary": " "}
 BLOCKS = {"p", "li", "dt", "tr", "caption", "summary", "legend", "figcaption", "form", "pre", "svg", *HEADINGS}
 """Elements that begin and end a line."""
+LAST = {*BLOCKS, "dd", "title", "text"} - {"dt"}
+"""Elements that end a line."""
 UNREAD = {"script", "style", "defs"}
+TRACKED = {*UNREAD, "a", "pre", "svg", "tr"}
 SHOWN = {
-    "a": ("href",),
     "form": ("method", "action"),
     "img": ("src", "alt"),
     "input": ("type", "name", "value", "placeholder", "checked", "aria-invalid"),
@@ -38,29 +42,24 @@ class _Outline(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        if tag in BLOCKS and "tr" not in self.open:
-            self.end_line()
-        if tag in UNREAD or tag in BLOCKS or tag in {"title", "main", "table", "svg", "a", "td", "th"}:
-            self.open.append(tag)
-        said = " ".join(f'{name}="{given[name]}"' for name in SHOWN.get(tag, ()) if name in given)
-        label = f"{given['aria-label']}: " if "aria-label" in given else ""
         if given.get("name") == "form_token":
             return
+        if tag in BLOCKS and "tr" not in self.open:
+            self.end_line()
+        if tag in TRACKED:
+            self.open.append(tag)
+        label = f"{given['aria-label']}: " if "aria-label" in given else ""
         if tag == "a":
-            self.line += "[" + "*" * ("aria-current" in given) + label
             self.links.append(given.get("href", ""))
+            self.line += "[" + "*" * ("aria-current" in given) + label
         elif tag == "button":
             self.line += " (" + label
-        elif tag in HEADINGS:
-            self.line += HEADINGS[tag]
-        elif tag == "li":
-            self.line += "- "
-        elif tag in ("td", "th"):
-            self.line += "| "
         elif tag == "span":
             self.line += " / " if given.get("class", "").startswith("sub") else " "
         elif tag in SHOWN:
+            said = " ".join(f'{name}="{given[name]}"' for name in SHOWN[tag] if name in given)
             self.line += f" <{tag} {said}> "
+        self.line += BEGINNINGS.get(tag, "")
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self.open:
@@ -68,14 +67,8 @@ class _Outline(HTMLParser):
                 pass
         if tag == "a":
             self.line = f"{self.line.rstrip()}]({self.links.pop()})"
-        elif tag == "button":
-            self.line += ")"
-        elif tag == "dt":
-            self.line += ": "
-            return
-        elif tag in ("td", "th", "summary"):
-            self.line += " "
-        if (tag in BLOCKS or tag in ("dd", "title", "text")) and not {"tr", "a"} & {*self.open}:
+        self.line += ENDINGS.get(tag, "")
+        if tag in LAST and not {"tr", "a"} & {*self.open}:
             self.end_line()
         elif tag in ("title", "text"):
             self.line += "; "

@@ -25,6 +25,7 @@ from organs.web.app import create_app
 from organs.web.auth import COOKIE
 from organs.web.settings import WebSettings
 from tests.gains import add_gains
+from tests.gguf_files import raw_file, raw_tensor, text
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
 from tests.small_models import block_tensors, expert_model, ingest_file, small_shards, weight_tensor
 from tests.web.accounts import child_token, new_token, session_of
@@ -55,6 +56,8 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "model-removed": ("anybody", "/models/ada/gone"),
     "model-incomplete": ("anybody", "/models/local/shards"),
     "model-experts": ("anybody", "/models/local/mixture"),
+    "model-partial": ("anybody", "/models/local/wide?by=change"),
+    "model-unknown-type": ("anybody", "/models/local/unknown"),
     "model-edit": ("ada", "/models/ada/open/edit"),
     "model-report": ("anybody", "/models/local/base/report"),
     "chimera": ("anybody", "/models/ada/mixed"),
@@ -104,6 +107,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "fits-two-models": ("anybody", "/compose/fits?base=local/base&donor=local/stranger"),
     "fits-unknown-model": ("anybody", "/compose/fits?base=local/base&donor=local/nobody"),
     "lineage": ("anybody", "/lineage"),
+    "lineage-no-relatives": ("anybody", "/lineage?model=local/wide"),
     "lineage-unknown-model": ("anybody", "/lineage?model=local/nobody"),
     "reports": ("anybody", "/reports"),
     **{
@@ -169,6 +173,8 @@ def fill_shown_catalog(registry: LocalRegistry, folder: Path) -> None:
     ingest_bytes(registry, folder, "mixture", expert_model("Mixture"))
     wide = [weight_tensor("blk.0.attn_q.weight", (32, 64)), weight_tensor("blk.0.ffn_up.weight", (64, 32))]
     ingest_bytes(registry, folder, "wide", model_file("Wide", wide))
+    unknown = [raw_tensor(b"output.weight", (256,), 156)], bytes(96)
+    ingest_bytes(registry, folder, "unknown", raw_file([text("general.architecture", "llama").encode()], *unknown))
     ingest_bytes(registry, folder, "edited", expert_model("Edited", changed={2: 50, 5: 51}))
     for version, alike in enumerate((0.98, 0.95)):
         path = folder / f"weaver-{version}.gguf"
@@ -190,13 +196,13 @@ def fill_shown_catalog(registry: LocalRegistry, folder: Path) -> None:
 
 def unusable_look() -> QuickLook:
     """A quick look that found a large loss."""
-    text = TextLook(
+    python = TextLook(
         name="python", digest="0" * 64, base_perplexity=8.0, perplexity=12.0, ratio=1.5, ratio_margin=0.03, windows=4,
         window_count=9, tokens=1020, divergence=0.5, divergence_tokens=255, same_top=0.75,
     )  # fmt: skip
     return QuickLook(
         sentence="Not usable: +50% ± 3% perplexity on python.", usable=False, runtime="llama.cpp", window_tokens=256,
-        seconds=30.0, tokens_per_second=270.0, texts=(text,),
+        seconds=30.0, tokens_per_second=270.0, texts=(python,),
     )  # fmt: skip
 
 
@@ -268,7 +274,7 @@ class Onlookers:
         if following:
             address = client.get(address).headers["Link"].partition("<")[2].partition(">;")[0]
         answer = client.get(address, follow_redirects=True)
-        text = f"{answer.status}\n" + outline(answer.text if "home" in name else FRAME.sub("", answer.text))
+        page = f"{answer.status}\n" + outline(answer.text if "home" in name else FRAME.sub("", answer.text))
         for varying, word in self.varying:
-            text = varying.sub(word, text)
-        return text
+            page = varying.sub(word, page)
+        return page

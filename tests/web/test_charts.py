@@ -296,17 +296,6 @@ def test_faulty_bytes_are_not_drawn_and_the_page_says_so(registry: LocalRegistry
     assert sum("<img" in page for page in said) == 1
 
 
-def test_a_model_with_fewer_than_two_blocks_has_no_picture_of_its_depth(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    path = tmp_path / "flat.gguf"
-    path.write_bytes(file_bytes(block_metadata("Flat"), [weight_tensor("blk.0.attn_q.weight", (64, 64))]))
-    ingest_file(registry, path)
-    with create_app(registry).test_client() as client:
-        assert "depth.svg" not in client.get("/models/local/flat").text
-        assert client.get("/models/local/flat/depth.svg").status_code == 404
-
-
 def test_a_picture_that_does_not_exist_is_404_and_not_cached(family_client: FlaskClient) -> None:
     for address in ("/organs/zz/weights.svg", "/organs/0123456789ab/weights.svg", "/models/a/b/depth.svg"):
         answer = family_client.get(address)

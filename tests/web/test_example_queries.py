@@ -13,8 +13,6 @@ from organs.web.app import create_app
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.web.page_parser import parse_page
 
-ADAPTER, ALONE = "local/Zoo-A-2M-Code-LoRA-v1.0-F32", "local/Zoo-B-2M-v1.0-Q8_0"
-
 
 @pytest.fixture(scope="module")
 def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
@@ -36,11 +34,3 @@ def test_every_offered_search_finds_something(zoo: FlaskClient, page: str) -> No
     for address in offered:
         found = zoo.get("/api/v1" + address).get_json()
         assert found["items"], address
-
-
-@pytest.mark.parametrize("name", [ADAPTER, ALONE])
-def test_a_model_without_a_relative_to_compare_with_is_shown_by_spectral_signal(zoo: FlaskClient, name: str) -> None:
-    answer = zoo.get(f"/models/{name}?by=change")
-    assert answer.status_code == 200
-    assert 'aria-current="true">spectral signal</a>' in answer.text
-    assert "Compared with" not in answer.text

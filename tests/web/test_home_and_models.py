@@ -11,7 +11,6 @@ from organs.ingest.service import ingest_model
 from organs.ingest.tools import find_tool_models, sources_of
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from tests.gguf_files import raw_file, raw_tensor, text
 from tests.ingest.tool_layouts import machine, ollama_layer, ollama_manifest
 from tests.related_models import ingest_bytes
 from tests.small_models import ingest_file, small_model
@@ -59,19 +58,6 @@ def test_a_renamed_model_is_found_at_its_old_address_and_its_texts_are_inert(
         assert found_at(client, f"/api/v1/models/{old}")["name"] == "library/tiny@1"
         assert client.get(f"/{plain}/resolve/main/x").status_code == 404
         assert client.get(f"/api/models/{plain}").status_code == 200
-
-
-def test_a_model_of_unknown_tensor_types_has_no_commands_that_run_it(registry: LocalRegistry, tmp_path: Path) -> None:
-    kept = raw_file(
-        [text("general.architecture", "llama").encode()], [raw_tensor(b"output.weight", (256,), 156)], bytes(96)
-    )
-    for name, data in (("kept", kept), ("read", small_model())):
-        (tmp_path / f"{name}.gguf").write_bytes(data)
-        ingest_file(registry, tmp_path / f"{name}.gguf")
-    with create_app(registry).test_client() as client:
-        pages = [client.get(f"/models/local/{name}").text for name in ("kept", "read")]
-    assert ["Run it with Ollama" in page for page in pages] == [False, True]
-    assert all("Download the file" in page for page in pages)
 
 
 def test_a_name_without_its_namespace_leads_to_the_page_of_the_model(family_client: FlaskClient) -> None:

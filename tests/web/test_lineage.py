@@ -66,12 +66,6 @@ def test_a_family_has_its_models_edges_and_generations(family_client: FlaskClien
     }
 
 
-def test_a_model_without_relatives_has_a_page_that_says_so(family_client: FlaskClient) -> None:
-    assert "No known relatives" in page_at(family_client, "/lineage?model=local/stranger").text
-    (family,) = families(family_client, "/lineage.json?model=local/stranger")
-    assert [one.name for one in family.models] == ["local/stranger@1"]
-
-
 def test_an_unregistered_parent_joins_the_models_that_name_it_and_is_plain_text(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
