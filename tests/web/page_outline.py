@@ -62,6 +62,8 @@ class _Outline(HTMLParser):
         self.line += BEGINNINGS.get(tag, "")
 
     def handle_endtag(self, tag: str) -> None:
+        if tag == "pre":
+            self.end_line()
         if tag in self.open:
             while self.open.pop() != tag:
                 pass
@@ -85,7 +87,7 @@ class _Outline(HTMLParser):
             self.line = line
 
     def end_line(self) -> None:
-        line = " ".join(self.line.replace("\u200b", "").split())
+        line = self.line.rstrip() if "pre" in self.open else " ".join(self.line.replace("\u200b", "").split())
         if line:
             self.lines.append(line)
         self.line = ""

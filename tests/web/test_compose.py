@@ -26,7 +26,7 @@ from organs.web.pages.anatomy import (
 from organs.web.settings import WebSettings
 from tests.gguf_files import file_bytes
 from tests.random_files import BESIDE_FIXTURES
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.related_models import ingest_all, related_tensors
 from tests.small_models import block_metadata, block_tensors, ingest_file
 from tests.web.accounts import form_token, send_form
 from tests.web.conftest import HOSTILE
@@ -75,8 +75,8 @@ def jobs(registry: LocalRegistry) -> list[tuple[str, dict[str, Any]]]:
 def test_candidates_are_sorted_by_likeness_by_default(
     family_client: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    for name, correlation in (("nearer", 0.999), ("further", 0.9)):
-        ingest_bytes(registry, tmp_path, name, model_file(name, related_tensors(correlation=correlation)))
+    further = related_tensors(correlation=0.9)
+    ingest_all(registry, tmp_path, nearer=related_tensors(correlation=0.999), further=further)
     items = values_of(family_client, ("cell", "organ:1"))["candidates"]["items"]
     assert [one["model"] for one in items] == ["local/nearer@1", TUNED, "local/further@1", STRANGER]
     found = values_of(family_client, ("cell", "organ:1"), ("order", "-theta"))["candidates"]["items"]

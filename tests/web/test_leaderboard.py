@@ -13,8 +13,7 @@ from flask.testing import FlaskClient
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.gains import add_gains
-from tests.registry_templates import RegistryTemplates
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.web.page_parser import found_at, page_at
 
 API = "/api/v1/leaderboard"
@@ -22,9 +21,7 @@ API = "/api/v1/leaderboard"
 
 def add_measured_grafts(registry: LocalRegistry, folder: Path) -> None:
     """Register a base, a fine-tune, a stranger, and two validated chimeras."""
-    donors = {"tuned": related_tensors(correlation=0.995), "stranger": related_tensors(seed=7)}
-    for name, tensors in {"base": related_tensors(), **donors}.items():
-        ingest_bytes(registry, folder, name, model_file(name.capitalize(), tensors))
+    add_three_models(registry, folder)
     for donor, gains in (
         ("tuned", {"python": 5.0, "narrative": -2.0}),
         ("stranger", {"python": -950.0, "narrative": -4000.0}),

@@ -22,8 +22,7 @@ from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
-from tests.related_models import model_file, related_tensors
-from tests.small_models import ingest_file
+from tests.related_models import ingest_all, related_tensors
 from tests.web.page_parser import found_at, page_at
 
 BASE, DONOR, CHIMERA = "local/base", "local/donor", "local/mixed"
@@ -32,10 +31,7 @@ REASON = "It was trained on the wrong texts."
 
 def with_a_chimera(registry: LocalRegistry, folder: Path) -> None:
     """A base, a donor, and a chimera of the two."""
-    for name, alike in ((BASE, 1.0), (DONOR, 0.995)):
-        path = folder / f"{name.partition('/')[2]}.gguf"
-        path.write_bytes(model_file(path.stem, related_tensors(correlation=alike)))
-        ingest_file(registry, path)
+    ingest_all(registry, folder, base=related_tensors(), donor=related_tensors(correlation=0.995))
     registry.compose(BASE).graft(DONOR, blocks=0).named(CHIMERA).plan().register()
 
 
