@@ -20,7 +20,8 @@ from organs.registry.relatives import families as relatives_families
 from organs.web.app import create_app
 from organs.web.charts.families import BOX_HEIGHT, BOX_WIDTH, TITLE_CHARACTERS, draw, family_tree, shortened
 from organs.web.pages import lineage
-from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import ingest_all, ingest_bytes, model_file, parent_entries, related_tensors
 from tests.small_models import block_tensors
 from tests.web.conftest import HOSTILE
 from tests.web.page_parser import page_at
@@ -31,28 +32,25 @@ def families(client: FlaskClient, address: str = "/lineage.json") -> tuple[Famil
     return decode(client.get(address, follow_redirects=True).data, FamilyPage).items
 
 
-def joined(registry: LocalRegistry, folder: Path, names: list[str]) -> dict[str, int]:
-    """Models without relatives of these names, by name with their ids."""
-    for seed, name in enumerate(names):
-        ingest_bytes(registry, folder, name, model_file(name.capitalize(), block_tensors(1, seed=100 + seed)))
+def add_strangers(registry: LocalRegistry, folder: Path) -> None:
+    """Models without relatives."""
+    ingest_all(registry, folder, **{name: block_tensors(1, seed=100 + seed) for seed, name in enumerate("abcdefg")})
+
+
+@pytest.fixture
+def ids(registry: LocalRegistry, templates: RegistryTemplates) -> dict[str, int]:
+    """The ids of these models by name."""
+    templates.fill(registry, add_strangers)
     with registry.catalog.reading() as session:
         return {model.name: model.id for model in session.scalars(select(ModelRow))}
 
 
-def add_edges(registry: LocalRegistry, *edges: tuple[int, int, str, float | None]) -> None:
-    """Edges: child, parent, evidence, score."""
+def add_edges(registry: LocalRegistry, evidence: str, *edges: tuple[int, int], score: float | None = None) -> None:
+    """Edges from a child to a parent."""
+    relation = "relative" if evidence == "measured" else "finetune"
+    said = {"relation": relation, "evidence": evidence, "score": score, "created_at": now()}
     with registry.catalog.writing() as session:
-        for child, parent, evidence, score in edges:
-            session.add(
-                Lineage(
-                    child_model_id=child,
-                    parent_model_id=parent,
-                    relation="relative" if evidence == "measured" else "finetune",
-                    evidence=evidence,
-                    score=score,
-                    created_at=now(),
-                )
-            )
+        session.add_all(Lineage(child_model_id=child, parent_model_id=parent, **said) for child, parent in edges)
 
 
 def test_a_family_has_its_models_edges_and_generations(family_client: FlaskClient) -> None:
@@ -90,12 +88,10 @@ def test_hidden_models_are_left_out_of_families(registry: LocalRegistry, family_
 
 
 def test_families_are_listed_by_size_in_pages(
-    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, ids: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lineage, "FAMILIES_DEFAULT", 2)
-    ids = joined(registry, tmp_path, ["a", "b", "c", "d", "e", "f", "g"])
-    pairs = [("a", "b"), ("c", "d"), ("e", "f"), ("f", "g")]
-    add_edges(registry, *((ids[child], ids[parent], "recorded", None) for child, parent in pairs))
+    add_edges(registry, "recorded", *((ids[child], ids[parent]) for child, parent in ("ab", "cd", "ef", "fg")))
     with create_app(registry).test_client() as client:
         first = decode(client.get("/api/v1/families?limit=2").data, FamilyPage)
         assert [one.count for one in first] == [3, 2]
@@ -110,15 +106,14 @@ def test_families_are_listed_by_size_in_pages(
 
 
 def test_a_large_family_shows_the_models_with_the_most_edges_and_counts_the_others(
-    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, ids: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relatives_families, "MEMBERS_MAX", 3)
-    ids = joined(registry, tmp_path, ["hub", "a", "b", "c", "d", "e"])
-    add_edges(registry, *((ids[name], ids["hub"], "declared", None) for name in "abcde"))
-    add_edges(registry, (ids["d"], ids["e"], "measured", 0.9))
+    add_edges(registry, "declared", *((ids[name], ids["f"]) for name in "abcde"))
+    add_edges(registry, "measured", (ids["d"], ids["e"]), score=0.9)
     with create_app(registry).test_client() as client:
         (family,) = families(client)
-        assert [one.name for one in family.models] == ["local/hub@1", "local/d@1", "local/e@1"]
+        assert [one.name for one in family.models] == ["local/f@1", "local/d@1", "local/e@1"]
         assert (family.count, family.left_out) == (6, 3)
         assert "3 more members are not drawn" in client.get("/lineage").text
         (own,) = families(client, "/lineage.json?model=local/a")
@@ -234,10 +229,8 @@ def test_a_chimera_is_below_its_base_with_a_thin_line_from_each_donor() -> None:
     assert [stroke.look for stroke in draw(tree).donor_strokes] == ["donor g0", "donor g1"]
 
 
-def test_a_cycle_of_parents_is_drawn_and_terminates(registry: LocalRegistry, tmp_path: Path) -> None:
-    ids = joined(registry, tmp_path, ["a", "b", "c"])
-    circle = [("a", "b"), ("b", "c"), ("c", "a")]
-    add_edges(registry, *((ids[child], ids[parent], "declared", None) for child, parent in circle))
+def test_a_cycle_of_parents_is_drawn_and_terminates(registry: LocalRegistry, ids: dict[str, int]) -> None:
+    add_edges(registry, "declared", *((ids[child], ids[parent]) for child, parent in ("ab", "bc", "ca")))
     with create_app(registry).test_client() as client:
         (family,) = families(client)
         assert [one.generation for one in family.models] == [0, 1, 2]
