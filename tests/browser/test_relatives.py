@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -29,18 +28,6 @@ def test_two_models_are_compared_by_the_form(options: dict[str, bool], zoo: Site
     assert TUNED in facts
 
 
-def test_swapping_turns_the_two_sides_around(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, f"/compare?first={BASE}&second={TUNED}")
-    follow(page, page.get_by_role("link", name="Swap the two"))
-    assert page.get_by_label("First model", exact=True).input_value().startswith(TUNED)
-
-
-def test_an_unknown_model_is_reported_beside_the_form(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, f"/compare?first={BASE}&second=local/nobody")
-    assert "nobody" in page.get_by_role("alert").inner_text()
-    assert page.get_by_label("Second model", exact=True).input_value() == "local/nobody"
-
-
 @SCRIPTS
 def test_a_node_of_the_lineage_links_to_its_model(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/lineage", **options)
@@ -58,19 +45,3 @@ def test_a_quantisation_in_the_lineage_links_to_its_model(
     assert page.locator("svg").get_by_role("link", name="local/Zoo-A-2M-v1.0, 2 quantisations").count() == 1
     follow(page, page.locator("svg").get_by_role("link", name=f"{QUANTISED}@1"))
     assert page.locator("h1").inner_text() == f"{QUANTISED}@1"
-
-
-def test_a_relative_is_compared_from_the_page_of_a_model(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, f"/models/{TUNED}")
-    row = page.locator("table.rows tbody tr").filter(has_text=f"{BASE}@").first
-    follow(page, row.get_by_role("link", name="compare"))
-    assert urlsplit(page.url).path == "/compare"
-    assert page.get_by_label("First model", exact=True).input_value().startswith(TUNED)
-    assert page.get_by_label("Second model", exact=True).input_value().startswith(BASE)
-
-
-def test_the_lineage_can_be_read_as_a_list(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, "/lineage")
-    page.get_by_text("The same as a list").first.click()
-    follow(page, page.locator("ul.branches a").first)
-    assert urlsplit(page.url).path.startswith("/models/local/")

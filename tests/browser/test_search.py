@@ -134,21 +134,3 @@ def test_a_row_is_one_link(zoo: Site, open_page: Opener) -> None:
     with page.expect_navigation():
         page.mouse.click(number["x"] + number["width"] / 2, number["y"] + number["height"] / 2)
     assert re.fullmatch(r"/organs/[0-9a-f]{64}", urlsplit(page.url).path)
-
-
-def test_a_term_is_removed_by_its_own_link(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, "/organs?q=type:organ block:1")
-    follow(page, page.get_by_role("link", name="Remove block:1"))
-    assert query(page) == "type:organ"
-
-
-def test_a_refused_query_stays_in_the_box_with_its_reason(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, "/organs?q=theta>=much")
-    assert "theta" in page.get_by_role("alert").inner_text()
-    assert page.get_by_role("searchbox").input_value() == "theta>=much"
-
-
-def test_an_error_page_links_back(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, "/nowhere")
-    follow(page, page.get_by_role("link", name="Search organs"))
-    assert urlsplit(page.url).path == "/organs"

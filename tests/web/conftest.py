@@ -27,8 +27,8 @@ from organs.web.settings import WebSettings
 from tests.gains import add_gains
 from tests.gguf_files import array, file_bytes, text
 from tests.registry_templates import RegistryTemplates
-from tests.related_models import parent_entries, related_tensors
-from tests.small_models import block_metadata, block_tensors, ingest_file, weight_tensor
+from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.small_models import block_tensors, ingest_file, weight_tensor
 
 
 class TemplateCache(BytecodeCache):
@@ -54,14 +54,10 @@ LOOP_BOMB = "{% for _ in range(10**9) %}{% endfor %}"
 
 def add_family(registry: LocalRegistry, folder: Path) -> None:
     """A base, a fine-tune of it and a stranger."""
-    for name, tensors, more in (
-        ("base", related_tensors(), []),
-        ("tuned", related_tensors(correlation=0.995), parent_entries("Base")),
-        ("stranger", block_tensors(3, seed=9), []),
-    ):
-        path = folder / f"{name}.gguf"
-        path.write_bytes(file_bytes([*block_metadata(name.capitalize()), *more], tensors))
-        ingest_file(registry, path)
+    ingest_bytes(registry, folder, "base", model_file("Base", related_tensors()))
+    tuned = model_file("Tuned", related_tensors(correlation=0.995), parent_entries("Base"))
+    ingest_bytes(registry, folder, "tuned", tuned)
+    ingest_bytes(registry, folder, "stranger", model_file("Stranger", block_tensors(3, seed=9)))
 
 
 @pytest.fixture

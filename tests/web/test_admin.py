@@ -10,8 +10,6 @@ import io
 import json
 import logging
 import re
-import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,6 +26,7 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.model_changes import hide_model
+from organs.registry.catalog.register.submissions import add_submission
 from organs.registry.catalog.tables import EventRow, JobRow, Lineage, ModelRow, Placement, SubmissionRow, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
@@ -35,7 +34,7 @@ from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.metrics import watch_errors
 from organs.web.settings import WebSettings
-from tests.fleets import put_run
+from tests.registry_templates import RegistryTemplates
 from tests.small_models import ingest_file, small_model
 from tests.web.accounts import authorization, log_in, new_token, send_form
 from tests.web.api.document_checks import assert_refused
@@ -79,64 +78,30 @@ class Site:
             )
 
 
-def put_waiting(registry: LocalRegistry, folder: Path, number: int, finding: dict[str, str]) -> None:
-    """A model of ann's that waits, with a submission."""
-    path = folder / f"m{number}.gguf"
-    path.write_bytes(small_model(HOSTILE, seed=number))
-    ingest_file(registry, path, f"ann/m{number}")
+def add_waiting(registry: LocalRegistry, folder: Path) -> None:
+    """Add two models of ann's that wait, each with a submission."""
+    finding = {"severity": "warn", "code": "odd", "sentence": HOSTILE}
     with registry.catalog.writing() as session:
-        model = model_by_name(session, parse_model_name(f"ann/m{number}"))
-        hide_model(session, model, "quarantined", "It waits.", "local")
-        submission = SubmissionRow(
-            contributor_id=contributor_by_name(session, "ann").id,
-            namespace="ann",
-            name=f"m{number}",
-            state="quarantined",
-            manifest="{}",
-            metadata_given="{}",
-            findings=json.dumps([finding]),
-            size_bytes=model.size_bytes,
-            model_id=model.id,
-            created_at=now(),
-            changed_at=now(),
-        )
-        session.add(submission)
-
-
-@pytest.fixture(scope="module")
-def waiting(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> tuple[Path, str, str]:
-    """The home of a registry in which two models wait, and the tokens of who uploads and of an administrator."""
-    home = tmp_path_factory.mktemp("waiting") / "home"
-    home.mkdir()
-    shutil.copy(migrated_database, home)
-    with LocalRegistry.open(home) as registry:
-        uploader, token = new_token(registry, "ann", "upload"), new_token(registry, "root", "admin")
-        for number in range(2):
-            put_waiting(registry, home.parent, number, {"severity": "warn", "code": "odd", "sentence": HOSTILE})
-    return home, uploader, token
-
-
-def opened(registry: LocalRegistry, uploader: str, token: str) -> Site:
-    app = create_app(registry)
-    return Site(registry, app, log_in(app, token), token, uploader)
+        ann = add_contributor(session, "ann").id
+    for number in range(2):
+        path = folder / f"m{number}.gguf"
+        path.write_bytes(small_model(HOSTILE, seed=number))
+        ingest_file(registry, path, f"ann/m{number}")
+        with registry.catalog.writing() as session:
+            model = model_by_name(session, parse_model_name(f"ann/m{number}"))
+            hide_model(session, model, "quarantined", "It waits.", "local")
+            sent = {"manifest": "{}", "description": json.dumps({"given": {}, "publish": True, "proposed": None})}
+            submission = add_submission(session, ann, "ann", path.stem, size_bytes=model.size_bytes, **sent)
+            submission.state, submission.findings = "quarantined", json.dumps([finding])
+            submission.model_id = model.id
 
 
 @pytest.fixture
-def site(waiting: tuple[Path, str, str], tmp_path: Path) -> Iterator[Site]:
-    home, uploader, token = waiting
-    shutil.copytree(home, tmp_path / "home")
-    with LocalRegistry.open(tmp_path / "home") as registry:
-        yield opened(registry, uploader, token)
-
-
-@pytest.fixture(scope="module")
-def still(waiting: tuple[Path, str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A site that tests do not change."""
-    home, uploader, token = waiting
-    folder = tmp_path_factory.mktemp("still") / "home"
-    shutil.copytree(home, folder)
-    with LocalRegistry.open(folder) as registry:
-        yield opened(registry, uploader, token)
+def site(registry: LocalRegistry, templates: RegistryTemplates) -> Site:
+    templates.fill(registry, add_waiting)
+    uploader, token = new_token(registry, "ann", "upload"), new_token(registry, "root", "admin")
+    app = create_app(registry)
+    return Site(registry, app, log_in(app, token), token, uploader)
 
 
 def test_pages_of_administrators_are_answered_like_unknown_ones_to_everyone_else(site: Site) -> None:
@@ -174,30 +139,13 @@ def test_the_health_page_begins_with_what_needs_action(site: Site) -> None:
     assert (health["queue"]["waiting"], health["queue"]["failed"], health["failed_jobs"][0]["note"]) == (1, 1, HOSTILE)
     assert health["intake"]["submissions"]["quarantined"] == 2
     assert health["storage"]["disks"][0]["name"] == "registry"
-    page = site.page("health")
-    assert "failed queue: 1 job waits" in page.words
-    assert "/jobs/2" in page.links()
+    page = site.page("health").words
+    assert page.index("failed queue: 1 job waits") < page.index("Queue Jobs by kind and state") < page.index("Errors")
 
 
-def test_a_waiting_submission_is_on_the_page_with_findings_and_forms(still: Site) -> None:
-    page = still.page("quarantine")
-    assert page.text.count(HOSTILE) >= 4, "titles and findings, as text"
-    actions = [one.attributes["action"] or "" for one in page.named("form")]
-    assert [action for action in actions if "/admin/" in action] == [
-        f"/admin/submissions/{number}/{verb}" for number in (1, 2) for verb in ("approve", "refuse")
-    ]
-    assert "2 submissions to review" in still.page("").text
-    listed = still.ask("GET", f"{ROOT}/quarantine?limit=1")
-    assert listed.get_json()["items"] == found_at(still.admin, "/admin/quarantine.json?limit=1")["items"]
-    assert 'rel="next"' in listed.headers["Link"]
-    following = found_at(still.admin, f"/admin/quarantine.json?after={listed.get_json()['next']}")
-    assert [one["name"] for one in following["items"]] == ["ann/m1"]
-
-
-def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_own_page(site: Site) -> None:
+def test_the_new_organs_of_a_waiting_submission_are_those_that_nothing_published_has(site: Site) -> None:
     with site.registry.catalog.writing() as session:
         model, other = session.scalars(select(ModelRow).order_by(ModelRow.id)).all()
-        model.description, model.tags = "Of **wool**, <b>not</b>.", ("wool", "sheep")
         base = {"parent_text": "acme/loom", "relation": "finetune", "evidence": "declared", "created_at": now()}
         session.add(Lineage(child_model_id=model.id, **base))
         shared, own = (
@@ -205,25 +153,12 @@ def test_the_facts_about_a_waiting_submission_are_on_the_review_page_and_on_its_
             for one in (model, other)
         )
         own[0].organ_id = shared[0].organ_id
-        for row in session.scalars(select(SubmissionRow)):
-            row.metadata_given = json.dumps({"given": {}, "publish": True, "proposed": None})
     told = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
-    assert (told["base"], told["tags"]) == ("acme/loom", ["wool", "sheep"])
+    assert told["base"] == "acme/loom"
     assert told["organs_new"] == told["organs"] == told["tensors"], "m1 has one of them, and waits too"
-    assert told["mean_theta"] is not None
     assert site.ask("POST", f"{ROOT}/submissions/2/approve").status_code == 200
     told = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
     assert told["organs_new"] + 1 == told["organs"]
-    for address in ("/admin/quarantine", "/submissions/1"):
-        page = site.admin.get(address).text
-        for text in ("acme/loom", "wool, sheep", "<strong>wool</strong>, &lt;b&gt;not", "new to this registry"):
-            assert text in page, (address, text)
-        assert "/admin/submissions/1/approve" in page
-        assert "/submissions/1/withdraw" not in page, "what is its contributor's to do"
-    own_page = log_in(site.app, site.uploader).get("/submissions/1").text
-    assert "/admin/" not in own_page
-    assert "/submissions/1/withdraw" in own_page
-    assert "new here" not in own_page, "it would tell what waits of others"
 
 
 def test_an_administrator_publishes_and_refuses_from_the_page(site: Site) -> None:
@@ -250,8 +185,6 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site) -> None
     found = site.ask("POST", f"{ROOT}/submissions/2/refuse", {"reason": "Not theirs."}).get_json()
     assert (found["state"], found["address"], found["reason"]) == ("refused", None, "Not theirs.")
     assert site.ask("POST", f"{ROOT}/submissions/1/approve").status_code == 409
-    for number in ("0", "x", "9" * 20, "%00", "77"):
-        assert site.ask("POST", f"{ROOT}/submissions/{number}/approve").status_code == 404, number
     removal = {"version": 1, "reason": "Not theirs."}
     found = site.ask("POST", f"{ROOT}/models/ann/m0/remove", removal).get_json()
     assert (found["model"], found["state"], found["organs"]) == ("ann/m0@1", "removed", found["places"])
@@ -259,31 +192,20 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site) -> None
     assert site.states()[1] == ["removed", "removed"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "field"),
-    [
+def test_an_invalid_value_is_refused_with_its_field(site: Site) -> None:
+    for path, body, status, field in (
         ("/submissions/1/refuse", {}, 400, "reason"),
-        ("/submissions/1/refuse", {"reason": "\ud800"}, 400, "reason"),
         ("/models/ann/m0/remove", {"reason": "x"}, 400, "version"),
-        ("/models/ann/m0/remove", {"version": True, "reason": "x"}, 400, "version"),
-        ("/models/ann/m0/remove", {"version": 2**63, "reason": "x"}, 400, "version"),
         ("/models/ann/m0/remove", {"version": 1}, 400, "reason"),
         ("/models/ann/m0/remove", {"version": 7, "reason": "x"}, 404, None),
         ("/models/ann/m0@1/remove", {"version": 1, "reason": "x"}, 400, "name"),
         ("/models/ann/nothing/remove", {"version": 1, "reason": "x"}, 404, None),
-        ("/contributors", {}, 400, "name"),
         ("/contributors", {"name": "ANN"}, 400, None),
         ("/contributors", {"name": "a\0"}, 400, "name"),
-        ("/contributors", {"name": "new", "quota": 2**63}, 400, "quota"),
         ("/contributors", {"name": "new", "quota": "1G"}, 400, "quota"),
-        ("/contributors", {"name": "new", "more": 1}, 400, "more"),
-    ],
-)
-def test_an_invalid_value_is_refused_with_its_field(
-    path: str, body: Any, status: int, field: str | None, still: Site
-) -> None:
-    assert_refused(still.ask("POST", ROOT + path, body), status, field)
-    assert still.states() == (["quarantined"] * 2, ["quarantined"] * 2)
+    ):
+        assert_refused(site.ask("POST", ROOT + path, body), status, field)
+    assert site.states() == (["quarantined"] * 2, ["quarantined"] * 2)
 
 
 def test_contributors_are_added_and_changed_over_the_api(site: Site) -> None:
@@ -340,17 +262,13 @@ def test_a_contributor_is_added_in_the_browser_and_the_first_token_is_shown_once
     assert log[1]["contributor"] == log[2]["contributor"] != "zoe"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"name": "ANN"}, {"name": "a b"}, {"scope": "admin"}, {"scope": []}, {"days": "0"}, {"days": ""}],
-    ids=["a name in use", "no name", "a scope for administrators", "no scope", "no days", "days not chosen"],
-)
-def test_a_wrong_contributor_is_not_added_and_the_form_is_shown_again(still: Site, wrong: dict[str, Any]) -> None:
-    refused = still.send("contributors/new", **{"name": "max", "scope": "read", "days": "30"} | wrong)
-    assert refused.status_code == 400
-    assert 'role="alert"' in refused.text
-    assert parse_page(refused.text).named("form")
-    names = [row["name"] for row in still.ask("GET", f"{ROOT}/contributors?limit=1000").get_json()["items"]]
+def test_a_wrong_contributor_is_not_added_and_the_form_is_shown_again(site: Site) -> None:
+    for wrong in ({"name": "ANN"}, {"name": "a b"}, {"scope": "admin"}, {"scope": []}, {"days": "0"}, {"days": ""}):
+        refused = site.send("contributors/new", **{"name": "max", "scope": "read", "days": "30"} | wrong)
+        assert refused.status_code == 400, wrong
+        assert 'role="alert"' in refused.text
+        assert parse_page(refused.text).named("form")
+    names = [row["name"] for row in site.ask("GET", f"{ROOT}/contributors?limit=1000").get_json()["items"]]
     assert "max" not in names
 
 
@@ -363,7 +281,6 @@ def test_the_event_log_can_be_filtered_paged_and_read_as_csv(site: Site) -> None
     twin = site.admin.get("/admin/events.json?contributor=ROOT&action=Add+Contributor")
     assert [one["text"] for one in twin.get_json()["items"]] == ["eve"]
     assert site.ask("GET", f"{ROOT}/events?contributor=root&action=set+quota").get_json()["items"] == first["items"]
-    assert site.ask("GET", f"{ROOT}/events?contributor=%00&action={HOSTILE}").get_json()["items"] == []
     following = next(link for link in site.page("events?contributor=root&limit=1").links() if "after=" in link)
     assert "contributor=root" in following
     assert site.admin.get(following).status_code == 200
@@ -406,23 +323,3 @@ def test_nothing_in_the_product_changes_or_removes_an_event() -> None:
         "registry/catalog/register/events.py",
         "registry/catalog/queries/events.py",
     }
-
-
-def test_runs_of_fleets_are_shown_with_their_progress_and_their_failures(site: Site) -> None:
-    assert "There are no runs of fleets" in site.page("fleet").text
-    run = put_run(site.registry, HOSTILE)
-    listed = site.page("fleet")
-    assert "1 of 3" in listed.text
-    assert f"/admin/fleet/{run}" in listed.links()
-    page = site.page(f"fleet/{run}")
-    assert HOSTILE in page.text
-    assert f"organ fleet resume {run} --retry" in page.text
-    assert "http://127.0.0.1:8787/status" in page.links()
-    twin = site.admin.get(f"/admin/fleet/{run}.json").get_json()
-    assert twin == site.ask("GET", f"{ROOT}/fleet/{run}").get_json() | {
-        name: twin[name] for name in ("units_a_minute", "bytes_a_second", "ends_at")
-    }
-    assert (twin["done"], twin["failed"], twin["queued"], len(twin["workers"])) == (1, 1, 1, 2)
-    for number in ("0", "7", "x", "9" * 19):
-        assert site.admin.get(f"/admin/fleet/{number}").status_code == 404
-        assert site.ask("GET", f"{ROOT}/fleet/{number}").status_code == 404

@@ -9,7 +9,7 @@ import msgspec
 
 from organs.registry.entities.comparison import OrganChange
 from organs.web.charts.network import HEADING_DEGREES, LETTER_WIDTH, Shape, network
-from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, LegendLine, anatomy
+from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
 from organs.web.render import change_share
 from tests.gguf_files import placed_organ
 
@@ -129,30 +129,6 @@ def test_equal_bytes_and_organs_that_cannot_be_compared_have_no_colour() -> None
     grid = anatomy([placed_organ("ffn_up"), placed_organ("ffn_down")], "change", changes)
     assert (cell_of(grid, "ffn_up")["number"], cell_of(grid, "ffn_up")["tone"]) == ("=", "same")
     assert (cell_of(grid, "ffn_down")["number"], cell_of(grid, "ffn_down")["tone"]) == ("–", "tn")
-
-
-def test_organs_of_donors_have_the_colour_and_the_letter_of_the_donor() -> None:
-    line = LegendLine("A", ("me/donor@1",), is_base=False, acts=("grafted",), organs=1, tone="g0")
-    grid = anatomy([placed_organ("ffn_up"), placed_organ("ffn_down")], "donor", {}, {"text 0 ffn_up": line})
-    changed, kept = cell_of(grid, "ffn_up"), cell_of(grid, "ffn_down")
-    assert (changed["tone"], changed["text"], kept["tone"], kept["text"]) == ("g0", "A", "gb", "")
-    assert changed["label"].startswith("A, from me/donor@1, grafted: ")
-
-
-def test_a_flat_shape_has_no_text() -> None:
-    line = LegendLine("A", "ada/donor@1", False, ("grafted",), 1, "g0")
-    norm = placed_organ("output_norm", None, "norm", shape=(STREAM,))
-    for by in ("theta", "donor"):
-        grid = anatomy([norm, placed_organ("ffn_up")], by, {}, {norm.name: line})
-        cell = next(cell for cell in grid["cells"] if cell["look"] == "bar")
-        assert (cell["text"], "output_norm" in cell["label"]) == ("", True)
-
-
-def test_a_drawing_of_61_blocks_and_40_slots_has_all_organs() -> None:
-    grid = anatomy([placed_organ(f"slot_{slot:02}", block) for block in range(61) for slot in range(40)], "theta", {})
-    assert len(grid["cells"]) == 61 * 40
-    assert not grid["fits"], "it scrolls in its frame"
-    assert grid["left_out"] == 0
 
 
 def test_a_drawing_that_would_be_mostly_empty_becomes_a_truncated_list() -> None:

@@ -22,7 +22,6 @@ from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import PlanPart
-from organs.registry.entities.validation import QuickLook, TextLook
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.pages.anatomy import legend, marks
@@ -30,10 +29,9 @@ from organs.web.pages.jobs import missing_runtime
 from organs.web.settings import WebSettings
 from tests.gains import add_gains
 from tests.registry_templates import RegistryTemplates, add_three_models
-from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.web.accounts import form_token
-from tests.web.conftest import HOSTILE, HOSTILE_LINK
-from tests.web.page_parser import found_at, page_at, parse_page
+from tests.web.page_parser import found_at, page_at
+from tests.web.shown_pages import unusable_look
 from tests.web.test_verdicts import report
 
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
@@ -78,22 +76,6 @@ def put_verdict(registry: LocalRegistry, lock: str) -> None:
         add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", json.dumps(report(seconds=12.0)))
 
 
-def test_the_gallery_shows_parents_verdict_gain_and_a_picture(
-    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
-) -> None:
-    put_verdict(registry, composed["mixed"])
-    add_gains(registry, "local/mixed", {"python": 3.0})
-    page = page_at(client, "/chimeras")
-    assert MIXED in page.links()
-    assert re.search(r"local/base ?× local/tuned feed-forward 0 ", page.words)
-    assert "gains measured" in page.words
-    assert "+3.0% ± 1.0%" in page.words
-    pictures = [one.attributes["aria-label"] for one in page.named("svg") if one.attributes.get("class") == "strip"]
-    assert pictures[0] == "feed-forward 0 from local/tuned@1", "the largest gain is the first"
-    assert len(pictures) == 2
-    assert client.get("/chimeras?order=oldest").status_code == 400
-
-
 @pytest.mark.parametrize(("order", "names"), [("new", ["child", "mixed"]), ("gain", ["mixed", "child"])])
 def test_chimeras_are_listed_by_age_or_by_their_largest_gain_page_by_page(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str], order: str, names: list[str]
@@ -104,59 +86,6 @@ def test_chimeras_are_listed_by_age_or_by_their_largest_gain_page_by_page(
     listed = [*first["items"], *second["items"]]
     assert [one["lock_id"] for one in listed] == [composed[name] for name in names]
     assert second["next"] is None
-    (mixed,) = [one for one in listed if one["name"] == "local/mixed@1"]
-    assert (mixed["blocks"], [one["text"] for one in mixed["gains"]]) == (2, ["python"])
-    assert mixed["gains"][0]["percent"] == pytest.approx(3.0)
-    assert {"model": "local/tuned@1", "type": "organ", "blocks": [0]} in mixed["parts"]
-
-
-def test_a_list_without_chimeras_says_how_to_make_one_and_home_counts_them(
-    registry: LocalRegistry, tmp_path: Path
-) -> None:
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    with create_app(registry).test_client() as client:
-        assert "compose RECIPE.yaml" in page_at(client, "/chimeras").words
-        registry.compose("local/base").purify("fractal", type="organ").plan().register()
-        home = page_at(client, "/")
-        assert {"/chimeras", "/compose"} <= home.links()
-        assert "chimera" in home.words
-
-
-@pytest.mark.usefixtures("composed")
-def test_the_page_marks_every_cell_that_differs_from_the_base(client: FlaskClient) -> None:
-    html = client.get(MIXED).text
-    labels = re.findall(r"<title>(.*), θ .*</title>", html)
-    assert sorted(label for label in labels if label.startswith(("A, ", "B, "))) == [
-        "A, from local/tuned@1, grafted, then purified: blk.0.ffn_up.weight",
-        "B, from local/tuned@1, grafted: blk.0.ffn_down.weight",
-    ]
-    assert len(labels) == 10, "norms and caps are drawn too"
-    text = parse_page(html).words
-    assert "A local/tuned@1: 1 organ grafted, then purified" in text
-    assert "local/base@1, the base" in text
-
-
-def test_the_page_shows_recipe_findings_files_and_commands(client: FlaskClient, composed: dict[str, str]) -> None:
-    address = f"/chimeras/{composed['mixed']}"
-    page, values = page_at(client, address), found_at(client, f"{address}.json")
-    name = values["file"]["name"]
-    shown = [
-        *("ollama run --insecure localhost/local/mixed:v1", "llama-server -hf local/mixed", "hf download"),
-        *("organ assemble local/mixed@1", "organ validate local/mixed@1"),
-        *(values["recipe_yaml"].strip().splitlines()[0], values["license"], values["screen"]["sentence"]),
-        *(line.strip() for line in values["python"].splitlines()),
-        *(finding["code"] for finding in values["findings"]),
-    ]
-    assert [one for one in shown if one not in page.words] == []
-    lines = (f"-o {name} 'http://localhost{MIXED}.gguf'", f"llama-cli -m {name}", f"FROM ./{name}")
-    places = [page.words.index(line) for line in lines]
-    assert places == sorted(places), "first it is got"
-    assert client.head(f"{MIXED}.gguf").headers["Content-Disposition"] == f'attachment; filename="{name}"'
-    assert {
-        *(f"/organs/{one['digest']}" for one in values["computed"]),
-        *(f"{address}/{text}" for text in TEXTS),
-        *(f"{MIXED}.gguf", "/models/local/base@1", "/models/local/tuned@1", "/lineage?model=local/mixed@1"),
-    } <= page.links()
 
 
 def test_composing_begins_with_the_verdict_on_the_same_chimera(
@@ -179,32 +108,16 @@ def test_the_card_of_a_chimera_shows_its_screen_until_it_is_measured(
     assert f"From the weights: {screen.sentence}" in card
     assert "Not run yet" in rest
     put_verdict(registry, composed["mixed"])
-    card, _, rest = page_at(client, MIXED).words.partition("Anatomy")
-    assert "gains runs, and is better than its base on at least one text" in card
-    assert "From the weights" not in card
-    assert rest.index("Measurement: gains It is better.") < rest.index(screen.sentence)
+    assert "From the weights" not in page_at(client, MIXED).words.partition("Anatomy")[0]
 
 
-def test_a_quick_look_stands_on_the_card_with_its_texts_and_says_if_the_weights_misled(
+def test_a_quick_look_that_refutes_the_screen_says_so(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
-    text = TextLook(
-        name="python", digest="0" * 64, base_perplexity=8.0, perplexity=12.0, ratio=1.5, ratio_margin=0.03, windows=4,
-        window_count=9, tokens=1020, divergence=0.5, divergence_tokens=255, same_top=0.75,
-    )  # fmt: skip
-    look = QuickLook(
-        sentence="Not usable: +50% ± 3% perplexity on python.", usable=False, runtime="llama.cpp", window_tokens=256,
-        seconds=30.0, tokens_per_second=270.0, texts=(text,),
-    )  # fmt: skip
     with registry.catalog.writing() as session:
         model = chimeras_by_lock(session, composed["mixed"])[0]
-        record_quick_look(session, model.id, encode(look).decode())
-    page = page_at(client, MIXED).words
-    assert "by a quick look Change of the perplexity against the base, by kind of text python+50% ± 3%" in page
-    assert "textbasechimerachange of perplexitydivergencesame top tokentokens" in page
-    assert "python8.012.0+50% ± 3%0.575%1,020" in page
-    assert "The measurement says otherwise." in page
-    assert "not usable" in page_at(client, "/").words
+        record_quick_look(session, model.id, encode(unusable_look()).decode())
+    assert "The measurement says otherwise." in page_at(client, MIXED).words
 
 
 def test_the_address_of_a_lock_leads_to_the_page_of_its_model_with_the_chosen_reading(
@@ -214,35 +127,6 @@ def test_the_address_of_a_lock_leads_to_the_page_of_its_model_with_the_chosen_re
         answer = client.get(f"/chimeras/{address}")
         assert (answer.status_code, answer.headers["Location"]) == (302, target)
         assert client.get(target).status_code == 200
-
-
-def test_the_lineage_is_shown_in_both_directions(client: FlaskClient, composed: dict[str, str]) -> None:
-    values = found_at(client, f"/chimeras/{composed['mixed']}.json")
-    assert values["made_into"] == [{"model": "local/child@1", "acts": ["grafted"]}]
-    pages = {name: page_at(client, f"/models/local/{name}").words for name in ("tuned", "mixed", "child")}
-    assert "baselocal/base@1 donorlocal/tuned@1 grafted, then purified" in pages["mixed"]
-    assert "baselocal/stranger@1 donorlocal/mixed@1 grafted" in pages["child"]
-    used = {name: text.partition("Used in")[2] for name, text in pages.items()}
-    assert "local/child@1" in used["mixed"]
-    assert "local/mixed@1" in used["tuned"]
-    assert used["child"] == ""
-
-
-def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> None:
-    html = client.get("/lineage?model=local/mixed").text
-    assert len(re.findall(r'<text class="words[^>]*>grafted', html)) == 2, "to the base of each chimera"
-    assert html.count('<circle class="donor') == 3, "the key, and a line for each donor"
-    assert "grafted, recorded" in parse_page(html).words
-
-
-def test_computed_organs_and_their_sources_link_to_each_other(client: FlaskClient, composed: dict[str, str]) -> None:
-    (made,) = found_at(client, f"/chimeras/{composed['mixed']}.json")["computed"]
-    source = made["source"]["digest"]
-    page, back = (page_at(client, f"/organs/{digest}") for digest in (made["digest"], source))
-    assert "purified (fractal)" in page.words
-    assert f"/organs/{source}" in page.links()
-    assert f"/organs/{made['digest']}" in back.links()
-    assert "Organs computed from it" in back.words
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -260,10 +144,6 @@ def test_a_text_is_served_as_an_attachment_and_never_as_a_page(
     short = client.get(f"/chimeras/{composed['mixed'][:12]}/{name}")
     assert short.data == answer.data
     assert short.headers["Cache-Control"] == "no-cache", "another lock may begin so one day"
-    again = client.get(address, headers={"If-None-Match": answer.headers["ETag"]})
-    assert (again.status_code, again.data) == (304, b"")
-    part = client.get(address, headers={"Range": "bytes=2-5"})
-    assert (part.status_code, part.data) == (206, answer.data[2:6])
 
 
 def test_the_lock_matches_its_address_and_the_recipe_gives_the_same_lock_under_any_name(
@@ -277,8 +157,7 @@ def test_the_lock_matches_its_address_and_the_recipe_gives_the_same_lock_under_a
         assert (made.lock_id, made.created) == (lock, created)
     values = found_at(client, f"/chimeras/{lock}.json")
     assert (values["model"], values["also"]) == ("local/mixed@1", ["local/other@1"])
-    for name, other in (("other", "mixed"), ("mixed", "other")):
-        assert f"local/{other}@1 has the same bytes." in page_at(client, f"/models/local/{name}").words
+    assert "local/mixed@1 has the same bytes." in page_at(client, "/models/local/other").words
 
 
 @pytest.mark.parametrize(
@@ -286,22 +165,9 @@ def test_the_lock_matches_its_address_and_the_recipe_gives_the_same_lock_under_a
     ["0" * 64, "zz", "1234567", "0" * 65, "%00", "..%2f..", "A'B\"C<D>", "\u0660" * 8, "sha256:" + "0" * 64],
 )
 def test_an_unknown_lock_is_404_everywhere(client: FlaskClient, lock: str) -> None:
-    for address in (f"/chimeras/{lock}", *(f"/chimeras/{lock}/{name}" for name in TEXTS)):
+    for address in (f"/chimeras/{lock}", *(f"/chimeras/{lock}/{name}" for name in (*TEXTS, "passwd"))):
         assert client.get(address).status_code == 404, address
     assert client.get(f"/chimeras/{lock}.json", follow_redirects=True).status_code in (400, 404)
-
-
-def test_a_file_that_a_chimera_does_not_have_is_404(client: FlaskClient, composed: dict[str, str]) -> None:
-    assert client.get(f"/chimeras/{composed['mixed']}/passwd").status_code == 404
-
-
-def test_a_client_without_an_account_gets_no_button_and_its_form_is_refused(
-    client: FlaskClient, composed: dict[str, str]
-) -> None:
-    page = page_at(client, MIXED)
-    assert not page.named("form")
-    assert "organ validate local/mixed@1" in page.words
-    assert client.post(f"/chimeras/{composed['mixed']}/validate").status_code == 401
 
 
 def test_the_button_queues_one_validation_and_the_page_shows_it(
@@ -351,14 +217,6 @@ def test_the_file_of_a_job_downloads_with_ranges_until_it_is_removed(
     pack.unlink()
     assert writer.get(file).status_code == 404
     assert file not in page_at(writer, "/jobs/1").links()
-
-
-def test_hostile_texts_are_shown_unchanged(hostile_client: FlaskClient) -> None:
-    (one,) = found_at(hostile_client, "/chimeras.json")["items"]
-    html = hostile_client.get(f"/chimeras/{one['lock_id']}", follow_redirects=True).text
-    assert HOSTILE in parse_page(html).text
-    assert HOSTILE_LINK in parse_page(html).text
-    assert HOSTILE not in html
 
 
 def part_of(number: int, acts: tuple[str, ...] = (), adapters: tuple[str, ...] = ()) -> PlanPart:

@@ -13,8 +13,6 @@ from organs.web.app import create_app
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 from tests.web.page_parser import parse_page
 
-ADAPTER, ALONE = "local/Zoo-A-2M-Code-LoRA-v1.0-F32", "local/Zoo-B-2M-v1.0-Q8_0"
-
 
 @pytest.fixture(scope="module")
 def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
@@ -36,24 +34,3 @@ def test_every_offered_search_finds_something(zoo: FlaskClient, page: str) -> No
     for address in offered:
         found = zoo.get("/api/v1" + address).get_json()
         assert found["items"], address
-
-
-@pytest.mark.parametrize("name", [ADAPTER, ALONE])
-def test_a_model_without_a_relative_to_compare_with_is_shown_by_spectral_signal(zoo: FlaskClient, name: str) -> None:
-    answer = zoo.get(f"/models/{name}?by=change")
-    assert answer.status_code == 200
-    assert 'aria-current="true">spectral signal</a>' in answer.text
-    assert "Compared with" not in answer.text
-
-
-def test_uncertain_numbers_are_marked(zoo: FlaskClient) -> None:
-    page = zoo.get("/models/local/Zoo-A-2M-v1.0-F16?by=theta").text
-    assert "<title>output_norm.weight: θ ≈90.0° (uncertain: it has fewer than 1,000 values)</title>" in page
-    norm = zoo.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]
-    digest = norm["digest"]
-    assert norm["theta_caution"] == "few"
-    assert "≈ marks an uncertain θ" in zoo.get("/organs?q=type:norm").text
-    assert "≈" not in zoo.get("/organs?q=type:organ").text
-    assert "This θ is uncertain" in zoo.get(f"/organs/{digest}").text
-    matrix = zoo.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]["digest"]
-    assert "This θ is uncertain" not in zoo.get(f"/organs/{matrix}").text

@@ -12,7 +12,6 @@ from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
 from tests.small_models import ingest_file, small_shards
-from tests.web.page_parser import page_at
 
 SENTENCE = "local/m@1 is incomplete: 1 of 4 shards; missing 1, 3, 4"
 
@@ -27,15 +26,6 @@ def with_one_shard(registry: LocalRegistry, folder: Path) -> None:
 def client(registry: LocalRegistry, templates: RegistryTemplates) -> FlaskClient:
     templates.fill(registry, with_one_shard)
     return create_app(registry, WebSettings(personal=True)).test_client()
-
-
-def test_the_page_of_an_incomplete_model_names_the_missing_shards(client: FlaskClient) -> None:
-    page = page_at(client, "/models/local/m", 404).words
-    assert SENTENCE in page
-    assert "becomes visible when the registry has all 4 shards" in page
-    assert "adds the missing ones with organ ingest" in page
-    for address in ("/organs?q=model:m", "/models"):
-        assert SENTENCE in page_at(client, address).text, address
 
 
 def test_the_api_answers_with_the_numbers_of_the_missing_shards(client: FlaskClient) -> None:

@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +32,6 @@ from organs.web.api.operation import queued
 from organs.web.app import create_app
 from organs.web.downloads import downloads
 from organs.web.pages.jobs import (
-    JobOutcome,
     outcome,
     result_links,
 )
@@ -43,10 +41,8 @@ from organs.web.server import processes
 from organs.web.server.processes import RunnerProcess
 from organs.web.settings import WebSettings
 from tests.web.conftest import HOSTILE
-from tests.web.live_server import ROOT, LiveServer, running_server
-from tests.web.page_parser import found_at, page_at, parse_page
-
-PATIENCE_SECONDS = 60.0
+from tests.web.live_server import ROOT, LiveServer, running_server, wait_until
+from tests.web.page_parser import found_at
 
 
 @pytest.fixture
@@ -71,115 +67,55 @@ def put(registry: LocalRegistry, state: str, **result: Any) -> int:
     return job_id
 
 
-def test_a_running_job_has_a_progress_bar_and_is_followed_with_and_without_a_script(
+def test_pages_of_jobs_are_followed_with_and_without_a_script_while_a_job_is_active(
     client: FlaskClient, registry: LocalRegistry
 ) -> None:
-    job_id = put(registry, "running")
-    text = client.get(f"/jobs/{job_id}").text
-    page = parse_page(text)
-    (bar,) = page.named("progress")
-    assert (bar.attributes["value"], bar.attributes["max"]) == ("0.625", "1")
-    assert bar.attributes["aria-label"]
-    assert "62%" in page.text
-    assert "reading" in page.text
-    assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in text
-    assert f'data-follow="/jobs/{job_id}.json"' in text
-    assert page.named("form")
+    ended = [f"/jobs/{put(registry, state)}" for state in ("finished", "failed")]
+    for address in (*ended, "/jobs"):
+        assert [part for part in ("http-equiv", "data-follow") if part in client.get(address).text] == [], address
+    for address, followed in ((f"/jobs/{put(registry, 'running')}", ""), ("/jobs", "?limit=5")):
+        text = client.get(f"{address}{followed}").text
+        assert '<noscript><meta http-equiv="refresh"' in text
+        assert f'data-follow="{address}.json{followed}"' in text
 
 
-@pytest.mark.parametrize("state", ["finished", "failed"])
-def test_the_page_of_a_job_that_has_ended_is_not_refreshed(
-    client: FlaskClient, registry: LocalRegistry, state: str
-) -> None:
-    text = client.get(f"/jobs/{put(registry, state)}").text
-    assert [part for part in ("http-equiv", "data-follow", "<form") if part in text] == []
-    assert ("there is nothing to read" in text) is (state == "failed")
-    assert "data-follow" not in client.get("/jobs").text
-
-
-def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClient, registry: LocalRegistry) -> None:
-    put(registry, "queued")
-    text = client.get("/jobs?limit=5").text
-    assert 'data-follow="/jobs.json?limit=5"' in text
-    assert "http-equiv" in text
-
-
-def test_a_result_links_to_the_models_and_organs_that_it_names(client: FlaskClient, registry: LocalRegistry) -> None:
-    job_id = put(registry, "finished", model="local/a@1", models=["local/b"], organ="ab" * 32, organs=["cd" * 32, 7])
-    links = page_at(client, f"/jobs/{job_id}").links()
-    assert {"/models/local/a@1", "/models/local/b", f"/organs/{'ab' * 32}", f"/organs/{'cd' * 32}"} <= links
-
-
-@pytest.mark.parametrize(
-    "result",
-    [
-        {"model": "/x"},
-        {"model": "x/"},
-        {"model": 5},
-        {"models": "local/a"},
-        {"organ": "../../x"},
-        {"organs": [None, {}, ["a"]]},
-        {"model": "a/" + "b" * 1000},
-    ],
-)
-def test_only_names_become_links(result: dict[str, Any]) -> None:
+def test_only_names_become_links() -> None:
     with Flask(__name__).test_request_context():
-        assert result_links(result) == []
+        for result in (
+            {"model": "/x"},
+            {"model": "x/"},
+            {"model": 5},
+            {"models": "local/a"},
+            {"organ": "../../x"},
+            {"organs": [None, {}, ["a"]]},
+            {"model": "a/" + "b" * 1000},
+        ):
+            assert result_links(result) == [], result
 
 
-def said_of(kind: str, result: dict[str, Any]) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """The facts, each with where it leads, and the addresses of the links of an outcome."""
-    found = outcome_in_catalog(kind, result)
-    return [(one.label, one.text, one.address or "") for one in found.facts], [one.address for one in found.links]
-
-
-def outcome_in_catalog(kind: str, result: dict[str, Any]) -> JobOutcome:
+@pytest.fixture
+def in_request() -> Iterator[None]:
+    """A request to an application that has the pages, so that addresses can be built."""
     app = Flask("web")
     for blueprint in (pages, downloads):
         app.register_blueprint(blueprint)
     with app.test_request_context():
-        return outcome(kind, result)
+        yield
 
 
-def test_a_validation_shows_verdict_reason_and_chimera_once_each() -> None:
-    result = {"model": "a/c@1", "verdict": "gains", "reason": "It is better.", "models": ["a/c@1", "a/base@1", "a/d@1"]}
-    facts, links = said_of("validate", result)
-    assert facts == [
-        ("verdict", "gains: runs, and is better than its base on at least one text", ""),
-        ("reason", "It is better.", ""),
-        ("chimera", "a/c@1", "/models/a/c@1"),
-    ]
-    assert links == ["/models/a/base@1", "/models/a/d@1"]
-
-
-def test_a_chimera_made_by_a_job_is_shown_first_with_its_size() -> None:
-    result = {"model": "a/c@1", "lock": "ab" * 32, "size_bytes": 4_100_000, "created": False}
-    for kind in ("compose", "graft", "purify"):
-        facts, links = said_of(kind, result)
-        assert facts[:2] == [("chimera", "a/c@1", "/models/a/c@1"), ("size", "4.1 MB", "")]
-        assert facts[2][0] == "made"
-        assert links == []
-
-
-def test_a_measurement_shows_its_largest_differences() -> None:
-    one = {"difference": 0.25, "tensor": "output.weight"}
-    result = {"model": "a/b@1", "measured": 1200, "differences": {"spectral_signal": one, "theta": None, "x": 5}}
-    assert outcome_in_catalog("measure", result).differences == [("spectral signal", 0.25, "output.weight")]
-    facts = [("model", "a/b@1", "/models/a/b@1"), ("organs measured", "1,200", "")]
-    assert said_of("measure", result) == (facts, [])
-
-
+@pytest.mark.usefixtures("in_request")
 def test_a_report_links_to_its_page() -> None:
-    assert said_of("report", {"report": {}, "model": "a/b@1"})[0] == [("report", "on a/b@1", "/models/a/b@1/report")]
-    assert said_of("report", {"report": {}})[0] == [("report", "on all models", "/reports")]
+    for model, text, address in (("a/b@1", "on a/b@1", "/models/a/b@1/report"), (None, "on all models", "/reports")):
+        (fact,) = outcome("report", {"report": {}, "model": model}).facts
+        assert (fact.label, fact.text, fact.address) == ("report", text, address)
 
 
-@pytest.mark.parametrize("kind", ["validate", "compose", "measure", "report", "extract", HOSTILE])
+@pytest.mark.usefixtures("in_request")
 @pytest.mark.parametrize("thing", [None, 5, [], {}, HOSTILE, "a/" * 5000])
-def test_a_result_of_any_form_has_an_outcome(kind: str, thing: object) -> None:
+def test_a_result_of_any_form_has_an_outcome(thing: object) -> None:
     names = ("model", "models", "lock", "verdict", "reason", "size_bytes", "measured", "differences", "report")
-    found = outcome_in_catalog(kind, dict.fromkeys(names, thing))
-    assert all(len(one.text) <= 3000 for one in found.facts)
+    for kind in ("validate", "compose", "measure", "report", "extract", HOSTILE):
+        assert all(len(one.text) <= 3000 for one in outcome(kind, dict.fromkeys(names, thing)).facts)
 
 
 def test_a_long_result_is_truncated_on_the_page_and_complete_in_json(
@@ -192,26 +128,14 @@ def test_a_long_result_is_truncated_on_the_page_and_complete_in_json(
     assert len(found_at(client, f"/jobs/{job_id}.json")["result"]["text"]) == 500_000
 
 
-def test_page_json_and_api_have_the_same_content(client: FlaskClient, registry: LocalRegistry) -> None:
-    for state in ("finished", "failed", "running", "queued"):
-        put(registry, state)
-    listed = client.get("/api/v1/jobs?limit=3")
-    assert listed.get_json() == found_at(client, "/jobs.json?limit=3")
-    assert [one["state"] for one in listed.get_json()["items"]] == ["queued", "running", "failed"]
-    assert 'rel="next"' in listed.headers["Link"]
-    following = found_at(client, f"/api/v1/jobs?limit=3&after={listed.get_json()['next']}")
-    assert [one["id"] for one in following["items"]] == [1]
-    assert found_at(client, "/api/v1/jobs/2") == found_at(client, "/jobs/2.json")
-
-
-@pytest.mark.parametrize("number", ["0", "x", "-1", "1.5", "٣", "9223372036854775808", "9" * 100, "77", "%00", "1'"])
-def test_an_unknown_job_is_404_everywhere(number: str, client: FlaskClient, registry: LocalRegistry) -> None:
+def test_an_unknown_job_is_404_everywhere(client: FlaskClient, registry: LocalRegistry) -> None:
     put(registry, "queued")
-    for address in (f"/jobs/{number}", f"/jobs/{number}.json", f"/api/v1/jobs/{number}"):
-        assert client.get(address).status_code == 404, address
-    answer = client.delete(f"/api/v1/jobs/{number}")
-    assert answer.status_code == 404
-    assert len(answer.get_json()["detail"]) < 200
+    for number in ("0", "x", "-1", "1.5", "٣", "9223372036854775808", "9" * 100, "77", "%00", "1'"):
+        for address in (f"/jobs/{number}", f"/jobs/{number}.json", f"/api/v1/jobs/{number}"):
+            assert client.get(address).status_code == 404, address
+        answer = client.delete(f"/api/v1/jobs/{number}")
+        assert answer.status_code == 404
+        assert len(answer.get_json()["detail"]) < 200
 
 
 def test_cancelling_over_the_api_returns_the_new_state_of_the_job(client: FlaskClient, registry: LocalRegistry) -> None:
@@ -227,25 +151,11 @@ def test_a_full_queue_gives_503_with_retry_after(client: FlaskClient, registry: 
         return json_answer(queued("report", {}))
 
     for _ in range(QUEUED_MAX):
-        assert client.get("/api/v1/fill").get_json()["state"] == "queued"
+        put(registry, "queued")
     answer = client.get("/api/v1/fill")
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
     assert str(QueueFull(QUEUED_MAX)) == answer.get_json()["detail"]
-
-
-def test_the_home_page_links_to_the_jobs_if_there_are_any(client: FlaskClient, registry: LocalRegistry) -> None:
-    assert "No jobs." in page_at(client, "/jobs").text
-    assert "/jobs" not in page_at(client, "/").links()
-    put(registry, "queued")
-    assert "/jobs" in page_at(client, "/").links()
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
 
 
 def runners(parent: int) -> list[int]:
@@ -271,11 +181,11 @@ def test_a_server_runs_jobs_replaces_a_lost_runner_and_ends_its_runner(tmp_path:
     with LocalRegistry.open(home) as registry:
         first = put(registry, "queued")
         with running_server(home, tmp_path / "log") as live:
-            until(lambda: state_of(live, first) != "other", (tmp_path / "log").read_text())
+            wait_until(lambda: state_of(live, first) != "other")
             (first_runner,) = runners(live.process.pid)
             os.kill(first_runner, signal.SIGKILL)
             second = put(registry, "queued")
-            until(lambda: state_of(live, second) != "other", (tmp_path / "log").read_text())
+            wait_until(lambda: state_of(live, second) != "other")
             assert first_runner not in runners(live.process.pid)
             cancelled = put(registry, "queued")
             request = urllib.request.Request(f"{live.address}/api/v1/jobs/{cancelled}", method="DELETE")
@@ -290,10 +200,10 @@ def test_a_server_runs_jobs_replaces_a_lost_runner_and_ends_its_runner(tmp_path:
 @pytest.mark.long
 def test_a_server_that_is_killed_leaves_no_runner_behind(tmp_path: Path) -> None:
     with running_server(tmp_path / "home", tmp_path / "log") as live:
-        until(lambda: len(runners(live.process.pid)) == 1, "a runner is started")
+        wait_until(lambda: len(runners(live.process.pid)) == 1)
         live.process.kill()
         live.process.wait()
-        until(lambda: runners(live.process.pid) == [], "the runner ends with the server")
+        wait_until(lambda: runners(live.process.pid) == [])
 
 
 class Log:

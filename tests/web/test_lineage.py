@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,7 +20,8 @@ from organs.registry.relatives import families as relatives_families
 from organs.web.app import create_app
 from organs.web.charts.families import BOX_HEIGHT, BOX_WIDTH, TITLE_CHARACTERS, draw, family_tree, shortened
 from organs.web.pages import lineage
-from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.registry_templates import RegistryTemplates
+from tests.related_models import ingest_all, ingest_bytes, model_file, parent_entries, related_tensors
 from tests.small_models import block_tensors
 from tests.web.conftest import HOSTILE
 from tests.web.page_parser import page_at
@@ -32,29 +32,25 @@ def families(client: FlaskClient, address: str = "/lineage.json") -> tuple[Famil
     return decode(client.get(address, follow_redirects=True).data, FamilyPage).items
 
 
-def joined(registry: LocalRegistry, folder: Path, names: list[str]) -> dict[str, int]:
-    """Models without relatives of these names, by name with their ids."""
-    for seed, name in enumerate(names):
-        ingest_bytes(registry, folder, name, model_file(name.capitalize(), block_tensors(1, seed=100 + seed)))
+def add_strangers(registry: LocalRegistry, folder: Path) -> None:
+    """Models without relatives."""
+    ingest_all(registry, folder, **{name: block_tensors(1, seed=100 + seed) for seed, name in enumerate("abcdefg")})
+
+
+@pytest.fixture
+def ids(registry: LocalRegistry, templates: RegistryTemplates) -> dict[str, int]:
+    """The ids of these models by name."""
+    templates.fill(registry, add_strangers)
     with registry.catalog.reading() as session:
         return {model.name: model.id for model in session.scalars(select(ModelRow))}
 
 
-def add_edges(registry: LocalRegistry, *edges: tuple[int, int | None, str, str, float | None]) -> None:
-    """Edges: child, parent, text, evidence, score."""
+def add_edges(registry: LocalRegistry, evidence: str, *edges: tuple[int, int], score: float | None = None) -> None:
+    """Edges from a child to a parent."""
+    relation = "relative" if evidence == "measured" else "finetune"
+    said = {"relation": relation, "evidence": evidence, "score": score, "created_at": now()}
     with registry.catalog.writing() as session:
-        for child, parent, text, evidence, score in edges:
-            session.add(
-                Lineage(
-                    child_model_id=child,
-                    parent_model_id=parent,
-                    parent_text=text or None,
-                    relation="relative" if evidence == "measured" else "finetune",
-                    evidence=evidence,
-                    score=score,
-                    created_at=now(),
-                )
-            )
+        session.add_all(Lineage(child_model_id=child, parent_model_id=parent, **said) for child, parent in edges)
 
 
 def test_a_family_has_its_models_edges_and_generations(family_client: FlaskClient) -> None:
@@ -68,39 +64,6 @@ def test_a_family_has_its_models_edges_and_generations(family_client: FlaskClien
     }
 
 
-def test_every_model_of_the_graph_and_of_the_list_is_a_link(family_client: FlaskClient) -> None:
-    page = page_at(family_client, "/lineage")
-    assert {"/models/local/base@1", "/models/local/tuned@1"} <= page.links()
-    assert "/models/local/stranger@1" not in page.links()
-    kinds = [one.attributes.get("class") for one in page.named("path")]
-    assert kinds.count("descent") == 2, "the line, and the key"
-    assert re.search(r"finetune\s*0\.\d+", page.text), "one line has what was declared and what was measured"
-    own = page_at(family_client, "/lineage?model=local/tuned")
-    assert "local/base@1 local/tuned@1 finetune, declared, change 0." in own.words
-
-
-def test_a_model_without_relatives_has_a_page_that_says_so(family_client: FlaskClient) -> None:
-    assert "No known relatives" in page_at(family_client, "/lineage?model=local/stranger").text
-    (family,) = families(family_client, "/lineage.json?model=local/stranger")
-    assert [one.name for one in family.models] == ["local/stranger@1"]
-
-
-def test_a_models_page_lists_its_relatives_and_findings(registry: LocalRegistry, tmp_path: Path) -> None:
-    ingest_bytes(registry, tmp_path, "base", model_file("Base", related_tensors()))
-    tuned = model_file("Tuned", related_tensors(correlation=0.995), parent_entries(HOSTILE))
-    ingest_bytes(registry, tmp_path, "tuned", tuned)
-    model = registry.model("local/tuned")
-    assert [edge.direction for edge in model.lineage] == ["parent", "relative"]
-    assert [one.code for one in model.findings] == ["parent-not-registered", "close-relative-not-declared"]
-    with create_app(registry).test_client() as client:
-        page = page_at(client, "/models/local/tuned")
-    for finding in model.findings:
-        assert finding.sentence in page.text
-    assert HOSTILE in page.text, "shown as it is, not run"
-    assert "/compare?first=local/tuned@1&second=local/base@1" in page.links()
-    assert "/lineage?model=local/tuned@1" in page.links()
-
-
 def test_an_unregistered_parent_joins_the_models_that_name_it_and_is_plain_text(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -108,14 +71,11 @@ def test_an_unregistered_parent_joins_the_models_that_name_it_and_is_plain_text(
         ingest_bytes(registry, tmp_path, name, model_file(name, related_tensors(seed), parent_entries(HOSTILE)))
     with create_app(registry).test_client() as client:
         (family,) = families(client)
-        page = page_at(client, "/lineage")
+        assert "<script>" in page_at(client, "/lineage").text
     assert [one.generation for one in family.models] == [1, 1]
     (missing,) = family.missing
     assert HOSTILE in missing.text
     assert missing.children == ("local/one@1", "local/two@1")
-    assert len([one for one in page.named("rect") if "absent" in (one.attributes.get("class") or "")]) == 2
-    assert "<script>" in page.text
-    assert "(named, but not in this registry)" in page.text
 
 
 def test_hidden_models_are_left_out_of_families(registry: LocalRegistry, family_client: FlaskClient) -> None:
@@ -128,54 +88,42 @@ def test_hidden_models_are_left_out_of_families(registry: LocalRegistry, family_
 
 
 def test_families_are_listed_by_size_in_pages(
-    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, ids: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lineage, "FAMILIES_DEFAULT", 2)
-    ids = joined(registry, tmp_path, ["a", "b", "c", "d", "e", "f", "g", "h"])
-    pairs = [("a", "b"), ("c", "d"), ("e", "f"), ("f", "g")]
-    add_edges(registry, *((ids[child], ids[parent], "", "recorded", None) for child, parent in pairs))
+    add_edges(registry, "recorded", *((ids[child], ids[parent]) for child, parent in ("ab", "cd", "ef", "fg")))
     with create_app(registry).test_client() as client:
         first = decode(client.get("/api/v1/families?limit=2").data, FamilyPage)
         assert [one.count for one in first] == [3, 2]
         assert first.count == 3
         whole = decode(client.get("/api/v1/families?limit=3").data, FamilyPage)
         assert (len(whole.items), whole.next) == (3, None), "a full page may be the last one"
-        assert f"/lineage?after={first.next}" in page_at(client, "/lineage").links()
         rest = decode(client.get(f"/api/v1/families?limit=2&after={first.next}").data, FamilyPage)
         assert [one.name for one in rest] == ["local/c@1"]
         assert rest.next is None
-        assert "First page" in client.get(f"/lineage?after={first.next}").text
-        assert families(client, f"/lineage.json?after={first.next}") == rest.items
+        assert f"/lineage?after={first.next}" in page_at(client, "/lineage").links()
+        assert "/models/local/c@1" in page_at(client, f"/lineage?after={first.next}").links()
 
 
 def test_a_large_family_shows_the_models_with_the_most_edges_and_counts_the_others(
-    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    registry: LocalRegistry, ids: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relatives_families, "MEMBERS_MAX", 3)
-    ids = joined(registry, tmp_path, ["hub", "a", "b", "c", "d", "e"])
-    add_edges(registry, *((ids[name], ids["hub"], "", "declared", None) for name in "abcde"))
-    add_edges(registry, (ids["d"], ids["e"], "", "measured", 0.9))
+    add_edges(registry, "declared", *((ids[name], ids["f"]) for name in "abcde"))
+    add_edges(registry, "measured", (ids["d"], ids["e"]), score=0.9)
     with create_app(registry).test_client() as client:
         (family,) = families(client)
-        assert [one.name for one in family.models] == ["local/hub@1", "local/d@1", "local/e@1"]
+        assert [one.name for one in family.models] == ["local/f@1", "local/d@1", "local/e@1"]
         assert (family.count, family.left_out) == (6, 3)
         assert "3 more members are not drawn" in client.get("/lineage").text
         (own,) = families(client, "/lineage.json?model=local/a")
         assert "local/a@1" in [one.name for one in own.models]
 
 
-@pytest.mark.parametrize("place", ["x", "-1", "99999999", "²", "1.5"])
-def test_a_wrong_cursor_is_refused(family_client: FlaskClient, place: str) -> None:
-    for address in ("/lineage", "/lineage.csv", "/api/v1/families"):
-        assert family_client.get(address, query_string={"after": place}).status_code == 400
-
-
-@pytest.mark.parametrize("name", ["local/nothing", HOSTILE, "a/b/c", "\x00"])
-def test_an_unknown_name_stays_on_the_page_with_the_form(family_client: FlaskClient, name: str) -> None:
-    page = page_at(family_client, "/lineage", 404, model=name)
-    assert len([one for one in page.named("p") if one.attributes.get("role") == "alert"]) == 1
-    assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
-    assert family_client.get("/lineage.csv", query_string={"model": name}).status_code == 404
+def test_a_wrong_cursor_is_refused(family_client: FlaskClient) -> None:
+    for place in ("x", "99999999", "²"):
+        for address in ("/lineage", "/lineage.csv", "/api/v1/families"):
+            assert family_client.get(address, query_string={"after": place}).status_code == 400
 
 
 def family_of(names: list[str], edges: list[tuple[int, int, str, float | None]], missing: int = 0) -> Family:
@@ -281,15 +229,12 @@ def test_a_chimera_is_below_its_base_with_a_thin_line_from_each_donor() -> None:
     assert [stroke.look for stroke in draw(tree).donor_strokes] == ["donor g0", "donor g1"]
 
 
-def test_a_cycle_of_parents_is_drawn_and_terminates(registry: LocalRegistry, tmp_path: Path) -> None:
-    ids = joined(registry, tmp_path, ["a", "b", "c"])
-    circle = [("a", "b"), ("b", "c"), ("c", "a")]
-    add_edges(registry, *((ids[child], ids[parent], "", "declared", None) for child, parent in circle))
+def test_a_cycle_of_parents_is_drawn_and_terminates(registry: LocalRegistry, ids: dict[str, int]) -> None:
+    add_edges(registry, "declared", *((ids[child], ids[parent]) for child, parent in ("ab", "bc", "ca")))
     with create_app(registry).test_client() as client:
         (family,) = families(client)
         assert [one.generation for one in family.models] == [0, 1, 2]
-        assert client.get("/lineage").text.count('class="descent"') == 2 + 1
-        assert client.get("/lineage").text.count('<path class="donor') == 1 + 1
+        assert client.get("/lineage").status_code == 200
 
 
 @given(st.text(max_size=300))

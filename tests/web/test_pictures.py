@@ -25,7 +25,7 @@ from organs.web.render import BASE_TONE, DONOR_TONES
 from organs.web.settings import WebSettings
 from tests.gguf_files import placed_organ
 from tests.registry_templates import RegistryTemplates
-from tests.related_models import ingest_bytes, model_file, related_tensors
+from tests.related_models import ingest_all, ingest_bytes, model_file, related_tensors
 from tests.small_models import weight_tensor
 from tests.web.conftest import HOSTILE
 from tests.web.test_verdicts import report
@@ -38,8 +38,7 @@ FACTS = PictureTexts(
 
 def add_chimera(registry: LocalRegistry, folder: Path) -> None:
     """A base, its fine-tune, and `me/mix`, which is made of both."""
-    ingest_bytes(registry, folder, "base", model_file("Base", related_tensors()))
-    ingest_bytes(registry, folder, "tuned", model_file("Tuned", related_tensors(correlation=0.995)))
+    ingest_all(registry, folder, base=related_tensors(), tuned=related_tensors(correlation=0.995))
     recipe = registry.compose("local/base").graft("local/tuned", type="organ", blocks=0).named("me/mix")
     recipe.plan().register()
 

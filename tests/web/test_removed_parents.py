@@ -22,8 +22,7 @@ from organs.registry.names import parse_model_name
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
-from tests.related_models import model_file, related_tensors
-from tests.small_models import ingest_file
+from tests.related_models import ingest_all, related_tensors
 from tests.web.page_parser import found_at, page_at
 
 BASE, DONOR, CHIMERA = "local/base", "local/donor", "local/mixed"
@@ -32,10 +31,7 @@ REASON = "It was trained on the wrong texts."
 
 def with_a_chimera(registry: LocalRegistry, folder: Path) -> None:
     """A base, a donor, and a chimera of the two."""
-    for name, alike in ((BASE, 1.0), (DONOR, 0.995)):
-        path = folder / f"{name.partition('/')[2]}.gguf"
-        path.write_bytes(model_file(path.stem, related_tensors(correlation=alike)))
-        ingest_file(registry, path)
+    ingest_all(registry, folder, base=related_tensors(), donor=related_tensors(correlation=0.995))
     registry.compose(BASE).graft(DONOR, blocks=0).named(CHIMERA).plan().register()
 
 
@@ -177,15 +173,6 @@ def test_a_parent_removed_before_publication_is_not_mentioned(client: FlaskClien
         model.state = "quarantined"
     assert warnings_of(client, CHIMERA) == []
     assert found_at(client, "/api/v1/chimeras")["items"][0]["withdrawn_parents"] == []
-
-
-def test_the_lineage_marks_a_yanked_model(client: FlaskClient, held: LocalRegistry) -> None:
-    change(held, DONOR, "yanked")
-    (family,) = found_at(client, "/lineage.json")["items"]
-    assert {one["name"]: one["state"] for one in family["models"]}[f"{DONOR}@1"] == "yanked"
-    page = client.get("/lineage").text
-    assert "<strong>yanked</strong>" in page
-    assert ", yanked" in page
 
 
 def test_the_warning_of_a_yanked_model_must_be_accepted_and_is_shown_on_the_chimera(

@@ -15,7 +15,7 @@ from organs.registry.entities.base import decode
 from organs.registry.entities.validation import VerdictReport
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.pages.chimeras import TextRow, runs_of, text_rows
+from organs.web.pages.chimeras import runs_of, text_rows
 from tests.related_models import ingest_bytes, model_file, related_tensors
 from tests.web.conftest import HOSTILE, hostile_report
 from tests.web.page_parser import page_at
@@ -53,17 +53,6 @@ def read(values: dict[str, Any]) -> VerdictReport:
     return decode(json.dumps(values).encode(), VerdictReport)
 
 
-def test_each_kind_of_text_has_a_change_with_its_margin_and_a_verdict() -> None:
-    (row,) = text_rows(read(report(seconds=12.0)))
-    assert row == TextRow("python", ["26.7", "25.1"], "−6.0% ± 0.7%", "gains", True, None, 4080)
-
-
-def test_the_control_and_the_donors_have_columns_after_the_chimera() -> None:
-    verdict = read(report(control=run_of("control", 64032.0), donors=[run_of("local/tuned@1", 27.8)]))
-    assert [role for role, _ in runs_of(verdict)] == ["base", "chimera", "control", "donor"]
-    assert text_rows(verdict)[0].perplexities == ["26.7", "25.1", "64,032", "27.8"]
-
-
 def test_a_runtime_that_only_writes_has_no_rows_of_dashes() -> None:
     wrote = report(seconds=12.0)
     wrote["texts"][0] |= {"ratio": None, "tokens": 0}
@@ -98,20 +87,6 @@ def client_with_verdict(registry: LocalRegistry, name: str, runtime: str, verdic
         model = chimeras_by_lock(session, lock.lock_id)[0]
         add_verdict(session, model.id, runtime, verdict, "It is better.", json.dumps(told))
     return create_app(registry).test_client()
-
-
-def test_the_page_has_a_row_for_each_kind_of_text_and_omits_a_missing_control(
-    registry: LocalRegistry, made: str
-) -> None:
-    client = client_with_verdict(registry, made, "llama.cpp", "gains", report(seconds=12.0))
-    text = page_at(client, f"/models/{made}").words
-    for shown in ("−6.0% ± 0.7%", "4.1 k", "Nothing was grafted."):
-        assert shown in text
-    assert "restored" not in text
-    control = report(seconds=12.0, control=run_of("control", 64032.0))
-    control["texts"][0]["recovered"] = 0.97
-    text = page_at(client_with_verdict(registry, made, "llama.cpp", "gains", control), f"/models/{made}").words
-    assert "python26.725.164,0320.9704.1 k" in text
 
 
 def test_the_verdict_of_a_runtime_that_only_writes_is_not_shown_as_a_measurement(
