@@ -331,13 +331,14 @@ def blocks_of(readings: Iterable[TensorReading], *, empty: str) -> ReportTable:
 def wells_of(readings: Iterable[TensorReading], limit: int) -> ReportTable:
     """Return at most `limit` matrices with the lowest θ. Norms and lists of numbers are not wells."""
     matrices = [reading for reading in readings if reading.is_matrix and reading.place.type is not OrganType.NORM]
+    rows = _extreme(matrices, limit, sign=1)
     return table(
         title="Gravitational wells: matrices with the lowest θ",
         columns=TENSOR_COLUMNS,
-        rows=_extreme(matrices, limit, sign=1),
+        rows=rows,
         before=(
             (
-                f"The lowest first, at most {limit:,} of {len(matrices):,} matrices. Norms and lists of numbers are "
+                f"The lowest first, {len(rows):,} of {len(matrices):,} matrices. Norms and lists of numbers are "
                 f"left out. {LISTED}"
             ),
         ),
@@ -348,11 +349,12 @@ def wells_of(readings: Iterable[TensorReading], limit: int) -> ReportTable:
 
 def highest_of(readings: Sequence[TensorReading], limit: int) -> ReportTable:
     """Return at most `limit` tensors with the highest θ."""
+    rows = _extreme(readings, limit, sign=-1)
     return table(
         title="Highest θ",
         columns=TENSOR_COLUMNS,
-        rows=_extreme(readings, limit, sign=-1),
-        before=(f"The highest first, at most {limit:,} of {len(readings):,} tensors. {LISTED}",),
+        rows=rows,
+        before=(f"The highest first, {len(rows):,} of {len(readings):,} tensors. {LISTED}",),
         after=(HIGHEST, THETA_LEGEND),
         empty="No tensor of this model has a θ.",
     )

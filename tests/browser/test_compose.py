@@ -115,7 +115,7 @@ def test_the_script_swaps_the_page_keeps_the_focus_and_goes_back(workshop: Site,
     assert page.evaluate("document.activeElement.id") == "cell-organ:1"
     swapped(page, page.get_by_role("link", name=f"Graft this cell from {TUNED}@1"), "graft=")
     assert page.evaluate("document.activeElement.dataset.key") == f"graft {TUNED}@1"
-    assert "1 steps, 0 refusals and warnings" in page.locator("body > p[role=status]").inner_text()
+    assert "Steps: 1. Refusals and warnings: 0." in page.locator("body > p[role=status]").inner_text()
     page.go_back()
     page.wait_for_selector("text=None yet. Click a cell")
     assert steps(page, "graft") == []

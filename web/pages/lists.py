@@ -102,14 +102,15 @@ def query_context(
         link = address(sorted_by(query, column.sort)) if column.sort else ""
         headings.append({"column": column, "order": order if is_chosen else None, "address": link})
     terms: Iterable[object] = (*query.terms, *query.words, *(f"-{word}" for word in query.excluded_words))
+    limit = request.args.get("limit", "")
     return {
         "items": page.items,
         "notes": page.notes,
         "text": short_text(query, vocabulary),
         "terms": [{"text": str(term), "address": address(without(query, term, vocabulary))} for term in terms],
         "headings": headings,
-        "following": page.next and address(query, after=page.next, limit=request.args.get("limit", "")),
-        "first": address(query) if request.args.get("after") else None,
+        "following": page.next and address(query, after=page.next, limit=limit),
+        "first": address(query, limit=limit) if request.args.get("after") else None,
         "csv": address(query, f"{endpoint}_csv", limit="1000"),
     }
 

@@ -75,7 +75,7 @@ function focusOn(key, hash, open) {
   if (target && target.id === "candidates") target.scrollIntoView({ block: "nearest" });
   const count = document.querySelectorAll("main ol.steps li").length;
   const findings = document.querySelectorAll("main .findings .refuse, main .findings .warn").length;
-  status.textContent = `${count} steps, ${findings} refusals and warnings`;
+  status.textContent = `Steps: ${count}. Refusals and warnings: ${findings}.`;
 }
 
 function keyOf(element) {
