@@ -101,14 +101,14 @@ def test_tokenizer_arrays_of_the_wrong_element_type_are_flagged(key: str, elemen
     assert element_type.name in reason
 
 
-MILLION = """
+MANY = """
 import os, resource
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # each further thread would reserve memory of its own
-resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))
-resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+resource.setrlimit(resource.RLIMIT_AS, (1_000_000_000, 1_000_000_000))
+resource.setrlimit(resource.RLIMIT_CPU, (12, 12))
 from organs.registry.gguf import padded, read_header
 from tests.gguf_files import SparseSource, assert_invariants, raw_header, raw_tensor
-count = 1_000_000
+count = 200_000
 front = raw_header(tensors=(raw_tensor(b"blk.%d.ffn_up.weight" % index, (8,), 0, 32 * index) for index in range(count)))
 source = SparseSource(front, padded(len(front), 32) + 32 * count)
 header = read_header(source)
@@ -117,6 +117,6 @@ print(len(header.tensors), source.furthest - len(front) <= 1 << 20)
 """
 
 
-def test_a_million_tensors_are_read_within_a_minute_and_two_gigabytes() -> None:
-    done = subprocess.run([sys.executable, "-c", MILLION], cwd=ROOT, check=True, capture_output=True, text=True)
-    assert done.stdout.split() == ["1000000", "True"]
+def test_two_hundred_thousand_tensors_are_read_within_12_seconds_and_a_gigabyte() -> None:
+    done = subprocess.run([sys.executable, "-c", MANY], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["200000", "True"]

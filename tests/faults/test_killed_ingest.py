@@ -11,18 +11,14 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from bench.generated import Architecture, write_model
-from organs.registry.catalog.tables import Ingest
 from organs.registry.local import LocalRegistry
 from tests import postgres
 from tests.faults.failing import (
-    Crash,
-    SteppedFiles,
     assert_comes_back,
     assert_no_orphans,
     assert_sweeps_leave_no_rest,
@@ -30,7 +26,6 @@ from tests.faults.failing import (
     ingest_path,
     model_names,
     verify_all,
-    with_files,
 )
 from tests.faults.failing import write_model as write_small_model
 
@@ -154,7 +149,7 @@ def undisturbed(middle: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize(("rounds", "seed"), [(4, 1), pytest.param(100, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("rounds", "seed"), [(3, 1), pytest.param(100, 2, marks=pytest.mark.slow)])
 def test_a_kill_at_any_moment_loses_no_model_and_leaves_no_lasting_files(
     rounds: int, seed: int, middle: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -179,7 +174,7 @@ def test_a_kill_at_any_moment_loses_no_model_and_leaves_no_lasting_files(
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize("share", [0.0, 0.2, 0.5])
+@pytest.mark.parametrize("share", [0.0, 0.4])
 def test_an_interrupted_ingest_cleans_up_and_continues_in_the_next_run(
     share: float, middle: Path, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -240,31 +235,6 @@ def test_a_kill_at_nine_tenths_costs_at_most_one_batch_of_the_work(tmp_path: Pat
     assert 0.85 < share < 0.96
     assert report["new_bytes"] - (1 - share) * size < 64 << 20
     assert home.assert_sound(path)
-
-
-def test_a_killed_ingest_does_not_block_the_next(registry: LocalRegistry, tmp_path: Path) -> None:
-    path = write_small_model(tmp_path / "little.gguf")
-
-    def die(_number: int, name: str) -> None:
-        if name == "rename":
-            raise Crash
-
-    dead = with_files(registry, SteppedFiles(die))
-    for _ in range(3):
-        with registry.catalog.writing() as session:  # a killed ingest leaves this: its row is still running
-            session.add(_running())
-    try:
-        ingest_path(dead, path)
-    except Crash:
-        assert model_names(registry) == []
-    assert ingest_path(registry, path).created
-    assert verify_all(registry).faults == []
-
-
-def _running() -> Ingest:
-    present = datetime.now(UTC)
-    later = present + timedelta(hours=1)
-    return Ingest(source="killed", state="running", started_at=present, lease_expires_at=later)
 
 
 def sum_of_stored(home: Home) -> int:
