@@ -184,11 +184,11 @@ def assert_comes_back(registry: LocalRegistry, source: Path, model: str | None =
         assert back.read_bytes() == source.read_bytes(), f"{source.name} comes back as another file"
 
 
-def assert_sweeps_leave_no_rest(registry: LocalRegistry) -> None:
+def assert_sweeps_leave_no_rest(registry: LocalRegistry, sweeps: int = 2) -> None:
     """Assert that sweeps remove what no model needs when all leases and periods have expired, and nothing else."""
     let_leases_expire(registry)
     let_time_pass(registry)
-    for _ in range(2):
+    for _ in range(sweeps):
         run_sweep(registry)
     assert_no_orphans(registry)
     assert verify_all(registry).faults == []
@@ -226,6 +226,15 @@ def without_syncing(registry: LocalRegistry) -> LocalRegistry:
         if isinstance(connection.driver_connection, sqlite3.Connection):  # another server syncs as it is told
             connection.driver_connection.execute("PRAGMA synchronous = OFF")
     return with_files(registry, UnsyncedFiles())
+
+
+def spoil_two(registry: LocalRegistry) -> set[str]:
+    """Damage a blob in a file and remove the file of another; return their digests."""
+    spoiled, gone, *_ = (row for row in blob_rows(registry) if row.file is not None)
+    path = registry.settings.blobs / (spoiled.file or "")
+    overwrite(path, flip_bit(path.read_bytes(), 8 * 5000))
+    (registry.settings.blobs / (gone.file or "")).unlink()
+    return {spoiled.digest, gone.digest}
 
 
 def overwrite(path: Path, data: bytes) -> None:

@@ -26,7 +26,7 @@ from organs.registry.errors import DiskFull, MissingBlob, StoreError, StoreUnwri
 from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import all_blobs, verify
-from tests.faults.conftest import Organ
+from tests.cli.in_process import OrganCommand
 from tests.faults.failing import (
     assert_comes_back,
     assert_no_orphans,
@@ -154,7 +154,7 @@ def test_a_flipped_bit_in_any_region_never_gives_a_wrong_file(
 
 @pytest.mark.folder
 def test_a_blob_that_was_set_aside_is_replaced(
-    model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
+    model: Path, registry: LocalRegistry, tmp_path: Path, organ: OrganCommand
 ) -> None:
     for row in (in_file(registry), inline(registry)):
         damage(registry, row, flip_bit(stored_bytes(registry, row), 8 * 40))
@@ -185,7 +185,7 @@ def test_lost_bytes_of_a_model_are_restored_by_another_model(
 
 @pytest.mark.folder
 def test_missing_bytes_are_reported_by_organ_and_restored(
-    model: Path, registry: LocalRegistry, tmp_path: Path, organ: Organ
+    model: Path, registry: LocalRegistry, tmp_path: Path, organ: OrganCommand
 ) -> None:
     matrices = [row for row in blob_rows(registry) if row.file is not None]
     for row in matrices:

@@ -28,16 +28,14 @@ from tests.faults.failing import (
     SteppedFiles,
     assert_comes_back,
     assert_sweeps_leave_no_rest,
-    blob_rows,
     blob_states,
     failing_from,
     failing_once,
     files_below,
-    flip_bit,
     ingest_path,
     litter,
     model_names,
-    overwrite,
+    spoil_two,
     verify_all,
     with_files,
     without_syncing,
@@ -101,15 +99,6 @@ def assemble(registry: LocalRegistry, place: Place) -> None:
     assert target.read_bytes() == place.first.read_bytes()
 
 
-def damage(registry: LocalRegistry) -> set[str]:
-    """Damage a blob in a file, remove another; return their digests."""
-    spoiled, gone, *_ = (row for row in blob_rows(registry) if row.file is not None)
-    path = registry.settings.blobs / (spoiled.file or "")
-    overwrite(path, flip_bit(path.read_bytes(), 8 * 5000))
-    (registry.settings.blobs / (gone.file or "")).unlink()
-    return {spoiled.digest, gone.digest}
-
-
 def untidy(registry: LocalRegistry) -> set[str]:
     litter(registry)
     return set()
@@ -123,9 +112,9 @@ Work = Callable[[LocalRegistry, Place], None]
 Prepare = Callable[[LocalRegistry], set[str]]
 WORKS: dict[str, tuple[Prepare, Work]] = {
     "ingest": (nothing, take_second),
-    "heal": (damage, take_first_again),
+    "heal": (spoil_two, take_first_again),
     "sweep": (untidy, sweep_it),
-    "repair": (damage, repair),
+    "repair": (spoil_two, repair),
     "assemble": (nothing, assemble),
 }
 

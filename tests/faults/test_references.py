@@ -41,6 +41,7 @@ from tests.faults.failing import (
     SteppedFiles,
     act_at_step,
     blob_rows,
+    blob_states,
     files_below,
     flip_bit,
     overwrite,
@@ -58,7 +59,7 @@ from tests.faults.families import (
 )
 from tests.postgres import open_on_sqlite
 from tests.registry_templates import RegistryTemplates, add_family, add_family_backwards
-from tests.related_models import blob_forms, family_files, ingest_bytes
+from tests.related_models import family_files, ingest_bytes
 
 SOURCES = family_files()
 LATER = family_files(["retuned"])
@@ -73,13 +74,6 @@ def family(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegist
     """Return a registry with the models of a family and references of every form."""
     with templates.open_copy(add_family, tmp_path / "home") as registry:
         yield registry
-
-
-def test_the_family_has_references_of_every_form(family: LocalRegistry) -> None:
-    forms = blob_forms(family)
-    assert min(forms[kind, 1, in_file] for kind in ("delta", "derive") for in_file in (True, False)) > 0
-    assert min(forms["derive", 2, True], forms["derive", 2, False]) > 0
-    assert_whole(family, SOURCES, family.settings.home.parent / "back")
 
 
 # Wrong and missing bytes.
@@ -113,10 +107,6 @@ def lose(registry: LocalRegistry, row: KnownBlob) -> None:
     (registry.settings.blobs / (row.file or "")).unlink()
 
 
-def states(registry: LocalRegistry) -> dict[str, str]:
-    return {row.digest: row.state for row in blob_rows(registry)}
-
-
 @pytest.mark.folder
 @pytest.mark.parametrize("is_removed", [False, True], ids=["shown", "removed"])
 @pytest.mark.parametrize("spoil", [damage, lose])
@@ -138,14 +128,14 @@ def test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file(
         assert fault.needed_by, "also a parent in no model is needed by others"
     repaired = verify(family.catalog, family.blobs, read_data=EVERYTHING, repair=True)
     assert (repaired.quarantined, len(repaired.faults)) == (1, len(report.faults))
-    assert [digest for digest, state in states(family).items() if state == "corrupt"] == [parent.digest]
+    assert [digest for digest, state in blob_states(family).items() if state == "corrupt"] == [parent.digest]
     assert len(verify(family.catalog, family.blobs).faults) == len(report.faults), "also without reading everything"
     with pytest.raises(OrganError):
         assert_models_come_back(family, SOURCES, tmp_path / "back")
     sweep_at_once(family)
     ingest_bytes(family, tmp_path, "base", SOURCES["base"])
     assert_whole(family, SOURCES, tmp_path / "back")
-    assert set(states(family).values()) == {"present"}
+    assert set(blob_states(family).values()) == {"present"}
     with family.catalog.reading() as session:
         assert "take back blob" in [event.action for event in newest_events(session, 100)]
     assert_settles(family, SOURCES, tmp_path / "back")
@@ -172,13 +162,15 @@ def test_a_healed_organ_gets_its_parent_back(family: LocalRegistry, tmp_path: Pa
 
 
 @pytest.mark.folder
-def test_a_parent_is_healed_although_another_organ_could_be_its_own_parent_now(
+def test_a_model_beside_a_faulty_relative_is_stored_alone_and_the_parent_is_healed_by_its_own_file(
     family: LocalRegistry, tmp_path: Path
 ) -> None:
     parent = root_of(family)
     damage(family, parent)
-    verify(family.catalog, family.blobs, read_data=EVERYTHING, repair=True)
-    ingest_bytes(family, tmp_path, "retuned", LATER["retuned"])  # its parents cannot be read: it is stored alone
+    faulty = {parent.digest, *(row.digest for row in dependants(family, parent))}
+    ingest_bytes(family, tmp_path, "retuned", LATER["retuned"])  # its parents cannot be read
+    assert {fault.digest for fault in verify_all(family).faults} == faulty
+    repair(family)
     ingest_bytes(family, tmp_path, "base", SOURCES["base"])
     (healed,) = (row for row in blob_rows(family) if row.digest == parent.digest)
     assert healed.parent is None
@@ -220,15 +212,6 @@ def test_a_flipped_bit_anywhere_in_a_parent_never_gives_a_wrong_file(family: Loc
 
 
 @pytest.mark.folder
-def test_a_new_model_is_stored_beside_a_faulty_relative(family: LocalRegistry, tmp_path: Path) -> None:
-    parent = root_of(family)
-    damage(family, parent)
-    faulty = {parent.digest, *(row.digest for row in dependants(family, parent))}
-    ingest_bytes(family, tmp_path, "retuned", LATER["retuned"])
-    assert {fault.digest for fault in verify_all(family).faults} == faulty
-
-
-@pytest.mark.folder
 def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(templates: RegistryTemplates, tmp_path: Path) -> None:
     with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
         alone = max((row for row in blob_rows(registry) if row.file), key=lambda row: row.stored_bytes)
@@ -236,7 +219,7 @@ def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(templates: Registr
         faults = {fault.digest for fault in verify_all(registry).faults}
         assert repack_all(registry).repacked > 0
         assert {fault.digest for fault in verify_all(registry).faults} <= faults
-        assert states(registry)[alone.digest] == "present"
+        assert blob_states(registry)[alone.digest] == "present"
         with registry.catalog.reading() as session:
             assert not models_to_repack(session), "a repack of faulty bytes would never end"
 
@@ -286,7 +269,7 @@ def test_a_download_names_the_faulty_parent_and_not_its_dependants(
             pass
     assert {row.digest for row in stream.faults} == {parent.digest}
     set_aside(family.catalog, stream.faults)
-    assert [digest for digest, state in states(family).items() if state == "corrupt"] == [parent.digest]
+    assert [digest for digest, state in blob_states(family).items() if state == "corrupt"] == [parent.digest]
     (child,) = [
         piece.blob for piece in plan_of(family, "tuned-coarse").slices if parent.digest in chain_of(piece.blob)
     ][:1]
@@ -327,7 +310,7 @@ def test_a_removed_model_keeps_the_parents_of_others_until_these_are_gone(
         remove(family, name)
         del left[name]
         sweep_at_once(family)
-        assert parent.digest in states(family)
+        assert parent.digest in blob_states(family)
         assert_whole(family, left, tmp_path / "back")
     remove(family, "tuned-coarse")
     sweep_at_once(family)
@@ -484,7 +467,7 @@ def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
         ingest_bytes(copy, tmp_path, "base", SOURCES["base"])
         repair(copy)
         assert_whole(copy, SOURCES, tmp_path / "back")
-        assert set(states(copy).values()) == {"present"}
+        assert set(blob_states(copy).values()) == {"present"}
 
 
 @pytest.mark.folder
@@ -498,7 +481,7 @@ def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: 
     repair(family)
     lose(family, parent)
     repair(family)
-    assert {states(family)[row.digest] for row in (parent, child)} == {"corrupt"}
+    assert {blob_states(family)[row.digest] for row in (parent, child)} == {"corrupt"}
     assert back_up(family.catalog, family.blobs, family.settings, folder, read_back=True).faults == []
     assert (folder / "blobs" / str(child.file)).read_bytes() == sound
 
@@ -543,8 +526,7 @@ def plan_of(registry: LocalRegistry, name: str) -> FilePlan:
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize("name", ["tuned", "coarse", "tuned-coarse"])
-@pytest.mark.parametrize("views", [0, 1, 4])
+@pytest.mark.parametrize(("views", "name"), [(0, "tuned"), (1, "coarse"), (4, "tuned-coarse")])
 def test_a_download_goes_on_while_a_repack_and_a_sweep_replace_its_files(
     views: int, name: str, templates: RegistryTemplates, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ from organs.registry.names import parse_model_name
 from organs.registry.search.language import MODELS, ORGANS, FieldKind, parse_query
 from organs.registry.search.models import search_models
 from tests import postgres
-from tests.faults.conftest import Organ as Command
+from tests.cli.in_process import OrganCommand
 from tests.faults.failing import SMALL, blob_rows, ingest_path, random_bytes
 from tests.gguf_files import array, file_bytes
 from tests.gguf_files import text as text_entry
@@ -160,7 +160,9 @@ def not_json(token: str) -> NoReturn:
     raise AssertionError(f"{token} is no JSON")
 
 
-def test_nan_is_null_in_every_table_and_in_every_json(registry: LocalRegistry, tmp_path: Path, organ: Command) -> None:
+def test_nan_is_null_in_every_table_and_in_every_json(
+    registry: LocalRegistry, tmp_path: Path, organ: OrganCommand
+) -> None:
     (tmp_path / "odd.gguf").write_bytes(odd_model())
     result = organ("ingest", "--json", tmp_path / "odd.gguf")
     assert result.status == 0, result.err
@@ -190,7 +192,7 @@ def test_nan_is_null_in_every_table_and_in_every_json(registry: LocalRegistry, t
 
 
 def test_models_without_tensors_or_measures_cause_no_division_by_zero(
-    registry: LocalRegistry, tmp_path: Path, organ: Command
+    registry: LocalRegistry, tmp_path: Path, organ: OrganCommand
 ) -> None:
     for name, data in {
         "words": file_bytes([text_entry("general.name", "Words")]),

@@ -1,11 +1,11 @@
-"""The results of cases, which can be added and sent as JSON from a worker to its parent."""
+"""The results of cases, which can be added."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 ACCEPTED = "accepted"
 WORDS = 5
@@ -56,24 +56,6 @@ class Tally:
         self.failures.extend(other.failures)
         self.time(other.slowest_case, other.slowest_seconds)
         self.extra_bytes = max(self.extra_bytes, other.extra_bytes)
-
-    def as_json(self) -> dict[str, object]:
-        """Return the results as plain values."""
-        return {
-            "outcomes": dict(self.outcomes),
-            "failures": [asdict(failure) for failure in self.failures],
-            "slowest_case": self.slowest_case,
-            "slowest_seconds": self.slowest_seconds,
-            "extra_bytes": self.extra_bytes,
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, object]) -> Tally:
-        """Return the results of `as_json`."""
-        fresh = cls(**values)  # type: ignore[arg-type]
-        fresh.outcomes = Counter(fresh.outcomes)
-        fresh.failures = [Failure(**failure) for failure in fresh.failures]  # type: ignore[arg-type]
-        return fresh
 
     def refused(self, most: int) -> Iterable[tuple[str, int]]:
         """Return the most frequent outcomes except acceptance."""

@@ -1,7 +1,7 @@
 """One child process: `python -m tests.faults.fuzzing.worker TARGET FIRST END BEAT [SKIPPED ...]`.
 
 It tries the cases from FIRST to END, writes the number of each into the file BEAT before it begins, and writes progress
-and results to standard output as lines of JSON. Its limits apply to each case:
+and results to standard output as pickles. Its limits apply to each case:
 
 - a second of processor time: a timer that counts nothing else, so that a busy machine causes no failure, and a check of
   the clock afterwards for a case that could not be interrupted;
@@ -12,9 +12,9 @@ and results to standard output as lines of JSON. Its limits apply to each case:
 from __future__ import annotations
 
 import gc
-import json
 import mmap
 import os
+import pickle
 import re
 import resource
 import signal
@@ -103,8 +103,8 @@ def _report(tally: Tally, reached: int, warm_bytes: int) -> None:
     if tally.extra_bytes > EXTRA_MAX_BYTES:
         text = f"{tally.extra_bytes / 1e6:.0f} MB more than warm in one of the cases before this one"
         tally.failures.append(Failure(reached, "memory", text))
-    sys.stdout.write(json.dumps({"reached": reached, "tally": tally.as_json()}) + "\n")
-    sys.stdout.flush()
+    pickle.dump((reached, tally), sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
 def _limit_memory() -> int:
