@@ -101,6 +101,15 @@ def test_tokenizer_arrays_of_the_wrong_element_type_are_flagged(key: str, elemen
     assert element_type.name in reason
 
 
+@pytest.mark.parametrize("token", [b"<0x-1>", b"<0x>", b"<0xZZ>", b"<0x100>", b"0x41", b"<0x4", b"", b"\xff"])
+def test_invalid_byte_tokens_are_flagged(token: bytes) -> None:
+    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, [b"<0x41>", token, b"plain"])
+    types = array("tokenizer.ggml.token_type", ValueType.INT32, [6, 6, 1])
+    source = MemorySource(file_bytes([tokens, types]))
+    (reason,) = tokenizer_reasons(source, read_header(source))
+    assert repr(token) in reason
+
+
 MANY = """
 import os, resource
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # each further thread would reserve memory of its own
