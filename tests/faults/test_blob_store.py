@@ -168,10 +168,11 @@ def test_a_blob_that_was_set_aside_is_replaced(
 
 
 @pytest.mark.folder
+@pytest.mark.parametrize("kind", [in_file, inline])
 def test_lost_bytes_of_a_model_are_restored_by_another_model(
-    model: Path, registry: LocalRegistry, tmp_path: Path
+    kind: Callable[[LocalRegistry], KnownBlob], model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    row = in_file(registry)
+    row = kind(registry)
     damage(registry, row, bytes(row.stored_bytes))
     data = bytearray(model.read_bytes())
     data[-4:] = b"\0\0\x80\x3f"  # another last norm: another model, with every other organ the same
