@@ -80,6 +80,12 @@ def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
     return path
 
 
+def write_relative(path: Path, other: Path, seed: int, shared_bytes: int) -> Path:
+    """Write another model whose last bytes, with some of its organs, are those of the model in `other`."""
+    path.write_bytes(model_bytes(seed)[:-shared_bytes] + other.read_bytes()[-shared_bytes:])
+    return path
+
+
 def ingest_path(
     registry: LocalRegistry, path: Path, progress: Progress = no_progress, name: ModelName = NAME
 ) -> IngestReport:

@@ -40,6 +40,7 @@ from tests.faults.failing import (
     verify_all,
     without_syncing,
     write_model,
+    write_relative,
 )
 from tests.faults.families import SWEEPS, repack_all
 from tests.faults.hostile.harness import Arena, Case, Options, Suite
@@ -313,11 +314,7 @@ def _family(folder: Path, *names: str) -> dict[str, Path]:
 
 def _two_sources(folder: Path) -> dict[str, Path]:
     first = write_model(folder / "first.gguf")
-    second = write_model(folder / "second.gguf", seed=1)
-    data = bytearray(second.read_bytes())
-    data[-4096:] = first.read_bytes()[-4096:]  # some common organs: the last norm and those before it
-    second.write_bytes(data)
-    return {"first": first, "second": second}
+    return {"first": first, "second": write_relative(folder / "second.gguf", first, 1, 4096)}
 
 
 SCENARIOS: dict[str, Callable[[Path], Scenario]] = {

@@ -32,6 +32,7 @@ from tests.faults.failing import (
     model_names,
     verify_all,
     write_model,
+    write_relative,
 )
 from tests.search.test_facets import recounted, rolled_up
 from tests.small_models import row_counts
@@ -276,12 +277,8 @@ print(*sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ch
 def test_eight_processes_register_each_file_once_and_keep_the_counts_right(
     tmp_path: Path, registry: LocalRegistry
 ) -> None:
-    paths = []
-    shared = write_model(tmp_path / "shared", seed=99).read_bytes()[-400_000:]
-    for number in range(MODELS):
-        path = write_model(tmp_path / f"model-{number}.gguf", seed=number)
-        path.write_bytes(path.read_bytes()[:-400_000] + shared)
-        paths.append(path)
+    shared = write_model(tmp_path / "shared", seed=99)
+    paths = [write_relative(tmp_path / f"model-{seed}.gguf", shared, seed, 400_000) for seed in range(MODELS)]
     result = subprocess.run(
         [sys.executable, "-c", EIGHT, *map(str, paths), str(paths[0]), str(paths[0])],
         env=os.environ | postgres.environment(registry.settings.home),

@@ -40,6 +40,7 @@ from tests.faults.failing import (
     with_files,
     without_syncing,
     write_model,
+    write_relative,
 )
 
 KINDS: dict[int, type[OrganError]] = {
@@ -123,11 +124,8 @@ WORKS: dict[str, tuple[Prepare, Work]] = {
 def place(tmp_path: Path, migrated_database: Path) -> Place:
     (tmp_path / "home").mkdir()
     shutil.copy(migrated_database, tmp_path / "home")
-    first, second = write_model(tmp_path / "first.gguf"), write_model(tmp_path / "second.gguf", seed=1)
-    data = bytearray(second.read_bytes())
-    data[-300_000:] = first.read_bytes()[-300_000:]
-    second.write_bytes(data)
-    made = Place(tmp_path, first, second)
+    first = write_model(tmp_path / "first.gguf")
+    made = Place(tmp_path, first, write_relative(tmp_path / "second.gguf", first, 1, 300_000))
     with made.opened() as registry:
         take_first_again(registry, made)
     return made

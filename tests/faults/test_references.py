@@ -76,6 +76,13 @@ def family(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegist
         yield registry
 
 
+@pytest.fixture
+def backwards(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegistry]:
+    """Return a registry with the same models, of which a repack stores most organs again."""
+    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
+        yield registry
+
+
 # Wrong and missing bytes.
 
 
@@ -212,16 +219,15 @@ def test_a_flipped_bit_anywhere_in_a_parent_never_gives_a_wrong_file(family: Loc
 
 
 @pytest.mark.folder
-def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(templates: RegistryTemplates, tmp_path: Path) -> None:
-    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
-        alone = max((row for row in blob_rows(registry) if row.file), key=lambda row: row.stored_bytes)
-        damage(registry, alone)
-        faults = {fault.digest for fault in verify_all(registry).faults}
-        assert repack_all(registry).repacked > 0
-        assert {fault.digest for fault in verify_all(registry).faults} <= faults
-        assert blob_states(registry)[alone.digest] == "present"
-        with registry.catalog.reading() as session:
-            assert not models_to_repack(session), "a repack of faulty bytes would never end"
+def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(backwards: LocalRegistry) -> None:
+    alone = max((row for row in blob_rows(backwards) if row.file), key=lambda row: row.stored_bytes)
+    damage(backwards, alone)
+    faults = {fault.digest for fault in verify_all(backwards).faults}
+    assert repack_all(backwards).repacked > 0
+    assert {fault.digest for fault in verify_all(backwards).faults} <= faults
+    assert blob_states(backwards)[alone.digest] == "present"
+    with backwards.catalog.reading() as session:
+        assert not models_to_repack(session), "a repack of faulty bytes would never end"
 
 
 class FullDisk(Catalog):
@@ -244,16 +250,15 @@ class FullDisk(Catalog):
 @pytest.mark.folder
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 8])
 def test_a_repack_whose_commit_fails_ends_and_keeps_every_file_that_a_row_names(
-    number: int, templates: RegistryTemplates, tmp_path: Path
+    number: int, backwards: LocalRegistry, tmp_path: Path
 ) -> None:
-    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
-        full = LocalRegistry(registry.settings, FullDisk(registry.catalog, number), registry.blobs)
-        with pytest.raises(DiskFull):
-            repack_all(full)
-        assert_whole(registry, SOURCES, tmp_path / "back")
-        with registry.catalog.reading() as session:
-            assert models_to_repack(session), "the next repack examines these models again"
-        assert_settles(registry, SOURCES, tmp_path / "back")
+    full = LocalRegistry(backwards.settings, FullDisk(backwards.catalog, number), backwards.blobs)
+    with pytest.raises(DiskFull):
+        repack_all(full)
+    assert_whole(backwards, SOURCES, tmp_path / "back")
+    with backwards.catalog.reading() as session:
+        assert models_to_repack(session), "the next repack examines these models again"
+    assert_settles(backwards, SOURCES, tmp_path / "back")
 
 
 @pytest.mark.folder
@@ -356,14 +361,14 @@ def at_every_step(
 ) -> int:
     """Do `work` on a registry again and again, with `beside` at another step of it each time; return their number.
 
-    A step is a session of the catalog.
+    A step is the beginning or the end of a session of the catalog.
     """
     for number in count(1, stride):
         place = folder / str(number)
         with templates.open_copy(add_family_backwards, place / "home") as registry:
             happened = False
 
-            def act(registry: LocalRegistry = registry, place: Path = place) -> None:
+            def act(place: Path = place) -> None:
                 nonlocal happened
                 happened = True
                 with LocalRegistry.open(place / "home") as other:
@@ -372,10 +377,10 @@ def at_every_step(
             quick = without_syncing(registry)
             stepped = SteppedCatalog(quick.catalog, act_at_step(number, act))
             work(LocalRegistry(quick.settings, stepped, quick.blobs))
-            assert_whole(registry, SOURCES | LATER, place / "back")
-            assert_settles(registry, SOURCES | LATER, place / "back")
             if not happened:
                 return number
+            assert_whole(registry, SOURCES | LATER, place / "back")
+            assert_settles(registry, SOURCES | LATER, place / "back")
     raise AssertionError
 
 
@@ -405,21 +410,20 @@ def test_other_work_at_any_step_of_an_ingest_against_parents_loses_nothing(
 
 @pytest.mark.parametrize("is_announced", [True, False])
 def test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_their_rows(
-    is_announced: bool, templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_announced: bool, backwards: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
-        put_organ = registry.blobs.put_organ
+    put_organ = backwards.blobs.put_organ
 
-        def put_and_sweep(*arguments: Any) -> StoredBlob:
-            stored = put_organ(*arguments)
-            sweep_at_once(registry)
-            return stored
+    def put_and_sweep(*arguments: Any) -> StoredBlob:
+        stored = put_organ(*arguments)
+        sweep_at_once(backwards)
+        return stored
 
-        monkeypatch.setattr(registry.blobs, "put_organ", put_and_sweep)
-        if not is_announced:
-            monkeypatch.setattr(organs, "begin_ingest", lambda *_: 0)
-        assert repack_all(registry).repacked > 0
-        assert (verify_all(registry).faults == []) is is_announced
+    monkeypatch.setattr(backwards.blobs, "put_organ", put_and_sweep)
+    if not is_announced:
+        monkeypatch.setattr(organs, "begin_ingest", lambda *_: 0)
+    assert repack_all(backwards).repacked > 0
+    assert (verify_all(backwards).faults == []) is is_announced
 
 
 @pytest.mark.folder
@@ -441,11 +445,11 @@ def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
             folder = place / "copy"
             report = back_up(registry.catalog, registry.blobs, registry.settings, folder, read_back=True, files=files)
             assert report.faults == []
+            if not repacked:
+                return
             with open_on_sqlite(folder) as copy:
                 assert_whole(copy, SOURCES, place / "back")
             assert_settles(registry, SOURCES, place / "back")
-            if not repacked:
-                return
     raise AssertionError
 
 
@@ -528,19 +532,18 @@ def plan_of(registry: LocalRegistry, name: str) -> FilePlan:
 @pytest.mark.folder
 @pytest.mark.parametrize(("views", "name"), [(0, "tuned"), (1, "coarse"), (4, "tuned-coarse")])
 def test_a_download_goes_on_while_a_repack_and_a_sweep_replace_its_files(
-    views: int, name: str, templates: RegistryTemplates, tmp_path: Path
+    views: int, name: str, backwards: LocalRegistry, tmp_path: Path
 ) -> None:
     with (
-        templates.open_copy(add_family_backwards, tmp_path / "home") as registry,
         LocalRegistry.open(tmp_path / "home") as other,
-        FileStream(registry.blobs, plan_of(registry, name)) as stream,
+        FileStream(backwards.blobs, plan_of(backwards, name)) as stream,
     ):
         rest = iter(stream)
         begun = b"".join(bytes(view) for view in islice(rest, views))
-        before = set(files_below(registry))
+        before = set(files_below(backwards))
         assert repack_all(other).repacked > 0
         sweep_at_once(other)
-        assert before - set(files_below(registry)), "files are gone"
+        assert before - set(files_below(backwards)), "files are gone"
         assert begun + b"".join(bytes(view) for view in rest) == SOURCES[name]
 
 
@@ -564,45 +567,37 @@ def test_an_organ_that_was_left_by_its_parent_is_read_from_its_present_bytes(
 
 
 @pytest.mark.folder
-def test_a_doomed_organ_is_not_made_a_parent(templates: RegistryTemplates, tmp_path: Path) -> None:
-    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
-        doomed: list[int] = []
+def test_a_doomed_organ_is_not_made_a_parent(backwards: LocalRegistry, tmp_path: Path) -> None:
+    doomed: list[int] = []
 
-        def doom(session: Session, before: KnownBlob, blob: StoredBlob) -> bool:
-            if blob.parent is not None:
-                doomed.append(blobs_by_digest(session, [blob.parent.digest])[Digest(blob.parent.digest)].id)
-                session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="doomed"))
-                result = replace_stored_bytes(session, before, blob)
-                session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="present"))
-                return result
-            return replace_stored_bytes(session, before, blob)
+    def doom(session: Session, before: KnownBlob, blob: StoredBlob) -> bool:
+        if blob.parent is not None:
+            doomed.append(blobs_by_digest(session, [blob.parent.digest])[Digest(blob.parent.digest)].id)
+            session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="doomed"))
+            result = replace_stored_bytes(session, before, blob)
+            session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="present"))
+            return result
+        return replace_stored_bytes(session, before, blob)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(references, "replace_stored_bytes", doom)
-            report = repack_all(registry)
-        assert report.repacked == 0
-        assert report.skipped >= len(doomed) > 0
-        assert_settles(registry, SOURCES, tmp_path / "back")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(references, "replace_stored_bytes", doom)
+        report = repack_all(backwards)
+    assert report.repacked == 0
+    assert report.skipped >= len(doomed) > 0
+    assert_settles(backwards, SOURCES, tmp_path / "back")
 
 
 @pytest.mark.folder
+@pytest.mark.parametrize("refused", [0, 1])
 def test_a_repack_ends_if_members_wait_for_one_that_stays_as_it_is(
-    templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: int, backwards: LocalRegistry, tmp_path: Path
 ) -> None:
-    for refused in range(2):
-        with templates.open_copy(add_family_backwards, tmp_path / str(refused)) as registry:
-            numbers = count()
+    numbers = count()
 
-            def refuse(
-                session: Session,
-                before: KnownBlob,
-                blob: StoredBlob,
-                numbers: Iterator[int] = numbers,
-                refused: int = refused,
-            ) -> bool:
-                return next(numbers) % 12 != refused and replace_stored_bytes(session, before, blob)
+    def refuse(session: Session, before: KnownBlob, blob: StoredBlob) -> bool:
+        return next(numbers) % 12 != refused and replace_stored_bytes(session, before, blob)
 
-            monkeypatch.setattr(references, "replace_stored_bytes", refuse)
-            assert repack_all(registry).skipped > 0
-            monkeypatch.setattr(references, "replace_stored_bytes", replace_stored_bytes)
-            assert_settles(registry, SOURCES, tmp_path / "back")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(references, "replace_stored_bytes", refuse)
+        assert repack_all(backwards).skipped > 0
+    assert_settles(backwards, SOURCES, tmp_path / "back")
