@@ -218,13 +218,15 @@ def test_shares_read_each_expert_once_and_one_of_them_finds_a_damaged_one(
     registry: LocalRegistry, mixture: Path
 ) -> None:
     rows = blob_rows(registry)
+    shares = [Share(number, 7) for number in range(1, 8)]
+    reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
+    assert sum(report.read_bytes for report in reports) == sum(row.size_bytes for row in rows)
     digest = _experts(registry, "local/Mixture")[3][1]
     (row,) = (row for row in rows if row.digest == digest)
     assert row.inline is not None
     with registry.catalog.writing() as session:
         damaged = flip_bit(row.inline, 8 * len(row.inline) - 1)
         session.execute(update(InlineBlob).where(InlineBlob.blob_id == row.id).values(stored=damaged))
-    shares = [Share(number, 7) for number in range(1, 8)]
     reports = [verify(registry.catalog, registry.blobs, read_data=share) for share in shares]
     assert [[fault.digest for fault in report.faults] for report in reports].count([digest]) == 1
     assert sum(len(report.faults) for report in reports) == 1
@@ -343,17 +345,27 @@ def test_a_file_of_many_small_experts_fills_no_database(monkeypatch: pytest.Monk
 
 
 def test_experts_of_shards_that_arrive_one_at_a_time_are_found_when_the_last_is_there(
-    registry: LocalRegistry, mixture: Path, tmp_path: Path
+    registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    with registry.catalog.reading() as session:
-        model = model_by_name(session, parse_model_name("local/Mixture"))
-        plans = plan_shards(session, registry.blobs, model, "Split", 100_000)
+    with LocalRegistry.open(tmp_path / "other") as other:
+        ingest_file(other, _write(tmp_path, "Mixture", expert_model()))
+        with other.catalog.reading() as session:
+            model = model_by_name(session, parse_model_name("local/Mixture"))
+            plans = plan_shards(session, other.blobs, model, "Split", 100_000)
+        shards = tmp_path / "shards"
+        shards.mkdir()
+        for plan in plans:
+            place_file(other.blobs, plan, shards / plan.name)
     assert len(plans) > 2
-    for number, plan in enumerate(reversed(plans)):
-        assert registry.search("expert>=0 model:local/Split").items == ()
-        folder = tmp_path / f"shard {number}"
-        folder.mkdir()
-        place_file(registry.blobs, plan, folder / plan.name)
-        ingest_file(registry, folder / plan.name)
-    assert len(registry.search("expert>=0 model:local/Split", limit=100)) == 4 * EXPERTS
-    assert len(registry.search("expert:3 model:local/Split arch:llama license:apache-2.0")) == 4
+    files = {plan.name: (shards / plan.name).read_bytes() for plan in plans}
+    for path in shards.iterdir():
+        path.unlink()
+    for name in sorted(files, reverse=True):
+        assert registry.search("expert>=0").items == ()
+        (shards / name).write_bytes(files[name])
+        ingest_file(registry, shards / name)
+        (shards / name).unlink()
+    assert len(registry.search("expert>=0", limit=100)) == 4 * EXPERTS
+    assert len(registry.search("expert:3 arch:llama license:apache-2.0")) == 4
+    for path in assemble_model(registry, "local/Split", tmp_path / "out"):
+        assert path.read_bytes() == files[path.name]

@@ -117,6 +117,9 @@ def test_a_renamed_shard_is_measured_as_the_shard_that_its_header_names(tmp_path
     model = measure_model(source_of(renamed), deleting(deleted))
     assert (deleted, content_of(model)) == ([renamed], content_of(measure_model(source_of(named))))
     assert model.missing_shards == (1, 2, 4)
+    source = find_measured_set(str(renamed))
+    assert source is not None
+    assert measure_model(source) == model
     other = tmp_path / "other.gguf"
     other.write_bytes(shard_bytes(1))
     assert measure_model(source_of(other)).missing_shards == (2, 3, 4), "it does not join the journal of another file"

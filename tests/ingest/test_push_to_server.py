@@ -141,14 +141,19 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
     dry = push_mix(dry_run=True)
     assert isinstance(dry, PushReport)
     assert (dry.name, dry.state, dry.model) == ("me/mix", "would compose", None)
-    reports = [push_mix(), push_mix()]
+    reports = [push_mix(), push_mix(metadata={"title": "Mine"})]
     states = [(report.state, report.model) for report in reports if isinstance(report, PushReport)]
     assert states == [("composed", "me/mix@1"), ("there", "me/mix@1")]
+    assert [len(report.notes) for report in reports if isinstance(report, PushReport)] == [0, 1]
     composed = there.registry.chimera(made.lock_id)
     assert [parent.model for parent in composed.parents] == ["me/theirs@1", "me/tuned@1"]
     with pytest.raises(NotAllowed):
         push_mix(name="someone/else")
     assert push_mix("local/base@1") == ""
+    purified = here.compose("base").graft("tuned", type="organ").purify("fractal", slot="attn_q").named("acme/pure")
+    lock = purified.plan().register().lock_id
+    assert isinstance(push_mix("acme/pure@1"), PushReport)
+    assert there.registry.chimera(lock).model == "me/pure@1"
 
 
 @pytest.mark.long

@@ -158,11 +158,22 @@ def test_an_incomplete_model_is_named_with_its_missing_shards_and_offered_nowher
     page = registry.models()
     assert ([model.name for model in page], page.notes) == (["local/elder@1"], (sentence,))
     assert sentence not in registry.models("Little").notes
-    assert registry.search("fits:m").notes == registry.models("local m").notes == (sentence,)
+    for query in ("model:m", "model:local/m@1", "kin:m", "fits:m"):
+        assert registry.search(query).notes == (sentence,), query
+    for query in ("m", "local m", "model:m"):
+        assert registry.models(query).notes == (sentence,), query
     assert registry.fitting("elder").items == ()
-    with pytest.raises(Incomplete, match="1 of 4 shards") as caught:
-        registry.compare("elder", "m@1")
-    assert (caught.value.shards, caught.value.missing) == (4, (1, 2, 4))
+    actions: list[Callable[[], object]] = [
+        lambda: registry.model("m"),
+        lambda: registry.files("m"),
+        lambda: registry.compare("elder", "m@1"),
+        lambda: registry.compose("m").graft("elder", type="organ").plan(),
+        lambda: registry.compatibility("m", "elder"),
+    ]
+    for action in actions:
+        with pytest.raises(Incomplete, match="1 of 4 shards") as caught:
+            action()
+        assert (caught.value.shards, caught.value.missing) == (4, (1, 2, 4))
     (refusal,) = registry.compose("elder").graft("m", type="organ").plan().findings
     assert (refusal.severity, refusal.sentence) == ("refuse", sentence)
     with registry.catalog.writing() as session:
@@ -196,12 +207,18 @@ def test_a_shard_of_another_set_is_refused_with_its_first_difference_and_the_set
     names = list(shards)
     changed = bytearray(shards[names[1]])
     changed[-3] ^= 1
+    smaller = small_shards(count=3)
     others = {
         "other bytes": (names[1], bytes(changed), f"repeats shard 2, but is another file than the stored {names[1]}"),
         "other count": (
             names[0],
-            small_shards(count=3)["m-00001-of-00003.gguf"],
+            smaller["m-00001-of-00003.gguf"],
             f"says 3 for split.count, but the stored {names[1]} says 4",
+        ),
+        "other tensors": (
+            names[3],
+            shards[names[1]].replace(b"split.no", b"split.nO"),
+            "is not a shard: its header has no split.no and split.count",
         ),
     }
     before = row_counts(registry)
@@ -213,7 +230,9 @@ def test_a_shard_of_another_set_is_refused_with_its_first_difference_and_the_set
             f"{model}: not shards of one model: {name} {reason}" for model in ("m", "local/m@1")
         ]
         after = row_counts(registry)
-        assert {table for table in before if after[table] != before[table]} <= {"ingests", "known_files"}
+        assert [after[table] for table in ("models", "model_files", "placements", "organs")] == [
+            before[table] for table in ("models", "model_files", "placements", "organs")
+        ]
     ingest_shards(registry, [paths[0], *paths[2:]])
     assert registry.model("m").organs
 
@@ -295,6 +314,8 @@ def test_files_are_removed_when_they_are_stored(registry: LocalRegistry, tmp_pat
     assert [outcome.error for outcome in outcomes] == [None, None]
     assert sorted(path for outcome in outcomes for path in outcome.removed) == sorted([*paths, single])
     assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+    for back in assemble_model(registry, "m", tmp_path / "back"):
+        assert back.read_bytes() == shards[back.name]
     again = ingest_and_remove(registry, *write_shards(folder, {"again.gguf": small_model("Single", seed=3)}))
     assert [(outcome.report is not None, len(outcome.removed)) for outcome in again] == [(True, 1)]
 
@@ -341,7 +362,12 @@ def test_a_file_that_was_replaced_after_it_was_stored_is_kept(
 
 
 def test_shards_that_were_stored_before_a_refused_one_are_named(registry: LocalRegistry, tmp_path: Path) -> None:
-    shards, third = small_shards(), "m-00003-of-00004.gguf"
+    shards, others = small_shards(), small_shards(count=3)
+    third = "m-00003-of-00004.gguf"
+    paths = write_shards(tmp_path / "set", shards | {third: others["m-00003-of-00003.gguf"]})
+    (outcome,) = ingest_all(registry, find_sources([str(paths[0])]))
+    assert isinstance(outcome.error, BadSplit)
+    assert outcome.stored == ()  # headers are checked before anything is stored
     alone = write_shards(tmp_path / "alone", {third: bytes(shards[third][:-64]) + b"x" * 64})
     ingest_alone(registry, alone[0])
     (outcome,) = ingest_all(registry, find_sources(map(str, write_shards(tmp_path / "set", shards)[:1])))

@@ -162,7 +162,7 @@ def test_a_whole_file_is_dissected_in_a_child_process_and_published(registry: Lo
 
 
 @pytest.mark.long
-def test_known_pieces_need_not_be_sent(
+def test_known_pieces_need_not_be_sent_and_the_same_file_again_is_the_same_model(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
     ingested(registry, tmp_path, "acme/base", BASE)
@@ -177,6 +177,9 @@ def test_known_pieces_need_not_be_sent(
     assert assemble_model(registry, "ann/tuned", tmp_path / "out")[0].read_bytes() == data
     assert [parent for parent, _ in declared(registry, "ann/tuned")] == ["acme/base@1"]
     assert_no_upload_is_left(registry)
+    # The bytes of the header are in two blobs now, so that one of them is sent again.
+    put_upload(registry, "ann", [data[: spans[0][1]]])
+    assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
 
 
 def test_reading_a_file_of_pieces_at_any_offset_gives_its_bytes(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -198,7 +201,7 @@ def test_reading_a_file_of_pieces_at_any_offset_gives_its_bytes(registry: LocalR
 
 
 @pytest.mark.long
-def test_a_split_set_can_be_submitted(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_split_set_and_an_adapter_can_be_submitted(registry: LocalRegistry, tmp_path: Path) -> None:
     without_nan = {name: data.replace(b"\xff\x7f", b"\0\0") for name, data in small_shards(count=2).items()}
     shards = dict(reversed(without_nan.items()))
     files = [whole_file(registry, "ann", data, name) for name, data in shards.items()]
@@ -206,6 +209,12 @@ def test_a_split_set_can_be_submitted(registry: LocalRegistry, tmp_path: Path) -
     for path in assemble_model(registry, "ann/split", tmp_path / "split"):
         assert path.read_bytes() == shards.pop(path.name.replace("split", "m"))
     assert not shards
+    low_rank = [
+        weight_tensor(f"blk.0.attn_q.weight.lora_{end}", shape) for end, shape in (("a", (64, 4)), ("b", (4, 64)))
+    ]
+    entries = [text("general.architecture", "llama"), text("general.type", "adapter")]
+    adapter = file_bytes([*entries, text("adapter.type", "lora")], low_rank)
+    assert published(registry, "ann/lora", [whole_file(registry, "ann", adapter)], base="acme/base") == "ann/lora@1"
 
 
 @pytest.mark.long
@@ -447,6 +456,11 @@ def test_an_internal_error_is_reported_as_such_and_the_upload_is_kept(
             process_and_read(registry, submission_id)
     after = submission_row(registry, submission_id)
     assert (after.row.state, codes(after)) == ("refused", {"our-fault"})
+    again = submit_model(registry, "ann/tiny", [sent])
+    with registry.catalog.writing() as session:
+        cancel_job(session, submission_row(registry, again).row.job_id or 0)
+    settle_abandoned(registry)
+    assert submission_row(registry, again).row.state == "withdrawn"
     assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
 
 

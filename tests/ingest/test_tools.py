@@ -475,7 +475,7 @@ def test_bytes_that_are_not_those_of_their_digest_are_refused(
     assert registry.figures().models == 0
 
 
-def test_a_file_of_a_tool_is_read_again_if_it_was_changed_or_its_blobs_are_damaged(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_a_file_of_a_tool_that_was_changed_is_read_again(registry: LocalRegistry, tmp_path: Path) -> None:
     path = put(tmp_path / ".lmstudio" / "models" / "acme" / "tiny" / "tiny.gguf", small_model())
     time.sleep(0.06)
     (source,) = sources_of(found(machine(tmp_path), "lmstudio"))
@@ -485,7 +485,12 @@ def test_a_file_of_a_tool_is_read_again_if_it_was_changed_or_its_blobs_are_damag
     path.write_bytes(small_model(seed=3))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # as an attacker would
     assert ingest_model(registry, source, new_version=lambda _taken: True).model == "acme/tiny@2"
+
+
+def test_a_model_with_damaged_blobs_is_read_again_and_healed(registry: LocalRegistry, tmp_path: Path) -> None:
+    put(tmp_path / ".lmstudio" / "models" / "acme" / "tiny" / "tiny.gguf", small_model())
     time.sleep(0.06)
+    (source,) = sources_of(found(machine(tmp_path), "lmstudio"))
     ingest_model(registry, source)
     assert set_aside(registry.catalog, list(all_blobs(registry.catalog))[-1:]) == 1
     assert ingest_model(registry, source).healed_blobs == 1
