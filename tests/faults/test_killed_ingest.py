@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,19 +63,17 @@ class Home:
 
     def stored_bytes(self) -> int:
         """Return the bytes of the files in the folder of the store."""
-        return sum(size for _, size in self._files())
+        total = 0
+        for folder, _, names in os.walk(self.folder / "blobs"):
+            for name in names:
+                with suppress(FileNotFoundError):  # renamed since it was listed
+                    total += os.stat(os.path.join(folder, name)).st_size
+        return total
 
-    def wait_for_first_write(self, process: subprocess.Popen[str]) -> None:
-        """Wait until the store's folder changes, or the process has ended."""
-        before, deadline = set(self._files()), time.monotonic() + PATIENCE_SECONDS
-        while set(self._files()) == before and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-
-    def wait_for_bytes(self, process: subprocess.Popen[str], size_bytes: float) -> None:
-        """Wait until the store's folder has this number of bytes, or the process has ended."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.stored_bytes() < size_bytes and process.poll() is None:
+    def wait_for_write(self, process: subprocess.Popen[str], size_bytes: float = 1) -> None:
+        """Wait until the store's folder has this number of bytes more than now, or the process has ended."""
+        wanted, deadline = self.stored_bytes() + size_bytes, time.monotonic() + PATIENCE_SECONDS
+        while self.stored_bytes() < wanted and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.002)
 
@@ -94,16 +93,6 @@ class Home:
         """Return the digests of all blobs with a row."""
         with LocalRegistry.open(self.folder) as registry:
             return frozenset(row.digest for row in blob_rows(registry))
-
-    def _files(self) -> list[tuple[str, int]]:
-        sizes = []
-        for folder, _, names in os.walk(self.folder / "blobs"):
-            for name in names:
-                try:
-                    sizes.append((name, os.stat(os.path.join(folder, name)).st_size))
-                except FileNotFoundError:
-                    continue  # renamed since it was listed; counted under its new name the next time
-        return sizes
 
 
 def finished(process: subprocess.Popen[str]) -> dict[str, int]:
@@ -142,7 +131,7 @@ class Undisturbed:
 def undisturbed(middle: Path, tmp_path_factory: pytest.TempPathFactory) -> Undisturbed:
     home = Home.made(tmp_path_factory.mktemp("undisturbed") / "home")
     process = home.start(middle)
-    home.wait_for_first_write(process)
+    home.wait_for_write(process)
     begun = time.monotonic()
     assert finished(process)["created"]
     return Undisturbed(time.monotonic() - begun, home.stored_bytes(), home.digests())
@@ -158,7 +147,7 @@ def test_a_kill_at_any_moment_loses_no_model_and_leaves_no_lasting_files(
     for _ in range(rounds):
         process = home.start(middle)
         if generator.random() < 0.9:
-            home.wait_for_first_write(process)
+            home.wait_for_write(process)
             time.sleep(generator.uniform(0, undisturbed.seconds))
         else:
             time.sleep(generator.uniform(0, 1))  # while it starts
@@ -179,8 +168,7 @@ def test_an_interrupted_ingest_cleans_up_and_continues_in_the_next_run(
 ) -> None:
     home = Home.made(tmp_path / "home")
     process = home.start(middle)
-    home.wait_for_first_write(process)
-    home.wait_for_bytes(process, share * undisturbed.stored_bytes)
+    home.wait_for_write(process, max(1, share * undisturbed.stored_bytes))
     stderr = kill(process, signal.SIGINT)
     assert "Traceback" not in stderr
     known = home.assert_sound(middle)
@@ -223,9 +211,7 @@ def test_a_kill_at_nine_tenths_costs_at_most_one_batch_of_the_work(tmp_path: Pat
     home = Home.made(tmp_path / "home")
     before = home.stored_bytes()
     process = home.start(path)
-    while home.stored_bytes() - before < 0.9 * 0.666 * size:  # the compression ratio of such weights is known
-        assert process.poll() is None
-        time.sleep(0.002)
+    home.wait_for_write(process, 0.9 * 0.666 * size)  # the compression ratio of such weights is known
     kill(process)
     written = home.stored_bytes() - before
     report = finished(home.start(path))

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from sqlalchemy import Column, Engine, String, event, func, literal_column, or_, select, type_coerce
+from sqlalchemy import Column, Engine, String, event, func, literal_column, or_, select
 
 from organs.registry.catalog.cursor import (
     PageEnd,
@@ -160,12 +160,9 @@ def not_json(token: str) -> NoReturn:
     raise AssertionError(f"{token} is no JSON")
 
 
-def test_nan_is_null_in_every_table_and_in_every_json(
-    registry: LocalRegistry, tmp_path: Path, organ: OrganCommand
-) -> None:
+def test_nan_is_null_in_every_table_and_in_json(registry: LocalRegistry, tmp_path: Path, organ: OrganCommand) -> None:
     (tmp_path / "odd.gguf").write_bytes(odd_model())
-    result = organ("ingest", "--json", tmp_path / "odd.gguf")
-    assert result.status == 0, result.err
+    organ.done("ingest", tmp_path / "odd.gguf")
     with registry.catalog.reading() as session:
         for column in COLUMNS:
             if column.type.compile(registry.catalog.reader.dialect) == "REAL":
@@ -174,18 +171,8 @@ def test_nan_is_null_in_every_table_and_in_every_json(
         rows_ = session.execute(select(Placement.name, Placement.theta)).all()
     thetas = {name.split(".")[2]: theta for name, theta in rows_}
     assert {name for name, theta in thetas.items() if theta is None} == {"nan", "infinite", "both", "few"}
-    texts = [result.out, organ("search", "--json", "--facets").out, organ("models", "--json").out]
-    texts += [organ("show", "odd", "--json").out, organ("report", "--json").out, organ("report", "odd", "--json").out]
-    texts += [organ("measure", str(tmp_path / "odd.gguf"), "--json").out]
-    texts += [organ("compare", "odd", "odd", "--json").out]
-    for found in organ("search", "-q").out.split():
-        texts.append(organ("show", found, "--json").out)
-    for printed in texts:
-        assert printed
-        for line in [printed] if printed.startswith(("{\n", "[\n")) else printed.splitlines():
-            json.loads(line, parse_constant=not_json)
-    for stored in (ModelRow.tags, ModelRow.flags, ModelRow.unassemblable):
-        assert isinstance(json.loads(one(registry, select(type_coerce(stored, String))), parse_constant=not_json), list)
+    for words in (("show", "odd"), ("report", "odd"), ("compare", "odd", "odd"), ("measure", tmp_path / "odd.gguf")):
+        json.loads(organ(*words, "--json").out, parse_constant=not_json)
 
 
 # Missing values in orders, and division by zero.
