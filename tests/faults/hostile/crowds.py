@@ -414,6 +414,7 @@ def run(name: str, arena: Arena, live: LiveServer, seconds: float, crowd: Crowd 
     asyncio.run(work())
     time.sleep(1.0)
     times = {
+        "median of pages": percentile(results.page_seconds, 0.5),
         "pages": percentile(results.page_seconds, 0.99),
         "forms": percentile(results.post_seconds, 0.99),
         "downloads": percentile(results.download_seconds, 0.99),
