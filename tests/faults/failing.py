@@ -260,26 +260,40 @@ class Crash(BaseException):
     """A simulated death of the process."""
 
 
-class SteppedCatalog(Catalog):
-    """The catalog of a registry; `step` is called before and after every session."""
+class MomentCatalog(Catalog):
+    """The catalog of a registry; `meet` is called at each moment of its sessions, and may raise.
 
-    def __init__(self, catalog: Catalog, step: Callable[[], None]) -> None:
+    The moments are "reading" and "read", or "transaction", "commit" and "committed".
+    """
+
+    meet: Callable[[str], object]
+
+    def __init__(self, catalog: Catalog, meet: Callable[[str], object]) -> None:
         super().__init__(catalog.reader, catalog.writer)
-        object.__setattr__(self, "step", step)
+        object.__setattr__(self, "meet", meet)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        self.step()
+        self.meet("reading")
         with super().reading() as session:
             yield session
-        self.step()
+        self.meet("read")
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        self.step()
+        self.meet("transaction")
         with super().writing() as session:
             yield session
-        self.step()
+            session.flush()
+            self.meet("commit")
+        self.meet("committed")
+
+
+class SteppedCatalog(MomentCatalog):
+    """The catalog of a registry; `step` is called before and after every session."""
+
+    def __init__(self, catalog: Catalog, step: Callable[[], None]) -> None:
+        super().__init__(catalog, lambda moment: None if moment == "commit" else step())
 
 
 def act_at_step(number: int, act: Callable[[], None]) -> Callable[[], None]:

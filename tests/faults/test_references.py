@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from io import BytesIO
 from itertools import count, islice
 from pathlib import Path
@@ -19,7 +18,6 @@ from sqlalchemy.orm import Session
 from organs.registry import references
 from organs.registry.assembly import FilePlan, FileStream, check_readable, plan_model
 from organs.registry.backup import back_up
-from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.model_names import model_by_name
@@ -37,6 +35,7 @@ from organs.registry.store.codec import codec_for
 from organs.registry.upkeep import set_aside, verify
 from tests.faults.failing import (
     EVERYTHING,
+    MomentCatalog,
     SteppedCatalog,
     SteppedFiles,
     act_at_step,
@@ -230,29 +229,18 @@ def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(backwards: LocalRe
         assert not models_to_repack(session), "a repack of faulty bytes would never end"
 
 
-class FullDisk(Catalog):
-    """The catalog of a registry whose commits fail from the `number`-th on, because the disk is full."""
-
-    def __init__(self, catalog: Catalog, number: int) -> None:
-        super().__init__(catalog.reader, catalog.writer)
-        object.__setattr__(self, "commits", count(1))
-        object.__setattr__(self, "number", number)
-
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
-        commits: Iterator[int] = self.commits
-        with super().writing() as session:
-            yield session
-            if next(commits) >= self.number:
-                raise DiskFull("the disk of the database is full")
-
-
 @pytest.mark.folder
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 8])
 def test_a_repack_whose_commit_fails_ends_and_keeps_every_file_that_a_row_names(
     number: int, backwards: LocalRegistry, tmp_path: Path
 ) -> None:
-    full = LocalRegistry(backwards.settings, FullDisk(backwards.catalog, number), backwards.blobs)
+    commits = count(1)
+
+    def fail(moment: str) -> None:
+        if moment == "commit" and next(commits) >= number:
+            raise DiskFull("the disk of the database is full")
+
+    full = LocalRegistry(backwards.settings, MomentCatalog(backwards.catalog, fail), backwards.blobs)
     with pytest.raises(DiskFull):
         repack_all(full)
     assert_whole(backwards, SOURCES, tmp_path / "back")
