@@ -27,6 +27,7 @@ CALLS = {
     "openat": (257, 56),
     "unshare": (272, 97),
     "prlimit64": (302, 261),
+    "tkill": (200, 130),
     "process_vm_readv": (310, 270),
     "memfd_create": (319, 279),
     "bpf": (321, 280),
@@ -66,7 +67,7 @@ def failing(number: int) -> int:
 NOT_PERMITTED, NO_ACCESS, UNKNOWN = failing(errno.EPERM), failing(errno.EACCES), failing(errno.ENOSYS)
 WRITING, PROCESSES = {"writing": True}, {"processes": True}
 WRITES = (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_CREAT, os.O_TMPFILE)
-OF_THE_KERNEL = ("ptrace", "process_vm_readv", "mount", "unshare", "bpf", "memfd_create")
+OF_THE_KERNEL = ("ptrace", "process_vm_readv", "mount", "unshare", "bpf", "memfd_create", "tkill")
 GUESSES = [
     [half ^ (1 << bit if place == guessed else 0) for place, half in enumerate(SECRET)]
     for guessed in range(2)
@@ -104,10 +105,9 @@ RULES: list[Rule] = [
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize(("name", "arguments", "grants", "expected"), RULES)
-def test_a_call_is_answered_by_its_arguments_and_the_grants(
-    name: str, arguments: tuple[int, ...], grants: dict[str, bool], expected: int, machine: str
-) -> None:
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: " ".join([rule[0], *rule[2]]))
+def test_a_call_is_answered_by_its_arguments_and_the_grants(rule: Rule, machine: str) -> None:
+    name, arguments, grants, expected = rule
     number = CALLS[name][MACHINES[::-1].index(machine)]
     program = filter_program(machine, PID, SECRET, **WITH | grants)
     assert answer(program, machine, number, *arguments) == expected
