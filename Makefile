@@ -92,7 +92,7 @@ screenshots: $(BIN)/pytest  ## the pictures in docs/ (needs Chromium)
 fuzz: $(BIN)/pytest  ## a million damaged headers, a hundred thousand damaged blobs: some minutes
 	$(BIN)/python -m tests.faults.hostile fuzz --target headers --cases 1000000 --workers 2
 	$(BIN)/python -m tests.faults.hostile fuzz --target blobs --cases 100000 --workers 2
-	$(BIN)/pytest -m slow tests/faults/test_fuzz_harness.py
+	$(BIN)/pytest -m slow tests/faults/test_fuzz.py
 
 fuzz-api: $(BIN)/pytest  ## the API against its own description: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz-api

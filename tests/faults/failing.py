@@ -32,7 +32,7 @@ from organs.registry.catalog.register.organs import (
     record_blobs,
 )
 from organs.registry.catalog.tables import Blob, Ingest, ModelRow
-from organs.registry.digest import Digest
+from organs.registry.digest import Digest, digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.progress import Progress, no_progress
@@ -77,6 +77,12 @@ def model_bytes(seed: int = 0, blocks: int = 1, width: int = 256) -> bytes:
 def write_model(path: Path, seed: int = 0, blocks: int = 1) -> Path:
     """Write `model_bytes` to the file `path`."""
     path.write_bytes(model_bytes(seed, blocks))
+    return path
+
+
+def write_relative(path: Path, other: Path, seed: int, shared_bytes: int) -> Path:
+    """Write another model whose last bytes, with some of its organs, are those of the model in `other`."""
+    path.write_bytes(model_bytes(seed)[:-shared_bytes] + other.read_bytes()[-shared_bytes:])
     return path
 
 
@@ -184,11 +190,11 @@ def assert_comes_back(registry: LocalRegistry, source: Path, model: str | None =
         assert back.read_bytes() == source.read_bytes(), f"{source.name} comes back as another file"
 
 
-def assert_sweeps_leave_no_rest(registry: LocalRegistry) -> None:
+def assert_sweeps_leave_no_rest(registry: LocalRegistry, sweeps: int = 2) -> None:
     """Assert that sweeps remove what no model needs when all leases and periods have expired, and nothing else."""
     let_leases_expire(registry)
     let_time_pass(registry)
-    for _ in range(2):
+    for _ in range(sweeps):
         run_sweep(registry)
     assert_no_orphans(registry)
     assert verify_all(registry).faults == []
@@ -228,6 +234,15 @@ def without_syncing(registry: LocalRegistry) -> LocalRegistry:
     return with_files(registry, UnsyncedFiles())
 
 
+def spoil_two(registry: LocalRegistry) -> set[str]:
+    """Damage a blob in a file and remove the file of another; return their digests."""
+    spoiled, gone, *_ = (row for row in blob_rows(registry) if row.file is not None)
+    path = registry.settings.blobs / (spoiled.file or "")
+    overwrite(path, flip_bit(path.read_bytes(), 8 * 5000))
+    (registry.settings.blobs / (gone.file or "")).unlink()
+    return {spoiled.digest, gone.digest}
+
+
 def overwrite(path: Path, data: bytes) -> None:
     """Write into the file of a blob, which is read-only."""
     path.chmod(0o644)
@@ -245,26 +260,40 @@ class Crash(BaseException):
     """A simulated death of the process."""
 
 
-class SteppedCatalog(Catalog):
-    """The catalog of a registry; `step` is called before and after every session."""
+class MomentCatalog(Catalog):
+    """The catalog of a registry; `meet` is called at each moment of its sessions, and may raise.
 
-    def __init__(self, catalog: Catalog, step: Callable[[], None]) -> None:
+    The moments are "reading" and "read", or "transaction", "commit" and "committed".
+    """
+
+    meet: Callable[[str], object]
+
+    def __init__(self, catalog: Catalog, meet: Callable[[str], object]) -> None:
         super().__init__(catalog.reader, catalog.writer)
-        object.__setattr__(self, "step", step)
+        object.__setattr__(self, "meet", meet)
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        self.step()
+        self.meet("reading")
         with super().reading() as session:
             yield session
-        self.step()
+        self.meet("read")
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        self.step()
+        self.meet("transaction")
         with super().writing() as session:
             yield session
-        self.step()
+            session.flush()
+            self.meet("commit")
+        self.meet("committed")
+
+
+class SteppedCatalog(MomentCatalog):
+    """The catalog of a registry; `step` is called before and after every session."""
+
+    def __init__(self, catalog: Catalog, step: Callable[[], None]) -> None:
+        super().__init__(catalog, lambda moment: None if moment == "commit" else step())
 
 
 def act_at_step(number: int, act: Callable[[], None]) -> Callable[[], None]:
@@ -300,6 +329,19 @@ def add_unneeded_blobs(registry: LocalRegistry, *blobs: StoredBlob) -> None:
         ingest_id = begin_ingest(session, "a test")
         assert record_blobs(session, ingest_id, blobs) == []
         end_ingest(session, ingest_id, "failed")
+
+
+def litter(registry: LocalRegistry, seed: int = 0) -> None:
+    """Create two doomed blobs, two that will be doomed, an orphan and a temporary file; all long untouched."""
+    for more in (0, 1):
+        large, small = random_bytes(LARGE + more, seed), random_bytes(SMALL + more, seed)
+        add_unneeded_blobs(registry, registry.blobs.put(large), registry.blobs.put(small))
+        let_time_pass(registry)
+        if not more:
+            run_sweep(registry)
+    registry.blobs.put(random_bytes(LARGE + 2, seed))
+    (registry.settings.blobs / "tmp" / f"{digest_of(b'half')}.0123456789abcdef").write_bytes(b"half")
+    let_time_pass(registry)
 
 
 def blob_states(registry: LocalRegistry) -> dict[str, str]:

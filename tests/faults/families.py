@@ -17,10 +17,9 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.references import RepackReport, repack
 from tests.faults.failing import (
-    assert_no_orphans,
+    assert_sweeps_leave_no_rest,
     blob_rows,
     let_leases_expire,
-    let_time_pass,
     run_sweep,
     verify_all,
 )
@@ -77,10 +76,7 @@ def assert_settles(registry: LocalRegistry, sources: Mapping[str, bytes], folder
     let_leases_expire(registry)
     repack_all(registry)
     assert repack_all(registry).repacked == 0
-    let_time_pass(registry)
-    for _ in range(SWEEPS):
-        run_sweep(registry)
-    assert_no_orphans(registry)
+    assert_sweeps_leave_no_rest(registry, SWEEPS)
     assert_whole(registry, sources, folder)
 
 

@@ -28,28 +28,23 @@ from organs.registry.upkeep import sweep, verify
 from tests.faults.crash_states import CrashState, Disk
 from tests.faults.failing import (
     EVERYTHING,
-    LARGE,
-    SMALL,
     Crash,
-    add_unneeded_blobs,
     assert_comes_back,
-    assert_no_orphans,
-    blob_rows,
-    flip_bit,
+    assert_sweeps_leave_no_rest,
     ingest_path,
     let_leases_expire,
     let_time_pass,
+    litter,
     model_names,
-    overwrite,
-    random_bytes,
-    run_sweep,
+    spoil_two,
     verify_all,
     without_syncing,
     write_model,
+    write_relative,
 )
 from tests.faults.families import SWEEPS, repack_all
 from tests.faults.hostile.harness import Arena, Case, Options, Suite
-from tests.faults.journal import Acknowledged, Journal, JournalFiles, RowsFirst, on_journal
+from tests.faults.journal import Acknowledged, Journal, JournalFiles, on_journal
 from tests.related_models import blob_forms, family_files
 
 MakeFiles = Callable[[Journal], JournalFiles]
@@ -182,11 +177,7 @@ def _try(folder: Path, scenario: Scenario) -> None:
         if scenario.is_repacked:
             repack_all(registry)
             assert repack_all(registry).repacked == 0, "a repeated repack finds more to do"
-        let_time_pass(registry)
-        for _ in range(SWEEPS):
-            run_sweep(registry)
-        assert_no_orphans(registry)
-        assert verify_all(registry).faults == [], "a sweep has taken something that was needed"
+        assert_sweeps_leave_no_rest(registry, SWEEPS)
         _assert_models_come_back(registry, scenario)
 
 
@@ -259,22 +250,14 @@ def killed_and_run_again(folder: Path, dies_at: int) -> Scenario:
     return Scenario(f"killed before operation {dies_at}, run again", journal, sources)
 
 
-def a_sweep(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
+def a_sweep(folder: Path) -> Scenario:
     """Run two sweeps over unneeded blobs, orphans and temporary files, beside a model."""
     sources = {"first": write_model(folder / "first.gguf")}
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
         ingest_path(plain, sources["first"], name=ModelName("local", "first"))
-        add_unneeded_blobs(
-            plain,
-            plain.blobs.put(random_bytes(LARGE)),
-            plain.blobs.put(random_bytes(SMALL)),
-            plain.blobs.put(random_bytes(LARGE + 1)),
-        )
-        plain.blobs.put(random_bytes(LARGE + 2))
-        (plain.settings.blobs / "tmp" / "half").write_bytes(b"half")
-        let_time_pass(plain)
-        _, journaled = begun(folder, make_files)
+        litter(plain)
+        _, journaled = begun(folder)
         sweep(journaled.catalog, journaled.blobs, dry_run=False)
         let_time_pass(journaled)
         sweep(journaled.catalog, journaled.blobs, dry_run=False)
@@ -287,39 +270,34 @@ def a_repair(folder: Path) -> Scenario:
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
         ingest_path(plain, sources["first"], name=ModelName("local", "first"))
-        damaged, gone, *_ = (row for row in blob_rows(plain) if row.file is not None)
-        path = plain.settings.blobs / (damaged.file or "")
-        overwrite(path, flip_bit(path.read_bytes(), 8 * 5000))
-        (plain.settings.blobs / (gone.file or "")).unlink()
+        spoiled = frozenset(spoil_two(plain))
         _, journaled = begun(folder)
         verify(journaled.catalog, journaled.blobs, read_data=EVERYTHING, repair=True)
         ingest_path(journaled, sources["first"], name=ModelName("local", "first"))
         let_time_pass(journaled)
         sweep(journaled.catalog, journaled.blobs, dry_run=False)
-    return Scenario("a repair", journal_of(journaled), sources, frozenset({damaged.digest, gone.digest}))
+    return Scenario("a repair", journal_of(journaled), sources, spoiled)
 
 
-def a_repack(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
+def a_repack(folder: Path) -> Scenario:
     """Repack models that were ingested before their better parents."""
     sources = _family(folder, "tuned-coarse", "coarse", "tuned", "base")
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain:
         for name, path in sources.items():
             ingest_path(plain, path, name=ModelName("local", name))
-        _, journaled = begun(folder, make_files)
-        report = repack_all(journaled)
-        assert report.repacked > (0 if make_files is RowsFirst else 8)  # late files cannot be read as parents
-        journal_of(journaled).note(Acknowledged())
+        _, journaled = begun(folder)
+        assert repack_all(journaled).repacked > 8
     return Scenario("a repack", journal_of(journaled), sources, is_repacked=True, thorough_max=60)
 
 
-def an_ingest_against_parents(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
+def an_ingest_against_parents(folder: Path) -> Scenario:
     """Ingest models whose organs are stored by their difference to those of another."""
     sources = _family(folder, "base", "tuned", "tuned-coarse")
     plain = without_syncing(LocalRegistry.open(folder / "home"))
     with plain, a_commit_for_each_blob():
         ingest_path(plain, sources["base"], name=ModelName("local", "base"))
-        _, journaled = begun(folder, make_files)
+        _, journaled = begun(folder)
         for name in ("tuned", "tuned-coarse"):
             ingest_path(journaled, sources[name], name=ModelName("local", name))
         assert blob_forms(plain)["derive", 2, True] > 0
@@ -336,11 +314,7 @@ def _family(folder: Path, *names: str) -> dict[str, Path]:
 
 def _two_sources(folder: Path) -> dict[str, Path]:
     first = write_model(folder / "first.gguf")
-    second = write_model(folder / "second.gguf", seed=1)
-    data = bytearray(second.read_bytes())
-    data[-4096:] = first.read_bytes()[-4096:]  # some common organs: the last norm and those before it
-    second.write_bytes(data)
-    return {"first": first, "second": second}
+    return {"first": first, "second": write_relative(folder / "second.gguf", first, 1, 4096)}
 
 
 SCENARIOS: dict[str, Callable[[Path], Scenario]] = {

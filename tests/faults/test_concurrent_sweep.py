@@ -6,21 +6,18 @@
 from __future__ import annotations
 
 import random
-import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 from typing import Any
 
 import pytest
-from sqlalchemy import delete
 
 from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.register.organs import mark_corrupt
-from organs.registry.catalog.tables import Blob, BlobLease, InlineBlob
 from organs.registry.digest import digest_of
-from organs.registry.errors import CatalogError, MissingBlob, StoreError
+from organs.registry.errors import MissingBlob, StoreError
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobReader
 from tests.faults.failing import (
@@ -31,11 +28,10 @@ from tests.faults.failing import (
     run_sweep,
     verify_all,
 )
-from tests.faults.test_sweep import SWEEPER, WRITER, Race, Step, interleavings, prepared, quick
+from tests.faults.test_sweep import STATES, SWEEPER, WRITER, Race, prepared, quick
 
 __all__ = ["quick"]
 
-STATES = ["absent", "unneeded", "doomed", "corrupt", "corrupt and doomed"]
 SAMPLE, MANY = 5, 600
 
 
@@ -48,7 +44,7 @@ class Looker:
     row: KnownBlob | None = None
     reader: BlobReader | None = None
     is_faulty: bool = False
-    found: list[bytes] = field(default_factory=list)
+    has_read: bool = False
 
     def look(self) -> None:
         with self.registry.catalog.reading() as session:
@@ -76,7 +72,8 @@ class Looker:
     def read(self) -> None:
         if self.reader is not None:
             with self.reader as reader:
-                self.found.append(reader.read())
+                assert reader.read() == self.plain
+            self.has_read = True
 
     def _fails(self, row: KnownBlob) -> bool:
         try:
@@ -161,9 +158,8 @@ def test_a_reader_of_a_swept_blob_gets_the_right_bytes_or_a_clean_error(state: s
                 next(sides[1])(reader)
             else:
                 next(sides[0])(sweeper)
-        assert all(found == plain for found in reader.found)
-        read += len(reader.found)
-        refused += not reader.found
+        read += reader.has_read
+        refused += not reader.has_read
     assert read + refused == 35
     assert read > 5
     assert refused > 0 or state == "unneeded", "one sweep does not remove what it dooms"
@@ -173,47 +169,8 @@ def test_a_reader_of_a_swept_blob_gets_the_right_bytes_or_a_clean_error(state: s
 def test_a_reader_gets_the_right_bytes_when_they_are_stored_again(number: int, quick: LocalRegistry) -> None:
     for attempt in range(number):
         plain = random_bytes(66_000, attempt)
-        sweeper, writer, looker = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
+        sweeper, writer, reader = Race(quick, plain), Race(quick, plain), Looker(quick, plain)
         prepared(quick, "doomed", plain)
-        for step in random_order([bound(sweeper, SWEEPER), bound(writer, WRITER), bound(looker, READER)], attempt):
+        for step in random_order([bound(sweeper, SWEEPER), bound(writer, WRITER), bound(reader, READER)], attempt):
             step()
-        assert all(found == plain for found in looker.found)
         assert not writer.is_lost
-
-
-# Mutants, each of which must fail in some order.
-
-
-def some_order_loses(registry: LocalRegistry, sweeper: Sequence[Step], state: str) -> bool:
-    """Return whether a writer loses its bytes, or fails although it holds a lease, in one of all orders."""
-    for number, order in enumerate(interleavings(sweeper, WRITER)):
-        race = Race(registry, random_bytes(66_000, number))
-        prepared(registry, state, race.plain)
-        try:
-            for step in order:
-                step(race)
-        except (KeyError, CatalogError):
-            return True
-        if race.is_lost:
-            return True
-    return False
-
-
-def test_deleting_rows_without_a_second_check_is_caught(quick: LocalRegistry) -> None:
-    def reclaim_at_once(race: Race) -> None:
-        for blob_id in race.doomed:
-            with race.registry.catalog.writing() as session:
-                blob = session.get(Blob, blob_id)
-                if blob is None:
-                    continue
-                race.files += [blob.file] if blob.file else []
-                for table in (BlobLease, InlineBlob):
-                    session.execute(delete(table).where(table.blob_id == blob_id))
-                session.execute(delete(Blob).where(Blob.id == blob_id))
-
-    assert some_order_loses(quick, (Race.doom, Race.find, reclaim_at_once, Race.unlink), "doomed")
-
-
-def test_reusing_file_names_is_caught(quick: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(secrets, "token_hex", lambda _size: "0" * 16)
-    assert some_order_loses(quick, SWEEPER, "doomed")

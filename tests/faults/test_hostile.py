@@ -11,7 +11,7 @@ import pytest
 from tests.web.live_server import ROOT
 
 SHORT = [
-    pytest.param("room-for-one --shards 4 --megabytes 1 --kills 3", marks=pytest.mark.folder, id="room-for-one"),
+    pytest.param("room-for-one --shards 3 --megabytes 1 --kills 2", marks=pytest.mark.folder, id="room-for-one"),
     pytest.param("kills --kills 8 --seed 122 --models 2", marks=[pytest.mark.slow, pytest.mark.sqlite], id="kills"),
     pytest.param(
         "kills --families --kills 8 --seed 122 --models 6",

@@ -4,43 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
-from sqlalchemy.orm import Session
 
-from organs.registry.catalog.engine import Catalog
 from organs.registry.local import LocalRegistry
-from tests.faults.failing import (
-    assert_sweeps_leave_no_rest,
-)
+from tests.faults.failing import MomentCatalog, assert_sweeps_leave_no_rest
 from tests.small_models import assemble_model, small_model
 from tests.submissions import process_and_read, submission_row, submit_model, whole_file
 
 STEPS_MAX = 60
-
-
-class KillingCatalog(Catalog):
-    """A catalog whose process is killed before or after the commit of one of its writing transactions."""
-
-    def __init__(self, catalog: Catalog, steps: int) -> None:
-        super().__init__(catalog.reader, catalog.writer)
-        object.__setattr__(self, "steps_left", [steps])
-
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
-        with super().writing() as session:
-            yield session
-            session.flush()
-            self._step()
-        self._step()
-
-    def _step(self) -> None:
-        self.steps_left[0] -= 1  # type: ignore[attr-defined]
-        if not self.steps_left[0]:  # type: ignore[attr-defined]
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -67,10 +41,16 @@ def test_a_submission_whose_job_is_killed_at_any_commit_is_published_by_the_next
 
 def _killed(home: Path, submission_id: int, steps: int) -> bool:
     """Return whether a process that works on the submission was killed after this number of steps."""
+    moments = count(1)
+
+    def kill(moment: str) -> None:
+        if moment in ("commit", "committed") and next(moments) == steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     pid = os.fork()
     if not pid:
         with LocalRegistry.open(home) as registry:
-            killing = LocalRegistry(registry.settings, KillingCatalog(registry.catalog, steps), registry.blobs)
+            killing = LocalRegistry(registry.settings, MomentCatalog(registry.catalog, kill), registry.blobs)
             process_and_read(killing, submission_id)
             os._exit(0)
     status = os.waitpid(pid, 0)[1]

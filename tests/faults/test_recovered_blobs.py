@@ -32,7 +32,7 @@ from organs.registry.store import BlobStore
 from organs.registry.store.blobs import LOOK_AGAIN_SECONDS, SecondLooks
 from organs.registry.store.files import Files
 from organs.registry.upkeep import set_aside, take_back, verify
-from tests.faults.conftest import Organ
+from tests.cli.in_process import OrganCommand
 from tests.faults.failing import EVERYTHING, flip_bit, verify_all
 from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes
 from tests.postgres import open_on_sqlite
@@ -94,7 +94,7 @@ def taken_back(row: KnownBlob) -> list[str]:
     "words", [["assemble", MODEL, "-o", "back.gguf"], ["extract", MODEL, "-o", "folder"]], ids=["assemble", "extract"]
 )
 def test_a_command_that_reads_a_repaired_blob_takes_it_back_into_use(
-    words: list[str], kind: Kind, filled: LocalRegistry, organ: Organ, data: bytes, tmp_path: Path
+    words: list[str], kind: Kind, filled: LocalRegistry, organ: OrganCommand, data: bytes, tmp_path: Path
 ) -> None:
     row = flipped_and_back(filled, kind)
     done = organ(*words[:-1], tmp_path / words[-1])
@@ -108,7 +108,7 @@ def test_a_command_that_reads_a_repaired_blob_takes_it_back_into_use(
 @pytest.mark.folder
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_a_blob_with_wrong_bytes_stays_set_aside(
-    kind: Kind, filled: LocalRegistry, organ: Organ, tmp_path: Path
+    kind: Kind, filled: LocalRegistry, organ: OrganCommand, tmp_path: Path
 ) -> None:
     row, _ = flipped_and_set_aside(filled, kind)
     refused = organ("assemble", MODEL, "-o", tmp_path / "back.gguf")
@@ -122,7 +122,7 @@ def test_a_blob_with_wrong_bytes_stays_set_aside(
 @pytest.mark.folder
 @pytest.mark.parametrize("kind", [in_file, inline])
 def test_verify_reports_a_repaired_blob_and_takes_it_back_with_repair(
-    kind: Kind, filled: LocalRegistry, organ: Organ
+    kind: Kind, filled: LocalRegistry, organ: OrganCommand
 ) -> None:
     row = flipped_and_back(filled, kind)
     looked = organ("verify")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from io import BytesIO
 from itertools import count, islice
 from pathlib import Path
@@ -19,7 +18,6 @@ from sqlalchemy.orm import Session
 from organs.registry import references
 from organs.registry.assembly import FilePlan, FileStream, check_readable, plan_model
 from organs.registry.backup import back_up
-from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.model_names import model_by_name
@@ -37,10 +35,12 @@ from organs.registry.store.codec import codec_for
 from organs.registry.upkeep import set_aside, verify
 from tests.faults.failing import (
     EVERYTHING,
+    MomentCatalog,
     SteppedCatalog,
     SteppedFiles,
     act_at_step,
     blob_rows,
+    blob_states,
     files_below,
     flip_bit,
     overwrite,
@@ -58,7 +58,7 @@ from tests.faults.families import (
 )
 from tests.postgres import open_on_sqlite
 from tests.registry_templates import RegistryTemplates, add_family, add_family_backwards
-from tests.related_models import blob_forms, family_files, ingest_bytes
+from tests.related_models import family_files, ingest_bytes
 
 SOURCES = family_files()
 LATER = family_files(["retuned"])
@@ -75,11 +75,11 @@ def family(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegist
         yield registry
 
 
-def test_the_family_has_references_of_every_form(family: LocalRegistry) -> None:
-    forms = blob_forms(family)
-    assert min(forms[kind, 1, in_file] for kind in ("delta", "derive") for in_file in (True, False)) > 0
-    assert min(forms["derive", 2, True], forms["derive", 2, False]) > 0
-    assert_whole(family, SOURCES, family.settings.home.parent / "back")
+@pytest.fixture
+def backwards(templates: RegistryTemplates, tmp_path: Path) -> Iterator[LocalRegistry]:
+    """Return a registry with the same models, of which a repack stores most organs again."""
+    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
+        yield registry
 
 
 # Wrong and missing bytes.
@@ -113,10 +113,6 @@ def lose(registry: LocalRegistry, row: KnownBlob) -> None:
     (registry.settings.blobs / (row.file or "")).unlink()
 
 
-def states(registry: LocalRegistry) -> dict[str, str]:
-    return {row.digest: row.state for row in blob_rows(registry)}
-
-
 @pytest.mark.folder
 @pytest.mark.parametrize("is_removed", [False, True], ids=["shown", "removed"])
 @pytest.mark.parametrize("spoil", [damage, lose])
@@ -138,14 +134,14 @@ def test_a_faulty_parent_is_reported_with_its_dependants_and_healed_by_its_file(
         assert fault.needed_by, "also a parent in no model is needed by others"
     repaired = verify(family.catalog, family.blobs, read_data=EVERYTHING, repair=True)
     assert (repaired.quarantined, len(repaired.faults)) == (1, len(report.faults))
-    assert [digest for digest, state in states(family).items() if state == "corrupt"] == [parent.digest]
+    assert [digest for digest, state in blob_states(family).items() if state == "corrupt"] == [parent.digest]
     assert len(verify(family.catalog, family.blobs).faults) == len(report.faults), "also without reading everything"
     with pytest.raises(OrganError):
         assert_models_come_back(family, SOURCES, tmp_path / "back")
     sweep_at_once(family)
     ingest_bytes(family, tmp_path, "base", SOURCES["base"])
     assert_whole(family, SOURCES, tmp_path / "back")
-    assert set(states(family).values()) == {"present"}
+    assert set(blob_states(family).values()) == {"present"}
     with family.catalog.reading() as session:
         assert "take back blob" in [event.action for event in newest_events(session, 100)]
     assert_settles(family, SOURCES, tmp_path / "back")
@@ -172,13 +168,15 @@ def test_a_healed_organ_gets_its_parent_back(family: LocalRegistry, tmp_path: Pa
 
 
 @pytest.mark.folder
-def test_a_parent_is_healed_although_another_organ_could_be_its_own_parent_now(
+def test_a_model_beside_a_faulty_relative_is_stored_alone_and_the_parent_is_healed_by_its_own_file(
     family: LocalRegistry, tmp_path: Path
 ) -> None:
     parent = root_of(family)
     damage(family, parent)
-    verify(family.catalog, family.blobs, read_data=EVERYTHING, repair=True)
-    ingest_bytes(family, tmp_path, "retuned", LATER["retuned"])  # its parents cannot be read: it is stored alone
+    faulty = {parent.digest, *(row.digest for row in dependants(family, parent))}
+    ingest_bytes(family, tmp_path, "retuned", LATER["retuned"])  # its parents cannot be read
+    assert {fault.digest for fault in verify_all(family).faults} == faulty
+    repair(family)
     ingest_bytes(family, tmp_path, "base", SOURCES["base"])
     (healed,) = (row for row in blob_rows(family) if row.digest == parent.digest)
     assert healed.parent is None
@@ -220,57 +218,35 @@ def test_a_flipped_bit_anywhere_in_a_parent_never_gives_a_wrong_file(family: Loc
 
 
 @pytest.mark.folder
-def test_a_new_model_is_stored_beside_a_faulty_relative(family: LocalRegistry, tmp_path: Path) -> None:
-    parent = root_of(family)
-    damage(family, parent)
-    faulty = {parent.digest, *(row.digest for row in dependants(family, parent))}
-    ingest_bytes(family, tmp_path, "retuned", LATER["retuned"])
-    assert {fault.digest for fault in verify_all(family).faults} == faulty
-
-
-@pytest.mark.folder
-def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(templates: RegistryTemplates, tmp_path: Path) -> None:
-    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
-        alone = max((row for row in blob_rows(registry) if row.file), key=lambda row: row.stored_bytes)
-        damage(registry, alone)
-        faults = {fault.digest for fault in verify_all(registry).faults}
-        assert repack_all(registry).repacked > 0
-        assert {fault.digest for fault in verify_all(registry).faults} <= faults
-        assert states(registry)[alone.digest] == "present"
-        with registry.catalog.reading() as session:
-            assert not models_to_repack(session), "a repack of faulty bytes would never end"
-
-
-class FullDisk(Catalog):
-    """The catalog of a registry whose commits fail from the `number`-th on, because the disk is full."""
-
-    def __init__(self, catalog: Catalog, number: int) -> None:
-        super().__init__(catalog.reader, catalog.writer)
-        object.__setattr__(self, "commits", count(1))
-        object.__setattr__(self, "number", number)
-
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
-        commits: Iterator[int] = self.commits
-        with super().writing() as session:
-            yield session
-            if next(commits) >= self.number:
-                raise DiskFull("the disk of the database is full")
+def test_a_repack_leaves_organs_with_faulty_bytes_as_they_are(backwards: LocalRegistry) -> None:
+    alone = max((row for row in blob_rows(backwards) if row.file), key=lambda row: row.stored_bytes)
+    damage(backwards, alone)
+    faults = {fault.digest for fault in verify_all(backwards).faults}
+    assert repack_all(backwards).repacked > 0
+    assert {fault.digest for fault in verify_all(backwards).faults} <= faults
+    assert blob_states(backwards)[alone.digest] == "present"
+    with backwards.catalog.reading() as session:
+        assert not models_to_repack(session), "a repack of faulty bytes would never end"
 
 
 @pytest.mark.folder
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 8])
 def test_a_repack_whose_commit_fails_ends_and_keeps_every_file_that_a_row_names(
-    number: int, templates: RegistryTemplates, tmp_path: Path
+    number: int, backwards: LocalRegistry, tmp_path: Path
 ) -> None:
-    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
-        full = LocalRegistry(registry.settings, FullDisk(registry.catalog, number), registry.blobs)
-        with pytest.raises(DiskFull):
-            repack_all(full)
-        assert_whole(registry, SOURCES, tmp_path / "back")
-        with registry.catalog.reading() as session:
-            assert models_to_repack(session), "the next repack examines these models again"
-        assert_settles(registry, SOURCES, tmp_path / "back")
+    commits = count(1)
+
+    def fail(moment: str) -> None:
+        if moment == "commit" and next(commits) >= number:
+            raise DiskFull("the disk of the database is full")
+
+    full = LocalRegistry(backwards.settings, MomentCatalog(backwards.catalog, fail), backwards.blobs)
+    with pytest.raises(DiskFull):
+        repack_all(full)
+    assert_whole(backwards, SOURCES, tmp_path / "back")
+    with backwards.catalog.reading() as session:
+        assert models_to_repack(session), "the next repack examines these models again"
+    assert_settles(backwards, SOURCES, tmp_path / "back")
 
 
 @pytest.mark.folder
@@ -286,7 +262,7 @@ def test_a_download_names_the_faulty_parent_and_not_its_dependants(
             pass
     assert {row.digest for row in stream.faults} == {parent.digest}
     set_aside(family.catalog, stream.faults)
-    assert [digest for digest, state in states(family).items() if state == "corrupt"] == [parent.digest]
+    assert [digest for digest, state in blob_states(family).items() if state == "corrupt"] == [parent.digest]
     (child,) = [
         piece.blob for piece in plan_of(family, "tuned-coarse").slices if parent.digest in chain_of(piece.blob)
     ][:1]
@@ -327,7 +303,7 @@ def test_a_removed_model_keeps_the_parents_of_others_until_these_are_gone(
         remove(family, name)
         del left[name]
         sweep_at_once(family)
-        assert parent.digest in states(family)
+        assert parent.digest in blob_states(family)
         assert_whole(family, left, tmp_path / "back")
     remove(family, "tuned-coarse")
     sweep_at_once(family)
@@ -373,14 +349,14 @@ def at_every_step(
 ) -> int:
     """Do `work` on a registry again and again, with `beside` at another step of it each time; return their number.
 
-    A step is a session of the catalog.
+    A step is the beginning or the end of a session of the catalog.
     """
     for number in count(1, stride):
         place = folder / str(number)
         with templates.open_copy(add_family_backwards, place / "home") as registry:
             happened = False
 
-            def act(registry: LocalRegistry = registry, place: Path = place) -> None:
+            def act(place: Path = place) -> None:
                 nonlocal happened
                 happened = True
                 with LocalRegistry.open(place / "home") as other:
@@ -389,10 +365,10 @@ def at_every_step(
             quick = without_syncing(registry)
             stepped = SteppedCatalog(quick.catalog, act_at_step(number, act))
             work(LocalRegistry(quick.settings, stepped, quick.blobs))
-            assert_whole(registry, SOURCES | LATER, place / "back")
-            assert_settles(registry, SOURCES | LATER, place / "back")
             if not happened:
                 return number
+            assert_whole(registry, SOURCES | LATER, place / "back")
+            assert_settles(registry, SOURCES | LATER, place / "back")
     raise AssertionError
 
 
@@ -422,21 +398,20 @@ def test_other_work_at_any_step_of_an_ingest_against_parents_loses_nothing(
 
 @pytest.mark.parametrize("is_announced", [True, False])
 def test_only_the_announcement_of_a_repack_saves_its_files_from_a_sweep_before_their_rows(
-    is_announced: bool, templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_announced: bool, backwards: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
-        put_organ = registry.blobs.put_organ
+    put_organ = backwards.blobs.put_organ
 
-        def put_and_sweep(*arguments: Any) -> StoredBlob:
-            stored = put_organ(*arguments)
-            sweep_at_once(registry)
-            return stored
+    def put_and_sweep(*arguments: Any) -> StoredBlob:
+        stored = put_organ(*arguments)
+        sweep_at_once(backwards)
+        return stored
 
-        monkeypatch.setattr(registry.blobs, "put_organ", put_and_sweep)
-        if not is_announced:
-            monkeypatch.setattr(organs, "begin_ingest", lambda *_: 0)
-        assert repack_all(registry).repacked > 0
-        assert (verify_all(registry).faults == []) is is_announced
+    monkeypatch.setattr(backwards.blobs, "put_organ", put_and_sweep)
+    if not is_announced:
+        monkeypatch.setattr(organs, "begin_ingest", lambda *_: 0)
+    assert repack_all(backwards).repacked > 0
+    assert (verify_all(backwards).faults == []) is is_announced
 
 
 @pytest.mark.folder
@@ -458,11 +433,11 @@ def test_a_repack_at_any_write_of_a_backup_leaves_the_copy_complete(
             folder = place / "copy"
             report = back_up(registry.catalog, registry.blobs, registry.settings, folder, read_back=True, files=files)
             assert report.faults == []
+            if not repacked:
+                return
             with open_on_sqlite(folder) as copy:
                 assert_whole(copy, SOURCES, place / "back")
             assert_settles(registry, SOURCES, place / "back")
-            if not repacked:
-                return
     raise AssertionError
 
 
@@ -484,7 +459,7 @@ def test_a_backup_has_the_dependants_of_a_faulty_parent_and_reports_them(
         ingest_bytes(copy, tmp_path, "base", SOURCES["base"])
         repair(copy)
         assert_whole(copy, SOURCES, tmp_path / "back")
-        assert set(states(copy).values()) == {"present"}
+        assert set(blob_states(copy).values()) == {"present"}
 
 
 @pytest.mark.folder
@@ -498,7 +473,7 @@ def test_a_backup_keeps_a_sound_copy_of_an_organ_that_cannot_be_checked(family: 
     repair(family)
     lose(family, parent)
     repair(family)
-    assert {states(family)[row.digest] for row in (parent, child)} == {"corrupt"}
+    assert {blob_states(family)[row.digest] for row in (parent, child)} == {"corrupt"}
     assert back_up(family.catalog, family.blobs, family.settings, folder, read_back=True).faults == []
     assert (folder / "blobs" / str(child.file)).read_bytes() == sound
 
@@ -543,22 +518,20 @@ def plan_of(registry: LocalRegistry, name: str) -> FilePlan:
 
 
 @pytest.mark.folder
-@pytest.mark.parametrize("name", ["tuned", "coarse", "tuned-coarse"])
-@pytest.mark.parametrize("views", [0, 1, 4])
+@pytest.mark.parametrize(("views", "name"), [(0, "tuned"), (1, "coarse"), (4, "tuned-coarse")])
 def test_a_download_goes_on_while_a_repack_and_a_sweep_replace_its_files(
-    views: int, name: str, templates: RegistryTemplates, tmp_path: Path
+    views: int, name: str, backwards: LocalRegistry, tmp_path: Path
 ) -> None:
     with (
-        templates.open_copy(add_family_backwards, tmp_path / "home") as registry,
         LocalRegistry.open(tmp_path / "home") as other,
-        FileStream(registry.blobs, plan_of(registry, name)) as stream,
+        FileStream(backwards.blobs, plan_of(backwards, name)) as stream,
     ):
         rest = iter(stream)
         begun = b"".join(bytes(view) for view in islice(rest, views))
-        before = set(files_below(registry))
+        before = set(files_below(backwards))
         assert repack_all(other).repacked > 0
         sweep_at_once(other)
-        assert before - set(files_below(registry)), "files are gone"
+        assert before - set(files_below(backwards)), "files are gone"
         assert begun + b"".join(bytes(view) for view in rest) == SOURCES[name]
 
 
@@ -582,45 +555,37 @@ def test_an_organ_that_was_left_by_its_parent_is_read_from_its_present_bytes(
 
 
 @pytest.mark.folder
-def test_a_doomed_organ_is_not_made_a_parent(templates: RegistryTemplates, tmp_path: Path) -> None:
-    with templates.open_copy(add_family_backwards, tmp_path / "home") as registry:
-        doomed: list[int] = []
+def test_a_doomed_organ_is_not_made_a_parent(backwards: LocalRegistry, tmp_path: Path) -> None:
+    doomed: list[int] = []
 
-        def doom(session: Session, before: KnownBlob, blob: StoredBlob) -> bool:
-            if blob.parent is not None:
-                doomed.append(blobs_by_digest(session, [blob.parent.digest])[Digest(blob.parent.digest)].id)
-                session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="doomed"))
-                result = replace_stored_bytes(session, before, blob)
-                session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="present"))
-                return result
-            return replace_stored_bytes(session, before, blob)
+    def doom(session: Session, before: KnownBlob, blob: StoredBlob) -> bool:
+        if blob.parent is not None:
+            doomed.append(blobs_by_digest(session, [blob.parent.digest])[Digest(blob.parent.digest)].id)
+            session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="doomed"))
+            result = replace_stored_bytes(session, before, blob)
+            session.execute(update(Blob).where(Blob.id == doomed[-1]).values(state="present"))
+            return result
+        return replace_stored_bytes(session, before, blob)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(references, "replace_stored_bytes", doom)
-            report = repack_all(registry)
-        assert report.repacked == 0
-        assert report.skipped >= len(doomed) > 0
-        assert_settles(registry, SOURCES, tmp_path / "back")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(references, "replace_stored_bytes", doom)
+        report = repack_all(backwards)
+    assert report.repacked == 0
+    assert report.skipped >= len(doomed) > 0
+    assert_settles(backwards, SOURCES, tmp_path / "back")
 
 
 @pytest.mark.folder
+@pytest.mark.parametrize("refused", [0, 1])
 def test_a_repack_ends_if_members_wait_for_one_that_stays_as_it_is(
-    templates: RegistryTemplates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refused: int, backwards: LocalRegistry, tmp_path: Path
 ) -> None:
-    for refused in range(2):
-        with templates.open_copy(add_family_backwards, tmp_path / str(refused)) as registry:
-            numbers = count()
+    numbers = count()
 
-            def refuse(
-                session: Session,
-                before: KnownBlob,
-                blob: StoredBlob,
-                numbers: Iterator[int] = numbers,
-                refused: int = refused,
-            ) -> bool:
-                return next(numbers) % 12 != refused and replace_stored_bytes(session, before, blob)
+    def refuse(session: Session, before: KnownBlob, blob: StoredBlob) -> bool:
+        return next(numbers) % 12 != refused and replace_stored_bytes(session, before, blob)
 
-            monkeypatch.setattr(references, "replace_stored_bytes", refuse)
-            assert repack_all(registry).skipped > 0
-            monkeypatch.setattr(references, "replace_stored_bytes", replace_stored_bytes)
-            assert_settles(registry, SOURCES, tmp_path / "back")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(references, "replace_stored_bytes", refuse)
+        assert repack_all(backwards).skipped > 0
+    assert_settles(backwards, SOURCES, tmp_path / "back")

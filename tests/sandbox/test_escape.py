@@ -164,15 +164,6 @@ def test_a_process_is_not_started_if_the_required_sandbox_is_missing() -> None:
     ]
 
 
-def test_missing_protections_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    protections._log_once.cache_clear()
-    bare = protections.protections(NOTHING_BUT_LINUX, writing=False, processes=False)
-    for _ in range(3):
-        protections.check_protections(bare, required=False)
-    assert len(caplog.messages) == 5
-    protections._log_once.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("abi", "writing", "processes", "missing"),
     [

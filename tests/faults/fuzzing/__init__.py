@@ -5,7 +5,6 @@
     run             many cases in child processes, supervised from outside
     worker          one child: its limits, its cases, what it reports
     tally           results of the cases: counts, failures, the slowest case, the peak of memory
-    refusal_texts   the refusals of a module, read from its source
     targets         what can be fuzzed, by name
     edits           damage to any bytes
     header_parts    a GGUF file in parts, and the positions of its numbers when it is assembled

@@ -15,49 +15,14 @@ from pathlib import Path
 from random import Random
 
 from organs.registry.errors import CorruptBlob, MissingBlob
-from organs.registry.gguf import types
 from organs.registry.store import BlobAddress, BlobReader, BlobStore
-from organs.registry.store import blobs as reading
-from organs.registry.store import files as system
-from organs.registry.store import folder as places
-from organs.registry.store.codec import (
-    chunks,
-    entropy,
-    stored,
-)
-from organs.registry.store.codec import (
-    entropy as frames,
-)
 from tests.faults.fuzzing.blob_edits import BlobCase, BlobDamage, file_name, row_of
 from tests.faults.fuzzing.blob_seeds import SEVERAL_CHUNKS, blob_seeds
-from tests.faults.fuzzing.refusal_texts import Sentences
-from tests.faults.fuzzing.tally import ACCEPTED
+from tests.faults.fuzzing.tally import ACCEPTED, outcome_of
 
 FORGED = "read, and refused by verify: forged with fitting checksums"
 WINDOWS = 3
 """The number of partial reads of each blob."""
-SPEAKERS = (stored, frames, chunks, entropy, reading, places, system, types)
-OUT_OF_REACH = (
-    *("codec … did not decode to the bytes that it encoded", "codec … made a frame that it cannot read: …"),  # writing
-    *("… MB and a reserve of … MB are needed", "the disk of … has … MB free: …", "the disk of … is full: …"),
-    *("another sweep of this store is running", "no access to …: …"),
-    *(  # writing an output file
-        "the disk of … is full: … bytes are needed, … are free",
-        "… is not a folder that can be written to: …",
-        "…: exists, and is not a folder",
-    ),
-    *("the head has … of … bytes", "it has … of … stored bytes"),  # a reader has read this number of bytes before
-    "tensor type … is unknown or was removed from ggml, and … bytes cannot be … values of any type",  # of headers
-    "it ends at byte …, … bytes are expected",  # a file that shrinks while it is open
-    "the frame gives … bytes, … are expected",  # zstandard checks the count too, and raises first
-    *(
-        "it is set aside as faulty: …",
-        "it is set aside as faulty, and other such blobs are being read again now",
-    ),  # rows
-    "the bytes to be stored as … have the digest …",  # writing
-    *("its parts have … bytes, it should have …", "part … of …, …, is missing"),  # stacks
-)
-"""Messages that no case can cause in a reader of blobs."""
 
 Open = Callable[[BlobStore, BlobAddress], BlobReader]
 
@@ -66,7 +31,6 @@ class BlobTarget:
     """The target of damaged blobs."""
 
     def __init__(self, open_blob: Open = BlobStore.open) -> None:
-        self.sentences = Sentences(SPEAKERS, OUT_OF_REACH)
         self._open = open_blob
         self._seeds = blob_seeds()
         self._plains = {seed.digest: seed.plain for seed in self._seeds}
@@ -103,7 +67,7 @@ class BlobTarget:
             with self._open(self._store, case.row) as reader:
                 return self._check(reader, case, random)
         except (CorruptBlob, MissingBlob) as error:
-            return self.sentences.hear(str(error))
+            return outcome_of(str(error))
         finally:
             if path is not None:
                 _remove(path)
@@ -126,11 +90,8 @@ class BlobTarget:
         assert (sound is not None) == (content is not None and content == truth), "verify and the bytes disagree"
         if content is None:
             assert refusal is not None
-            return self.sentences.hear(str(refusal))
-        if accusation is not None:
-            self.sentences.hear(str(accusation))
-            return FORGED
-        return ACCEPTED
+            return outcome_of(str(refusal))
+        return ACCEPTED if accusation is None else FORGED
 
     def _write(self, case: BlobCase) -> Path | None:
         """Create the file of the case, or its obstacle, at the path in the row."""

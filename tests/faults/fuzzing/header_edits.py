@@ -16,7 +16,7 @@ from tests.faults.fuzzing import edits
 from tests.faults.fuzzing.header_parts import Assembled, Entry, Info, Parts, with_alignment
 from tests.gguf_files import raw_array, raw_text
 
-Edit = Callable[[Parts, Random, Sequence[Parts]], None]
+Edit = Callable[[Parts, Random], None]
 
 NAMES = (
     *(b"a", b"A", b" ", b".", b"..", b"../../x", b"/etc/passwd", b"C:\\x", b"CON", b"blk.0.attn_q.weight", b"x" * 63),
@@ -52,12 +52,16 @@ TEXTS = (
 TOKENS = (b"<0x0A>", b"<0x-1>", b"<0xG0>", b"<0x0A>\n", b"", b"\xff", b"word")
 LARGE_LENGTHS = (2**21, 2**31, 2**32 - 1, 2**40, 2**61, 2**62, 2**63 - 256, 2**63, 2**64 - 256, 4_194_305)
 ALIGNMENTS = (1, 2, 4, 8, 16, 64, 128, 512, 4096)
+BORROWED_SHARE = 0.09
 BAD_ALIGNMENTS = (0, 3, 13, 48, 2**20 + 1, 2**21, 2**31, 2**32 - 1)
 
 
 def edit_parts(parts: Parts, random: Random, seeds: Sequence[Parts]) -> None:
-    """Make one edit, at any applicable part."""
-    random.choice(_EDITS)(parts, random, seeds)
+    """Make one edit, at any applicable part, or take a part of another seed."""
+    if random.random() < BORROWED_SHARE:
+        _borrow(parts, random, seeds)
+    else:
+        random.choice(_EDITS)(parts, random)
 
 
 def edit_bytes(file: Assembled, random: Random, other: bytes) -> None:
@@ -84,30 +88,30 @@ def edit_bytes(file: Assembled, random: Random, other: bytes) -> None:
         edits.lengthen(data, random)
 
 
-def _rename_tensor(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _rename_tensor(parts: Parts, random: Random) -> None:
     if parts.infos:
         place = random.randrange(len(parts.infos))
         parts.infos[place] = replace(parts.infos[place], name=random.choice(NAMES))
 
 
-def _rename_entry(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _rename_entry(parts: Parts, random: Random) -> None:
     if parts.entries:
         place = random.randrange(len(parts.entries))
         key = random.choice(KEYS if random.random() < 0.3 else KEYS[:-2] + NAMES)
         parts.entries[place] = replace(parts.entries[place], key=key)
 
 
-def _put_scalar(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _put_scalar(parts: Parts, random: Random) -> None:
     kind = random.choice(tuple(SCALAR_SIZES))
     number = edits.interesting_number(random, 1, SCALAR_SIZES[kind])
     _put(parts, random, Entry(b"", kind, number.to_bytes(SCALAR_SIZES[kind], "little")))
 
 
-def _put_text(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _put_text(parts: Parts, random: Random) -> None:
     _put(parts, random, Entry(b"", ValueType.STRING, raw_text(random.choice(TEXTS))))
 
 
-def _put_array(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _put_array(parts: Parts, random: Random) -> None:
     count = random.choice((0, 1, 2, 6, 20, 300))
     if random.random() < 0.5:
         value = raw_array(ValueType.STRING, b"".join(raw_text(random.choice(TOKENS)) for _ in range(count)), count)
@@ -117,7 +121,7 @@ def _put_array(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
     _put(parts, random, Entry(b"", ValueType.ARRAY, value))
 
 
-def _put_tokens(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _put_tokens(parts: Parts, random: Random) -> None:
     count = random.randrange(1, 6)
     words = b"".join(raw_text(random.choice(TOKENS)) for _ in range(count))
     kinds = struct.pack(f"<{count}i", *(random.choice((1, 6, 6, -1)) for _ in range(count)))
@@ -146,7 +150,7 @@ def _borrow(parts: Parts, random: Random, seeds: Sequence[Parts]) -> None:
         parts.infos.insert(random.randrange(len(parts.infos) + 1), random.choice(other.infos))
 
 
-def _drop_or_repeat(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _drop_or_repeat(parts: Parts, random: Random) -> None:
     pieces: list[Entry] | list[Info] = random.choice((parts.entries, parts.infos))
     if not pieces:
         return
@@ -160,7 +164,7 @@ def _drop_or_repeat(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> No
             del pieces[place]
 
 
-def _reshape(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _reshape(parts: Parts, random: Random) -> None:
     if parts.infos:
         place = random.randrange(len(parts.infos))
         info = parts.infos[place]
@@ -171,7 +175,7 @@ def _reshape(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
         parts.infos[place] = replace(info, shape=tuple(shape))
 
 
-def _claim_much(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _claim_much(parts: Parts, random: Random) -> None:
     """Claim lengths larger than any file, in tensors with correct offsets."""
     if random.random() < 0.1:
         parts.infos = [replace(info, shape=(2**60,)) for info in parts.infos]
@@ -183,7 +187,7 @@ def _claim_much(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
         parts.infos[place] = replace(parts.infos[place], shape=tuple(lengths))
 
 
-def _retype(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _retype(parts: Parts, random: Random) -> None:
     if parts.infos:
         place = random.randrange(len(parts.infos))
         info = parts.infos[place]
@@ -193,14 +197,14 @@ def _retype(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
         parts.infos[place] = replace(info, dtype_id=number, shape=shape)
 
 
-def _misplace(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _misplace(parts: Parts, random: Random) -> None:
     if parts.infos:
         place = random.randrange(len(parts.infos))
         offset = random.choice((0, 1, 32, 64, 96, 4096, 2**63, 2**64 - 32, 2**64 - 1))
         parts.infos[place] = replace(parts.infos[place], offset=offset)
 
 
-def _realign(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _realign(parts: Parts, random: Random) -> None:
     chance = random.random()
     if chance < 0.7:
         with_alignment(parts, random.choice(ALIGNMENTS))
@@ -216,16 +220,16 @@ def _realign(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
         parts.entries.append(Entry(b"general.alignment", kind, (32).to_bytes(size, "little")))
 
 
-def _pad_oddly(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _pad_oddly(parts: Parts, random: Random) -> None:
     parts.padding = random.choice((0, 1, 32, 255))
     parts.tail = random.choice((None, 0, 0, 1, 3, 31))
 
 
-def _other_version(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _other_version(parts: Parts, random: Random) -> None:
     parts.version = random.choice((2, 2, 2, 2, 2, 3, 0, 1, 4, 99, 0x02000000, 0x03000000, 2**32 - 1))
 
 
-def _split(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
+def _split(parts: Parts, random: Random) -> None:
     for key in (b"split.no", b"split.count", b"split.tensors.count"):
         kind = random.choice((ValueType.UINT16, ValueType.INT32, ValueType.UINT64))
         number = random.choice((0, 1, 1, 2, 3, 3, 3, 255, 2**16 - 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1))
@@ -236,7 +240,7 @@ def _split(parts: Parts, random: Random, _seeds: Sequence[Parts]) -> None:
 
 
 _EDITS: tuple[Edit, ...] = (
-    *(_rename_tensor, _rename_entry, _put_scalar, _put_scalar, _put_text, _put_array, _put_tokens, _borrow, _borrow),
+    *(_rename_tensor, _rename_entry, _put_scalar, _put_scalar, _put_text, _put_array, _put_tokens),
     *(_drop_or_repeat, _reshape, _reshape, _claim_much, _retype, _retype, _misplace, _realign, _realign, _pad_oddly),
     *(_pad_oddly, _other_version, _split),
 )

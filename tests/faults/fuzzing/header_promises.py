@@ -18,6 +18,7 @@ from organs.registry.gguf import Header, carry_over, encode_header
 from organs.registry.gguf.types import VERSION_WRITTEN
 from organs.registry.measure import measure
 from organs.registry.names import ModelName
+from tests.ingest.test_dissect import put_together
 
 if TYPE_CHECKING:
     from organs.registry.input_files import FileSource
@@ -86,26 +87,10 @@ def check_pieces(source: Upload, header: Header) -> DissectedFile:
     """Check the dissected file: its pieces give the file, its header can be written again, its rows can be made."""
     file = dissect(cast("FileSource", source))
     assert (file.header.tensors, file.header.end) == (header.tensors, header.end)
-    assert _put_together(file, source) == source.data.ljust(source.size_bytes, b"\0")
+    assert put_together(file) == source.data.ljust(source.size_bytes, b"\0")
     _check_writing(source, header)
     _check_recording(file)
     return file
-
-
-def _put_together(file: DissectedFile, source: Upload) -> bytes:
-    """Return the file assembled from its pieces: zeros, overlaid."""
-    back = bytearray(source.size_bytes)
-    literal, position = file.literal_bytes(), 0
-    for span in file.literals():
-        back[span.offset : span.end] = literal[position : position + span.size_bytes]
-        position += span.size_bytes
-    for offset, data in file.paddings:
-        back[offset : offset + len(data)] = literal[position : position + len(data)]
-        position += len(data)
-    assert position == len(literal)
-    for span in [*file.arrays, *map(file.tensor_span, file.header.tensors)]:
-        back[span.offset : span.end] = source.read_at(span.offset, span.size_bytes)
-    return bytes(back)
 
 
 def _check_recording(file: DissectedFile) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,8 +23,6 @@ STANDSTILL_SECONDS = 60.0
 """The wall clock limit of a case: it waits for something, or cannot be interrupted."""
 WATCH_SECONDS = 0.1
 
-Progress = Callable[[Tally], None]
-
 
 def fuzz(
     target: str,
@@ -32,17 +31,14 @@ def fuzz(
     first: int = 0,
     workers: int = 1,
     standstill_seconds: float = STANDSTILL_SECONDS,
-    progress: Progress | None = None,
 ) -> Tally:
-    """Try `cases` cases from the number `first` on, in `workers` processes; `progress` receives the growing tally."""
+    """Try `cases` cases from the number `first` on, in `workers` processes."""
     bounds = [first + cases * index // workers for index in range(workers + 1)]
     total, lock = Tally(), threading.Lock()
 
     def add(part: Tally) -> None:
         with lock:
             total.add(part)
-            if progress is not None:
-                progress(total)
 
     shares = [_Share(target, begin, end, standstill_seconds, add) for begin, end in pairwise(bounds) if begin < end]
     threads = [threading.Thread(target=share.run) for share in shares]
@@ -90,16 +86,16 @@ class _Share:
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "TMPDIR": str(folder)},
                 stdout=subprocess.PIPE,
                 stderr=error_file,
-                text=True,
             ) as process,
         ):
             still = threading.Event()
             watch = threading.Thread(target=self._watch, args=(process, beat, still))
             watch.start()
             assert process.stdout is not None
-            for line in process.stdout:
-                if line.endswith("\n"):
-                    self._take(line)
+            with suppress(EOFError, pickle.UnpicklingError):  # the end, also in the middle of a report
+                while True:
+                    self._reached, part = pickle.load(process.stdout)
+                    self._add(part)
             status = process.wait()
             watch.join()
         if status == 0:
@@ -112,12 +108,7 @@ class _Share:
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         return Failure(case, "crash", f"the process died by {how}\n{errors.read_text(errors='replace')}")
 
-    def _take(self, line: str) -> None:
-        values = json.loads(line)
-        self._reached = values["reached"]
-        self._add(Tally.from_json(values["tally"]))
-
-    def _watch(self, process: subprocess.Popen[str], beat: Path, still: threading.Event) -> None:
+    def _watch(self, process: subprocess.Popen[bytes], beat: Path, still: threading.Event) -> None:
         at, since = -1, time.monotonic()
         while process.poll() is None:
             time.sleep(WATCH_SECONDS)

@@ -1,12 +1,21 @@
-"""The results of cases, which can be added and sent as JSON from a worker to its parent."""
+"""The results of cases, which can be added."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 ACCEPTED = "accepted"
+WORDS = 5
+VALUES = re.compile(r"""b?(['"]).*\1|\([^)]*\)|\S*[\d/]\S*""")
+"""Texts, shapes, numbers, digests and paths."""
+
+
+def outcome_of(refusal: str) -> str:
+    """Return the first words of a refusal, without its values."""
+    return " ".join(re.findall(r"[a-z]+", VALUES.sub("", refusal))[:WORDS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +36,6 @@ class Tally:
     slowest_case: int = -1
     slowest_seconds: float = 0.0
     extra_bytes: int = 0
-    unheard: set[str] | None = None
-    """Sentences not met so far; None before the first report."""
 
     @property
     def cases(self) -> int:
@@ -49,28 +56,6 @@ class Tally:
         self.failures.extend(other.failures)
         self.time(other.slowest_case, other.slowest_seconds)
         self.extra_bytes = max(self.extra_bytes, other.extra_bytes)
-        if other.unheard is not None:
-            self.unheard = other.unheard if self.unheard is None else self.unheard & other.unheard
-
-    def as_json(self) -> dict[str, object]:
-        """Return the results as plain values."""
-        return {
-            "outcomes": dict(self.outcomes),
-            "failures": [asdict(failure) for failure in self.failures],
-            "slowest_case": self.slowest_case,
-            "slowest_seconds": self.slowest_seconds,
-            "extra_bytes": self.extra_bytes,
-            "unheard": None if self.unheard is None else sorted(self.unheard),
-        }
-
-    @classmethod
-    def from_json(cls, values: dict[str, object]) -> Tally:
-        """Return the results of `as_json`."""
-        fresh = cls(**values)  # type: ignore[arg-type]
-        fresh.outcomes = Counter(fresh.outcomes)
-        fresh.failures = [Failure(**failure) for failure in fresh.failures]  # type: ignore[arg-type]
-        fresh.unheard = None if fresh.unheard is None else set(fresh.unheard)
-        return fresh
 
     def refused(self, most: int) -> Iterable[tuple[str, int]]:
         """Return the most frequent outcomes except acceptance."""

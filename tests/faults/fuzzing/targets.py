@@ -5,20 +5,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Protocol
 
-from tests.faults.fuzzing.refusal_texts import Sentences
-
 
 class Target(Protocol):
     """Makes the bytes of a case from its number and tries them."""
-
-    sentences: Sentences
 
     def warm_up(self) -> None:
         """Try every seed unchanged, so that one-time allocations are made; raise if one is refused."""
         ...
 
     def try_case(self, number: int) -> str:
-        """Try a case; return ACCEPTED or the sentence that refused it. Any exception is a failure."""
+        """Try a case; return ACCEPTED or the refusal without its values. Any exception is a failure."""
         ...
 
     def material(self, number: int) -> bytes:

@@ -1,7 +1,7 @@
 """One child process: `python -m tests.faults.fuzzing.worker TARGET FIRST END BEAT [SKIPPED ...]`.
 
 It tries the cases from FIRST to END, writes the number of each into the file BEAT before it begins, and writes progress
-and results to standard output as lines of JSON. Its limits apply to each case:
+and results to standard output as pickles. Its limits apply to each case:
 
 - a second of processor time: a timer that counts nothing else, so that a busy machine causes no failure, and a check of
   the clock afterwards for a case that could not be interrupted;
@@ -12,9 +12,9 @@ and results to standard output as lines of JSON. Its limits apply to each case:
 from __future__ import annotations
 
 import gc
-import json
 import mmap
 import os
+import pickle
 import re
 import resource
 import signal
@@ -59,11 +59,11 @@ def main(target_name: str, first: int, end: int, beat_file: str, skipped: Collec
             _try(target, case, tally)
             if tally.cases >= REPORT_CASES or tally.failures:
                 failed += len(tally.failures)
-                _report(target, tally, case + 1, warm_bytes)
+                _report(tally, case + 1, warm_bytes)
                 tally = Tally()
             if failed >= FAILURES_MAX:
                 break
-        _report(target, tally, end, warm_bytes)
+        _report(tally, end, warm_bytes)
 
 
 def _try(target: Target, case: int, tally: Tally) -> None:
@@ -97,15 +97,14 @@ def _kind(error: BaseException) -> str:
     return "wrong" if isinstance(error, AssertionError) else "crash"
 
 
-def _report(target: Target, tally: Tally, reached: int, warm_bytes: int) -> None:
+def _report(tally: Tally, reached: int, warm_bytes: int) -> None:
     tally.extra_bytes = max(0, _peak_bytes() - warm_bytes)
     _forget_peak()
     if tally.extra_bytes > EXTRA_MAX_BYTES:
         text = f"{tally.extra_bytes / 1e6:.0f} MB more than warm in one of the cases before this one"
         tally.failures.append(Failure(reached, "memory", text))
-    tally.unheard = target.sentences.unheard
-    sys.stdout.write(json.dumps({"reached": reached, "tally": tally.as_json()}) + "\n")
-    sys.stdout.flush()
+    pickle.dump((reached, tally), sys.stdout.buffer)
+    sys.stdout.buffer.flush()
 
 
 def _limit_memory() -> int:

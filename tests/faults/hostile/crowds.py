@@ -15,7 +15,6 @@ The same users without any hostile connection run first and last: the baseline o
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import socket
 import struct
@@ -29,7 +28,6 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
@@ -401,60 +399,29 @@ class Crowd:
 # The runs
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """Resources of all processes of the server."""
+def run(name: str, arena: Arena, live: LiveServer, seconds: float, crowd: Crowd | None = None) -> str:
+    """Let the honest users work beside a crowd."""
+    results = Results()
 
-    processor_seconds: float
-    resident_bytes: int
-    threads: int
-    files: int
-
-
-def taken(live: LiveServer) -> Taken:
-    """Return what the processes of a server have taken."""
-    processor, resident, threads, files = 0.0, 0, 0, 0
-    server = psutil.Process(live.process.pid)
-    for process in [server, *server.children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess), process.oneshot():
-            processor += sum(process.cpu_times()[:2])
-            resident += process.memory_info().rss
-            threads += process.num_threads()
-            files += process.num_fds()
-    return Taken(processor, resident, threads, files)
-
-
-HEAD = (
-    f"{'milliseconds':34} pages     p50     p99 post99  down99   5xx closed  health"
-    "    cpu    MiB thrd files opened  load"
-)
-
-
-def run(name: str, live: LiveServer, seconds: float, crowd: Crowd | None = None) -> str:
-    """Let the honest users work beside a crowd; print a line of figures."""
-    results, before = Results(), taken(live)
-
-    async def work() -> Taken:
+    async def work() -> None:
         until = time.monotonic() + seconds + (RAMP_SECONDS if crowd else 0)
         hostile = None if crowd is None else asyncio.ensure_future(crowd.run())
         users = [User(number, live.port, results).work(until) for number in range(HONEST)]
         await asyncio.gather(*users, watch_health(live.port, results, until))
-        after = taken(live)
         if hostile is not None:
             hostile.cancel()
-        return after
 
-    after = asyncio.run(work())
+    asyncio.run(work())
     time.sleep(1.0)
-    pages, downloads = results.page_seconds, results.download_seconds
-    print(
-        f"{name:34} {len(pages):5} {1000 * percentile(pages, 0.5):7.0f} {1000 * percentile(pages, 0.99):7.0f}"
-        f" {1000 * percentile(results.post_seconds, 0.99):7.0f} {1000 * percentile(downloads, 0.99):7.0f}"
-        f" {results.refused:5} {results.closed:6} {1000 * max(results.health_seconds):7.0f}"
-        f" {after.processor_seconds - before.processor_seconds:6.1f} {after.resident_bytes >> 20:6} {after.threads:4}"
-        f" {after.files:5} {crowd.connections if crowd else 0:6} {os.getloadavg()[0]:5.1f}",
-        flush=True,
-    )
+    times = {
+        "median of pages": percentile(results.page_seconds, 0.5),
+        "pages": percentile(results.page_seconds, 0.99),
+        "forms": percentile(results.post_seconds, 0.99),
+        "downloads": percentile(results.download_seconds, 0.99),
+        "health": max(results.health_seconds),
+    }
+    figures = ", ".join(f"{what} {1000 * slowest:.0f} ms" for what, slowest in times.items())
+    arena.report.figures.append(f"{name}: {figures}; {crowd.connections if crowd else 0} hostile connections")
     faults = results.faults()
     assert not faults, "; ".join(faults)
     return "in time"
@@ -465,11 +432,12 @@ def opened(arena: Arena, options: Options) -> Iterator[list[Case]]:
     """Serve a filled registry to each kind of crowd."""
     fill(arena.home)
     live = arena.serve("--workers", str(WORKERS), watch_seconds=2.0)
-    print(HEAD, flush=True)
     asyncio.run(warm(live))
-    baseline = Case("without a crowd", "baseline", partial(run, "baseline", live, options.seconds))
+    baseline = Case("without a crowd", "baseline", partial(run, "baseline", arena, live, options.seconds))
     crowds = [
-        Case(kind, where, partial(run, name, live, options.seconds, Crowd(live.port, attack, one_address=is_one)))
+        Case(
+            kind, where, partial(run, name, arena, live, options.seconds, Crowd(live.port, attack, one_address=is_one))
+        )
         for kind, attack in asyncio.run(attacks(live.port)).items()
         for where, is_one in (("one address", True), ("many addresses", False))
         if options.only in (name := f"{kind}, {where}")

@@ -14,7 +14,8 @@ from random import Random
 from organs.ingest.directory.layout import encode_head
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
-from tests.gguf_files import raw_array, raw_field, raw_file, raw_header, raw_tensor, raw_text
+from tests.faults.hostile.headers import BAD_HEADERS
+from tests.gguf_files import raw_array, raw_field, raw_file, raw_tensor, raw_text
 
 STRING, ARRAY, U32 = 8, 9, 4
 ARCHITECTURE = raw_field(b"general.architecture", STRING, raw_text(b"llama"))
@@ -112,21 +113,10 @@ def no_numbers() -> Iterator[Data]:
         yield f"one {bad} among 4,096 numbers", _file([raw_tensor(b"blk.0.ffn_up.weight", (64, 64))], data)
 
 
-def huge_counts() -> Iterator[Data]:
-    """Yield counts and lengths without bytes in the file."""
-    for count in (2, 2**16, 2**31, 2**32 + 1, 2**40, 2**63 - 1, 2**63, 2**64 - 1):
-        yield f"{count:,} tensors claimed", raw_header([ARCHITECTURE], ONE, tensor_count=count) + bytes(64)
-        yield f"{count:,} entries claimed", raw_header([ARCHITECTURE], ONE, field_count=count) + bytes(64)
-        yield f"a text of {count:,} bytes", _file(fields=[raw_field(b"k", STRING, raw_text(b"abc", size=count))])
-        key = raw_text(b"k", size=count) + struct.pack("<I", U32) + bytes(4)
-        yield f"a key of {count:,} bytes", _file(fields=[key])
-        for element in (0, STRING, 12):
-            values = raw_field(b"k", ARRAY, raw_array(element, bytes(16), count))
-            yield f"an array of {count:,} of type {element}", _file(fields=[values])
-        yield f"a row of {count:,}", _file([raw_tensor(b"t", (count,))])
-        yield f"a shape of {count:,} squared", _file([raw_tensor(b"t", (count, count))])
-    for dimensions in (0, 5, 2**16, 2**32 - 1):
-        yield f"{dimensions:,} dimensions", _file([raw_tensor(b"t", (8,), dimensions=dimensions)])
+def headers() -> Iterator[Data]:
+    """Yield the headers of which tests of the parser read all forms."""
+    for fault, bad in BAD_HEADERS.items():
+        yield fault, bad.files[0]
 
 
 def nested_arrays() -> Iterator[Data]:
@@ -318,7 +308,7 @@ KINDS: dict[str, Callable[[], Iterator[tuple[str, Write]]]] = {
     "aliasing": as_files(aliasing),
     "repeats": as_files(repeats),
     "no numbers": as_files(no_numbers),
-    "huge counts": as_files(huge_counts),
+    "headers": as_files(headers),
     "nested arrays": as_files(nested_arrays),
     "lying metadata": as_files(lying_metadata),
     "directories": directories,

@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import psutil
 from sqlalchemy import func, select
 
@@ -29,11 +28,10 @@ from organs.ingest.fleet import worker
 from organs.registry.catalog.queries.fleet import fleet_run, run_id_of
 from organs.registry.catalog.tables import FleetUnit, Ingest
 from organs.registry.entities.fleet import FleetRun
-from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.local import LocalRegistry
 from tests.faults.hostile.harness import Arena, Case, Options, Suite
 from tests.gguf_files import file_bytes
-from tests.small_models import block_metadata, block_tensors
+from tests.small_models import block_metadata, block_tensors, weight_tensor
 from tests.web.live_server import ROOT, free_port
 
 POISON = "poison.gguf"
@@ -56,9 +54,7 @@ def dask_setup(_worker: object) -> None:
 
 def tiny_model(seed: int) -> bytes:
     """Return a model with a single matrix."""
-    values = np.random.default_rng(seed).standard_normal(32 * 16).astype(np.float16).tobytes()
-    tensor = TensorSpec("token_embd.weight", (32, 16), dtype_by_name("F16"))
-    return file_bytes(block_metadata(f"Tiny {seed}", 1), [(tensor, values)])
+    return file_bytes(block_metadata(f"Tiny {seed}", 1), [weight_tensor("token_embd.weight", (32, 16), seed)])
 
 
 def medium_model(seed: int) -> bytes:

@@ -1,7 +1,8 @@
 """Damaged headers and blobs, each given by its number: `make fuzz`.
 
 A case must be accepted with all promises kept, or refused with a sentence. A run is wrong if a case failed, if too few
-or too many were accepted, or if a long run never met one of the refusals. To try one case alone and keep its bytes:
+or too many were accepted, or if a long run
+ended in few different ways. To try one case alone and keep its bytes:
 
     python -m tests.faults.hostile fuzz --only 4711 --write case.gguf
 """
@@ -21,7 +22,8 @@ from tests.faults.hostile.harness import Arena, Case, Options, Suite
 
 BATCH_CASES = 50_000
 LONG_CASES = 100_000
-"""A run with this number of cases must meet every refusal."""
+"""A run with this number of cases must end in OUTCOMES_MIN different ways."""
+OUTCOMES_MIN = 30
 ACCEPTED_SHARES = (0.05, 0.40)
 SHOWN = 10
 NONE = -1
@@ -71,8 +73,8 @@ def complaints(tally: Tally) -> list[str]:
     sentences = []
     if not low <= tally.accepted_share <= high:
         sentences.append(f"{tally.accepted_share:.1%} were accepted: the damage is too heavy or too light to find much")
-    if tally.cases >= LONG_CASES and tally.unheard:
-        sentences += [f"never refused with: {text}" for text in sorted(tally.unheard)]
+    if tally.cases >= LONG_CASES and len(tally.outcomes) < OUTCOMES_MIN:
+        sentences.append(f"only {len(tally.outcomes)} kinds of outcomes: the damage is too uniform to find much")
     return sentences
 
 

@@ -29,10 +29,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from sqlalchemy.orm import Session
-
 from bench.generated import Architecture, write_model
-from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.relatives import models_to_repack
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
@@ -42,6 +39,7 @@ from organs.registry.store import BlobStore
 from organs.registry.upkeep import sweep, verify
 from tests.faults.failing import (
     CALLS,
+    MomentCatalog,
     SteppedFiles,
     current_blob,
     ingest_path,
@@ -72,7 +70,7 @@ KILLS_OF_A_HOME = 40
 FULL_CHECK_EVERY = 10
 PATIENCE_SECONDS = 120.0
 
-MOMENTS = ("starting", *CALLS, "reading", "transaction", "commit", "between", "after the end")
+MOMENTS = ("starting", *CALLS, "reading", "read", "transaction", "commit", "committed", "after the end")
 
 
 @dataclass(slots=True)
@@ -98,30 +96,6 @@ class Moment:
     @property
     def name(self) -> str:
         return MOMENTS[self._shared[0]]
-
-
-class MarkedCatalog(Catalog):
-    """The catalog of a registry that marks transactions and commits."""
-
-    def __init__(self, catalog: Catalog, moment: Moment) -> None:
-        super().__init__(catalog.reader, catalog.writer)
-        object.__setattr__(self, "moment", moment)
-
-    @contextmanager
-    def reading(self) -> Iterator[Session]:
-        self.moment.mark("reading")
-        with super().reading() as session:
-            yield session
-        self.moment.mark("between")
-
-    @contextmanager
-    def writing(self) -> Iterator[Session]:
-        self.moment.mark("transaction")
-        with super().writing() as session:
-            yield session
-            session.flush()
-            self.moment.mark("commit")
-        self.moment.mark("between")
 
 
 class Kills:
@@ -285,7 +259,7 @@ class Kills:
     def _opened(self) -> LocalRegistry:
         registry = LocalRegistry.open(self._home)
         files = SteppedFiles(lambda _number, name: self._moment.mark(name))
-        catalog = MarkedCatalog(registry.catalog, self._moment)
+        catalog = MomentCatalog(registry.catalog, self._moment.mark)
         blobs = BlobStore(registry.settings.blobs, files, current=partial(current_blob, registry))
         return LocalRegistry(registry.settings, catalog, blobs)
 

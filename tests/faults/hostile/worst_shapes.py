@@ -68,6 +68,7 @@ from tests.faults.hostile.harness import Arena, Case, Options, Suite
 from tests.related_models import model_file, related_tensors
 from tests.small_models import Tensors, ingest_file
 from tests.submissions import process_and_read, submit_model, whole_file
+from tests.web.good_requests import PLAIN_ARGUMENTS
 
 TICK_STEPS = 100
 """Steps of the virtual machine between two counts. The steps after the last count of a statement are not counted."""
@@ -329,12 +330,12 @@ def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[st
             ).one()
             (file,) = files_of(session, model.id)
         yield {
+            **PLAIN_ARGUMENTS,
             "model": name,
             "twin": f"{owner}/m1" if owner == "common" else f"{owner}/twin",
             "owner": owner,
             "lock": made.lock_id,
             "header": header,
-            "text": "card.md",
             "namespace": owner,
             "contributor": owner,
             "upload": "nobodySentAnythingHere",
@@ -343,18 +344,11 @@ def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[st
             "digest": digest,
             "filename": file.name,
             "file": file.name,
-            "form": "npy",
-            "section": "ranking",
-            "page": "guide",
-            "picture": "catalog-compose.png",
             "rev": "main",
-            "revision": "main",
             "path": file.name,
             "user": owner,
             "repo": own,
-            "tag": "latest",
             "job": "1",
-            "run": "1",
             "submission": "1",
         }
 
