@@ -105,15 +105,6 @@ def test_a_download_is_streamed_in_chunks_of_the_requested_size() -> None:
     assert max(map(len, chunks)) <= 300
 
 
-def test_a_download_that_ends_too_early_raises_an_error() -> None:
-    with (
-        scripted_server(lambda _: Answer(200, b"abc", promised=10)) as server,
-        Connection(server.url).download("/file") as reply,
-        pytest.raises(Unreachable, match="cut"),
-    ):
-        list(reply.stream())
-
-
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
@@ -232,35 +223,6 @@ def test_an_answer_that_is_too_large_is_not_read() -> None:
     huge = Answer(200, b'"' + b"a" * (ANSWER_MAX_BYTES + 5) + b'"')
     with scripted_server(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
         Connection(server.url).send(AcceptedAnswer, "GET", "/x")
-
-
-def test_an_answer_that_never_comes_raises_an_error() -> None:
-    with scripted_server(lambda _: Answer(200, b"{", promised=100)) as server, pytest.raises(Unreachable, match="cut"):
-        Connection(server.url).send(AcceptedAnswer, "GET", "/x")
-    with scripted_server(slow := Slow()) as server:
-        with pytest.raises(Unreachable, match="timed out"):
-            Connection(server.url, read_seconds=0.1, tries=1).send(AcceptedAnswer, "GET", "/x")
-        slow.go_on()
-
-
-class Slow:
-    """A script that answers only when it is told to."""
-
-    def __init__(self) -> None:
-        self._wait = threading.Event()
-        self.go_on = self._wait.set
-
-    def __call__(self, _asked: ReceivedRequest) -> Answer:
-        self._wait.wait(60)
-        return FINE
-
-
-def test_a_connection_can_be_used_after_a_refused_request() -> None:
-    with scripted_server(in_turn(as_problem(404, "no"), FINE)) as server:
-        connection = Connection(server.url)
-        with pytest.raises(NotFound):
-            connection.send(AcceptedAnswer, "GET", "/x")
-        assert connection.send(AcceptedAnswer, "GET", "/x") == AcceptedAnswer(fine=True)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from inspect import isfunction, signature
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -342,14 +342,6 @@ def test_a_model_is_added_to_either_registry_by_one_function(
         assert first.model == again.model
         added.append(registry.model(str(first.model)).size_bytes)
     assert added[0] == added[1]
-
-
-@pytest.mark.parametrize("kind", [LocalRegistry, RemoteRegistry])
-def test_both_registries_have_the_methods_of_the_interface_with_its_parameters(kind: type) -> None:
-    for name in MEMBERS - {"location", "__enter__", "__exit__"}:
-        required, own = (list(signature(getattr(one, name)).parameters.values()) for one in (Registry, kind))
-        assert [str(one).partition(":")[0] for one in own] == [str(one).partition(":")[0] for one in required], name
-        assert [one.default for one in own] == [one.default for one in required], name
 
 
 def test_registries_are_context_managers_and_have_a_location(prepared: ServedRegistry) -> None:

@@ -109,19 +109,6 @@ def test_a_fault_of_the_store_gets_one_sentence(
         assert "\n" not in text
 
 
-def test_a_passing_fault_is_not_noticed(client: RangeClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    count = 0
-
-    def script(request: ReceivedRequest) -> Answer:
-        nonlocal count
-        count += 1
-        return Answer(500, b"") if count == 2 else served(request)
-
-    with store(script, monkeypatch):
-        assert ObjectFile(client, ADDRESS, allows_http=True).read_at(150_000, 5) == DATA[150_000:150_005]
-    assert count == 3
-
-
 def test_an_object_without_a_tag_is_identified_by_the_time_of_its_last_change(
     client: RangeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,6 @@ from organs.registry.client.remote import RemoteRegistry
 from organs.registry.columns import CellKind
 from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.entities.model import Model
-from organs.registry.entities.plan import PlannedRecipe
 from organs.registry.entities.report import Report, ReportColumn, ReportFigure, ReportFigures, table
 from organs.registry.errors import BadReply, Unreachable
 from organs.registry.models import with_organs
@@ -108,12 +107,6 @@ def test_an_answer_changed_anywhere_is_accepted_or_refused_with_a_sentence(
     for member in NEEDED & values.keys():
         with pytest.raises(BadReply, match="missing"):
             accept({key: value for key, value in values.items() if key != member}, kind)
-
-
-@pytest.mark.parametrize("whole", [None, [], "x", 5, True])
-def test_an_answer_that_is_not_an_object_is_refused(whole: object) -> None:
-    with pytest.raises(BadReply):
-        accept(whole, PlannedRecipe)
 
 
 @pytest.mark.parametrize(

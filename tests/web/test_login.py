@@ -127,19 +127,6 @@ def test_a_browser_is_logged_out_when_its_token_ends(app: Flask, registry: Local
     assert "Log in" in client.get("/").text
 
 
-def test_a_page_of_another_site_cannot_log_in_or_out(app: Flask, token: str) -> None:
-    """Neither into an account of its choosing, which would have them send their models there."""
-    client = app.test_client()
-    assert client.post("/login", data={"token": token}).status_code == 403
-    field = form_token(client)
-    for headers in ({"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}):
-        assert client.post("/login", data={"token": token, "form_token": field}, headers=headers).status_code == 403
-    inside = log_in(app, token)
-    for sent in ({}, {"form_token": field}):
-        assert inside.post("/logout", data={"x": "", **sent}).status_code == 403, "none, and one of another browser"
-    assert inside.get("/account").status_code == 200
-
-
 ELSEWHERE = [
     "//elsewhere.example",
     "/\\elsewhere.example",

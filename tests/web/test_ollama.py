@@ -97,15 +97,6 @@ def test_a_manifest_is_also_found_by_its_digest_and_for_the_user_agent_of_ollama
     assert blob(client, "me/coder", digest).data == answer.data
 
 
-def test_ranges_of_a_small_blob_are_exact(client: FlaskClient) -> None:
-    digest = manifest(client, "me/coder-Q8_0")["config"]["digest"]
-    whole = blob(client, "me/coder-Q8_0", digest).data
-    part = blob(client, "me/coder-Q8_0", digest, Range="bytes=3-9")
-    assert (part.status_code, part.data) == (206, whole[3:10])
-    assert part.headers["Content-Range"] == f"bytes 3-9/{len(whole)}"
-    assert blob(client, "me/coder-Q8_0", digest, Range=f"bytes={len(whole)}-").status_code == 416
-
-
 def test_only_an_exactly_known_chat_template_gets_a_template_of_ollama(
     client: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.endpoints.table import API
-from organs.registry.entities.problem import ERRORS_MAX
 from tests.random_files import BESIDE_FIXTURES
 from tests.web.api.document_checks import assert_refused, faults
 
@@ -111,24 +110,6 @@ def test_a_hostile_body_is_answered_in_one_sentence(
 ) -> None:
     answer = zoo.post(LOOKUP, data=body, content_type=kind)
     assert len(assert_refused(answer, status, field)) < 1000
-
-
-def test_all_errors_of_a_list_of_digests_are_reported_together(zoo: FlaskClient) -> None:
-    answer = zoo.post(LOOKUP, json={"digests": ["a", DIGEST, "b"]})
-    assert [one["field"] for one in answer.get_json()["errors"]] == ["digests[0]", "digests[2]"]
-    many = zoo.post(LOOKUP, json={"digests": ["x"] * 1000}).get_json()
-    assert len(many["errors"]) == ERRORS_MAX
-
-
-def test_a_compressed_body_is_refused(zoo: FlaskClient) -> None:
-    for coding in ("gzip", "br", "deflate, gzip"):
-        answer = zoo.post(LOOKUP, data=b"\x1f\x8b", content_type=JSON, headers={"Content-Encoding": coding})
-        assert_refused(answer, 415, None)
-
-
-def test_a_host_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient) -> None:
-    answer = zoo.get("/api/v1/models", headers={"Host": "elsewhere.example"})
-    assert "does not accept this host name" in assert_refused(answer, 421, None)
 
 
 def test_the_error_for_a_misspelt_parameter_suggests_the_right_name(zoo: FlaskClient) -> None:

@@ -128,28 +128,6 @@ def test_bodies_without_a_recipe_are_refused(path: str, empty_writer: FlaskClien
     assert post(empty_writer, path, {"yaml": "#" * 300_000}).status_code == 413
 
 
-def test_compatibility_says_how_much_of_each_type_fits_and_why_not(reader: FlaskClient) -> None:
-    answer = reader.get(f"{ROOT}/compatibility?base=local/base&donor=local/stranger")
-    found = assert_as_described("compatibility", answer)
-    assert {one["type"]: (one["fitting"], one["total"]) for one in found["types"]}["organ"] == (4, 4)
-    assert "unrelated-lineage" in {one["code"] for one in found["findings"]}
-    for query, status, field in (
-        ("base=local/base", 400, "donor"),
-        ("base=local/base&donor=local/nobody", 404, None),
-        ("base=local/base&donor=%3Cscript%3E", 400, "name"),
-        ("base=sha256:00000000&donor=local/base", 404, None),
-    ):
-        assert_refused(reader.get(f"{ROOT}/compatibility?{query}"), status, field)
-
-
-def test_models_that_fit_a_base_are_listed_relatives_first(reader: FlaskClient) -> None:
-    found = assert_as_described("fitting", reader.get(f"{ROOT}/fitting?base=base"))
-    assert [one["model"] for one in found["items"]] == ["local/tuned@1", "local/stranger@1"]
-    assert (found["base"], found["more"]) == ("local/base@1", False)
-    assert reader.get(f"{ROOT}/fitting?base=base&limit=1").get_json()["more"]
-    assert_refused(reader.get(f"{ROOT}/fitting?base=nobody"), 404, None)
-
-
 def test_the_lock_of_a_plan_is_sent_on_request_and_the_model_of_its_header_is_named(reader: FlaskClient) -> None:
     answer = post(reader, "/plans?lock=1", GRAFT)
     found = assert_as_described("plan", answer)
@@ -266,13 +244,6 @@ def test_hostile_bodies_are_refused_in_one_sentence_each(path: str, empty_writer
         assert faults("Problem", value) == []
         assert len(value["detail"]) < 1000
         assert "Traceback" not in value["detail"]
-
-
-@pytest.mark.parametrize(("lock", "status"), [("zz", 400), ("<script>", 400), ("0" * 65, 400), ("0" * 64, 404)])
-def test_an_invalid_or_unknown_lock_is_refused(lock: str, status: int, empty_writer: FlaskClient) -> None:
-    field = "lock" if status == 400 else None
-    assert_refused(empty_writer.get(f"{ROOT}/chimeras/{lock}"), status, field)
-    assert_refused(post(empty_writer, "/assemblies", {"lock": lock}), status, field)
 
 
 def test_a_hostile_chimera_is_as_described(hostile_client: FlaskClient) -> None:
