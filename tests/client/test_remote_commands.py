@@ -21,16 +21,12 @@ from organs.registry.catalog.register.model_changes import edit_model, hide_mode
 from organs.registry.client.files import FetchedFiles
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token
-from organs.registry.columns import CellKind
 from organs.registry.digest import digest_of
-from organs.registry.entities.base import encode
-from organs.registry.entities.report import Report, ReportColumn, ReportFigure, ReportFigures, table
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests import postgres
 from tests.cli.in_process import CommandResult, OrganCommand
-from tests.client.scripted_server import Answer, scripted_server
 from tests.client.served_registry import ServedRegistry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,11 +97,7 @@ def test_what_a_pulled_file_cannot_contain_is_on_a_card_beside_it(
     assert digest_of(path.read_bytes()) == last.sha256, "the file itself does not change"
     assert f"{card}: the model's card" in ended.out
     assert "warn: The parent local/middle@1 was yanked on " in ended.err
-    text = card.read_text("utf-8")
-    assert text == local_registry.card("last")
-    assert "| license | gpl-3.0 |" in text
-    assert "| license in the file | " in text
-    assert "parent-yanked" in text
+    assert card.read_text("utf-8") == local_registry.card("last")
     again = remote_organ("pull", "last", "-o", tmp_path, "-q")
     assert "last.card.md: already exists; --force replaces it" in again.err
     assert "The parent local/middle@1 was yanked" in local_organ.done("assemble", "last", "-o", tmp_path / "a.gguf").err
@@ -134,29 +126,6 @@ def test_a_command_that_needs_a_folder_says_so_and_names_an_alternative(remote_o
     assert f"organ: organ {command}" in ended.err
     assert "works on a local registry only" in ended.err
     assert REMOTE_ALTERNATIVES[command] in ended.err
-
-
-def test_the_text_of_a_remote_report_is_harmless_in_every_format(local_organ: OrganCommand) -> None:
-    odd = "x\x1b[31m\u202e"
-    figures = {"x_count": ReportFigure(odd, odd, CellKind.COUNT, odd)}
-    columns = (ReportColumn("a", odd, CellKind.TEXT),)
-    report = Report(
-        title=odd,
-        main="t",
-        opening=(odd,),
-        sections={
-            "f": ReportFigures(title=odd, before=(odd,), figures=figures, after=(odd,)),
-            "t": table(odd, columns, ((odd,),), before=(odd,), after=(odd,), empty=odd),
-            "u": table(odd, columns, (), before=(odd,), after=(odd,), empty=odd),
-        },
-        closing=(odd,),
-    )
-    with scripted_server(lambda _: Answer(200, encode(report))) as server:
-        for form in ("text", "markdown", "csv", "json"):
-            ended = local_organ("--registry", server.url, "report", "--format", form)
-            assert ended.status == 0, ended.err
-            assert "\\u202e" in ended.out.replace("\\\\", "\\")
-            assert not {"\x1b", "\u202e"} & set(ended.out)
 
 
 def test_the_option_home_takes_precedence_over_the_registry_of_the_environment(
@@ -209,8 +178,6 @@ def test_an_invalid_token_is_not_sent(remote_organ: Asking, type_in: Callable[[s
         ended = remote_organ("login", "https://registry.example", "--token-stdin")
         assert ended.status == 4
         assert "hunter2" not in ended.err
-    assert remote_organ("login", "--list", "--forget", "x").status == 2
-    assert remote_organ("pull", "x").status == 3
 
 
 def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local_organ: OrganCommand) -> None:

@@ -19,7 +19,7 @@ from organs.web.auth import (
 from organs.web.pages.account import checked_next
 from organs.web.settings import WebSettings
 from tests.clocks import local_clock
-from tests.web.accounts import form_token, log_in, new_token, send_form, session_of
+from tests.web.accounts import log_in, new_token, send_form, session_of
 from tests.web.page_parser import parse_page
 
 
@@ -76,20 +76,29 @@ def test_a_wrong_token_gets_the_page_again_with_one_sentence(app: Flask, token: 
         assert COOKIE not in str(answer.headers.getlist("Set-Cookie"))
 
 
-def test_the_cookie_is_hidden_from_scripts_and_over_tls_bound_to_this_host(app: Flask, token: str) -> None:
-    def cookie(base: str) -> list[str]:
-        client = app.test_client()
-        field = form_token(client, base_url=base)
-        answer = client.post("/login", base_url=base, data={"form_token": field, "token": token})
-        return str(answer.headers["Set-Cookie"]).split("; ")
-
-    plain, secure = cookie("http://localhost"), cookie("https://localhost")
-    assert (plain[0].partition("=")[0], secure[0].partition("=")[0]) == ("organ_session", "__Host-organ_session")
-    for flags in (plain, secure):
-        assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(flags)
-        assert not [one for one in flags if one.startswith("Domain")]
-    assert "Secure" in secure
-    assert "Secure" not in plain
+@pytest.mark.parametrize(
+    ("proxies", "address", "is_secure"),
+    [(0, "http://localhost", False), (0, "https://localhost", True), (1, "http://localhost", True)],
+)
+def test_the_cookie_is_hidden_from_scripts_and_over_tls_bound_to_this_host(
+    proxies: int, address: str, is_secure: bool, registry: LocalRegistry, token: str
+) -> None:
+    """TLS is believed only from the configured number of proxies."""
+    client = create_app(registry, WebSettings(proxies=proxies)).test_client()
+    headers = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
+    page = client.get("/login", base_url=address, headers=headers)
+    field = page.text.partition('name="form_token" value="')[2].partition('"')[0]
+    answer = client.post(
+        "/login",
+        base_url=address,
+        data={"form_token": field, "token": token},
+        headers={**headers, "Cookie": page.headers["Set-Cookie"].partition(";")[0]},
+    )
+    name, *flags = str(answer.headers["Set-Cookie"]).split("; ")
+    assert name.partition("=")[0] == (SECURE_COOKIE if is_secure else COOKIE)
+    assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(flags)
+    assert not [one for one in flags if one.startswith("Domain")]
+    assert ("Secure" in flags) is is_secure
 
 
 def test_each_log_in_starts_a_new_session_and_ends_the_previous_one(app: Flask, token: str) -> None:
@@ -167,15 +176,3 @@ def test_the_token_of_a_page_cannot_log_in(app: Flask, registry: LocalRegistry, 
     answer = send_form(app.test_client(), "/login", "/login", token=page.text)
     assert answer.status_code == 401
     assert "token of a page" in parse_page(answer.text).text
-
-
-def test_tls_is_believed_only_from_the_configured_number_of_proxies(registry: LocalRegistry, token: str) -> None:
-    told = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
-    for proxies, name in ((0, COOKIE), (1, SECURE_COOKIE)):
-        client = create_app(registry, WebSettings(proxies=proxies)).test_client()
-        page = client.get("/login", headers=told)
-        cookie = page.headers["Set-Cookie"]
-        field = page.text.partition('name="form_token" value="')[2].partition('"')[0]
-        data, headers = {"form_token": field, "token": token}, {**told, "Cookie": cookie.partition(";")[0]}
-        answer = client.post("/login", data=data, headers=headers)
-        assert answer.headers["Set-Cookie"].startswith(f"{name}="), proxies
