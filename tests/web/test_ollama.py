@@ -78,15 +78,11 @@ def error_of(answer: TestResponse) -> tuple[int, str, str]:
 
 def test_an_image_has_the_model_its_license_and_a_configuration(client: FlaskClient) -> None:
     image = manifest(client, "me/coder-Q8_0")
-    assert [layer["mediaType"] for layer in image["layers"]] == [
-        "application/vnd.ollama.image.model",
-        "application/vnd.ollama.image.license",
-    ]
+    assert list(digests(image)) == ["model", "license"]
     answer = blob(client, "me/coder-Q8_0", image["config"]["digest"])
     assert (sha256_of(answer.data), len(answer.data)) == (image["config"]["digest"], image["config"]["size"])
-    config = json.loads(answer.data)
     expected = {"model_format": "gguf", "model_families": ["llama"], "model_type": "47.3K", "file_type": "Q8_0"}
-    assert expected.items() <= config.items()
+    assert expected.items() <= json.loads(answer.data).items()
 
 
 def test_a_manifest_is_also_found_by_its_digest_and_for_the_user_agent_of_ollama(client: FlaskClient) -> None:
@@ -118,9 +114,7 @@ def test_the_file_type_of_the_header_comes_before_that_of_the_name_or_of_the_ten
     for name, expected in (("typed-Q8_0", "Q4_K_M"), ("odd", "F16")):
         config = blob(client, f"me/{name}", manifest(client, f"me/{name}")["config"]["digest"]).get_json(force=True)
         assert config["file_type"] == expected
-    assert [one.name for one in registry.models("quant:F16 odd").items] == ["me/odd@1"]
-    assert client.get("/v2/me/odd/manifests/F16").status_code == 200
-    assert client.get("/v2/me/odd/manifests/Q8_0").status_code == 404
+    assert [client.get(f"/v2/me/odd/manifests/{tag}").status_code for tag in ("F16", "Q8_0")] == [200, 404]
 
 
 def test_quantisations_are_one_repository(client: FlaskClient) -> None:
@@ -146,16 +140,8 @@ def test_a_tag_is_exactly_the_quantisation_of_a_model(registry: LocalRegistry, t
     with create_app(registry).test_client() as client:
         tags = client.get("/v2/me/x/tags/list").get_json()["tags"]
         assert tags == ["latest", "BF16", "F16", "Q8_0", "I1-Q8_0", "I1-Q4_K_M"]
-        for tag, name in (
-            ("i1-Q4_K_M", "x.i1-Q4_K_M"),
-            ("Q4_K_M", "x.i1-Q4_K_M"),
-            ("Q8_0", "x-Q8_0"),
-            ("BF16", "x-BF16"),
-            ("F16", "x-F16"),
-            ("f16", "x-F16"),
-        ):
-            digest = digests(manifest(client, "me/x", tag))["model"]
-            assert digest == sha256_of(files[name])
+        for tag, name in (("Q4_K_M", "x.i1-Q4_K_M"), ("Q8_0", "x-Q8_0"), ("BF16", "x-BF16"), ("f16", "x-F16")):
+            assert digests(manifest(client, "me/x", tag))["model"] == sha256_of(files[name])
         for name, tag in (("me/x", "6"), ("me/x", "x"), ("me/y-v3.0", "v3")):
             assert error_of(client.get(f"/v2/{name}/manifests/{tag}", headers=IMAGES))[0] == 400
 
@@ -183,18 +169,15 @@ def test_the_commit_of_quantisations_changes_with_them(
     client: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     before = client.get("/api/models/me/coder").get_json()["sha"]
-    assert client.get("/api/models/me/coder").get_json()["sha"] == before
     assert client.get(f"/me/coder/resolve/{before}/coder-Q8_0.gguf").status_code == 200
-    add(registry, tmp_path, "me/coder-Q8_0", seed=9)
+    new = add(registry, tmp_path, "me/coder-Q8_0", seed=9)
     after = client.get("/api/models/me/coder").get_json()["sha"]
-    assert len(after) == 40
-    assert after != before
+    assert (len(after), after != before) == (40, True)
     gone = client.get(f"/me/coder/resolve/{before}/coder-Q8_0.gguf")
     assert (gone.status_code, gone.headers["X-Error-Code"]) == (404, "RevisionNotFound")
-    assert client.get(f"/me/coder/resolve/{after}/coder-Q8_0.gguf").data == small_model("coder-Q8_0", seed=9)
+    assert client.get(f"/me/coder/resolve/{after}/coder-Q8_0.gguf").data == new
     refs = client.get("/api/models/me/coder/refs").get_json()
     assert ([branch["targetCommit"] for branch in refs["branches"]], refs["tags"]) == ([after], [])
-    assert [item["id"] for item in client.get("/api/models/me/coder/commits/main").get_json()] == [after]
 
 
 def test_a_model_with_the_name_of_the_repository_comes_first_and_keeps_its_versions(

@@ -199,15 +199,6 @@ def test_the_account_page_follows_the_scopes_of_its_token(app: Flask, registry: 
     assert choices == [""], "its token has less than 30 days left"
 
 
-def test_the_list_says_which_token_created_which(app: Flask, registry: LocalRegistry) -> None:
-    known = family(registry, ("read", "tokens"))
-    items = program(app, known.own).get(API).get_json()["items"]
-    created_by = {one["id"]: one["created_by"] for one in items}
-    expected = {known.own: known.parent, known.child: known.own, known.grandchild: known.child, known.parent: None}
-    for child, parent in expected.items():
-        assert created_by[child[5:14]] == (parent and parent[5:14])
-
-
 def test_no_rule_depends_on_the_route(registry: LocalRegistry) -> None:
     known = family(registry, ("read",))
     with registry.catalog.writing() as session:
