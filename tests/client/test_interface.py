@@ -148,13 +148,11 @@ def test_a_refusal_is_one_error_in_a_folder_remotely_in_the_api_and_on_the_comma
     commands: tuple[Command, Command],
 ) -> None:
     assert question.error is not None
-    caught = []
-    for registry in (prepared.registry, remote_registry):
-        with pytest.raises(question.error) as error:
-            question.ask(registry, known)
-        caught.append((type(error.value), str(error.value)))
-    assert caught[0] == caught[1]
-    assert caught[0][0] is question.error
+    here, remotely = (
+        refusal_of(one, lambda one: question.ask(one, known)) for one in (prepared.registry, remote_registry)
+    )
+    assert (type(here), str(here)) == (type(remotely), str(remotely))
+    assert type(here) is question.error
     if question.path is not None:
         status, problem = over_http(prepared.url, question.path)
         assert (status, problem["code"]) == (question.error.status, question.error.code)
@@ -163,8 +161,14 @@ def test_a_refusal_is_one_error_in_a_folder_remotely_in_the_api_and_on_the_comma
             ended = run(*question.command.split())
             assert (ended.status, ended.out) == (question.error.exit_code, "")
             first, *hints = ended.err.splitlines()
-            assert first == f"organ: {caught[0][1]}"
+            assert first == f"organ: {here}"
             assert len(hints) <= 1
+
+
+def refusal_of(registry: Registry, ask: Callable[[Registry], object]) -> OrganError:
+    with pytest.raises(OrganError) as caught:
+        ask(registry)
+    return caught.value
 
 
 def written(files: OutputFiles, folder: Path) -> object:
@@ -303,12 +307,8 @@ def test_a_plan_is_refused_with_the_same_class_and_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    caught = []
-    for registry in (prepared.registry, remote_registry):
-        with pytest.raises(OrganError) as error:
-            question(registry)
-        caught.append((type(error.value), str(error.value)))
-    assert caught[0] == caught[1]
+    here, remotely = (refusal_of(registry, question) for registry in (prepared.registry, remote_registry))
+    assert (type(here), str(here)) == (type(remotely), str(remotely))
     assert not (tmp_path / "x.gguf").exists()
 
 
@@ -317,13 +317,13 @@ def test_an_error_of_a_job_has_the_same_class_text_and_data(
 ) -> None:
     monkeypatch.setattr(llama, "LlamaCpp", RefusingRuntime)
     monkeypatch.setattr(kinds, "LlamaCpp", RefusingRuntime)
-    caught = []
-    for registry in (prepared.registry, remote_registry):
-        with pytest.raises(NotAssemblable) as error:
-            registry.validate("local/first")
-        caught.append((str(error.value), error.value.code, error.value.errors))
-    assert caught[0] == caught[1]
-    assert [fault.detail for fault in caught[0][2]] == ["256 tokens are too many"]
+    here, remotely = (
+        refusal_of(registry, lambda one: one.validate("local/first"))
+        for registry in (prepared.registry, remote_registry)
+    )
+    assert (type(here), str(here), here.errors) == (NotAssemblable, str(remotely), remotely.errors)
+    assert type(remotely) is NotAssemblable
+    assert [fault.detail for fault in here.errors] == ["256 tokens are too many"]
     failed = next(job for job in remote_registry.jobs(limit=5) if job.state == "failed")
     assert (remote_registry.job(failed.id).problem or {})["code"] == "not-assemblable"
 

@@ -1,8 +1,7 @@
 """The requests of Ollama and llama.cpp, in the order and with the headers of their sources, and their checks.
 
-Ollama: `server/images.go` and `server/download.go` (versions up to 0.1 with 64 parts, later ones with 16), and
-`server/internal/client/ollama/registry.go` (a client of 2025 that requests chunksums). llama.cpp: `common/arg.cpp`
-until 2025, then `common/download.cpp` and `common/hf-cache.cpp`.
+Ollama: `server/images.go` and `server/download.go` (versions up to 0.1 with 64 parts, later ones with 16). llama.cpp:
+`common/download.cpp` and `common/hf-cache.cpp`.
 """
 
 from __future__ import annotations
@@ -126,48 +125,6 @@ def _in_parts(wire: Wire, path: str, total: int, size: int, parallel: int) -> by
     with ThreadPoolExecutor(parallel) as pool:
         list(pool.map(part, range(0, total, size)))
     return bytes(data)
-
-
-def ollama_client2_pull(wire: Wire, name: str, tag: str, threshold: int = 64_000_000) -> Pulled:
-    """The client that was behind OLLAMA_EXPERIMENT=client2: no Accept header, and chunksums for large layers."""
-    agent = {"User-Agent": OLLAMA_AGENT, "Authorization": "Bearer key", "Accept-Encoding": "gzip"}
-    answer = wire.ask("GET", f"/v2/{name}/manifests/{tag}", agent)
-    if answer.status // 100 != 2:
-        (error,) = json.loads(answer.data)["errors"]
-        raise Refused(f"registry responded with status {answer.status}: code {error['code']}: {error['message']}")
-    manifest = json.loads(answer.data)
-    blobs = {}
-    for layer in [*manifest["layers"], manifest["config"]]:
-        address = f"http://127.0.0.1:{wire.port}/v2/{name}/blobs/{layer['digest']}"
-        chunks = [(layer["digest"], f"0-{layer['size'] - 1}")]
-        if layer["size"] >= threshold:
-            sums = wire.ask("GET", f"/v2/{name}/chunksums/{layer['digest']}", agent)
-            assert sums.status == 200, sums.status
-            words = sums.data.decode().split()
-            address, chunks = sums.headers["Content-Location"], list(zip(words[::2], words[1::2], strict=True))
-        data = b""
-        for digest, span in chunks:
-            headers = {"User-Agent": "Go-http-client/1.1", "Range": f"bytes={span}"}
-            chunk = wire.ask("GET", urlsplit(address).path, headers)
-            assert chunk.status // 100 == 2, chunk.status
-            assert f"sha256:{hashlib.sha256(chunk.data).hexdigest()}" == digest
-            data += chunk.data
-        blobs[layer["digest"]] = data
-    return Pulled(manifest, blobs)
-
-
-def old_llama_download(wire: Wire, name: str, tag: str = "latest") -> dict[str, bytes]:
-    """`llama-server -hf NAME:TAG` until 2025: the manifest, then HEAD and GET of the files in it, by their names."""
-    headers = {"User-Agent": "llama-cpp", "Accept": "application/json"}
-    answer = wire.ask("GET", f"/v2/{name}/manifests/{tag}", headers)
-    if answer.status != 200:
-        raise Refused(f"error from HF API, response code: {answer.status}")
-    files = {}
-    for kind in ("ggufFile", "mmprojFile"):
-        match = re.search(rf'"{kind}"[\s\S]*?"rfilename"\s*:\s*"([^"]+)"', answer.data.decode())
-        if match is not None:
-            files[match[1]] = _llama_file(wire, f"/{name}/resolve/main/{match[1]}", {"User-Agent": "llama-cpp"})
-    return files
 
 
 def llama_download(wire: Wire, name: str, tag: str = "") -> dict[str, bytes]:

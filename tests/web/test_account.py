@@ -11,7 +11,7 @@ from flask import Flask
 
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.submissions import add_submission, add_upload
-from organs.registry.catalog.tables import ModelRow, SubmissionRow
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
@@ -71,19 +71,10 @@ def test_the_account_page_shows_all_data_of_the_account_and_no_secret(
     }
     assert values["token"]["id"] == token[5:14]
     assert not TOKEN.search(text + client.get("/account.json").text)
-
-
-@pytest.mark.usefixtures("busy")
-def test_the_account_page_shows_the_states_of_models(app: Flask, registry: LocalRegistry, token: str) -> None:
-    client = log_in(app, token)
-    with registry.catalog.writing() as session:
-        sent = session.query(SubmissionRow).one()
-        sent.state, sent.name, sent.model_id = "published", "little", session.query(ModelRow).one().id
     set_state(registry, "yanked", "it was trained on the wrong texts")
     page = client.get("/account").text
-    submitted = parse_page(page.partition("Your submissions")[2].partition("</table>")[0]).text
-    assert [word in submitted for word in ("little@1", "yanked", "published")] == [True, True, False]
     assert "it was trained on the wrong texts" in page
+    assert "/models/ada/little@1" in parse_page(page).links()
     set_state(registry, "quarantined")
     assert client.get("/account.json").get_json()["models"][0]["state"] == "quarantined"
     assert "/models/ada/little@1" not in parse_page(client.get("/account").text).links(), "it would lead nowhere"
@@ -94,23 +85,21 @@ def test_another_account_does_not_see_it(app: Flask, registry: LocalRegistry, to
     other = log_in(app, new_token(registry, "bob"))
     values = other.get("/account.json").get_json()
     assert [values[key] for key in ("models", "uploads", "submissions")] == [[], [], []]
-    assert len(values["tokens"]) == 1
-    assert values["quota"]["used_bytes"] == 0
+    assert (len(values["tokens"]), values["quota"]["used_bytes"]) == (1, 0)
     assert "ada/" not in other.get("/account").text
 
 
 def test_a_token_made_on_the_page_is_shown_once_and_is_valid(app: Flask, token: str) -> None:
     client = log_in(app, token)
     answer = send_form(client, "/account/tokens", scope=["upload"], label="<b>box", days="30")
-    made = TOKEN.findall(answer.text)
-    assert (answer.status_code, len(made), answer.headers["Cache-Control"]) == (200, 1, "no-store")
+    (made,) = TOKEN.findall(answer.text)
+    assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-store")
     assert "<b>box" not in answer.text
-    found = program(app, made[0]).get(ACCOUNT).get_json()
+    found = program(app, made).get(ACCOUNT).get_json()
     assert (found["contributor"], found["scopes"], found["token"]["label"]) == ("ada", ["upload"], "<b>box")
-    assert found["token"]["expires_at"] is not None
-    assert made[0] not in client.get("/account").text
-    assert send_form(client, f"/account/tokens/{made[0][5:14]}/revoke").headers["Location"] == "/account"
-    assert program(app, made[0]).get(ACCOUNT).status_code == 401
+    assert made not in client.get("/account").text
+    assert send_form(client, f"/account/tokens/{made[5:14]}/revoke").headers["Location"] == "/account"
+    assert program(app, made).get(ACCOUNT).status_code == 401
 
 
 ODD_TOKENS: list[tuple[dict[str, Any], int]] = [

@@ -307,21 +307,6 @@ def test_a_body_in_chunks_is_put_together(loop: Loop) -> None:
     assert loop.send(chunked + large + b"0\r\n\r\n").endswith(b"a" * 300_000)
 
 
-def test_an_answer_has_one_date_and_one_server_also_if_the_application_sets_them(loop: Loop) -> None:
-    for path in ("/dated", "/plain"):
-        head = loop.send(get(path)).partition(b"\r\n\r\n")[0].lower()
-        assert (head.count(b"\r\ndate:"), head.count(b"\r\nserver:")) == (1, 1)
-        assert b"1970" not in head
-
-
-def test_a_client_that_waits_for_100_gets_it(loop: Loop) -> None:
-    with loop.connect() as client:
-        client.sendall(post("/echo", 5, "Expect: 100-continue\r\nConnection: close\r\n"))
-        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        client.sendall(b"hello")
-        assert receive_all(client).endswith(b"hello")
-
-
 @pytest.mark.parametrize("path", ["/break", "/split"])
 def test_an_application_that_fails_is_answered_by_500(loop: Loop, path: str, caplog: pytest.LogCaptureFixture) -> None:
     answer = loop.send(get(path))

@@ -164,14 +164,6 @@ def test_a_list_refuses_invalid_parameters(asked: str, served: Served) -> None:
     assert served.client.get(f"/api/models?{asked}").status_code == 400
 
 
-def test_the_manifest_of_llama_is_for_clients_that_accept_no_images(served: Served) -> None:
-    address = "/v2/local/a/manifests/latest"
-    for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
-        answer = served.client.get(address, headers=headers)
-        assert (answer.status_code, answer.headers["Vary"]) == (200, "Accept, User-Agent")
-        assert answer.get_json()["ggufFile"]["rfilename"] == "a.gguf"
-
-
 def test_hostile_metadata_is_text_in_a_readme(registry: LocalRegistry, tmp_path: Path) -> None:
     name = f"{HOSTILE}\n---\nlicense: mit\n---\n[x]({HOSTILE_LINK})"
     entries = [

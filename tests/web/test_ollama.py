@@ -91,6 +91,19 @@ def test_a_manifest_is_also_found_by_its_digest_and_for_the_user_agent_of_ollama
     assert digest == sha256_of(answer.data)
     assert client.get(f"/v2/me/coder/manifests/{digest}", headers=IMAGES).data == answer.data
     assert blob(client, "me/coder", digest).data == answer.data
+    model = digests(answer.get_json(force=True))["model"]
+    parts = client.get(f"/v2/me/coder/chunksums/{model}")
+    assert parts.text == f"{model} 0-{len(small_model('coder-Q8_0', seed=1)) - 1}\n"
+    assert parts.headers["Content-Location"] == f"http://localhost/v2/me/coder/blobs/{model}"
+
+
+def test_clients_that_accept_no_images_get_the_names_of_the_files_for_llama(client: FlaskClient) -> None:
+    for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
+        answer = client.get("/v2/me/coder/manifests/q8_0", headers=headers)
+        assert (answer.status_code, answer.headers["Vary"]) == (200, "Accept, User-Agent")
+        values = answer.get_json()
+        names = [values[kind]["rfilename"] for kind in ("ggufFile", "mmprojFile")]
+        assert names == ["coder-Q8_0.gguf", "mmproj-coder-F16.gguf"]
 
 
 def test_only_an_exactly_known_chat_template_gets_a_template_of_ollama(
@@ -232,12 +245,6 @@ def test_problems_are_sentences_in_the_form_of_the_protocol(client: FlaskClient)
         found = error_of(client.get(address, headers=IMAGES))
         assert found[:2] == (status, code), (address, found)
         assert sentence in found[2]
-
-
-def test_the_protocol_needs_no_account(client: FlaskClient) -> None:
-    answer = client.get("/v2/")
-    assert (answer.status_code, answer.get_json()) == (200, {})
-    assert answer.headers["Docker-Distribution-Api-Version"] == "registry/2.0"
 
 
 def test_the_lines_for_other_tools_name_the_host_and_the_quantisation() -> None:

