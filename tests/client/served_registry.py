@@ -11,6 +11,7 @@ from wsgiref.types import WSGIApplication
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from organs.ingest.jobs.kinds import INTAKE, VALIDATION, WORK
 from organs.ingest.jobs.runner import Runner
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
@@ -48,9 +49,9 @@ def serve_application(application: WSGIApplication) -> Iterator[str]:
 
 @contextmanager
 def serve_registry(registry: LocalRegistry) -> Iterator[ServedRegistry]:
-    """`registry` served to this machine, with its jobs done."""
+    """`registry` served to this machine, with its jobs done, and no repack between two questions."""
     stop = Event()
-    worker = threading.Thread(target=Runner(registry, stop).run, daemon=True)
+    worker = threading.Thread(target=Runner(registry, stop, (WORK, VALIDATION, INTAKE)).run, daemon=True)
     with serve_application(create_app(registry, WebSettings(personal=True)).wsgi_app) as url:
         worker.start()
         try:

@@ -161,21 +161,18 @@ def test_a_tag_is_exactly_the_quantisation_of_a_model(registry: LocalRegistry, t
 
 def test_texts_that_came_from_another_ollama_are_served_again(registry: LocalRegistry, tmp_path: Path) -> None:
     add(registry, tmp_path, "me/kept")
-    texts = [("template", "{{ .Prompt }}"), ("parameters", '{"stop": ["x"]}'), ("license", "MIT License")]
+    texts = {"template": "{{ .Prompt }}", "parameters": '{"stop": ["x"]}', "license": "MIT License"}
     with registry.catalog.writing() as session:
-        model = session.scalars(select(ModelRow).where(ModelRow.name == "kept")).one()
-        for position, (kind, value) in enumerate(texts):
-            session.add(
-                RuntimeTextRow(model_id=model.id, position=position, kind=kind, source="Ollama kept:x", text=value)
-            )
-    with create_app(registry).test_client() as client:
-        layers = digests(manifest(client, "me/kept"))
-        assert blob(client, "me/kept", layers["template"]).data == b"{{ .Prompt }}"
-        assert blob(client, "me/kept", layers["params"]).get_json(force=True) == {"stop": ["x"]}
+        model = session.scalars(select(ModelRow.id).where(ModelRow.name == "kept")).one()
+        for position, (kind, value) in enumerate(texts.items()):
+            session.add(RuntimeTextRow(model_id=model, position=position, kind=kind, source="Ollama kept", text=value))
+    client = create_app(registry).test_client()
+    layers = digests(manifest(client, "me/kept"))
+    assert blob(client, "me/kept", layers["template"]).data == b"{{ .Prompt }}"
+    assert blob(client, "me/kept", layers["params"]).get_json(force=True) == {"stop": ["x"]}
     with registry.catalog.writing() as session:
         session.execute(update(RuntimeTextRow).where(RuntimeTextRow.kind == "parameters").values(text="[NaN]"))
-    with create_app(registry).test_client() as client:
-        assert "params" not in digests(manifest(client, "me/kept"))
+    assert "params" not in digests(manifest(client, "me/kept"))
 
 
 def test_the_commit_of_quantisations_changes_with_them(

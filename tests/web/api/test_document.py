@@ -91,11 +91,6 @@ def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient) -> None:
 
 
 @pytest.mark.long
-def test_every_organ_and_model_of_the_zoo_is_as_described(zoo: FlaskClient) -> None:
-    _assert_all_as_described(zoo)
-
-
-@pytest.mark.long
 def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path) -> None:
     adapter = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
     files = {
@@ -115,12 +110,6 @@ def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path) ->
     with create_app(registry).test_client() as client:
         assert client.get("/api/v1").get_json()["figures"]["models"] == len(files)
         _assert_all_as_described(client)
-
-
-def test_an_empty_registry_is_as_described(registry: LocalRegistry) -> None:
-    with create_app(registry).test_client() as client:
-        _assert_all_as_described(client)
-        assert client.get("/api/v1/organs").get_json()["items"] == []
 
 
 def _assert_all_as_described(client: FlaskClient) -> None:
