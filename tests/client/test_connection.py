@@ -65,14 +65,16 @@ def test_a_request_names_the_program_its_version_and_the_token_and_carries_json(
     token = new_token().text
     with scripted_server(lambda _: FINE) as server:
         connection = Connection(f"{server.url}/", token)
-        request = UploadRequest(kind="piece", size_bytes=5)
         with pytest.raises(NoRegistry):  # the answer is no upload
-            uploads.begin_upload(connection, request)
+            uploads.begin_upload(connection, UploadRequest(kind="piece", size_bytes=5))
         with pytest.raises(NoRegistry):
             models.models(connection, "a b&c", 2, None, ranked=True)
         posted, got = server.requests
-    assert (posted.method, posted.path) == ("POST", "/api/v1/uploads")
-    assert posted.values == {"kind": "piece", "size_bytes": 5}
+    assert (posted.method, posted.path, posted.values) == (
+        "POST",
+        "/api/v1/uploads",
+        {"kind": "piece", "size_bytes": 5},
+    )
     assert posted.headers["User-Agent"].startswith("organ-registry/")
     assert posted.headers["Authorization"] == f"Bearer {token}"
     assert posted.headers["Content-Type"] == "application/json"

@@ -305,19 +305,6 @@ def test_remote_models_are_extracted_and_refused_like_models_of_a_folder(
 # Purified there.
 
 
-@pytest.mark.long
-def test_organs_are_purified_remotely_as_in_a_folder(
-    local_organ: OrganCommand, remote_organ: Asking, out: Path
-) -> None:
-    arguments = ("purify", "base", "--method", "fractal", "--blocks", "1", "-y", "--json")
-    there = remote_organ(*arguments, "--name", "local/pure-there", "-o", out / "there.gguf")
-    assert there.status == 0, there.err
-    own = local_organ.done(*arguments, "--name", "local/pure-here", "-o", out / "here.gguf")
-    assert (out / "there.gguf").read_bytes() == (out / "here.gguf").read_bytes()
-    assert there.values["computed"] == own.values["computed"] != []
-    assert remote_organ("purify", "base", "--method", "fractal", "--blocks", "one").status == 1
-
-
 def test_a_local_file_is_not_compared_with_a_remote_model(remote_organ: Asking, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(MODEL)
     ended = remote_organ("compat", "base", tmp_path / "x.gguf")

@@ -19,7 +19,6 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from organs.ingest.add import add_model
 from organs.ingest.jobs import kinds
 from organs.registry import LocalRegistry, Registry, RemoteRegistry, open_registry
 from organs.registry.compose.lock import parse_lock
@@ -36,7 +35,6 @@ from organs.registry.validation.texts import built_in_texts
 from tests.cli.in_process import CommandResult
 from tests.client.questions import ANSWERED, REFUSED, Question
 from tests.client.served_registry import ServedRegistry
-from tests.related_models import model_file, related_tensors
 
 MEMBERS = {
     name
@@ -325,22 +323,6 @@ def test_an_error_of_a_job_has_the_same_class_text_and_data(
     assert [fault.detail for fault in here.errors] == ["256 tokens are too many"]
     failed = next(job for job in remote_registry.jobs(limit=5) if job.state == "failed")
     assert (remote_registry.job(failed.id).problem or {})["code"] == "not-assemblable"
-
-
-@pytest.mark.long
-def test_a_model_is_added_to_either_registry_by_one_function(
-    prepared: ServedRegistry, remote_registry: RemoteRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    added = []
-    for number, registry in enumerate((prepared.registry, remote_registry)):
-        path = tmp_path / f"added-{number}.gguf"
-        path.write_bytes(model_file(f"Added {number}", related_tensors(seed=20 + number)))
-        first, again = add_model(registry, path), add_model(registry, path)
-        assert (first.model, first.created, again.created) == (f"local/added-{number}@1", True, False)
-        assert first.model == again.model
-        added.append(registry.model(str(first.model)).size_bytes)
-    assert added[0] == added[1]
 
 
 def test_registries_are_context_managers_and_have_a_location(prepared: ServedRegistry) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from organs.registry.client.ranges import GAP_BYTES, HttpFile, RangeClient, ReadLimits, merged
+from organs.registry.client.ranges import GAP_BYTES, HttpFile, RangeClient, ReadLimits
 from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
 from tests.client.scripted_server import (
     CUT,
@@ -63,14 +63,6 @@ def test_ranges_are_read_in_parallel_and_near_ones_together(client: RangeClient)
         file.check_unchanged()
         with pytest.raises(BadSource, match="ends at byte 300,000"):
             file.read_at(299_999, 2)
-
-
-def test_merged_reads_cover_every_span_once() -> None:
-    assert merged([]) == []
-    assert merged([(0, 10), (2, 3), (10 + GAP_BYTES, 1), (12 + 2 * GAP_BYTES, 4)]) == [
-        (0, 11 + GAP_BYTES),
-        (12 + 2 * GAP_BYTES, 4),
-    ]
 
 
 def answer_with(**changes: object) -> Callable[[ReceivedRequest], Answer]:

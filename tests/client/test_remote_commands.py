@@ -43,25 +43,6 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return put
 
 
-@pytest.mark.long
-def test_a_recipe_is_made_remotely_and_its_file_and_lock_are_downloaded(
-    local_registry: LocalRegistry, local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path
-) -> None:
-    recipe, made_recipe = tmp_path / "r.yaml", tmp_path / "w.yaml"
-    recipe.write_text("base: base\ngrafts: [{from: stranger, type: organ, blocks: 1}]\nname: local/made-there\n")
-    refused = remote_organ("compose", recipe, "-o", tmp_path / "x.gguf")
-    assert refused.status == 5
-    assert "--accept unrelated-lineage" in refused.err
-    assert not local_registry.models("made-there")
-    files = ("-o", tmp_path / "x.gguf", "--lock", tmp_path / "l.json", "--write-recipe", made_recipe)
-    made = remote_organ("compose", recipe, "-y", "--json", *files).values["made"]
-    assert digest_of((tmp_path / "x.gguf").read_bytes()) == made["sha256"]
-    assert digest_of((tmp_path / "l.json").read_bytes()) == made["lock_id"]
-    assert local_registry.model("made-there").lock_id == made["lock_id"]
-    told, there = (run("compose", made_recipe, "--dry-run") for run in (local_organ, remote_organ))
-    assert told == there
-
-
 def test_files_are_assembled_and_pulled_from_a_remote_registry(
     local_registry: LocalRegistry, remote_organ: Asking, tmp_path: Path
 ) -> None:

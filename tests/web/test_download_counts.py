@@ -128,7 +128,6 @@ def test_the_days_are_summed_and_removed_models_are_left_out(filled: LocalRegist
     with filled.catalog.writing() as session:
         add_downloads(session, {(1, "2026-01-01"): 2, (1, "2026-01-02"): 3, (77, "2026-01-01"): 9})
         add_downloads(session, {(1, "2026-01-02"): 4})
-        add_downloads(session, {})
     with filled.catalog.reading() as session:
         rows = session.execute(select(DailyDownloads.model_id, DailyDownloads.day, DailyDownloads.downloads)).all()
         assert [tuple(row) for row in rows] == [(1, "2026-01-01", 2), (1, "2026-01-02", 7)]
