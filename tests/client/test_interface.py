@@ -34,7 +34,7 @@ from organs.registry.validation.runtime import RuntimeReading, Say, Score, Scori
 from organs.registry.validation.texts import built_in_texts
 from tests.cli.in_process import CommandResult
 from tests.client.questions import ANSWERED, REFUSED, Question
-from tests.client.served_registry import ServedRegistry
+from tests.client.served_registry import ServedRegistry, working
 
 MEMBERS = {
     name
@@ -280,9 +280,10 @@ def test_a_step_gives_the_same_in_a_local_and_in_a_remote_registry(
     monkeypatch.setattr(llama, "LlamaCpp", EvenRuntime)
     monkeypatch.setattr(kinds, "LlamaCpp", EvenRuntime)
     answers = []
-    for place, registry in (("local", prepared.registry), ("remote", remote_registry)):
-        (tmp_path / place).mkdir()
-        answers.append(STEPS[name](registry, known, tmp_path / place))
+    with working(prepared.registry, kinds.VALIDATION):
+        for place, registry in (("local", prepared.registry), ("remote", remote_registry)):
+            (tmp_path / place).mkdir()
+            answers.append(STEPS[name](registry, known, tmp_path / place))
     assert answers[0] == answers[1]
     assert answers[0] not in (None, (), [])
 
@@ -314,10 +315,11 @@ def test_an_error_of_a_job_has_the_same_class_text_and_data(
 ) -> None:
     monkeypatch.setattr(llama, "LlamaCpp", RefusingRuntime)
     monkeypatch.setattr(kinds, "LlamaCpp", RefusingRuntime)
-    here, remotely = (
-        refusal_of(registry, lambda one: one.validate("local/first"))
-        for registry in (prepared.registry, remote_registry)
-    )
+    with working(prepared.registry, kinds.VALIDATION):
+        here, remotely = (
+            refusal_of(registry, lambda one: one.validate("local/first"))
+            for registry in (prepared.registry, remote_registry)
+        )
     assert (type(here), str(here), here.errors) == (NotAssemblable, str(remotely), remotely.errors)
     assert type(remotely) is NotAssemblable
     assert [fault.detail for fault in here.errors] == ["256 tokens are too many"]
