@@ -21,7 +21,7 @@ from organs.registry.local import LocalRegistry
 from tests.assembly.test_stream import CHUNK, flip_last, mixed_model
 from tests.gguf_files import file_bytes
 from tests.small_models import ingest_file, small_model
-from tests.web.live_server import HURRIED, PATIENCE_SECONDS, LiveServer, receive_all, running_server
+from tests.web.live_server import HURRIED, PATIENCE_SECONDS, LiveServer, receive_all, running_server, wait_until
 
 ASK = b"GET /models/local/a.gguf HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -95,17 +95,10 @@ def test_a_client_that_does_not_read_is_cut_off_and_keeps_nobody_out(hurried: Li
         for client in clients:
             assert select([client], [], [], PATIENCE_SECONDS)[0], "its answer has begun"
         assert len(hurried.get("/models/local/a.gguf")) == size, "it needs no place of theirs"
-        await_no_download(hurried)
+        wait_until(lambda: b"\norgan_streams_in_flight 0.0\n" in hurried.get("/metrics"))
         answers = [receive_all(client) for client in clients]
     assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
     assert all(len(answer) < size for answer in answers)
-
-
-def await_no_download(live: LiveServer) -> None:
-    until = time.monotonic() + PATIENCE_SECONDS
-    while b"\norgan_streams_in_flight 0.0\n" not in live.get("/metrics"):
-        assert time.monotonic() < until, "a download is under way"
-        time.sleep(0.02)
 
 
 def test_an_address_that_is_too_long_is_refused_as_json_below_the_api(live: LiveServer) -> None:
