@@ -11,6 +11,7 @@ from wsgiref.types import WSGIApplication
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
+from organs.ingest.jobs.kinds import INTAKE, WORK
 from organs.ingest.jobs.runner import Runner
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
@@ -47,14 +48,21 @@ def serve_application(application: WSGIApplication) -> Iterator[str]:
 
 
 @contextmanager
-def serve_registry(registry: LocalRegistry) -> Iterator[ServedRegistry]:
-    """`registry` served to this machine, with its jobs done."""
+def working(registry: LocalRegistry, *lanes: str) -> Iterator[None]:
+    """Do the jobs of these lanes as long as the block runs."""
     stop = Event()
-    worker = threading.Thread(target=Runner(registry, stop).run, daemon=True)
-    with serve_application(create_app(registry, WebSettings(personal=True)).wsgi_app) as url:
-        worker.start()
-        try:
-            yield ServedRegistry(url, registry)
-        finally:
-            stop.set()
-            worker.join()
+    worker = threading.Thread(target=Runner(registry, stop, lanes).run, daemon=True)
+    worker.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        worker.join()
+
+
+@contextmanager
+def serve_registry(registry: LocalRegistry) -> Iterator[ServedRegistry]:
+    """`registry` served to this machine, with its jobs done, but neither validations nor repacks."""
+    app = create_app(registry, WebSettings(personal=True))
+    with serve_application(app.wsgi_app) as url, working(registry, WORK, INTAKE):
+        yield ServedRegistry(url, registry)

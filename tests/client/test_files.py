@@ -17,11 +17,11 @@ from organs.registry.client.remote import RemoteRegistry
 from organs.registry.compose.api import Composition
 from organs.registry.compose.lock import Lock
 from organs.registry.digest import digest_of
-from organs.registry.errors import BadName, BadReply, NotAssemblable, Unreachable
+from organs.registry.errors import BadReply, NotAssemblable, Unreachable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import CommandResult, OrganCommand
-from tests.client.scripted_server import Answer, ReceivedRequest, as_problem, connection_to_script, cut, rest_of
+from tests.client.scripted_server import Answer, ReceivedRequest, connection_to_script, cut, rest_of
 from tests.related_models import model_file, parent_entries, related_tensors
 from tests.small_models import block_metadata, file_bytes, ingest_file
 
@@ -47,26 +47,15 @@ def out(tmp_path: Path) -> Path:
 def test_shards_cut_by_the_client_equal_those_of_the_registry(
     local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path, out: Path
 ) -> None:
-    due = tmp_path / "due"
-    due.mkdir()
-    names = [
-        Path(line).name for line in local_organ.done("assemble", "tuned", "--shards", "40k", "-o", due, "-q").lines
-    ]
-    assert len(names) > 2
-    for command in ("assemble", "pull"):
-        ended = remote_organ(command, "tuned", "--shards", "40k", "-o", out, "-q")
-        assert ended.lines == [str(out / name) for name in names], ended.err
-        assert left(out) == names
-        assert all((out / name).read_bytes() == (due / name).read_bytes() for name in names)
-        assert "already exists" in remote_organ(command, "tuned", "--shards", "40k", "-o", out).err
-        for name in names:
-            (out / name).unlink()
-    told = remote_organ("assemble", "tuned", "--shards", "40k", "-o", out, "--dry-run", "--json").values["items"]
-    assert [one["size_bytes"] for one in told] == [(due / name).stat().st_size for name in names]
-    assert left(out) == []
-    assert remote_organ("pull", "tuned", "--shards", "1G", "-o", out / "x.gguf").status == 0
-    local_organ.done("assemble", "tuned", "-o", due / "x.gguf")
-    assert (out / "x.gguf").read_bytes() == (due / "x.gguf").read_bytes()
+    due = [Path(line) for line in local_organ.done("assemble", "tuned", "--shards", "40k", "-o", tmp_path, "-q").lines]
+    assert len(due) > 2
+    ended = remote_organ("pull", "tuned", "--shards", "40k", "-o", out, "-q")
+    assert ended.lines == [str(out / shard.name) for shard in due], ended.err
+    assert all((out / shard.name).read_bytes() == shard.read_bytes() for shard in due)
+    assert "already exists" in remote_organ("assemble", "tuned", "--shards", "40k", "-o", out).err
+    told = remote_organ("assemble", "tuned", "--shards", "40k", "-o", out / "x", "--dry-run", "--json").values["items"]
+    assert [one["size_bytes"] for one in told] == [shard.stat().st_size for shard in due]
+    assert left(out) == [shard.name for shard in due]
 
 
 def test_a_download_for_shards_is_resumed_where_the_connection_was_lost(out: Path) -> None:
@@ -114,15 +103,6 @@ def test_an_invalid_header_is_refused(beginning: bytes) -> None:
         file_in_shards(connection, FILE, "cut", 40_000)
 
 
-def test_a_refusal_instead_of_a_header_is_reported_as_it_is() -> None:
-    refusal = BadName("x@0: versions begin at 1")
-    with (
-        connection_to_script(lambda _asked: as_problem(refusal)) as (_, connection),
-        pytest.raises(BadName, match="versions begin at 1"),
-    ):
-        file_in_shards(connection, FILE, "cut", 40_000)
-
-
 # Locks.
 
 
@@ -130,30 +110,26 @@ def grafted(here: LocalRegistry, blocks: object) -> Composition:
     return here.compose("base").graft("stranger", type="organ", blocks=blocks).accept("unrelated-lineage")  # type: ignore[arg-type]
 
 
-def test_a_lock_gives_the_same_bytes_whether_its_chimera_is_registered_there_or_not(
+def test_a_lock_whose_chimera_is_not_registered_there_gives_the_same_bytes(
     local_registry: LocalRegistry, remote_organ: Asking, tmp_path: Path, out: Path
 ) -> None:
     plan = grafted(local_registry, "0-1").named("local/by-lock").plan()
     path = tmp_path / "lock.json"
     path.write_text(plan.plan.lock().canonical())
-    assert remote_organ("compose", "--from-lock", path, "-o", out, "--dry-run").status == 0
-    assert left(out) == []
-    before = remote_organ("compose", "--from-lock", path, "-o", out / "before.gguf", "--json")
-    assert before.status == 0, before.err
-    assert "by-lock" not in remote_organ("models", "-q").out
+    ended = remote_organ("compose", "--from-lock", path, "-o", out / "x.gguf", "--json")
+    assert ended.status == 0, ended.err
+    assert not local_registry.models("by-lock").items
     made = plan.assemble(out / "due.gguf")
-    assert remote_organ("compose", "--from-lock", path, "-o", out / "after.gguf", "-q").status == 0
-    assert before.values["items"][0] == {
+    assert ended.values["items"][0] == {
         "model": None,
         "created": None,
-        "file": str(out / "before.gguf"),
+        "file": str(out / "x.gguf"),
         "size_bytes": made.size_bytes,
         "sha256": made.sha256,
         "lock_id": made.lock_id,
     }
-    for name in ("before", "after"):
-        assert (out / f"{name}.gguf").read_bytes() == (out / "due.gguf").read_bytes()
-    assert left(out) == ["after.gguf", "before.gguf", "due.gguf"]
+    assert (out / "x.gguf").read_bytes() == (out / "due.gguf").read_bytes()
+    assert left(out) == ["due.gguf", "x.gguf"]
 
 
 def test_all_missing_organs_of_a_lock_are_named(local_registry: LocalRegistry, remote_registry: RemoteRegistry) -> None:
@@ -276,32 +252,29 @@ def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
         data = file_bytes([*block_metadata(name), *parent_entries(base)], trained)
         (tmp_path / f"{name}.gguf").write_bytes(data)
         ingest_file(local_registry, tmp_path / f"{name}.gguf")
-    models = len(local_registry.models(limit=1000).items)
     codes = [one.code for one in local_registry.compose("base").graft("part").plan().plan.unaccepted]
     accept = [word for code in codes for word in ("--accept", code)]
+    due = out / "due.gguf"
+    local_organ.done("assemble", "part", "-o", due, *accept)
+    models = len(local_registry.models(limit=1000).items)
     for command in ("assemble", "pull"):
-        ended = remote_organ(command, "part", "-o", out / f"{command}.gguf", *accept)
-        assert ended.status == 0, ended.err
-        assert remote_organ(command, "part", "--partial", "-o", out / f"{command}-part.gguf").status == 0
-        assert (out / f"{command}-part.gguf").read_bytes() == (tmp_path / "part.gguf").read_bytes()
-        refused = remote_organ(command, "orphan", "-o", out / "orphan.gguf")
-        assert refused.status == 5
-        assert "its base, Nobody knows it, is not registered there" in refused.err
-        if command == "assemble":
-            locally = local_organ("assemble", "orphan", "-o", out / "orphan.gguf")
-            assert locally.status == 5
-            assert "its base, Nobody knows it, is not in this registry" in locally.err
+        whole, partial = out / f"{command}.gguf", out / f"{command}-part.gguf"
+        ended = remote_organ(command, "part", "-o", whole, *accept)
+        assert (ended.status, whole.read_bytes() == due.read_bytes()) == (0, True), ended.err
+        assert remote_organ(command, "part", "--partial", "-o", partial).status == 0
+        assert partial.read_bytes() == (tmp_path / "part.gguf").read_bytes()
         assert remote_organ(command, "base", "-o", out / "base.gguf", "--accept", "related-lineage").status == 2
+    for run, place in ((local_organ, "in this registry"), (remote_organ, "registered there")):
+        refused = run("assemble", "orphan", "-o", out / "orphan.gguf")
+        assert (refused.status, f"its base, Nobody knows it, is not {place}" in refused.err) == (5, True)
     assert remote_organ("pull", "part", "-o", out / "i.gguf", "--ingest", *accept).status == 2
     assert len(local_registry.models(limit=1000).items) == models
-    local_organ.done("assemble", "part", "-o", out / "due.gguf", *accept)
-    for command in ("assemble", "pull"):
-        assert (out / f"{command}.gguf").read_bytes() == (out / "due.gguf").read_bytes()
 
 
 # Taken apart here.
 
 
+@pytest.mark.usefixtures("prepared")
 def test_remote_models_are_extracted_and_refused_like_models_of_a_folder(
     local_registry: LocalRegistry,
     remote_registry: RemoteRegistry,
@@ -310,21 +283,16 @@ def test_remote_models_are_extracted_and_refused_like_models_of_a_folder(
     tmp_path: Path,
     out: Path,
 ) -> None:
-    (tmp_path / "due").mkdir()
-    names = local_organ.done("assemble", "tuned", "--shards", "40k", "-o", tmp_path, "-q").lines
-    ingest_file(local_registry, Path(names[0]), "local/in-shards")
-    ((_, file),) = remote_registry.own_files("tuned").files
-    begun = partial_path(out / ".tuned", file.key(remote_registry.url))
+    begun = partial_path(out / ".tuned", remote_registry.own_files("tuned").files[0][1].key(remote_registry.url))
     local_registry.assemble("tuned", tmp_path / "t.gguf")
     begun.write_bytes((tmp_path / "t.gguf").read_bytes()[:5000])
     for model in ("tuned", "in-shards"):
-        local_organ.done("extract", model, "-o", tmp_path / "due" / model)
+        due = tmp_path / model
+        local_organ.done("extract", model, "-o", due)
         ended = remote_organ("extract", model, "-o", out / model, "-q")
         assert (ended.status, ended.out) == (0, f"{out / model}\n"), ended.err
-    assert left(out) == ["in-shards", "tuned"]
-    for path in (tmp_path / "due").rglob("*"):
-        if path.is_file():
-            assert (out / path.relative_to(tmp_path / "due")).read_bytes() == path.read_bytes()
+        for path in due.rglob("*"):
+            assert path.is_dir() or (out / model / path.relative_to(due)).read_bytes() == path.read_bytes()
     for place, said in ((out / "tuned", "already exists"), (tmp_path, "a folder with other content")):
         own, other = (run("extract", "tuned", "-o", place) for run in (local_organ, remote_organ))
         assert said in other.err
@@ -335,19 +303,6 @@ def test_remote_models_are_extracted_and_refused_like_models_of_a_folder(
 
 
 # Purified there.
-
-
-@pytest.mark.long
-def test_organs_are_purified_remotely_as_in_a_folder(
-    local_organ: OrganCommand, remote_organ: Asking, out: Path
-) -> None:
-    arguments = ("purify", "base", "--method", "fractal", "--blocks", "1", "-y", "--json")
-    there = remote_organ(*arguments, "--name", "local/pure-there", "-o", out / "there.gguf")
-    assert there.status == 0, there.err
-    own = local_organ.done(*arguments, "--name", "local/pure-here", "-o", out / "here.gguf")
-    assert (out / "there.gguf").read_bytes() == (out / "here.gguf").read_bytes()
-    assert there.values["computed"] == own.values["computed"] != []
-    assert remote_organ("purify", "base", "--method", "fractal", "--blocks", "one").status == 1
 
 
 def test_a_local_file_is_not_compared_with_a_remote_model(remote_organ: Asking, tmp_path: Path) -> None:

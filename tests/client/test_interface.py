@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from inspect import isfunction, signature
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -19,7 +19,6 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from organs.ingest.add import add_model
 from organs.ingest.jobs import kinds
 from organs.registry import LocalRegistry, Registry, RemoteRegistry, open_registry
 from organs.registry.compose.lock import parse_lock
@@ -35,8 +34,7 @@ from organs.registry.validation.runtime import RuntimeReading, Say, Score, Scori
 from organs.registry.validation.texts import built_in_texts
 from tests.cli.in_process import CommandResult
 from tests.client.questions import ANSWERED, REFUSED, Question
-from tests.client.served_registry import ServedRegistry
-from tests.related_models import model_file, related_tensors
+from tests.client.served_registry import ServedRegistry, working
 
 MEMBERS = {
     name
@@ -148,13 +146,11 @@ def test_a_refusal_is_one_error_in_a_folder_remotely_in_the_api_and_on_the_comma
     commands: tuple[Command, Command],
 ) -> None:
     assert question.error is not None
-    caught = []
-    for registry in (prepared.registry, remote_registry):
-        with pytest.raises(question.error) as error:
-            question.ask(registry, known)
-        caught.append((type(error.value), str(error.value)))
-    assert caught[0] == caught[1]
-    assert caught[0][0] is question.error
+    here, remotely = (
+        refusal_of(one, lambda one: question.ask(one, known)) for one in (prepared.registry, remote_registry)
+    )
+    assert (type(here), str(here)) == (type(remotely), str(remotely))
+    assert type(here) is question.error
     if question.path is not None:
         status, problem = over_http(prepared.url, question.path)
         assert (status, problem["code"]) == (question.error.status, question.error.code)
@@ -163,8 +159,14 @@ def test_a_refusal_is_one_error_in_a_folder_remotely_in_the_api_and_on_the_comma
             ended = run(*question.command.split())
             assert (ended.status, ended.out) == (question.error.exit_code, "")
             first, *hints = ended.err.splitlines()
-            assert first == f"organ: {caught[0][1]}"
+            assert first == f"organ: {here}"
             assert len(hints) <= 1
+
+
+def refusal_of(registry: Registry, ask: Callable[[Registry], object]) -> OrganError:
+    with pytest.raises(OrganError) as caught:
+        ask(registry)
+    return caught.value
 
 
 def written(files: OutputFiles, folder: Path) -> object:
@@ -209,8 +211,7 @@ def composed(registry: Registry, _known: Known, folder: Path) -> object:
     plan = graft.named("local/session").plan()
     made = plan.assemble(folder / "made.gguf", lambda _what, size: told.append(size))
     again = plan.register()
-    assert (again.lock_id, again.created) == (made.lock_id, False)
-    assert told
+    assert (again.lock_id, again.created, told != []) == (made.lock_id, False, True)
     assert digest_of((folder / "made.gguf").read_bytes()) == made.sha256
     members = [
         (set(plan.findings), plan.screen, plan.recipe, plan.size_bytes, plan.can_be_made, plan.parts, plan.planned)
@@ -279,9 +280,10 @@ def test_a_step_gives_the_same_in_a_local_and_in_a_remote_registry(
     monkeypatch.setattr(llama, "LlamaCpp", EvenRuntime)
     monkeypatch.setattr(kinds, "LlamaCpp", EvenRuntime)
     answers = []
-    for place, registry in (("local", prepared.registry), ("remote", remote_registry)):
-        (tmp_path / place).mkdir()
-        answers.append(STEPS[name](registry, known, tmp_path / place))
+    with working(prepared.registry, kinds.VALIDATION):
+        for place, registry in (("local", prepared.registry), ("remote", remote_registry)):
+            (tmp_path / place).mkdir()
+            answers.append(STEPS[name](registry, known, tmp_path / place))
     assert answers[0] == answers[1]
     assert answers[0] not in (None, (), [])
 
@@ -303,12 +305,8 @@ def test_a_plan_is_refused_with_the_same_class_and_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    caught = []
-    for registry in (prepared.registry, remote_registry):
-        with pytest.raises(OrganError) as error:
-            question(registry)
-        caught.append((type(error.value), str(error.value)))
-    assert caught[0] == caught[1]
+    here, remotely = (refusal_of(registry, question) for registry in (prepared.registry, remote_registry))
+    assert (type(here), str(here)) == (type(remotely), str(remotely))
     assert not (tmp_path / "x.gguf").exists()
 
 
@@ -317,39 +315,16 @@ def test_an_error_of_a_job_has_the_same_class_text_and_data(
 ) -> None:
     monkeypatch.setattr(llama, "LlamaCpp", RefusingRuntime)
     monkeypatch.setattr(kinds, "LlamaCpp", RefusingRuntime)
-    caught = []
-    for registry in (prepared.registry, remote_registry):
-        with pytest.raises(NotAssemblable) as error:
-            registry.validate("local/first")
-        caught.append((str(error.value), error.value.code, error.value.errors))
-    assert caught[0] == caught[1]
-    assert [fault.detail for fault in caught[0][2]] == ["256 tokens are too many"]
+    with working(prepared.registry, kinds.VALIDATION):
+        here, remotely = (
+            refusal_of(registry, lambda one: one.validate("local/first"))
+            for registry in (prepared.registry, remote_registry)
+        )
+    assert (type(here), str(here), here.errors) == (NotAssemblable, str(remotely), remotely.errors)
+    assert type(remotely) is NotAssemblable
+    assert [fault.detail for fault in here.errors] == ["256 tokens are too many"]
     failed = next(job for job in remote_registry.jobs(limit=5) if job.state == "failed")
     assert (remote_registry.job(failed.id).problem or {})["code"] == "not-assemblable"
-
-
-@pytest.mark.long
-def test_a_model_is_added_to_either_registry_by_one_function(
-    prepared: ServedRegistry, remote_registry: RemoteRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    added = []
-    for number, registry in enumerate((prepared.registry, remote_registry)):
-        path = tmp_path / f"added-{number}.gguf"
-        path.write_bytes(model_file(f"Added {number}", related_tensors(seed=20 + number)))
-        first, again = add_model(registry, path), add_model(registry, path)
-        assert (first.model, first.created, again.created) == (f"local/added-{number}@1", True, False)
-        assert first.model == again.model
-        added.append(registry.model(str(first.model)).size_bytes)
-    assert added[0] == added[1]
-
-
-@pytest.mark.parametrize("kind", [LocalRegistry, RemoteRegistry])
-def test_both_registries_have_the_methods_of_the_interface_with_its_parameters(kind: type) -> None:
-    for name in MEMBERS - {"location", "__enter__", "__exit__"}:
-        required, own = (list(signature(getattr(one, name)).parameters.values()) for one in (Registry, kind))
-        assert [str(one).partition(":")[0] for one in own] == [str(one).partition(":")[0] for one in required], name
-        assert [one.default for one in own] == [one.default for one in required], name
 
 
 def test_registries_are_context_managers_and_have_a_location(prepared: ServedRegistry) -> None:

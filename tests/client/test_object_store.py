@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.client.ranges import ObjectFile, RangeClient, list_objects
-from organs.registry.errors import BadSource, NoSuchFile, NotFound
+from organs.registry.errors import NotFound
 from tests.cli.in_process import OrganCommand
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo" / "Zoo-C-1M-v1.0-Q8_0.gguf"
@@ -69,16 +68,3 @@ def test_a_model_in_a_bucket_is_measured_as_the_file(objects: object, tmp_path: 
     missing = organ("measure", "s3://models/zoo/none.gguf")
     assert missing.status == NotFound.exit_code
     assert missing.err.endswith("organ: s3://models/zoo/none.gguf: no such object, or no such bucket\n")
-
-
-def test_a_changed_object_is_reported(objects: object) -> None:
-    put(objects, "m.gguf", bytes(100_000))
-    with RangeClient() as client:
-        file = ObjectFile(client, "s3://models/m.gguf", allows_http=True)
-        assert file.read_ranges([(99_990, 10), (70_000, 1)]) == [bytes(10), bytes(1)]
-        put(objects, "m.gguf", bytes(99_999) + b"1")
-        with pytest.raises(BadSource, match="changed while it was read"):
-            file.read_at(99_990, 10)
-        assert list_objects(client, "s3://models", "", allows_http=True) == ["m.gguf"]
-        with pytest.raises(NoSuchFile):
-            ObjectFile(client, "s3://others/m.gguf", allows_http=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from organs.registry.client.ranges import GAP_BYTES, HttpFile, RangeClient, ReadLimits, merged
+from organs.registry.client.ranges import GAP_BYTES, HttpFile, RangeClient, ReadLimits
 from organs.registry.errors import BadHubToken, BadSetting, BadSource, NoSuchFile, NotAllowed, OrganError, Unreachable
 from tests.client.scripted_server import (
     CUT,
@@ -65,20 +67,12 @@ def test_ranges_are_read_in_parallel_and_near_ones_together(client: RangeClient)
             file.read_at(299_999, 2)
 
 
-def test_merged_reads_cover_every_span_once() -> None:
-    assert merged([]) == []
-    assert merged([(0, 10), (2, 3), (10 + GAP_BYTES, 1), (12 + 2 * GAP_BYTES, 4)]) == [
-        (0, 11 + GAP_BYTES),
-        (12 + 2 * GAP_BYTES, 4),
-    ]
+def changed(headers: dict[str, str] | None = None, **changes: Any) -> Callable[[ReceivedRequest], Answer]:
+    """Answer as a server ought to, but for these parts."""
 
-
-def answer_with(**changes: object) -> Callable[[ReceivedRequest], Answer]:
     def answer(request: ReceivedRequest) -> Answer:
         right = part(request)
-        values = {"status": right.status, "body": right.body, "headers": right.headers, "promised": None} | changes
-        headers = {**right.headers, **values["headers"]} if isinstance(values["headers"], dict) else right.headers
-        return Answer(values["status"], values["body"], headers, values["promised"])  # type: ignore[arg-type]
+        return replace(right, headers={**right.headers, **(headers or {})}, **changes)
 
     return answer
 
@@ -89,15 +83,15 @@ FAULTS: dict[str, tuple[Callable[[ReceivedRequest], Answer], type[OrganError], s
     "busy": (lambda _: Answer(503, b""), Unreachable, "status 503; tried 3 times"),
     "too many": (lambda _: Answer(429, b"", {"Retry-After": "3600"}), Unreachable, "status 429; tried 1 times"),
     "other range": (
-        answer_with(headers={"Content-Range": f"bytes 7-16/{len(DATA)}"}),
+        changed({"Content-Range": f"bytes 7-16/{len(DATA)}"}),
         BadSource,
         "sends other bytes than those",
     ),
-    "no range": (answer_with(headers={"Content-Range": "bytes */1"}), BadSource, "does not answer with one range"),
-    "compressed": (answer_with(headers={"Content-Encoding": "gzip"}), BadSource, "does not answer with one range"),
-    "shorter": (answer_with(body=b"123", promised=10), Unreachable, "tried 3 times"),
-    "lies about its length": (answer_with(body=b"123"), BadSource, "announces 3 bytes for a range of 10"),
-    "another size": (answer_with(headers={"Content-Range": "bytes 100000-100009/400000"}), BadSource, "changed"),
+    "no range": (changed({"Content-Range": "bytes */1"}), BadSource, "does not answer with one range"),
+    "compressed": (changed({"Content-Encoding": "gzip"}), BadSource, "does not answer with one range"),
+    "shorter": (changed(body=b"123", promised=10), Unreachable, "tried 3 times"),
+    "lies about its length": (changed(body=b"123"), BadSource, "announces 3 bytes for a range of 10"),
+    "another size": (changed({"Content-Range": "bytes 100000-100009/400000"}), BadSource, "changed"),
     "another version": (lambda request: part(request, tag='"2"'), BadSource, "changed on the server while it was read"),
     "a loop": (lambda _: Answer(302, b"", {"Location": "/m.gguf"}), BadSource, "redirects more than 5 times"),
     "elsewhere": (lambda _: Answer(302, b"", {"Location": "file:///etc/passwd"}), BadSource, "not an http address"),

@@ -20,17 +20,13 @@ from organs.registry.catalog.register.accounts import add_contributor, create_to
 from organs.registry.catalog.register.model_changes import edit_model, hide_model
 from organs.registry.client.files import FetchedFiles
 from organs.registry.client.remote import RemoteRegistry
-from organs.registry.client.tokens import kept_token
-from organs.registry.columns import CellKind
+from organs.registry.client.tokens import KeptToken, kept_token
 from organs.registry.digest import digest_of
-from organs.registry.entities.base import encode
-from organs.registry.entities.report import Report, ReportColumn, ReportFigure, ReportFigures, table
 from organs.registry.errors import BadSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests import postgres
 from tests.cli.in_process import CommandResult, OrganCommand
-from tests.client.scripted_server import Answer, scripted_server
 from tests.client.served_registry import ServedRegistry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,25 +43,6 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return put
 
 
-@pytest.mark.long
-def test_a_recipe_is_made_remotely_and_its_file_and_lock_are_downloaded(
-    local_registry: LocalRegistry, local_organ: OrganCommand, remote_organ: Asking, tmp_path: Path
-) -> None:
-    recipe, made_recipe = tmp_path / "r.yaml", tmp_path / "w.yaml"
-    recipe.write_text("base: base\ngrafts: [{from: stranger, type: organ, blocks: 1}]\nname: local/made-there\n")
-    refused = remote_organ("compose", recipe, "-o", tmp_path / "x.gguf")
-    assert refused.status == 5
-    assert "--accept unrelated-lineage" in refused.err
-    assert not local_registry.models("made-there")
-    files = ("-o", tmp_path / "x.gguf", "--lock", tmp_path / "l.json", "--write-recipe", made_recipe)
-    made = remote_organ("compose", recipe, "-y", "--json", *files).values["made"]
-    assert digest_of((tmp_path / "x.gguf").read_bytes()) == made["sha256"]
-    assert digest_of((tmp_path / "l.json").read_bytes()) == made["lock_id"]
-    assert local_registry.model("made-there").lock_id == made["lock_id"]
-    told, there = (run("compose", made_recipe, "--dry-run") for run in (local_organ, remote_organ))
-    assert told == there
-
-
 def test_files_are_assembled_and_pulled_from_a_remote_registry(
     local_registry: LocalRegistry, remote_organ: Asking, tmp_path: Path
 ) -> None:
@@ -80,7 +57,6 @@ def test_files_are_assembled_and_pulled_from_a_remote_registry(
     pulled = remote_organ("pull", organ.digest[:12], "-o", tmp_path, "--json").values
     assert pulled["model"] is None
     assert digest_of(Path(pulled["items"][0]["file"]).read_bytes()) == organ.digest == pulled["items"][0]["sha256"]
-    assert remote_organ("pull", "sha256:00000000", "-o", tmp_path).status == 3
     assert remote_organ("pull", organ.digest, "-o", tmp_path, "--ingest").status == 2
 
 
@@ -101,11 +77,7 @@ def test_what_a_pulled_file_cannot_contain_is_on_a_card_beside_it(
     assert digest_of(path.read_bytes()) == last.sha256, "the file itself does not change"
     assert f"{card}: the model's card" in ended.out
     assert "warn: The parent local/middle@1 was yanked on " in ended.err
-    text = card.read_text("utf-8")
-    assert text == local_registry.card("last")
-    assert "| license | gpl-3.0 |" in text
-    assert "| license in the file | " in text
-    assert "parent-yanked" in text
+    assert card.read_text("utf-8") == local_registry.card("last")
     again = remote_organ("pull", "last", "-o", tmp_path, "-q")
     assert "last.card.md: already exists; --force replaces it" in again.err
     assert "The parent local/middle@1 was yanked" in local_organ.done("assemble", "last", "-o", tmp_path / "a.gguf").err
@@ -136,29 +108,6 @@ def test_a_command_that_needs_a_folder_says_so_and_names_an_alternative(remote_o
     assert REMOTE_ALTERNATIVES[command] in ended.err
 
 
-def test_the_text_of_a_remote_report_is_harmless_in_every_format(local_organ: OrganCommand) -> None:
-    odd = "x\x1b[31m\u202e"
-    figures = {"x_count": ReportFigure(odd, odd, CellKind.COUNT, odd)}
-    columns = (ReportColumn("a", odd, CellKind.TEXT),)
-    report = Report(
-        title=odd,
-        main="t",
-        opening=(odd,),
-        sections={
-            "f": ReportFigures(title=odd, before=(odd,), figures=figures, after=(odd,)),
-            "t": table(odd, columns, ((odd,),), before=(odd,), after=(odd,), empty=odd),
-            "u": table(odd, columns, (), before=(odd,), after=(odd,), empty=odd),
-        },
-        closing=(odd,),
-    )
-    with scripted_server(lambda _: Answer(200, encode(report))) as server:
-        for form in ("text", "markdown", "csv", "json"):
-            ended = local_organ("--registry", server.url, "report", "--format", form)
-            assert ended.status == 0, ended.err
-            assert "\\u202e" in ended.out.replace("\\\\", "\\")
-            assert not {"\x1b", "\u202e"} & set(ended.out)
-
-
 def test_the_option_home_takes_precedence_over_the_registry_of_the_environment(
     local_organ: OrganCommand, served: ServedRegistry
 ) -> None:
@@ -177,13 +126,10 @@ def test_a_log_in_is_stored_listed_and_removed(
     type_in(f"{token.text}\n")
     ended = remote_organ("login", "--token-stdin")
     assert ended.out == f"{served.url}: you are ada, with the scopes read, upload\n"
-    kept = kept_token(served.url)
-    assert kept is not None
-    assert (kept.token, kept.plain_http) == (token.text, False)
-    listed = remote_organ("login", "--list")
-    assert listed.out == f"{served.url}\n"
+    assert token.text not in ended.err
+    assert kept_token(served.url) == KeptToken(token.text, plain_http=False)
+    assert remote_organ("login", "--list").out == f"{served.url}\n"
     assert remote_organ("models").status == 0
-    assert token.text not in ended.out + ended.err + listed.out + listed.err
     with served.registry.catalog.writing() as session:
         revoke_token(session, token.public_id)
     assert "this token was revoked" in remote_organ("models").err
@@ -209,8 +155,6 @@ def test_an_invalid_token_is_not_sent(remote_organ: Asking, type_in: Callable[[s
         ended = remote_organ("login", "https://registry.example", "--token-stdin")
         assert ended.status == 4
         assert "hunter2" not in ended.err
-    assert remote_organ("login", "--list", "--forget", "x").status == 2
-    assert remote_organ("pull", "x").status == 3
 
 
 def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local_organ: OrganCommand) -> None:
@@ -245,14 +189,12 @@ def test_existing_files_are_fetched_again_only_if_nothing_shows_that_they_are_ri
     lost.unlink()
     assert fetched() == [kept, lost]
     assert kept.stat().st_ino == inode, "it was left as it is"
+    assert digest_of(lost.read_bytes()) == local_registry.model("tuned").digest
     with pytest.raises(BadSource, match="already exists"):
         fetched(lambda _path: None)  # as for a chimera, whose digest is only what the registry says
-    for path, name in ((kept, "base"), (lost, "tuned")):
-        assert digest_of(path.read_bytes()) == local_registry.model(name).digest
-    data = bytearray(kept.read_bytes())
-    data[-1] ^= 1
-    kept.write_bytes(data)
+    wrong = kept.read_bytes()[:-1] + b"?"
+    kept.write_bytes(wrong)
     lost.unlink()
     with pytest.raises(BadSource, match="already exists"):
         fetched()
-    assert (kept.read_bytes(), lost.exists()) == (data, False), "nothing is replaced without --force"
+    assert (kept.read_bytes(), lost.exists()) == (wrong, False), "nothing is replaced without --force"

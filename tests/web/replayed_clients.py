@@ -1,8 +1,6 @@
 """The requests of Ollama and llama.cpp, in the order and with the headers of their sources, and their checks.
 
-Ollama: `server/images.go` and `server/download.go` (versions up to 0.1 with 64 parts, later ones with 16), and
-`server/internal/client/ollama/registry.go` (a client of 2025 that requests chunksums). llama.cpp: `common/arg.cpp`
-until 2025, then `common/download.cpp` and `common/hf-cache.cpp`.
+Ollama: `server/images.go` and `server/download.go`. llama.cpp: `common/download.cpp` and `common/hf-cache.cpp`.
 """
 
 from __future__ import annotations
@@ -11,22 +9,17 @@ import hashlib
 import http.client
 import json
 import re
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-OLLAMA_AGENT = "ollama/0.32.15 (amd64 linux) Go/go1.26.0"
+OLLAMA = {"User-Agent": "ollama/0.32.15 (amd64 linux) Go/go1.26.0"}
+LLAMA = {"User-Agent": "llama-cpp/b9999-abcdef", "Accept": "application/json"}
 DOCKER_MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 MODEL, ADAPTER = "application/vnd.ollama.image.model", "application/vnd.ollama.image.adapter"
-OLD_PARTS, PARTS = 64, 16
-TRIES = 6
-
-
-class Refused(Exception):
-    """The client reports an error: its text is what a person sees."""
+PARTS = 16
 
 
 @dataclass(slots=True)
@@ -38,26 +31,19 @@ class Answer:
     data: bytes
 
 
-@dataclass(slots=True)
-class Wire:
-    """Requests to one server, each on a connection of its own, and a list of them."""
-
-    port: int
-    sent: list[str] = field(default_factory=list)
-
-    def ask(self, method: str, path: str, headers: dict[str, str], most_bytes: int | None = None) -> Answer:
-        """Send exactly these headers, and read at most `most_bytes` of the body. No redirect is followed."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-            for name, value in {"Host": f"127.0.0.1:{self.port}", **headers}.items():
-                connection.putheader(name, value)
-            connection.endheaders()
-            self.sent.append(f"{method} {path}" + (f" {headers['Range']}" if "Range" in headers else ""))
-            answer = connection.getresponse()
-            return Answer(answer.status, dict(answer.headers), answer.read(most_bytes))
-        finally:
-            connection.close()
+def ask(port: int, method: str, path: str, headers: dict[str, str], most_bytes: int | None = None) -> Answer:
+    """Send exactly these headers on a connection of its own, and read at most `most_bytes` of the body."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for name, value in {"Host": f"127.0.0.1:{port}", **headers}.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        assert answer.status < 400, (method, path, answer.status)
+        return Answer(answer.status, dict(answer.headers), answer.read(most_bytes))
+    finally:
+        connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,140 +64,61 @@ class Pulled:
         return dict(json.loads(self.blobs[self.manifest["config"]["digest"]]))
 
 
-def ollama_pull(wire: Wire, name: str, tag: str, parts: int = PARTS, least_part: int = 1) -> Pulled:
+def ollama_pull(port: int, name: str, tag: str) -> Pulled:
     """`ollama pull --insecure`: the manifest, then each blob by HEAD, by GET for its address, and by ranges."""
-    agent = {"User-Agent": OLLAMA_AGENT}
-    headers = {"Accept": DOCKER_MANIFEST, "Accept-Encoding": "gzip", **agent}
-    answer = _made(wire.ask("GET", f"/v2/{name}/manifests/{tag}", headers))
-    manifest = json.loads(answer.data)
+    headers = {"Accept": DOCKER_MANIFEST, "Accept-Encoding": "gzip", **OLLAMA}
+    manifest = json.loads(ask(port, "GET", f"/v2/{name}/manifests/{tag}", headers).data)
     blobs = {}
     for layer in [*manifest["layers"], manifest["config"]]:
         path = f"/v2/{name}/blobs/{layer['digest']}"
-        total = int(_made(wire.ask("HEAD", path, agent)).headers["Content-Length"])
-        direct = _made(wire.ask("GET", path, {"Accept-Encoding": "gzip", **agent}, most_bytes=0))
-        assert direct.status in (200, 307), direct.status
-        target = urlsplit(urljoin(f"http://127.0.0.1:{wire.port}{path}", direct.headers["Location"]))
-        assert target.port == wire.port
-        blobs[layer["digest"]] = _in_parts(wire, target.path, total, max(least_part, -(-total // parts)), parts)
-    for digest, data in blobs.items():
-        if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
-            raise Refused("digest mismatch, file must be downloaded again")
-    return Pulled(manifest, blobs)
-
-
-def _made(answer: Answer) -> Answer:
-    """`makeRequestWithRetry`: what the client makes of a status."""
-    if answer.status == 404:
-        raise Refused("file does not exist")
-    if answer.status >= 400:
-        raise Refused(f"{answer.status}: {answer.data.decode()}")
-    return answer
-
-
-def _in_parts(wire: Wire, path: str, total: int, size: int, parallel: int) -> bytes:
-    """`downloadChunk` for all parts at once: the status of an answer is not looked at, only its length."""
-    data = bytearray(total)
-
-    def part(begin: int) -> None:
-        end = min(begin + size, total)
-        for attempt in range(TRIES):
-            headers = {"User-Agent": "Go-http-client/1.1", "Range": f"bytes={begin}-{end - 1}"}
-            answer = wire.ask("GET", path, headers, most_bytes=end - begin)
-            if len(answer.data) == end - begin:
-                data[begin:end] = answer.data
-                return
-            time.sleep(0.05 * 2**attempt)
-        raise Refused("max retries exceeded")
-
-    with ThreadPoolExecutor(parallel) as pool:
-        list(pool.map(part, range(0, total, size)))
-    return bytes(data)
-
-
-def ollama_client2_pull(wire: Wire, name: str, tag: str, threshold: int = 64_000_000) -> Pulled:
-    """The client that was behind OLLAMA_EXPERIMENT=client2: no Accept header, and chunksums for large layers."""
-    agent = {"User-Agent": OLLAMA_AGENT, "Authorization": "Bearer key", "Accept-Encoding": "gzip"}
-    answer = wire.ask("GET", f"/v2/{name}/manifests/{tag}", agent)
-    if answer.status // 100 != 2:
-        (error,) = json.loads(answer.data)["errors"]
-        raise Refused(f"registry responded with status {answer.status}: code {error['code']}: {error['message']}")
-    manifest = json.loads(answer.data)
-    blobs = {}
-    for layer in [*manifest["layers"], manifest["config"]]:
-        address = f"http://127.0.0.1:{wire.port}/v2/{name}/blobs/{layer['digest']}"
-        chunks = [(layer["digest"], f"0-{layer['size'] - 1}")]
-        if layer["size"] >= threshold:
-            sums = wire.ask("GET", f"/v2/{name}/chunksums/{layer['digest']}", agent)
-            assert sums.status == 200, sums.status
-            words = sums.data.decode().split()
-            address, chunks = sums.headers["Content-Location"], list(zip(words[::2], words[1::2], strict=True))
-        data = b""
-        for digest, span in chunks:
-            headers = {"User-Agent": "Go-http-client/1.1", "Range": f"bytes={span}"}
-            chunk = wire.ask("GET", urlsplit(address).path, headers)
-            assert chunk.status // 100 == 2, chunk.status
-            assert f"sha256:{hashlib.sha256(chunk.data).hexdigest()}" == digest
-            data += chunk.data
+        total = int(ask(port, "HEAD", path, OLLAMA).headers["Content-Length"])
+        direct = ask(port, "GET", path, {"Accept-Encoding": "gzip", **OLLAMA}, most_bytes=0)
+        target = urlsplit(urljoin(f"http://127.0.0.1:{port}{path}", direct.headers["Location"]))
+        assert target.port == port
+        data = _in_parts(port, target.path, total)
+        assert f"sha256:{hashlib.sha256(data).hexdigest()}" == layer["digest"]
         blobs[layer["digest"]] = data
     return Pulled(manifest, blobs)
 
 
-def old_llama_download(wire: Wire, name: str, tag: str = "latest") -> dict[str, bytes]:
-    """`llama-server -hf NAME:TAG` until 2025: the manifest, then HEAD and GET of the files in it, by their names."""
-    headers = {"User-Agent": "llama-cpp", "Accept": "application/json"}
-    answer = wire.ask("GET", f"/v2/{name}/manifests/{tag}", headers)
-    if answer.status != 200:
-        raise Refused(f"error from HF API, response code: {answer.status}")
-    files = {}
-    for kind in ("ggufFile", "mmprojFile"):
-        match = re.search(rf'"{kind}"[\s\S]*?"rfilename"\s*:\s*"([^"]+)"', answer.data.decode())
-        if match is not None:
-            files[match[1]] = _llama_file(wire, f"/{name}/resolve/main/{match[1]}", {"User-Agent": "llama-cpp"})
-    return files
+def _in_parts(port: int, path: str, total: int) -> bytes:
+    """`downloadChunk` for all parts at once: the status of an answer is not looked at, only its length."""
+    size = -(-total // PARTS)
+
+    def part(begin: int) -> bytes:
+        end = min(begin + size, total)
+        headers = {"User-Agent": "Go-http-client/1.1", "Range": f"bytes={begin}-{end - 1}"}
+        data = ask(port, "GET", path, headers, most_bytes=end - begin).data
+        assert len(data) == end - begin
+        return data
+
+    with ThreadPoolExecutor(PARTS) as pool:
+        return b"".join(pool.map(part, range(0, total, size)))
 
 
-def llama_download(wire: Wire, name: str, tag: str = "") -> dict[str, bytes]:
+def llama_download(port: int, name: str, tag: str = "") -> dict[str, bytes]:
     """`llama-server -hf NAME[:TAG]` since 2026: refs, the tree of the commit, then the best file and its parts."""
-    headers = {"User-Agent": "llama-cpp/b9999-abcdef", "Accept": "application/json"}
-    refs = wire.ask("GET", f"/api/models/{name}/refs", headers)
-    if refs.status != 200:
-        raise Refused(f"GET failed ({refs.status}): {json.loads(refs.data)['error']}")
-    (commit,) = (branch["targetCommit"] for branch in json.loads(refs.data)["branches"] if branch["name"] == "main")
+    refs = json.loads(ask(port, "GET", f"/api/models/{name}/refs", LLAMA).data)
+    (commit,) = (branch["targetCommit"] for branch in refs["branches"] if branch["name"] == "main")
     assert re.fullmatch("[0-9a-f]{40}", commit)
-    tree = wire.ask("GET", f"/api/models/{name}/tree/{commit}?recursive=true", headers)
+    tree = ask(port, "GET", f"/api/models/{name}/tree/{commit}?recursive=true", LLAMA)
     oids = {item["path"]: item.get("lfs", item)["oid"] for item in json.loads(tree.data) if item["type"] == "file"}
-    model = _best_model(list(oids), tag)
-    if model is None:
-        raise Refused(f"no GGUF files found in repository {name}")
+    models = [path for path in oids if path.endswith(".gguf") and "mmproj" not in path]
+    model = next(path for path in models if not tag or re.search(f"{tag}[.-]", path, re.IGNORECASE))
     stem = re.sub(r"-\d{5}-of-\d{5}\.gguf$", "", model)
     shards = [path for path in oids if re.fullmatch(rf"{re.escape(stem)}-\d{{5}}-of-\d{{5}}\.gguf", path)] or [model]
     projectors = [path for path in oids if "mmproj" in path and path.endswith(".gguf")][:1]
-    files = {
-        path: _llama_file(wire, f"/{name}/resolve/{commit}/{path}", {"User-Agent": headers["User-Agent"]})
-        for path in [*shards, *projectors]
-    }
+    files = {path: _llama_file(port, f"/{name}/resolve/{commit}/{path}") for path in [*shards, *projectors]}
     assert all(hashlib.sha256(data).hexdigest() == oids[path] for path, data in files.items())
     return files
 
 
-def _best_model(paths: list[str], tag: str) -> str | None:
-    """`find_best_model`: the first file whose name has the tag before a dot or a dash."""
-    models = [path for path in paths if path.endswith(".gguf") and "mmproj" not in path]
-    for wanted in [tag] if tag else ["Q4_K_M", "Q8_0"]:
-        for path in models:
-            if re.search(f"{wanted}[.-]", path, re.IGNORECASE):
-                return path
-    return models[0] if models and not tag else None
-
-
-def _llama_file(wire: Wire, path: str, headers: dict[str, str]) -> bytes:
+def _llama_file(port: int, path: str) -> bytes:
     """`common_download_file_single`: HEAD, GET of all, and after a cut GET of the rest; a cut is part of the replay."""
-    head = wire.ask("HEAD", path, headers)
-    assert head.status == 200, head.status
+    head = ask(port, "HEAD", path, LLAMA)
     assert head.headers["ETag"]
     assert head.headers["Accept-Ranges"] != "none"
-    total = int(head.headers["Content-Length"])
-    first = wire.ask("GET", path, headers, most_bytes=total // 3)
-    rest = wire.ask("GET", path, {**headers, "Range": f"bytes={len(first.data)}-"})
-    assert (first.status, rest.status) == (200, 206)
+    first = ask(port, "GET", path, LLAMA, most_bytes=int(head.headers["Content-Length"]) // 3)
+    rest = ask(port, "GET", path, {**LLAMA, "Range": f"bytes={len(first.data)}-"})
+    assert (head.status, first.status, rest.status) == (200, 200, 206)
     return first.data + rest.data

@@ -14,9 +14,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import update
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.tables import CatalogVersion
-from organs.registry.catalog.vocabulary import Action
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.file_responses import COUNTING_KEY
@@ -285,15 +283,3 @@ def test_every_client_of_a_personal_server_can_upload_into_every_namespace(place
             if len(set(group)) > 1:
                 expected = OTHERWISE_LOCALLY.get((method, rule), LOCALLY[group])
                 assert place.asked("nobody", method, rule) == expected, (method, rule)
-
-
-def test_the_state_of_a_place_changes_with_every_write(place: Place) -> None:
-    """The table would find a refusal that has written: something else is seen after any write."""
-    before = place.state()
-    with place.registry.catalog.writing() as session:
-        record_event(session, "ada", Action.EDIT)
-    assert place.state() != before
-    before = place.state()
-    (place.registry.settings.uploads / ada.OPEN).write_bytes(b"x")
-    assert place.state() != before
-    place.restore()

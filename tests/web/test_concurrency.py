@@ -92,18 +92,18 @@ def test_a_cached_answer_needs_no_turn(family_client: FlaskClient) -> None:
 
 
 class WatchedBody(BytesIO):
-    """A body that calls `look` each time it is read."""
+    """A body that keeps how many turns were free when it was read."""
 
-    def __init__(self, data: bytes, look: Callable[[], None]) -> None:
-        super().__init__(data)
-        self._look = look
-
-    def read(self, size: int | None = -1) -> bytes:
-        self._look()
-        return super().read(size)
+    def __init__(self, turns: Turns) -> None:
+        super().__init__(b'{"files": []}' + b" " * 300_000)
+        self._turns = turns
+        self.free: list[int] = []
 
     def readinto(self, buffer: Any) -> int:
-        self._look()
+        taken = [self._turns.take() for _ in range(1 + SECOND_TURNS)]
+        self.free.append(len(taken))
+        for turn in taken:
+            turn.release()
         return super().readinto(buffer)
 
 
@@ -111,30 +111,23 @@ class WatchedBody(BytesIO):
 def test_a_submission_takes_its_turn_after_its_body_has_arrived(registry: LocalRegistry) -> None:
     app = create_app(registry, WebSettings(personal=True, turn_seconds=0.0))
     turns, streams = app.extensions[TURNS_KEY], app.extensions[STREAMS_KEY]
-    seen: list[int] = []
 
-    def look() -> None:
-        taken = [turns.take() for _ in range(1 + SECOND_TURNS)]
-        seen.append(len(taken))
-        for turn in taken:
-            turn.release()
-
-    def submit(look: Callable[[], None]) -> int:
-        data = b'{"files": []}' + b" " * 300_000
-        sent: Any = {"input_stream": WatchedBody(data, look), "content_length": len(data)}
+    def submit(body: BytesIO) -> int:
+        sent: Any = {"input_stream": body, "content_length": len(body.getvalue())}
         return app.test_client().put("/api/v1/models/local/tiny", content_type="application/json", **sent).status_code
 
-    assert submit(look) == 400, "it has no files"
-    assert seen, "the body was read while all turns were free"
+    watched = WatchedBody(turns)
+    assert submit(watched) == 400, "it has no files"
+    assert watched.free, "the body was read while all turns were free"
     taken = [turns.take() for _ in range(1 + SECOND_TURNS)]
-    assert submit(lambda: None) == 503, "it needs a turn then"
+    assert submit(BytesIO(watched.getvalue())) == 503, "it needs a turn then"
     for turn in taken:
         turn.release()
-    contributors, reads = count(1), len(seen)
+    contributors = count(1)
     while streams.begin_upload(next(contributors)):
         pass
-    assert submit(look) == 503, "it needs a place for uploads while its body comes"
-    assert len(seen) == reads, "nothing was read"
+    unread = WatchedBody(turns)
+    assert (submit(unread), unread.free) == (503, []), "it needs a place for uploads before its body is read"
 
 
 # Addresses
@@ -145,16 +138,12 @@ def test_a_submission_takes_its_turn_after_its_body_has_arrived(registry: LocalR
     [
         ("192.0.2.1", None, 0, "192.0.2.1"),
         ("192.0.2.1", "198.51.100.7", 0, "192.0.2.1"),
-        ("10.0.0.1", "198.51.100.7", 1, "198.51.100.7"),
         ("10.0.0.1", "6.6.6.6, 198.51.100.7", 1, "198.51.100.7"),
         ("10.0.0.1", "6.6.6.6, 198.51.100.7, 10.0.0.2", 2, "198.51.100.7"),
         ("10.0.0.1", "198.51.100.7", 2, "10.0.0.1"),
-        ("10.0.0.1", None, 1, "10.0.0.1"),
         ("10.0.0.1", "<script>", 1, "unknown"),
-        ("", None, 0, "unknown"),
         ("2001:db8:1:3::1", None, 0, "20010db800010003::/64"),
         ("::ffff:192.0.2.1", None, 0, "192.0.2.1"),
-        ("2001:db8:1:2:3::4", None, 0, "20010db800010002::/64"),
         ("2001:db8:1:2:ffff::9%eth0", None, 0, "20010db800010002::/64"),
     ],
 )
@@ -217,9 +206,9 @@ def made(places: int, slow: int = 1) -> tuple[DownloadPlaces, Clock]:
     return DownloadPlaces(places, slow, clock), clock
 
 
-def test_a_download_that_is_not_read_gives_its_place_to_a_waiting_download() -> None:
+def test_a_download_that_is_not_read_gives_its_place_to_those_that_wait_and_continues_behind_them() -> None:
     places, clock = made(1)
-    slow, quick = FakeDownload(), FakeDownload()
+    slow, quick, late = FakeDownload(), FakeDownload(), FakeDownload()
     places.want(slow)
     places.park(slow)
     places.want(quick)
@@ -228,20 +217,9 @@ def test_a_download_that_is_not_read_gives_its_place_to_a_waiting_download() -> 
     places.serve()
     assert len(slow.paused) == 1
     assert not quick.proceeded, "its buffers are not free yet"
+    places.want(slow)
     slow.paused[0]()
     assert quick.proceeded == 1
-
-
-def test_a_download_that_lost_its_place_continues_behind_all_others() -> None:
-    places, clock = made(1)
-    slow, quick, late = FakeDownload(), FakeDownload(), FakeDownload()
-    places.want(slow)
-    places.park(slow)
-    places.want(quick)
-    clock.now += 2 * PARKED_SECONDS
-    places.serve()
-    places.want(slow)
-    slow.paused[0]()
     places.want(late)
     places.leave(quick)
     assert (late.proceeded, slow.proceeded) == (1, 1)

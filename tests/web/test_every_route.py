@@ -7,7 +7,6 @@ import io
 import json
 import re
 from collections.abc import Iterator
-from html import unescape
 from xml.etree import ElementTree
 
 import pytest
@@ -19,7 +18,7 @@ from organs.registry.reports.formats import FORMULA_STARTS
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
-from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK, hostile_models
+from tests.web.conftest import HOSTILE, hostile_models
 from tests.web.good_requests import PLAIN_ARGUMENTS
 from tests.web.page_parser import parse_page
 
@@ -129,13 +128,6 @@ def test_no_page_runs_or_loads_anything_from_outside(answers: list[tuple[str, Te
         assert not any(link.lower().startswith("javascript:") for link in page.links()), address
 
 
-def test_hostile_text_is_shown_unchanged(hostile_client: FlaskClient) -> None:
-    page = parse_page(hostile_client.get("/models/local/hostile").text)
-    assert HOSTILE in page.text
-    assert HOSTILE_LINK in page.text
-    assert FORMULA in page.text
-
-
 def test_no_cell_of_any_sheet_is_a_formula(answers: list[tuple[str, TestResponse]]) -> None:
     sheets = [(address, answer.text) for address, answer in answers if answer.mimetype == "text/csv"]
     assert len(sheets) >= 2
@@ -191,23 +183,6 @@ def test_every_page_has_a_title_a_language_one_heading_and_labels(answers: list[
             assert {"width", "height"} <= image.attributes.keys(), (address, "it would shift the page")
 
 
-def test_every_page_has_a_json_form(family_client: FlaskClient) -> None:
-    addresses = ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/lineage", "/reports")
-    composing = (
-        "/compare?first=local/base&second=local/tuned",
-        "/compose",
-        "/compose?base=local/base&graft=from:local/tuned&accept=unrelated-lineage",
-        "/compose/fits?base=local/base",
-        "/compose/fits?base=local/base&donor=local/tuned",
-    )
-    for address in (*addresses, *composing):
-        page = family_client.get(address).text
-        twin = re.search(r'<a href="([^"]+)">This page as JSON</a>', page)
-        assert twin is not None, address
-        answer = family_client.get(unescape(twin[1]), follow_redirects=True)
-        assert (answer.status_code, answer.mimetype) == (200, "application/json"), twin[1]
-
-
 @pytest.mark.parametrize(
     ("address", "resource"),
     [
@@ -222,40 +197,34 @@ def test_the_json_of_a_page_is_a_resource_of_the_api(family_client: FlaskClient,
     assert (answer.status_code, answer.headers["Location"]) == (302, resource)
 
 
-@pytest.mark.parametrize(
-    ("address", "begins"),
-    [
-        ("/organs.csv", "digest,model,name"),
-        ("/models.csv", "name,title,kind"),
-        ("/models/local/tuned.csv", "digest,model,name,type,tower"),
-        ("/compare.csv?first=local/base&second=local/tuned", "name,type,tower"),
-        ("/lineage.csv", "child,parent,relation"),
-        ("/reports/ranking.csv", "rank,model"),
-    ],
-)
-def test_every_list_is_available_as_csv(family_client: FlaskClient, address: str, begins: str) -> None:
-    answer = family_client.get(address)
-    assert answer.mimetype == "text/csv"
-    lines = answer.text.splitlines()
-    assert lines[0].startswith(begins)
-    assert len(lines) > 1
-
-
-def test_every_link_of_every_page_works(family_client: FlaskClient) -> None:
+def test_every_link_of_every_page_works_and_pages_link_to_their_other_forms(family_client: FlaskClient) -> None:
+    composing = (
+        "/compose?base=local/base&graft=from:local/tuned&accept=unrelated-lineage",
+        "/compose/fits?base=local/base&donor=local/tuned",
+    )
+    lists = ("/organs", "/models", "/models/local/tuned", "/compare?first=local/base&second=local/tuned", "/lineage")
     seen: set[str] = set()
-    waiting = ["/"]
+    twins = dict.fromkeys((*composing, *lists), 0)
+    kinds = {"csv": "text/csv", "json": "application/json"}
+    waiting = ["/", *twins]
     while waiting and len(seen) < 400:
         address = waiting.pop(0)
         with family_client.get(address, follow_redirects=True) as answer:
             assert answer.status_code == 200, address
+            form = address.partition("?")[0].rpartition(".")[2]
+            assert form not in kinds or answer.mimetype == kinds[form], address
             if answer.mimetype != "text/html":
                 continue
-            for link in sorted(parse_page(answer.text).links()):
+            links = parse_page(answer.text).links()
+            if address in twins:
+                twins[address] = sum(bool(re.match(r"[^?]+\.(json|csv)(\?|$)", link)) for link in links)
+            for link in sorted(links):
                 plain = link.partition("#")[0]
                 if plain.startswith("/") and plain not in seen:
                     seen.add(plain)
                     waiting.append(plain)
     assert len(seen) > 60
+    assert all(twins[one] >= 1 + (one in lists) for one in twins), twins
 
 
 @pytest.mark.parametrize(

@@ -29,24 +29,23 @@ def commit(client: FlaskClient) -> str:
     return str(client.get(API).get_json()["sha"])
 
 
-def test_a_tree_has_sizes_and_the_digests_of_the_files(served: Served) -> None:
+def test_a_tree_has_the_digest_of_a_written_file_as_git_computes_it(served: Served) -> None:
     model, readme = served.client.get(f"{API}/tree/main?recursive=true").get_json()
-    assert model["lfs"] == {
-        "oid": digest_of(served.data),
-        "size": len(served.data),
-        "pointerSize": 132,
-    }
+    assert model["lfs"] == {"oid": digest_of(served.data), "size": len(served.data), "pointerSize": 132}
     assert "lfs" not in readme
     written = served.client.get("/local/a/resolve/main/README.md")
-    assert readme["size"] == len(written.data)
     blob = b"blob %d\0" % len(written.data) + written.data
     assert readme["oid"] == hashlib.sha1(blob, usedforsecurity=False).hexdigest() == written.headers["ETag"].strip('"')
 
 
+def ingest(served: Served, folder: Path, name: str, seed: int = 0) -> None:
+    (folder / "b.gguf").write_bytes(small_model(seed=seed))
+    ingest_file(served.registry, folder / "b.gguf", name)
+
+
 def test_a_revision_is_a_tag_or_a_commit_and_a_commit_names_bytes(served: Served, tmp_path: Path) -> None:
     first = commit(served.client)
-    (tmp_path / "b.gguf").write_bytes(small_model())
-    ingest_file(served.registry, tmp_path / "b.gguf", "a")
+    ingest(served, tmp_path, "a")
     assert commit(served.client) != first
     for revision in ("v1", "refs%2Ftags%2Fv1", first, first[:7]):
         assert served.client.get(f"{API}/revision/{revision}").get_json()["sha"] == first, revision
@@ -57,6 +56,13 @@ def test_a_revision_is_a_tag_or_a_commit_and_a_commit_names_bytes(served: Served
     assert answer.headers["X-Linked-Etag"] == answer.headers["ETag"] == f'"{digest_of(served.data)}"'
     assert answer.headers["X-Linked-Size"] == str(len(served.data))
     assert not [name for name, _ in answer.headers if "xet" in name.lower()]
+    newest, oldest = served.client.get(f"{API}/commits/main").get_json()
+    assert (newest["title"], oldest["id"]) == ("local/a@2", first)
+    assert [one["id"] for one in served.client.get(f"{API}/commits/v1").get_json()] == [first]
+    address = f"{API}/commits/HEAD?limit=1"
+    for page, expected, link in (("", newest, f'<http://localhost{address}&p=1>; rel="next"'), ("&p=1", oldest, None)):
+        listed = served.client.get(address + page)
+        assert ([one["id"] for one in listed.get_json()], listed.headers.get("Link")) == ([expected["id"]], link)
 
 
 def test_versions_of_equal_bytes_are_different_commits(served: Served) -> None:
@@ -70,31 +76,30 @@ def test_versions_of_equal_bytes_are_different_commits(served: Served) -> None:
         session.rollback()
 
 
-@pytest.mark.parametrize(
-    ("address", "code"),
-    [
-        ("/api/models/local/b", "RepoNotFound"),
-        ("/api/models/organs/a", "RepoNotFound"),
-        ("/api/models/local/a@1", "RepoNotFound"),
-        ("/api/models/local/b/tree/main", "RepoNotFound"),
-        ("/local/b/resolve/main/a.gguf", "RepoNotFound"),
-        (f"{API}/revision/v2", "RevisionNotFound"),
-        (f"{API}/revision/{'0' * 40}", "RevisionNotFound"),
-        (f"{API}/revision/abc", "RevisionNotFound"),
-        (f"{API}/tree/v0", "RevisionNotFound"),
-        ("/local/a/resolve/v9/a.gguf", "RevisionNotFound"),
-        ("/local/a/resolve/main/b.gguf", "EntryNotFound"),
-        ("/local/a/resolve/main/../../../etc/passwd", "EntryNotFound"),
-        (f"{API}/tree/main/folder", "EntryNotFound"),
-        ("/v2/local/a/manifests/Q4_K_M", "EntryNotFound"),
-    ],
-)
-def test_a_missing_thing_is_answered_with_its_error_code(address: str, code: str, served: Served) -> None:
-    for answer in (served.client.get(address), served.client.head(address)):
-        assert answer.status_code == 404
-        assert answer.headers["X-Error-Code"] == code
-        assert answer.headers["X-Error-Message"].isprintable()
-        assert answer.headers["Cache-Control"] == "no-store"
+MISSING = {
+    "RepoNotFound": ("/api/models/local/b", "/api/models/local/a@1", "/local/b/resolve/main/a.gguf"),
+    "RevisionNotFound": (
+        *(f"{API}/revision/{revision}" for revision in ("v2", "0" * 40, "abc")),
+        f"{API}/tree/v0",
+        "/local/a/resolve/v9/a.gguf",
+        "/local/a/raw/v9/a.gguf",
+    ),
+    "EntryNotFound": (
+        *(f"/local/a/resolve/main/{path}" for path in ("b.gguf", "../../../etc/passwd")),
+        "/local/a/raw/main/b.gguf",
+        f"{API}/tree/main/folder",
+        "/v2/local/a/manifests/Q4_K_M",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", MISSING)
+def test_a_missing_thing_is_answered_with_its_error_code(code: str, served: Served) -> None:
+    for address in MISSING[code]:
+        for answer in (served.client.get(address), served.client.head(address)):
+            assert (answer.status_code, answer.headers["X-Error-Code"]) == (404, code), address
+            assert answer.headers["X-Error-Message"].isprintable()
+            assert answer.headers["Cache-Control"] == "no-store"
 
 
 def test_paths_are_looked_up_as_a_form_and_as_json(served: Served) -> None:
@@ -114,20 +119,11 @@ def test_a_raw_file_is_the_git_lfs_pointer(served: Served) -> None:
     assert (part.status_code, part.data) == (206, b"version")
     readme = served.client.get("/local/a/raw/main/README.md")
     assert readme.data == served.client.get("/local/a/resolve/main/README.md").data
-    for path, code in (("main/b.gguf", "EntryNotFound"), ("v9/a.gguf", "RevisionNotFound")):
-        missing = served.client.head(f"/local/a/raw/{path}")
-        assert (missing.status_code, missing.headers["X-Error-Code"]) == (404, code)
 
 
 def test_a_list_has_the_newest_version_of_each_model_in_pages(served: Served, tmp_path: Path) -> None:
-    for seed, name in enumerate(("a", "b", "C")):
-        (tmp_path / f"{name}.gguf").write_bytes(small_model(seed=seed))
-        ingest_file(served.registry, tmp_path / f"{name}.gguf", f"Other/{name}" if name == "C" else name)
-    models = served.client.get("/api/models").get_json()
-    assert [one["id"] for one in models] == ["Other/C", "local/b", "local/a"]
-    assert models[2]["sha"] == commit(served.client)
-    assert "siblings" not in models[0]
-
+    for seed, name in enumerate(("a", "b", "Other/C")):
+        ingest(served, tmp_path, name, seed)
     found, address, pages = [], "/api/models?limit=1&sort=downloads&full=true", 0
     while address:
         answer = served.client.get(address)
@@ -136,11 +132,12 @@ def test_a_list_has_the_newest_version_of_each_model_in_pages(served: Served, tm
         address, pages = following[1] if following else "", pages + 1
     assert ([one["id"] for one in found], pages) == (["Other/C", "local/b", "local/a"], 3)
     assert [one["rfilename"] for one in found[1]["siblings"]] == ["b.gguf", "README.md"]
+    assert found[2]["sha"] == commit(served.client)
+    assert "siblings" not in served.client.get("/api/models").get_json()[0]
 
 
 def test_a_list_has_the_models_that_match_its_filters(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "found.gguf").write_bytes(small_model())
-    ingest_file(served.registry, tmp_path / "found.gguf")
+    ingest(served, tmp_path, "found")
     found = (
         "search=FOUND",
         "author=LOCAL&search=L/F",
@@ -165,30 +162,6 @@ def test_a_list_has_the_models_that_match_its_filters(served: Served, tmp_path: 
 @pytest.mark.parametrize("asked", ["cursor=x", "limit=x", "limit=-1", "limit=9999999"])
 def test_a_list_refuses_invalid_parameters(asked: str, served: Served) -> None:
     assert served.client.get(f"/api/models?{asked}").status_code == 400
-
-
-def test_commits_are_the_versions_up_to_a_revision(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "b.gguf").write_bytes(small_model())
-    ingest_file(served.registry, tmp_path / "b.gguf", "a")
-    newest, oldest = served.client.get(f"{API}/commits/main").get_json()
-    assert (newest["id"], newest["title"]) == (commit(served.client), "local/a@2")
-    assert oldest["authors"] == [{"user": "local", "avatar": ""}]
-    assert [one["id"] for one in served.client.get(f"{API}/commits/v1").get_json()] == [oldest["id"]]
-    address = f"{API}/commits/HEAD?limit=1"
-    for page, expected, link in (
-        ("", newest, f'<http://localhost{address}&p=1>; rel="next"'),
-        ("&p=1", oldest, None),
-    ):
-        answer = served.client.get(address + page)
-        assert ([one["id"] for one in answer.get_json()], answer.headers.get("Link")) == ([expected["id"]], link)
-
-
-def test_the_manifest_of_llama_is_for_clients_that_accept_no_images(served: Served) -> None:
-    address = "/v2/local/a/manifests/latest"
-    for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
-        answer = served.client.get(address, headers=headers)
-        assert (answer.status_code, answer.headers["Vary"]) == (200, "Accept, User-Agent")
-        assert answer.get_json()["ggufFile"]["rfilename"] == "a.gguf"
 
 
 def test_hostile_metadata_is_text_in_a_readme(registry: LocalRegistry, tmp_path: Path) -> None:

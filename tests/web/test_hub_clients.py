@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import os
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,20 +154,3 @@ def test_the_requests_of_the_client_are_answered(live: LiveServer, place: Path, 
     )
     assert done.returncode == 0, done.stderr
     assert (Path(done.stdout.strip()) / "old.gguf").read_bytes() == (place / "old.gguf").read_bytes()
-
-
-@pytest.mark.long
-def test_a_download_is_resumed_where_the_connection_broke(live: LiveServer, place: Path) -> None:
-    data = (place / "one.gguf").read_bytes()
-    with cutting_proxy(live.port, CUT_AFTER_BYTES, cuts=1) as line:
-        address = f"http://127.0.0.1:{line.port}/models/local/one.gguf"
-        with urllib.request.urlopen(address, timeout=30) as answer:
-            tag = answer.headers["ETag"]
-            with pytest.raises(http.client.IncompleteRead) as cut:
-                answer.read()
-        begun = cut.value.partial
-        rest = urllib.request.Request(address, headers={"Range": f"bytes={len(begun)}-", "If-Range": tag})
-        with urllib.request.urlopen(rest, timeout=30) as answer:
-            assert answer.status == 206
-            assert 0 < len(begun) < len(data)
-            assert begun + answer.read() == data

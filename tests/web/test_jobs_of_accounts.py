@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 from threading import Event
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL
@@ -29,7 +27,7 @@ from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes, model_file, related_tensors
-from tests.web.accounts import log_in, new_token, program, send_form
+from tests.web.accounts import log_in, new_token, program
 
 GRAFT = {"base": "local/base", "donor": "local/tuned", "type": "organ"}
 HIDDEN = "bob/hidden@1"
@@ -98,9 +96,9 @@ def shelf(registry: LocalRegistry, templates: RegistryTemplates) -> Shelf:
 
 
 def test_a_chimera_belongs_to_the_account_that_requested_it_and_gets_its_namespace(shelf: Shelf) -> None:
-    names = {None: "ada/", "mine": "ada/mine@1", "ada/other": "ada/other@1", "ADA/third": "ada/third@1"}
-    for number, (name, registered) in enumerate(names.items(), 1):
-        recipe = {**GRAFT, "blocks": number % 2, **({} if name is None else {"name": name})}
+    names = {None: "ada/", "ADA/mine": "ada/mine@1"}
+    for number, (name, registered) in enumerate(names.items()):
+        recipe = {**GRAFT, "blocks": number, **({} if name is None else {"name": name})}
         queued = shelf.asked("ada", "POST", "/grafts", recipe)
         assert queued.status_code == 202
         shelf.run()
@@ -126,19 +124,6 @@ def test_the_namespace_of_another_account_is_refused_immediately(name: str, shel
     assert shelf.waiting() == 0
 
 
-def test_the_page_says_so_beside_the_recipe(shelf: Shelf) -> None:
-    browser = shelf.browser("ada")
-    asked = {"base": "local/base", "graft": "from:local/tuned type:organ blocks:0"}
-    refused, queued = (
-        send_form(browser, "/compose", f"/compose?{urlencode(asked)}", **asked, name=name)
-        for name in ("bob/mine", "mine")
-    )
-    assert (refused.status_code, queued.status_code) == (403, 303)
-    assert "bob is not your namespace" in refused.text
-    assert 'value="bob/mine"' in refused.text
-    assert shelf.job(1).contributor == "ada"
-
-
 def test_the_namespace_of_another_account_is_also_refused_when_the_job_runs(shelf: Shelf) -> None:
     recipe = {"base": GRAFT["base"], "name": "bob/mine", "grafts": [{"from": GRAFT["donor"], "type": "organ"}]}
     arguments = RecipeArguments(recipe=recipe_file(read_recipe(json.dumps(recipe))))
@@ -150,23 +135,13 @@ def test_the_namespace_of_another_account_is_also_refused_when_the_job_runs(shel
         model_by_name(session, parse_model_name("bob/mine"))
 
 
-@pytest.mark.parametrize("name", ["bob/mine", None])
-def test_the_local_user_may_use_any_namespace(name: str | None, shelf: Shelf) -> None:
-    client = create_app(shelf.registry, WebSettings(personal=True)).test_client()
-    assert client.post("/api/v1/grafts", json=GRAFT | ({"name": name} if name else {})).status_code == 202
-    shelf.run()
-    assert shelf.job(1).result["model"].startswith(name or "local/")
-    assert shelf.job(1).contributor == LOCAL
-
-
 def test_a_contributor_sees_its_own_jobs_and_an_administrator_all(shelf: Shelf) -> None:
     shelf.queue("ada", "bob", LOCAL)
     for name, own in {"ada": [1], "bob": [2], "root": [3, 2, 1]}.items():
         assert [one["id"] for one in shelf.asked(name, "GET", "/jobs").get_json()["items"]] == own
-        assert [one["id"] for one in shelf.browser(name).get("/jobs.json").get_json()["items"]] == own
     assert "Cancel this job" in shelf.browser("root").get("/jobs/1").text
     with create_app(shelf.registry, WebSettings(personal=True)).test_client() as client:
-        assert [one["id"] for one in client.get("/jobs.json").get_json()["items"]] == [3, 2, 1]
+        assert [one["id"] for one in client.get("/api/v1/jobs").get_json()["items"]] == [3, 2, 1]
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
@@ -204,45 +179,33 @@ def test_waiting_jobs_are_limited_for_each_contributor(shelf: Shelf) -> None:
     assert shelf.asked("ada", "POST", "/reports", {}).status_code == 202
 
 
-def named(shelf: Shelf) -> list[str]:
-    """All that a person may call the hidden model."""
-    with shelf.registry.catalog.writing() as session:
-        row = session.query(ModelRow).filter_by(name="hidden").one()
-        chimera = chimera_of(session, row.id)
-        assert chimera is not None
-        return ["bob/hidden", HIDDEN, f"sha256:{row.digest}", f"sha256:{chimera.lock_id}"]
-
-
 @pytest.mark.long
 def test_a_quarantined_model_cannot_be_used_even_by_its_owner(shelf: Shelf) -> None:
-    for text in named(shelf):
-        for asker in ("bob", "root") if text == HIDDEN else ("bob",):
-            for path, body in (
-                ("/grafts", {**GRAFT, "base": text}),
-                ("/grafts", {**GRAFT, "donor": text}),
-                ("/chimeras", {"base": "local/base", "grafts": [{"where": f"model:{text}", "type": "organ"}]}),
-                ("/chimeras", {"base": "local/base", "adapters": [{"from": text}]}),
-                ("/purifications", {"model": text, "method": "fractal", "type": "organ"}),
-                ("/validations", {"chimera": text}),
-                ("/measurements", {"model": text}),
-                ("/extractions", {"model": text}),
-            ):
-                answer = shelf.asked(asker, "POST", path, body)
-                assert answer.status_code in (400, 404, 409), (path, body, answer.text)
-                absent = shelf.asked(asker, "POST", path, _with_nobody(body, text))
-                assert absent.status_code == answer.status_code, "as if it were not there"
+    with shelf.registry.catalog.reading() as session:
+        row = session.query(ModelRow).filter_by(name="hidden").one()
+        names = ("bob/hidden", HIDDEN, f"sha256:{row.digest}")
+    for text in names:
+        nobody = f"sha256:{'0' * 64}" if text.startswith("sha256:") else "bob/nobody"
+        for path, body in (
+            ("/grafts", {**GRAFT, "base": text}),
+            ("/grafts", {**GRAFT, "donor": text}),
+            ("/chimeras", {"base": "local/base", "grafts": [{"where": f"model:{text}", "type": "organ"}]}),
+            ("/chimeras", {"base": "local/base", "adapters": [{"from": text}]}),
+            ("/purifications", {"model": text, "method": "fractal", "type": "organ"}),
+            ("/validations", {"chimera": text}),
+            ("/measurements", {"model": text}),
+            ("/extractions", {"model": text}),
+        ):
+            absent = json.loads(json.dumps(body).replace(text, nobody))
+            statuses = [
+                shelf.asked(asker, "POST", path, sent).status_code
+                for asker, sent in (("bob", body), ("root", body), ("bob", absent))
+            ]
+            assert statuses in ([400] * 3, [404] * 3, [409] * 3), (path, body)
         for base, donor in ((text, "local/base"), ("local/base", text)):
             assert shelf.asked("bob", "GET", f"/compatibility?base={base}&donor={donor}").status_code == 404
-        plan = shelf.asked("bob", "POST", "/plans", {"base": text}).get_json()
-        assert (plan["plan"], plan["can_be_made"]) == (None, False)
+        assert shelf.asked("bob", "POST", "/plans", {"base": text}).get_json()["plan"] is None
     assert shelf.waiting() == 0
-
-
-def _with_nobody(body: dict[str, Any], text: str) -> dict[str, Any]:
-    """The same of a model that is not there at all."""
-    nobody = f"sha256:{'0' * 64}" if text.startswith("sha256:") else "bob/nobody"
-    changed: dict[str, Any] = json.loads(json.dumps(body).replace(text, nobody))
-    return changed
 
 
 def test_a_model_quarantined_while_a_job_waited_is_not_used(shelf: Shelf) -> None:

@@ -78,15 +78,11 @@ def error_of(answer: TestResponse) -> tuple[int, str, str]:
 
 def test_an_image_has_the_model_its_license_and_a_configuration(client: FlaskClient) -> None:
     image = manifest(client, "me/coder-Q8_0")
-    assert [layer["mediaType"] for layer in image["layers"]] == [
-        "application/vnd.ollama.image.model",
-        "application/vnd.ollama.image.license",
-    ]
+    assert list(digests(image)) == ["model", "license"]
     answer = blob(client, "me/coder-Q8_0", image["config"]["digest"])
     assert (sha256_of(answer.data), len(answer.data)) == (image["config"]["digest"], image["config"]["size"])
-    config = json.loads(answer.data)
     expected = {"model_format": "gguf", "model_families": ["llama"], "model_type": "47.3K", "file_type": "Q8_0"}
-    assert expected.items() <= config.items()
+    assert expected.items() <= json.loads(answer.data).items()
 
 
 def test_a_manifest_is_also_found_by_its_digest_and_for_the_user_agent_of_ollama(client: FlaskClient) -> None:
@@ -95,15 +91,19 @@ def test_a_manifest_is_also_found_by_its_digest_and_for_the_user_agent_of_ollama
     assert digest == sha256_of(answer.data)
     assert client.get(f"/v2/me/coder/manifests/{digest}", headers=IMAGES).data == answer.data
     assert blob(client, "me/coder", digest).data == answer.data
+    model = digests(answer.get_json(force=True))["model"]
+    parts = client.get(f"/v2/me/coder/chunksums/{model}")
+    assert parts.text == f"{model} 0-{len(small_model('coder-Q8_0', seed=1)) - 1}\n"
+    assert parts.headers["Content-Location"] == f"http://localhost/v2/me/coder/blobs/{model}"
 
 
-def test_ranges_of_a_small_blob_are_exact(client: FlaskClient) -> None:
-    digest = manifest(client, "me/coder-Q8_0")["config"]["digest"]
-    whole = blob(client, "me/coder-Q8_0", digest).data
-    part = blob(client, "me/coder-Q8_0", digest, Range="bytes=3-9")
-    assert (part.status_code, part.data) == (206, whole[3:10])
-    assert part.headers["Content-Range"] == f"bytes 3-9/{len(whole)}"
-    assert blob(client, "me/coder-Q8_0", digest, Range=f"bytes={len(whole)}-").status_code == 416
+def test_clients_that_accept_no_images_get_the_names_of_the_files_for_llama(client: FlaskClient) -> None:
+    for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
+        answer = client.get("/v2/me/coder/manifests/q8_0", headers=headers)
+        assert (answer.status_code, answer.headers["Vary"]) == (200, "Accept, User-Agent")
+        values = answer.get_json()
+        names = [values[kind]["rfilename"] for kind in ("ggufFile", "mmprojFile")]
+        assert names == ["coder-Q8_0.gguf", "mmproj-coder-F16.gguf"]
 
 
 def test_only_an_exactly_known_chat_template_gets_a_template_of_ollama(
@@ -127,9 +127,7 @@ def test_the_file_type_of_the_header_comes_before_that_of_the_name_or_of_the_ten
     for name, expected in (("typed-Q8_0", "Q4_K_M"), ("odd", "F16")):
         config = blob(client, f"me/{name}", manifest(client, f"me/{name}")["config"]["digest"]).get_json(force=True)
         assert config["file_type"] == expected
-    assert [one.name for one in registry.models("quant:F16 odd").items] == ["me/odd@1"]
-    assert client.get("/v2/me/odd/manifests/F16").status_code == 200
-    assert client.get("/v2/me/odd/manifests/Q8_0").status_code == 404
+    assert [client.get(f"/v2/me/odd/manifests/{tag}").status_code for tag in ("F16", "Q8_0")] == [200, 404]
 
 
 def test_quantisations_are_one_repository(client: FlaskClient) -> None:
@@ -142,10 +140,9 @@ def test_quantisations_are_one_repository(client: FlaskClient) -> None:
         "name": "me/coder",
         "tags": ["latest", "Q4_K_M", "Q8_0"],
     }
-    model, projector = digests(manifest(client, "me/coder", "q8_0")), digests(manifest(client, "me/mmproj-coder-F16"))
-    assert model["projector"] == projector["model"]
-    assert model["model"] == digests(manifest(client, "me/coder-Q8_0"))["model"]
-    assert digests(manifest(client, "me/coder"))["model"] == digests(manifest(client, "me/coder-Q4_K_M"))["model"]
+    image, projector = digests(manifest(client, "me/coder", "q8_0")), digests(manifest(client, "me/mmproj-coder-F16"))
+    assert (image["model"], image["projector"]) == (sha256_of(small_model("coder-Q8_0", seed=1)), projector["model"])
+    assert digests(manifest(client, "me/coder"))["model"] == sha256_of(small_model("coder-Q4_K_M", seed=0))
 
 
 def test_a_tag_is_exactly_the_quantisation_of_a_model(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -155,72 +152,56 @@ def test_a_tag_is_exactly_the_quantisation_of_a_model(registry: LocalRegistry, t
     with create_app(registry).test_client() as client:
         tags = client.get("/v2/me/x/tags/list").get_json()["tags"]
         assert tags == ["latest", "BF16", "F16", "Q8_0", "I1-Q8_0", "I1-Q4_K_M"]
-        for tag, name in (
-            ("i1-Q4_K_M", "x.i1-Q4_K_M"),
-            ("Q4_K_M", "x.i1-Q4_K_M"),
-            ("Q8_0", "x-Q8_0"),
-            ("BF16", "x-BF16"),
-            ("F16", "x-F16"),
-            ("f16", "x-F16"),
-        ):
-            digest = digests(manifest(client, "me/x", tag))["model"]
-            assert digest == sha256_of(files[name])
+        for tag, name in (("Q4_K_M", "x.i1-Q4_K_M"), ("Q8_0", "x-Q8_0"), ("BF16", "x-BF16"), ("f16", "x-F16")):
+            assert digests(manifest(client, "me/x", tag))["model"] == sha256_of(files[name])
         for name, tag in (("me/x", "6"), ("me/x", "x"), ("me/y-v3.0", "v3")):
             assert error_of(client.get(f"/v2/{name}/manifests/{tag}", headers=IMAGES))[0] == 400
 
 
 def test_texts_that_came_from_another_ollama_are_served_again(registry: LocalRegistry, tmp_path: Path) -> None:
     add(registry, tmp_path, "me/kept")
-    texts = [("template", "{{ .Prompt }}"), ("parameters", '{"stop": ["x"]}'), ("license", "MIT License")]
+    texts = {"template": "{{ .Prompt }}", "parameters": '{"stop": ["x"]}', "license": "MIT License"}
     with registry.catalog.writing() as session:
-        model = session.scalars(select(ModelRow).where(ModelRow.name == "kept")).one()
-        for position, (kind, value) in enumerate(texts):
-            session.add(
-                RuntimeTextRow(model_id=model.id, position=position, kind=kind, source="Ollama kept:x", text=value)
-            )
-    with create_app(registry).test_client() as client:
-        layers = digests(manifest(client, "me/kept"))
-        assert blob(client, "me/kept", layers["template"]).data == b"{{ .Prompt }}"
-        assert blob(client, "me/kept", layers["params"]).get_json(force=True) == {"stop": ["x"]}
+        model = session.scalars(select(ModelRow.id).where(ModelRow.name == "kept")).one()
+        for position, (kind, value) in enumerate(texts.items()):
+            session.add(RuntimeTextRow(model_id=model, position=position, kind=kind, source="Ollama kept", text=value))
+    client = create_app(registry).test_client()
+    layers = digests(manifest(client, "me/kept"))
+    assert blob(client, "me/kept", layers["template"]).data == b"{{ .Prompt }}"
+    assert blob(client, "me/kept", layers["params"]).get_json(force=True) == {"stop": ["x"]}
     with registry.catalog.writing() as session:
         session.execute(update(RuntimeTextRow).where(RuntimeTextRow.kind == "parameters").values(text="[NaN]"))
-    with create_app(registry).test_client() as client:
-        assert "params" not in digests(manifest(client, "me/kept"))
+    assert "params" not in digests(manifest(client, "me/kept"))
 
 
 def test_the_commit_of_quantisations_changes_with_them(
     client: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
     before = client.get("/api/models/me/coder").get_json()["sha"]
-    assert client.get("/api/models/me/coder").get_json()["sha"] == before
     assert client.get(f"/me/coder/resolve/{before}/coder-Q8_0.gguf").status_code == 200
-    add(registry, tmp_path, "me/coder-Q8_0", seed=9)
+    new = add(registry, tmp_path, "me/coder-Q8_0", seed=9)
     after = client.get("/api/models/me/coder").get_json()["sha"]
-    assert len(after) == 40
-    assert after != before
+    assert (len(after), after != before) == (40, True)
     gone = client.get(f"/me/coder/resolve/{before}/coder-Q8_0.gguf")
     assert (gone.status_code, gone.headers["X-Error-Code"]) == (404, "RevisionNotFound")
-    assert client.get(f"/me/coder/resolve/{after}/coder-Q8_0.gguf").data == small_model("coder-Q8_0", seed=9)
+    assert client.get(f"/me/coder/resolve/{after}/coder-Q8_0.gguf").data == new
     refs = client.get("/api/models/me/coder/refs").get_json()
     assert ([branch["targetCommit"] for branch in refs["branches"]], refs["tags"]) == ([after], [])
-    assert [item["id"] for item in client.get("/api/models/me/coder/commits/main").get_json()] == [after]
 
 
 def test_a_model_with_the_name_of_the_repository_comes_first_and_keeps_its_versions(
     client: FlaskClient, registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    (tmp_path / "coder-Q8_0.gguf").write_bytes(small_model("own", seed=5))
+    own = small_model("own", seed=5)
+    (tmp_path / "coder-Q8_0.gguf").write_bytes(own)
     ingest_file(registry, tmp_path / "coder-Q8_0.gguf", "me/coder")
     files = [item["rfilename"] for item in client.get("/api/models/me/coder").get_json()["siblings"]]
     projector = "mmproj-coder-F16.gguf"
     assert files == ["coder-Q8_0.gguf", "coder-Q4_K_M.gguf", "coder-Q8_0-v1.gguf", projector, "README.md"]
     only = client.get("/api/models/me/coder/revision/v1").get_json()
     assert [item["rfilename"] for item in only["siblings"]] == ["coder-Q8_0.gguf", "README.md"]
-    own = sha256_of(small_model("own", seed=5))
     for tag in ("latest", "v1", "Q8_0", only["sha"][:12]):
-        assert digests(manifest(client, "me/coder", tag))["model"] == own, tag
-    commits = client.get("/api/models/me/coder/commits/main").get_json()
-    assert [item["title"] for item in commits] == ["me/coder", "me/coder@1"]
+        assert digests(manifest(client, "me/coder", tag))["model"] == sha256_of(own), tag
 
 
 @pytest.mark.parametrize("name", ["me/code", "me/coder-Q5_K_M", "me/CODER", "you/coder"])
@@ -258,12 +239,6 @@ def test_problems_are_sentences_in_the_form_of_the_protocol(client: FlaskClient)
         found = error_of(client.get(address, headers=IMAGES))
         assert found[:2] == (status, code), (address, found)
         assert sentence in found[2]
-
-
-def test_the_protocol_needs_no_account(client: FlaskClient) -> None:
-    answer = client.get("/v2/")
-    assert (answer.status_code, answer.get_json()) == (200, {})
-    assert answer.headers["Docker-Distribution-Api-Version"] == "registry/2.0"
 
 
 def test_the_lines_for_other_tools_name_the_host_and_the_quantisation() -> None:

@@ -12,17 +12,7 @@ from organs.registry.local import LocalRegistry
 from tests.registry_templates import ZOO_FILES
 from tests.small_models import assemble_model, ingest_file, small_model, small_shards
 from tests.web.live_server import LiveServer, running_server
-from tests.web.replayed_clients import (
-    ADAPTER,
-    MODEL,
-    OLD_PARTS,
-    PARTS,
-    Wire,
-    llama_download,
-    old_llama_download,
-    ollama_client2_pull,
-    ollama_pull,
-)
+from tests.web.replayed_clients import ADAPTER, MODEL, llama_download, ollama_pull
 
 pytestmark = pytest.mark.long
 ZOO = {path.stem: path for path in ZOO_FILES}
@@ -54,51 +44,31 @@ def live(place: Path) -> Iterator[LiveServer]:
         yield server
 
 
-@pytest.fixture
-def wire(live: LiveServer) -> Wire:
-    return Wire(live.port)
-
-
-@pytest.mark.parametrize("parts", [PARTS, OLD_PARTS])
-def test_ollama_pulls_an_ingested_file_in_parallel_parts(parts: int, wire: Wire) -> None:
-    pulled = ollama_pull(wire, f"local/{BASE}", "latest", parts)
+def test_ollama_pulls_an_ingested_file_in_parallel_parts(live: LiveServer) -> None:
+    pulled = ollama_pull(live.port, f"local/{BASE}", "latest")
     assert pulled.layer(MODEL) == ZOO[BASE].read_bytes()
-    assert sum(" bytes=" in request for request in wire.sent) >= parts
     config = pulled.config
     assert (config["model_format"], config["model_family"], config["file_type"]) == ("gguf", "llama", "F16")
     assert config["rootfs"]["diff_ids"] == [pulled.manifest["layers"][0]["digest"]]
 
 
-def test_ollama_pulls_a_chimera(wire: Wire, place: Path, tmp_path: Path) -> None:
+def test_ollama_pulls_a_chimera_and_an_adapter_with_its_base(live: LiveServer, place: Path, tmp_path: Path) -> None:
     with LocalRegistry.open(place / "home") as registry:
         (path,) = assemble_model(registry, "me/chimera", tmp_path / "out")
-    assert ollama_pull(wire, "me/chimera", "latest").layer(MODEL) == path.read_bytes()
-
-
-def test_ollama_pulls_an_adapter_with_its_base(wire: Wire) -> None:
-    pulled = ollama_pull(wire, f"local/{LORA}", "latest")
-    assert pulled.layer(MODEL) == ZOO[BASE].read_bytes()
-    assert pulled.layer(ADAPTER) == ZOO[LORA].read_bytes()
+    assert ollama_pull(live.port, "me/chimera", "latest").layer(MODEL) == path.read_bytes()
+    adapter = ollama_pull(live.port, f"local/{LORA}", "latest")
+    assert adapter.layer(MODEL) == ZOO[BASE].read_bytes()
+    assert adapter.layer(ADAPTER) == ZOO[LORA].read_bytes()
 
 
 @pytest.mark.parametrize("tag", ["Q4_K_M", "q8_0"])
-def test_the_clients_get_the_requested_quantisation(tag: str, wire: Wire, place: Path) -> None:
-    data = (place / f"coder-{tag.upper()}.gguf").read_bytes()
-    assert ollama_pull(wire, "me/coder", tag).layer(MODEL) == data
-    assert ollama_client2_pull(wire, "me/coder", tag).layer(MODEL) == data
-    projector = {"mmproj-coder-F16.gguf": (place / "mmproj-coder-F16.gguf").read_bytes()}
-    expected = {f"coder-{tag.upper()}.gguf": data, **projector}
-    assert llama_download(wire, "me/coder", tag) == expected
-    assert old_llama_download(wire, "me/coder", tag) == expected
+def test_the_clients_get_the_requested_quantisation(tag: str, live: LiveServer, place: Path) -> None:
+    name, projector = f"coder-{tag.upper()}.gguf", "mmproj-coder-F16.gguf"
+    files = {one: (place / one).read_bytes() for one in (name, projector)}
+    assert ollama_pull(live.port, "me/coder", tag).layer(MODEL) == files[name]
+    assert llama_download(live.port, "me/coder", tag) == files
 
 
-def test_the_other_client_of_ollama_pulls_a_large_layer_by_its_chunksums(wire: Wire) -> None:
-    pulled = ollama_client2_pull(wire, f"local/{BASE}", "v1", threshold=1000)
-    assert pulled.layer(MODEL) == ZOO[BASE].read_bytes()
-    assert any("/chunksums/" in request for request in wire.sent)
-
-
-def test_llama_downloads_a_whole_model_and_all_shards_of_a_split_model(wire: Wire) -> None:
-    assert llama_download(wire, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
-    assert old_llama_download(wire, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
-    assert llama_download(wire, "me/split") == small_shards()
+def test_llama_downloads_a_whole_model_and_all_shards_of_a_split_model(live: LiveServer) -> None:
+    assert llama_download(live.port, f"local/{BASE}") == {f"{BASE}.gguf": ZOO[BASE].read_bytes()}
+    assert llama_download(live.port, "me/split") == small_shards()

@@ -24,10 +24,12 @@ WRITING = WebSettings(personal=True)
 @pytest.fixture(scope="session")
 def zoo_home(tmp_path_factory: pytest.TempPathFactory, templates: RegistryTemplates) -> Path:
     """The home of a registry with the shipped models, for tests that only read."""
-    home = templates.copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home")
-    with LocalRegistry.open(home) as registry:
+
+    def filled_zoo(registry: LocalRegistry, _folder: Path) -> None:
+        templates.fill(registry, add_zoo_models)
         fill_zoo(registry)
-    return home
+
+    return templates.copy(filled_zoo, tmp_path_factory.mktemp("zoo") / "home")
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -51,47 +49,10 @@ def test_every_described_download_is_served(zoo: FlaskClient, document: dict[str
     for path in downloads:
         address = path.format(digest=digest, namespace="local", name=name, file=f"{name}.gguf")
         described = document["paths"][path]["get"]["responses"]
-        for headers, status in (({}, 200), ({"Range": "bytes=0-9"}, 206), ({"If-Match": '"x"'}, 412)):
+        for headers, status in (({}, "200"), ({"Range": "bytes=0-9"}, "206"), ({"If-Match": '"x"'}, "412")):
             with zoo.get(address, headers=headers) as answer:
-                assert answer.status_code == status, address
-                wanted = described[str(status)].get("headers", {})
-                assert set(wanted) <= {key for key, _ in answer.headers}, address
-                assert str(status) in described
-
-
-def test_names_of_operations_and_schemas_are_unique_and_used(document: dict[str, Any]) -> None:
-    items = [one for item in document["paths"].values() for one in item.values()]
-    names = [one["operationId"] for one in items]
-    assert len(set(names)) == len(names)
-    said = json.dumps(document)
-    for kind in ("schemas", "responses", "parameters"):
-        unused = [name for name in document["components"][kind] if f'"#/components/{kind}/{name}"' not in said]
-        assert unused == [], kind
-    assert {tag["name"] for tag in document["tags"]} == {one["tags"][0] for one in items}
-
-
-def test_every_object_states_whether_it_allows_other_properties(document: dict[str, Any]) -> None:
-    open_ones = {
-        name
-        for name, schema in document["components"]["schemas"].items()
-        if any(one.get("additionalProperties") is not False for one in _records(schema))
-    }
-    assert open_ones == {"Document", "Problem", "FieldError", "UploadProblem"}, "errors and OpenAPI itself may grow"
-
-
-def _records(schema: Any) -> Iterable[dict[str, Any]]:
-    """The objects in a schema that are no maps."""
-    if isinstance(schema, dict):
-        types = schema.get("type")
-        if types in ("object", ["object", "null"]) and (
-            "properties" in schema or not isinstance(schema.get("additionalProperties"), dict)
-        ):
-            yield schema
-        for one in schema.values():
-            yield from _records(one)
-    elif isinstance(schema, list):
-        for one in schema:
-            yield from _records(one)
+                assert str(answer.status_code) == status, address
+                assert described[status].get("headers", {}).keys() <= {key for key, _ in answer.headers}, address
 
 
 @pytest.mark.folder
@@ -130,11 +91,6 @@ def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient) -> None:
 
 
 @pytest.mark.long
-def test_every_organ_and_model_of_the_zoo_is_as_described(zoo: FlaskClient) -> None:
-    _assert_all_as_described(zoo)
-
-
-@pytest.mark.long
 def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path) -> None:
     adapter = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
     files = {
@@ -156,18 +112,11 @@ def test_odd_models_are_as_described(registry: LocalRegistry, tmp_path: Path) ->
         _assert_all_as_described(client)
 
 
-def test_an_empty_registry_is_as_described(registry: LocalRegistry) -> None:
-    with create_app(registry).test_client() as client:
-        _assert_all_as_described(client)
-        assert client.get("/api/v1/organs").get_json()["items"] == []
-
-
 def _assert_all_as_described(client: FlaskClient) -> None:
     """Ask for everything that lists lead to."""
-    by_name = API
 
     def ask(operation: str, /, **more: str) -> Any:
-        path = by_name[operation].path
+        path = API[operation].path
         parts = {key: value for key, value in more.items() if f"{{{key}}}" in path}
         query = {key: value for key, value in more.items() if key not in parts}
         answer = client.get(path.format(**parts), query_string=query)
@@ -198,11 +147,8 @@ def test_every_command_in_the_documentation_succeeds(zoo: FlaskClient) -> None:
     assert len(found) == len(commands) >= 5
     for match in found:
         sent = re.search(r"-d '([^']*)'", match["options"])
-        if sent is None:
-            with zoo.get(match["address"]) as answer:
-                assert answer.status_code == 200, match[0]
-        else:
-            answer = zoo.post(match["address"], data=sent[1], content_type="application/json")
+        method, data = ("GET", None) if sent is None else ("POST", sent[1])
+        with zoo.open(match["address"], method=method, data=data, content_type="application/json") as answer:
             assert answer.status_code == 200, match[0]
 
 

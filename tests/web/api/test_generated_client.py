@@ -16,19 +16,6 @@ from flask import Flask
 GENERATE = "from openapi_python_client.cli import app; app()"
 
 
-def item_schemas(value: Any, where: str = "") -> list[tuple[str, Any]]:
-    """Every schema of a list's items in `value`, with the place where it stands."""
-    named = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found = [one for key, below in named for one in item_schemas(below, f"{where}/{key}")]
-    if isinstance(value, dict) and "items" in value and not where.endswith("/properties"):
-        found.append((where, value["items"]))
-    return found
-
-
-def test_no_list_is_described_by_a_boolean(document: dict[str, Any]) -> None:
-    assert [where for where, one in item_schemas(document["components"]) if isinstance(one, bool)] == []
-
-
 @pytest.mark.long
 def test_a_generated_python_client_can_call_the_api(
     document: dict[str, Any], zoo_app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

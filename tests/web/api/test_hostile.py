@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.endpoints.table import API
-from organs.registry.entities.problem import ERRORS_MAX
 from tests.random_files import BESIDE_FIXTURES
 from tests.web.api.document_checks import assert_refused, faults
 
@@ -20,22 +19,17 @@ JSON = "application/json"
 
 ADDRESSES: list[tuple[str, int, str | None]] = [
     ("/api/v1/organs?limit=0", 400, "limit"),
-    ("/api/v1/organs?limit=-1", 400, "limit"),
-    ("/api/v1/organs?limit=1001", 400, "limit"),
     ("/api/v1/organs?limit=%D9%A3", 400, "limit"),
     ("/api/v1/organs?limit=1e3", 400, "limit"),
     ("/api/v1/organs?limit=1&limit=2", 400, "limit"),
-    ("/api/v1/families?after=", 400, "after"),
     ("/api/v1/organs?after=%00", 400, "after"),
     ("/api/v1/organs?after=WzEsMiwzXQ", 400, "after"),
     ("/api/v1/organs?after=" + "A" * 5000, 400, "after"),
     ("/api/v1/organs?counts=yes", 400, "counts"),
-    ("/api/v1/organs?counts=", 400, "counts"),
     ("/api/v1/models?ranked=true", 400, "ranked"),
     ("/api/v1/organs?lmit=3", 400, "lmit"),
     ("/api/v1/organs?q[]=a", 400, "q[]"),
     ("/api/v1/organs?" + "x" * 5000 + "=1", 400, "x" * 80),
-    ("/api/v1/organs?q=%FF%FE", 400, None),
     ("/api/v1/organs?%C3=1", 400, None),
     ("/api/v1/organs?q=type:nothing", 400, "q"),
     ("/api/v1/organs?q=theta%3E=nan", 400, "q"),
@@ -43,13 +37,9 @@ ADDRESSES: list[tuple[str, int, str | None]] = [
     ("/api/v1/organs?q=" + "a" * 5000, 400, "q"),
     ("/api/v1/organs?q=" + "a" * 10_000, 414, None),
     ("/api/v1/leaderboard?on=" + "a" * 3000, 400, "on"),
-    ("/api/v1/organs?q=like:zz", 400, "q"),
-    (f"/api/v1/organs?q=like:{DIGEST}", 404, None),
     ("/api/v1/openapi.json?x", 400, "x"),
-    ("/api/v1/families?model=", 400, "model"),
     ("/api/v1/compare?first=&second=local/a", 400, "first"),
     ("/api/v1/models/lookup?digest=%20abcdabcd", 400, "digest"),
-    ("/api/v1/organs/zz", 400, "digest"),
     (f"/api/v1/organs/{DIGEST}", 404, None),
     ("/api/v1/organs/..%2f..%2fetc%2fpasswd", 404, None),
     ("/api/v1/organs/%FF%FF%FF%FF%FF%FF%FF%FF", 400, "digest"),
@@ -57,29 +47,24 @@ ADDRESSES: list[tuple[str, int, str | None]] = [
     ("/api/v1/models/local/..%5cx", 400, "name"),
     ("/api/v1/models/local/a%00b", 400, "name"),
     ("/api/v1/models/local/%FF", 400, "name"),
-    ("/api/v1/models/local/nothing", 404, None),
-    ("/api/v1/models//x", 404, None),
     ("/api/v1//models", 404, None),
-    ("/api/v1/models/", 404, None),
     ("/api/v1/nothing", 404, None),
+    ("/api/v1/chimeras/%3Cscript%3E", 400, "lock"),
+    (f"/api/v1/headers/{DIGEST}", 404, None),
+    (f"/api/v1/headers/{DIGEST[:12]}", 400, "header"),
+    ("/api/v1/compatibility?base=local/base", 400, "donor"),
     ("/api/v2", 404, None),
-    ("/api/v1/reports/%00", 404, None),
     ("/api/v1/compare", 400, "first"),
-    ("/api/v1/compare?first=%00&second=a/b", 400, "first"),
 ]
 
 DEEP = "[" * 100_000 + "]" * 100_000
 BODIES: list[tuple[bytes | str, str, int, str | None]] = [
     (b"", JSON, 400, None),
     (b"null", JSON, 400, None),
-    (b"[]", JSON, 400, None),
     (b"{}", JSON, 400, "digests"),
-    (b'{"digests": null}', JSON, 400, "digests"),
     (b'{"digests": "' + DIGEST.encode() + b'"}', JSON, 400, "digests"),
-    (b'{"digests": []}', JSON, 400, "digests"),
     (json.dumps({"digests": [DIGEST] * 1001}), JSON, 400, "digests"),
     (json.dumps({"digests": [DIGEST, 1]}), JSON, 400, "digests[1]"),
-    (json.dumps({"digests": [[DIGEST]]}), JSON, 400, "digests[0]"),
     (json.dumps({"digests": ["\uff10" * 64]}), JSON, 400, "digests[0]"),
     (json.dumps({"digests": ["\ud800"]}), JSON, 400, "digests[0]"),
     (json.dumps({"digests": [DIGEST], "more": 1}), JSON, 400, "more"),
@@ -87,12 +72,10 @@ BODIES: list[tuple[bytes | str, str, int, str | None]] = [
     (f'{{"digests": ["{DIGEST}"], "digests": []}}', JSON, 400, "digests"),
     (b'{"digests": NaN}', JSON, 400, None),
     (b'{"digests": [1e999]}', JSON, 400, "digests[0]"),
-    (b"\xef\xbb\xbf{}", JSON, 400, "digests"),
     (DEEP, JSON, 400, None),
     ('{"digests":' * 9 + "1" + "}" * 9, JSON, 400, None),
     (b"x" * 300_000, JSON, 413, None),
     (b'{"digests": []}', "text/plain", 415, None),
-    (b'{"digests": []}', "application/x-www-form-urlencoded", 415, None),
     (b'{"digests": []}', "", 415, None),
 ]
 
@@ -114,24 +97,6 @@ def test_a_hostile_body_is_answered_in_one_sentence(
     assert len(assert_refused(answer, status, field)) < 1000
 
 
-def test_all_errors_of_a_list_of_digests_are_reported_together(zoo: FlaskClient) -> None:
-    answer = zoo.post(LOOKUP, json={"digests": ["a", DIGEST, "b"]})
-    assert [one["field"] for one in answer.get_json()["errors"]] == ["digests[0]", "digests[2]"]
-    many = zoo.post(LOOKUP, json={"digests": ["x"] * 1000}).get_json()
-    assert len(many["errors"]) == ERRORS_MAX
-
-
-def test_a_compressed_body_is_refused(zoo: FlaskClient) -> None:
-    for coding in ("gzip", "br", "deflate, gzip"):
-        answer = zoo.post(LOOKUP, data=b"\x1f\x8b", content_type=JSON, headers={"Content-Encoding": coding})
-        assert_refused(answer, 415, None)
-
-
-def test_a_host_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient) -> None:
-    answer = zoo.get("/api/v1/models", headers={"Host": "elsewhere.example"})
-    assert "does not accept this host name" in assert_refused(answer, 421, None)
-
-
 def test_the_error_for_a_misspelt_parameter_suggests_the_right_name(zoo: FlaskClient) -> None:
     assert "did you mean limit?" in zoo.get("/api/v1/organs?limt=3").get_json()["detail"]
 
@@ -139,10 +104,7 @@ def test_the_error_for_a_misspelt_parameter_suggests_the_right_name(zoo: FlaskCl
 def test_a_cursor_cannot_inject_a_query(zoo: FlaskClient) -> None:
     after = zoo.get("/api/v1/organs?limit=1").get_json()["next"]
     for changed in (after + "'", after[:-2], after.swapcase(), "'; DROP TABLE models; --"):
-        answer = zoo.get("/api/v1/organs", query_string={"limit": "1", "after": changed})
-        assert answer.status_code == 400
-        assert answer.get_json()["errors"][0]["field"] == "after"
-    assert len(zoo.get("/api/v1/models").get_json()["items"]) == 12
+        assert_refused(zoo.get("/api/v1/organs", query_string={"limit": "1", "after": changed}), 400, "after")
 
 
 @BESIDE_FIXTURES
