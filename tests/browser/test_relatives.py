@@ -42,6 +42,7 @@ def test_a_quantisation_in_the_lineage_links_to_its_model(
     options: dict[str, bool], zoo: Site, open_page: Opener
 ) -> None:
     page = open_page(zoo, "/lineage", **options)
-    assert page.locator("svg").get_by_role("link", name="local/Zoo-A-2M-v1.0, 2 versions and quantisations").count() == 1
+    folded = "local/Zoo-A-2M-v1.0, 2 versions and quantisations"
+    assert page.locator("svg").get_by_role("link", name=folded).count() == 1
     follow(page, page.locator("svg").get_by_role("link", name=f"{QUANTISED}@1"))
     assert page.locator("h1").inner_text() == f"{QUANTISED}@1"

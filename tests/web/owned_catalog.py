@@ -109,7 +109,7 @@ def _put_jobs(registry: LocalRegistry) -> None:
     with registry.catalog.writing() as session:
         enqueue_job(session, "report", {}, "ada")
         row = session.get_one(JobRow, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
-        row.state, row.progress, row.started_at, row.ended_at = "finished", 1.0, now(), now()
+        row.state, row.progress, row.started_at, row.finished_at = "finished", 1.0, now(), now()
         row.result = json.dumps(
             {"pack": PACK_KEY, "file": PACK_FILE, "size_bytes": len(SENT), "sha256": digest_of(SENT)}
         )
