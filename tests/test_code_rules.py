@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -41,8 +40,6 @@ PORTIONS = (*PRODUCT, "migrations")
 """The folders that are installed below one name, as `organs.registry` and so on."""
 WITHOUT_A_FACE = ("registry", "ingest", "migrations")
 
-LONG_BODIES: dict[str, str] = {}
-"""Function bodies over the limit: `path::function` to the reason, in one sentence."""
 OLD_NAMES: dict[str, str] = {
     "metadata_given": "A column of the database, which migrations named.",
 }
@@ -148,27 +145,10 @@ def imported(path: Path) -> Iterator[tuple[str, ast.AST]]:
             yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
 
 
-def docstrings(path: Path) -> set[int]:
-    """Return the ids of the nodes that are docstrings, or strings that document an attribute."""
-    return {
-        id(node.value) for node in nodes(path) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
-
-
 def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Return the number of lines of a function's body without its docstring."""
     body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
-
-
-def test_the_list_of_files_is_not_empty() -> None:
-    assert Path("tests/test_code_rules.py") in files()
-    assert Path("registry/gguf/read.py") in modules("registry")
-
-
-def test_the_files_of_the_project_are_found_without_git() -> None:
-    walked = {path.relative_to(ROOT) for path in _walk(ROOT)}
-    assert {path for path in files() if path.suffix == ".py"} <= walked
 
 
 def test_the_top_folder_has_only_the_listed_entries() -> None:
@@ -202,8 +182,7 @@ def test_no_function_body_is_longer_than_100_lines() -> None:
         for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > BODY_MAX_LINES
     }
-    assert {name: lines for name, lines in long.items() if name not in LONG_BODIES} == {}
-    assert [name for name in LONG_BODIES if name not in long] == [], "exceptions that are needed no more"
+    assert long == {}
 
 
 def _name(path: Path) -> str:
@@ -286,19 +265,6 @@ def _bound(node: ast.AST) -> Iterator[str]:
         yield node.name
 
 
-def test_every_exception_has_a_reason() -> None:
-    reasons = (*LONG_BODIES.values(), *MORE_FACES.values(), *OPEN_VALUES.values())
-    for reason in reasons:
-        assert len(reason.split()) >= 4
-        assert reason.endswith(".")
-
-
-def test_the_length_of_a_body_is_measured_without_its_docstring() -> None:
-    function = ast.parse('def f():\n    """One.\n\n    Two.\n    """\n    a = 1\n\n    # why\n    return a\n').body[0]
-    assert isinstance(function, ast.FunctionDef)
-    assert body_lines(function) == 4
-
-
 def test_every_package_and_module_has_a_docstring() -> None:
     silent = [str(path) for path in modules(*CODE) if not (ast.get_docstring(tree(path)) or "").strip()]
     assert silent == []
@@ -312,32 +278,6 @@ def test_every_folder_with_modules_of_the_product_is_a_package() -> None:
 def test_a_flag_is_compared_with_a_constant_because_postgresql_has_no_is_with_a_parameter() -> None:
     literals = ("is_(True)", "is_(False)", "is_not(True)", "is_not(False)")
     assert [str(path) for path in modules(*PRODUCT) if any(literal in source(path) for literal in literals)] == []
-
-
-@pytest.mark.long
-def test_no_handler_catches_every_exception() -> None:
-    violations = [
-        at(path, node)
-        for path in modules(*CODE, "tests")
-        for node in nodes(path)
-        if isinstance(node, ast.ExceptHandler) and _catches_everything(node)
-    ]
-    assert violations == []
-
-
-def _catches_everything(handler: ast.ExceptHandler) -> bool:
-    """Return whether a handler is bare, or catches Exception or BaseException without raising, logging or forwarding
-    it.
-    """
-    if handler.type is None:
-        return True
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    names = {dotted(kind).removeprefix("builtins.") for kind in kinds}
-    inside = [node for statement in handler.body for node in ast.walk(statement)]
-    again = any(isinstance(node, ast.Raise) and node.exc is None for node in inside)
-    logged = any(isinstance(node, ast.Call) and dotted(node.func).endswith("log.exception") for node in inside)
-    handed_on = handler.name is not None and any(dotted(node) == handler.name for node in inside)
-    return bool(names & {"Exception", "BaseException"}) and not (again or logged or handed_on)
 
 
 def test_no_reminder_is_left_in_the_code() -> None:
@@ -376,14 +316,15 @@ def test_only_user_interfaces_print_exit_and_read_the_environment() -> None:
 
 def test_only_the_anatomy_knows_the_names_of_tensors() -> None:
     known = re.compile(r"blk\.|attn_|ffn_")
-    violations = [
-        at(path, node)
-        for path in modules(*PRODUCT)
-        if path != Path("registry/anatomy.py")
-        for node in nodes(path)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and known.search(node.value)
-        if id(node) not in docstrings(path)
-    ]
+    violations = []
+    for path in modules(*PRODUCT):
+        documented = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+        violations += [
+            at(path, node)
+            for node in nodes(path)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and known.search(node.value)
+            if path != Path("registry/anatomy.py") and id(node) not in documented
+        ]
     assert violations == []
 
 
@@ -443,24 +384,6 @@ def text_decisions(module: ast.Module) -> Iterator[ast.AST]:
                 yield node
 
 
-def test_decisions_by_the_text_of_an_exception_are_found() -> None:
-    def decisions(code: str) -> int:
-        return len(list(text_decisions(ast.parse(f"try:\n    f()\nexcept E as wrong:\n    {code}"))))
-
-    for code in (
-        *("if 'locked' in str(error): pass", "x = str(error).lower() == 'no'", "y = str(error).startswith('a')"),
-        *(
-            "re.search('a', str(error))",
-            "error.args[0] == 'a'",
-            "str(error.reason).partition(':')",
-            "'a' in error.detail",
-        ),
-    ):
-        assert decisions(code) == 1, code
-    for code in ("raise X(str(error)) from error", "x = error.code == 'a'", "if error.errno == 2: pass"):
-        assert decisions(code) == 0, code
-
-
 def test_types_are_prepared_before_msgspec_decodes() -> None:
     decoders = {"msgspec.json.decode", "msgspec.json.Decoder", "msgspec.convert"}
     violations = [
@@ -494,21 +417,3 @@ def test_no_template_is_created_from_text() -> None:
 def test_no_file_is_too_large_for_the_repository() -> None:
     large = {str(path): (ROOT / path).stat().st_size for path in files()}
     assert {path: size for path, size in large.items() if size >= TRACKED_MAX_BYTES} == {}
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "organs.registry.gguf",
-        "organs.registry.anatomy",
-        "organs.registry.measure",
-        "organs.registry.digest",
-        "organs.registry.search.language",
-    ],
-)
-def test_a_pure_module_loads_neither_the_database_nor_a_user_interface(module: str) -> None:
-    script = f"import sys, {module}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert "organs" in loaded
-    assert loaded & {"sqlalchemy", "alembic", "flask", "werkzeug", "jinja2", "click", "rich", "requests"} == set()

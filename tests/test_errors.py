@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from flask import Flask
-from werkzeug.serving import make_server
 
 from organs.cli.main import EXIT_CODES, organ
 from organs.ingest.contributions.inspection import (
@@ -33,7 +29,6 @@ from organs.registry.errors import (
     BadRecipe,
     BadRequest,
     BadSplit,
-    BadToken,
     Conflict,
     CorruptBlob,
     FaultyParent,
@@ -43,7 +38,6 @@ from organs.registry.errors import (
     NoSandbox,
     NotAssemblable,
     NotComposable,
-    NotFound,
     OrganError,
     QueueFull,
     Removed,
@@ -59,6 +53,7 @@ from organs.web.app import create_app
 from organs.web.repositories import RevisionRemoved
 from tests import write_errors_page
 from tests.client.scripted_server import AcceptedAnswer, Answer, scripted_server
+from tests.client.served_registry import serve_application
 from tests.test_code_rules import ROOT
 from tests.write_errors_page import all_errors
 
@@ -114,23 +109,10 @@ def raising(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
             raise sample(code)
 
         app.add_url_rule("/api/v1/raise/<code>", "fail", fail)
-        with served(app) as url:
+        with serve_application(app) as url:
             connection = Connection(url, tries=1)
             yield connection
             connection.close()
-
-
-@contextmanager
-def served(app: Flask) -> Iterator[str]:
-    server = make_server("127.0.0.1", 0, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.mark.parametrize("code", [code for code, kind in TABLE.items() if kind.status != INTERNAL])
@@ -157,21 +139,11 @@ def test_an_internal_error_of_the_server_discloses_no_details(code: str, raising
     assert (type(caught.value), caught.value.errors) == (Unreachable, ())
 
 
-def test_every_class_with_its_own_constructor_has_a_sample() -> None:
-    own = {code for code, kind in TABLE.items() if "__init__" in vars(kind) and kind is not OrganError}
-    assert own <= {type(error).code for error in SAMPLES}
-
-
 def test_two_classes_cannot_have_one_code() -> None:
     with pytest.raises(TypeError, match="'not-found' of NotFound"):
         type("Again", (OrganError,), {}, code="not-found")
     with pytest.raises(TypeError, match="code"):
         type("Without", (OrganError,), {})
-
-
-def test_a_class_inherits_the_status_and_the_exit_code_of_its_parent() -> None:
-    assert (Removed.status, Removed.exit_code) == (410, NotFound.exit_code)
-    assert (BadToken.status, BadToken.exit_code) == (401, 4)
 
 
 def answered(body: Any, status: int) -> OrganError:
