@@ -76,7 +76,7 @@ def test_what_exists_is_replaced_only_with_force(name: str, organ: OrganCommand,
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_ctrl_c_leaves_nothing(
+def test_ctrl_c_leaves_nothing_and_registers_nothing(
     name: str, organ: OrganCommand, place: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Files.rename
@@ -86,9 +86,11 @@ def test_ctrl_c_leaves_nothing(
             raise KeyboardInterrupt
         rename(self, source, target)
 
+    models = organ.done("models", "-q").lines
     monkeypatch.setattr(Files, "rename", interrupted)
     ended = organ(*words_of(name, place, out))
     assert (ended.status, list(out.iterdir())) == (130, [])
+    assert organ.done("models", "-q").lines == models
 
 
 @pytest.mark.parametrize("name", MODELS)
