@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
+from organs.registry.validation.llama import LlamaCpp
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents, ingest_parents
 from tests.registry_templates import RegistryTemplates
@@ -67,8 +68,9 @@ def parents(family: Path, tmp_path: Path) -> Parents:
 
 
 @pytest.fixture
-def composer(kept: LocalRegistry) -> OrganCommand:
-    """The command with the registry that holds the three."""
+def composer(kept: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> OrganCommand:
+    """The command with the registry that holds the three, where llama.cpp is not installed for quick looks."""
+    monkeypatch.setattr(LlamaCpp, "is_installed", lambda: False)
     return OrganCommand(kept.settings.home)
 
 

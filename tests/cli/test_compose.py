@@ -34,8 +34,10 @@ def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(
     planned = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--dry-run").out
     assert "2 of 10 organs change" in planned
     assert "free there" in planned
-    ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--name", "acme/mixed")
-    lines = ended.lines
+    lines = organ.done(
+        "compose", parents.graft(), "-o", out / "c.gguf", "--name", "acme/mixed", "--quick-look", 5
+    ).lines
+    assert lines[-1].startswith("quick look: It did not run: the model was refused: ")
     assert lines[0] == "local/base@1 with local/tuned@1; licenses: apache-2.0"
     assert any(line.startswith("info related-lineage: ") for line in lines)
     (up,) = [line.split() for line in lines if "ffn_up" in line]
@@ -177,7 +179,7 @@ def test_a_lock_with_missing_organs_lists_them_and_an_invalid_one_is_refused(
 
 def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parents) -> None:
     more = "purify: {method: spectral, keep: 0.8, slot: attn_q, blocks: 0}\n"
-    made = organ.done("compose", parents.graft("stranger", more), "-y", "--json", "--quick-look", 0).values["made"]
+    made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
     summary = organ.done("show", made["model"]).out
     for expected in (
         "\nbase local/base@1, change ",
