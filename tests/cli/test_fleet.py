@@ -66,7 +66,6 @@ def test_a_dry_run_lists_the_units_and_writes_nothing(organ: OrganCommand, plan:
     ("text", "problem"),
     [
         ('name = "zoo"\n[[work]]\ndo = "ingest"\n', ": work 1: ingest needs the list 'from'\n"),
-        ('name = "zoo"\n[[work]]\ndo = "ingest"\nform = []\n', "tables [[work]] with a list: do = 'ingest' with from,"),
         ("GGUF\0", " is not a TOML file: "),
         ('name = "zoo"\n[[work]]\ndo = "ingest"\nfrom = ["*.bin"]\n', "no file matches the pattern"),
         ('name = "zoo"\n[[work]]\ndo = "ingest"\nfrom = ["none"]\n', "no such file or folder"),
