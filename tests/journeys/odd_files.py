@@ -171,7 +171,6 @@ ODD_FILES: dict[str, Callable[[], bytes]] = {
     "equal organs": lambda: file_bytes([ARCHITECTURE], [(tensor(f"blk.{n}.a")[0], bytes(16)) for n in range(40)]),
     "a tensor of several chunks": _several_chunks,
 }
-LARGE = ("a mebibyte of random padding", "a tensor of several chunks", f"alignment {ALIGNMENT_MAX}")
 
 
 def file_of_type(kind: gguf.GGMLQuantizationType, path: str) -> dict[str, bytes]:
