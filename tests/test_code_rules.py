@@ -114,8 +114,9 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(source(path), str(path))
 
 
-def nodes(path: Path) -> Iterator[ast.AST]:
-    return ast.walk(tree(path))
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
 
 
 def dotted(node: ast.AST) -> str:

@@ -18,7 +18,7 @@ from organs.ingest.contributions.manifest import BadManifest
 from organs.ingest.contributions.uploads import BytesLost, WrongOffset
 from organs.registry.catalog.tables import UploadRow
 from organs.registry.client.connection import PROBLEM_MAX_BYTES, Connection
-from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, plain_problem, problem_of
+from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, problem_of
 from organs.registry.errors import (
     DETAIL_MAX_LENGTH,
     BadAdapter,
@@ -215,16 +215,6 @@ def test_text_that_is_too_long_or_cannot_be_encoded_is_cut_before_it_is_sent() -
     back = error_of(400, body, "x")
     assert isinstance(back, BadRecipe)
     assert (len(back.errors), len(back.detail), back.where) == (ERRORS_MAX, DETAIL_MAX_LENGTH, "?")
-
-
-def test_a_problem_of_http_has_the_standard_phrase_as_title_and_code() -> None:
-    problems = [plain_problem(status, "") for status in (405, 414, 421, 429)]
-    assert [(problem.title, problem.code) for problem in problems] == [
-        ("Method not allowed", "method-not-allowed"),
-        ("URI too long", "uri-too-long"),
-        ("Misdirected request", "misdirected-request"),
-        ("Too many requests", "too-many-requests"),
-    ]
 
 
 def test_the_page_of_errors_is_the_one_that_the_classes_give() -> None:

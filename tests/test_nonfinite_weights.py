@@ -133,18 +133,6 @@ def test_an_adapter_with_nonfinite_weights_is_refused(both: LocalRegistry, tmp_p
         merged.accept(CODE).plan().register()  # no measure can be computed of them
 
 
-def test_transplanting_nonfinite_weights_is_refused_unless_accepted(tmp_path: Path) -> None:
-    organ = Command(tmp_path / "nothing")
-    for name, data in (("odd", odd_model()), ("sound", sound_model())):
-        (tmp_path / f"{name}.gguf").write_bytes(data)
-    words = ("transplant", tmp_path / "sound.gguf", tmp_path / "odd.gguf", "-o", tmp_path / "out.gguf")
-    refused = organ(*words)
-    assert refused.status == 5
-    assert CODE in refused.out + refused.err
-    assert not (tmp_path / "out.gguf").exists()
-    assert organ(*words, "--accept", CODE).status == 0
-
-
 def test_organs_of_an_earlier_version_are_counted_by_verify_or_an_ingest(both: LocalRegistry, tmp_path: Path) -> None:
     def forget() -> None:
         with both.catalog.writing() as session:

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry import references
 from organs.registry.catalog.queries.administration import removal_of
-from organs.registry.catalog.queries.blobs import DEPTH_MAX, heights_of_blobs
+from organs.registry.catalog.queries.blobs import DEPTH_MAX
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
@@ -60,16 +60,6 @@ def repack_new(registry: LocalRegistry) -> int:
     return repack(registry.catalog, registry.blobs, models).repacked
 
 
-def test_a_family_is_stored_by_differences_and_comes_back(templates: RegistryTemplates, tmp_path: Path) -> None:
-    with templates.open_copy(add_family, tmp_path / "home") as registry:
-        forms = blob_forms(registry)
-        assert {kind for kind, _, _ in forms} == {"alone", "delta", "derive"}
-        assert max(depth for _, depth, _ in forms) == DEPTH_MAX
-        for name, data in SOURCES.items():
-            (path,) = assemble_model(registry, f"local/{name}", tmp_path)
-            assert path.read_bytes() == data
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("order", [list(SOURCES), list(reversed(SOURCES)), sorted(SOURCES)])
 def test_the_size_after_a_repack_does_not_depend_on_the_order(
@@ -100,8 +90,14 @@ def dequantised_pair(quantised_dtype: str, dtype: str) -> dict[str, bytes]:
     return {"small": model_file("Small", small), "full": model_file("Full", full)}
 
 
-@pytest.mark.parametrize("order", [("small", "full"), ("full", "small")])
-@pytest.mark.parametrize("dtypes", [("Q4_1", "F16"), ("Q4_K", "BF16"), ("Q8_0", "F16")])
+@pytest.mark.parametrize(
+    ("order", "dtypes"),
+    [
+        (("small", "full"), ("Q4_1", "F16")),
+        (("full", "small"), ("Q4_K", "BF16")),
+        (("full", "small"), ("Q8_0", "F16")),
+    ],
+)
 def test_a_dequantised_model_costs_less_than_one_percent_in_any_order(
     order: Sequence[str], dtypes: tuple[str, str], registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -191,27 +187,6 @@ def test_an_estimate_counts_no_organ_whose_dependants_outside_of_its_family_forb
             assert (done.repacked, done.skipped) == (estimate.repacked, 0)
         assert refused > 0
         assert verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults == []
-
-
-def test_heights_are_the_longest_chains_of_references(templates: RegistryTemplates, tmp_path: Path) -> None:
-    with templates.open_copy(add_family, tmp_path / "home") as registry:
-        rows = {row.id: row for row in all_blobs(registry.catalog)}
-        low = next(row for row in rows.values() if row.depth == 2)
-        middle, top = (above.id for above in low.lineage[1:])
-        alone = next(row.id for row in rows.values() if all(row.id != other.parent_id for other in rows.values()))
-        with registry.catalog.reading() as session:
-            assert heights_of_blobs(session, [top, middle, low.id, alone]) == {top: 2, middle: 1, low.id: 0, alone: 0}
-            lower = [row.id for row in rows.values() if middle in {above.id for above in row.lineage[1:]}]
-            children = [row.id for row in rows.values() if row.parent_id == top]
-
-            def outside(*blob_ids: int) -> list[int]:
-                heights = heights_of_blobs(session, [*blob_ids], outside_only=True)
-                return [heights[blob_id] for blob_id in blob_ids]
-
-            assert outside(middle, *lower) == [0] * (1 + len(lower))
-            assert outside(top, *children)[0] == 0
-            assert outside(top, *children)[1 + children.index(middle)] == 1
-            assert outside(top, low.id) == [2, 0], "the chain leads over an organ that is not counted"
 
 
 def test_bytes_that_are_organs_of_two_tensor_types_are_one_member_of_a_family(

@@ -18,9 +18,9 @@ from organs.registry.backup import DATABASE, back_up
 from organs.registry.catalog import copying
 from organs.registry.catalog.copying import copied_tables, copy_rows
 from organs.registry.catalog.register.accounts import add_contributor, create_token
-from organs.registry.catalog.tables import Blob, ContributorRow, ModelRow, Token, now
+from organs.registry.catalog.tables import Blob, ContributorRow, ModelRow, Token
 from organs.registry.entities.submission import UploadRequest
-from organs.registry.errors import BadSetting, Busy, CatalogError, Conflict, CorruptBlob, NotFound
+from organs.registry.errors import Busy, CatalogError, Conflict, CorruptBlob, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.relocation import RelocationReport, relocate
 from organs.registry.settings import Settings
@@ -367,10 +367,6 @@ def test_rows_that_refer_to_later_rows_of_their_table_are_copied(
         assert session.scalar(select(Blob.depends_on).where(Blob.id == alone)) == last
 
 
-def change_a_text(session: Any) -> None:
-    session.execute(text("UPDATE models SET name = 'changed' WHERE id = 1"))
-
-
 def swap_two_texts(session: Any) -> None:
     names = {row.id: row.name for row in session.execute(text("SELECT id, name FROM models WHERE id IN (1, 2)"))}
     session.execute(text("UPDATE models SET name = 'aside' WHERE id = 1"))
@@ -392,11 +388,7 @@ def remove_a_row(session: Any) -> None:
     session.execute(text("DELETE FROM lineage WHERE id = (SELECT min(id) FROM lineage)"))
 
 
-def add_a_row(session: Any) -> None:
-    session.add(ContributorRow(id=999, name="stranger", created_at=now()))
-
-
-@pytest.mark.parametrize("change", [change_a_text, swap_two_texts, change_bytes, move_a_time, remove_a_row, add_a_row])
+@pytest.mark.parametrize("change", [swap_two_texts, change_bytes, move_a_time, remove_a_row])
 def test_a_row_that_changed_on_the_way_is_detected(
     change: Callable[[Any], None], family: LocalRegistry, new: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,7 +411,8 @@ def test_a_row_that_changed_on_the_way_is_detected(
 def test_the_command_moves_both_parts_and_prints_the_new_settings(family: LocalRegistry, tmp_path: Path) -> None:
     organ, there = OrganCommand(family.settings.home), tmp_path / "there"
     database_url = Settings.in_folder(there).database_url
-    ended = organ.done("migrate-store", "--to-database", database_url, "--to-blobs", tmp_path / "new blobs")
+    by_variable = {"ORGAN_TO_DATABASE_URL": database_url}
+    ended = organ("migrate-store", "--to-blobs", tmp_path / "new blobs", environment=by_variable)
     files = stored_files(family)
     rows = sum(map(len, rows_of(family).values()))
     words = " ".join(ended.out.split())
@@ -436,27 +429,6 @@ def test_the_command_moves_both_parts_and_prints_the_new_settings(family: LocalR
     here = organ("migrate-store", "--to-blobs", family.settings.blobs_location)
     assert here.status == 2
     assert "the registry is there already" in here.err
-
-
-def test_the_command_moves_the_database_that_the_environment_names(family: LocalRegistry, tmp_path: Path) -> None:
-    database_url = Settings.in_folder(tmp_path / "there").database_url
-    organ = OrganCommand(family.settings.home)
-    ended = organ("migrate-store", "--json", environment={"ORGAN_TO_DATABASE_URL": database_url})
-    assert (ended.status, ended.values["copied"]) == (0, 0)
-    assert ended.values["rows"] == sum(map(len, rows_of(family).values()))
-    with LocalRegistry.open(tmp_path / "there") as moved:
-        assert rows_of(moved) == rows_of(family)
-
-
-def test_the_command_needs_a_new_place(family: LocalRegistry) -> None:
-    ended = OrganCommand(family.settings.home)("migrate-store")
-    assert (ended.status, ended.out) == (2, "")
-    assert "name the new database (--to-database), the new place of the blobs (--to-blobs), or both" in " ".join(
-        ended.err.split()
-    )
-    refused = OrganCommand(family.settings.home)("migrate-store", "--to-blobs", "ftp://host/blobs")
-    assert (refused.status, refused.out) == (BadSetting.exit_code, "")
-    assert "set it to the path of a folder, or to a bucket" in " ".join(refused.err.split())
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ WRONG_USAGE = {
     "verify --read-data=3/2": "3/2",
     "sweep --older-than yesterday": "yesterday",
     "sweep --older-than 1.5h": "",
+    "migrate-store": "name the new database (--to-database), the new place of the blobs (--to-blobs), or both",
     "repack --all base": "",
     "repack --alone --dry-run": "",
     "admin nothing": "no such command",
@@ -173,6 +174,7 @@ FAILED = {
     "contributor suspend local": (4, "cannot be suspended"),
     "contributor suspend eve": (3, "eve"),
     "token revoke aaaaaaaaa": (3, "aaaaaaaaa"),
+    "migrate-store --to-blobs ftp://host/blobs": (1, "set it to the path of a folder, or to a bucket"),
     "repack nothing-of-this-name": (3, "nothing-of-this-name"),
 }
 

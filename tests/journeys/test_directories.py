@@ -445,17 +445,3 @@ def test_the_reference_reads_the_output_of_a_script(organ: OrganCommand, tmp_pat
     assert {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")} == metadata
     assert reader.tensors[0].data.reshape(2, 32).tolist() == values.tolist()
     assert reader.fields["llama.rope.freq_base"].types[0] is gguf.GGUFValueType.FLOAT32
-
-
-def test_a_tree_of_folders_and_files_is_ingested_completely(taken: Path, organ: OrganCommand, tmp_path: Path) -> None:
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    shutil.move(taken, tree / "one")
-    foreign(tree / "deep" / "two", {"metadata": PLAIN | {"general.name": "Two"}})
-    (tree / "three.gguf").write_bytes(small_model(seed=3))
-    (tree / "bad").mkdir()
-    (tree / "bad" / "manifest.json").write_text('{"format": "organ-directory", "version": 9}')
-    ended = organ("ingest", "-q", tree)
-    assert ended.status == 1
-    assert sorted(ended.lines) == ["local/little@1", "local/three@1", "local/two@1"]
-    assert "this program reads version 1" in ended.err

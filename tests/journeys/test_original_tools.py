@@ -322,12 +322,6 @@ def test_spellings_can_be_repeated_where_the_command_takes_several(place: Place)
     assert names_from("two.gguf", "new") == {name for name in FEED_FORWARD if "blk.1" in name}
 
 
-def test_an_argument_and_the_spelling_of_an_option_go_together(place: Place) -> None:
-    place.run("organ extract base.gguf --dir other")
-    assert Path(assembled(place, "other")).read_bytes() == Path("base.gguf").read_bytes()
-    assert "--model" not in place.organ.done("extract", "--help").out
-
-
 @pytest.mark.long
 def test_the_first_commands_of_the_original_tools_work_in_an_empty_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

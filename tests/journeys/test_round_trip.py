@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.tables import Blob, MeasurementRow, ModelMetadata, OrganRow
+from organs.registry.catalog.tables import Blob, MeasurementRow, OrganRow
 from organs.registry.digest import digest_of
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import DTYPES
 from organs.registry.local import LocalRegistry
-from tests.gguf_files import file_bytes, raw_file, raw_tensor, unsigned
+from tests.gguf_files import file_bytes, raw_file, raw_tensor
 from tests.journeys.odd_files import ARCHITECTURE, ODD_FILES, file_of_type, large_vocabulary, write
-from tests.small_models import assert_round_trip, ingest_file, row_counts, small_model, weight_tensor
+from tests.small_models import assert_round_trip, ingest_file, row_counts, weight_tensor
 
 ZOO_FILES = sorted((Path(__file__).resolve().parents[2] / "examples" / "zoo").glob("*.gguf"))
 
@@ -105,23 +105,8 @@ def test_a_vocabulary_of_152_thousand_tokens_comes_back_and_is_stored_once(
     assert report.known_bytes > 3_000_000
 
 
-def test_the_keys_of_the_metadata_are_shown_as_they_are(registry: LocalRegistry, tmp_path: Path) -> None:
-    round_trip(registry, tmp_path, ODD_FILES["keys with every sign"]())
-    with registry.catalog.reading() as session:
-        shown = session.scalars(select(ModelMetadata.key).order_by(ModelMetadata.position)).all()
-    assert list(shown[1:-1]) == ["command-r.context_length", "UPPER.case", "spaces in it", "~!@#$%^&*()"]
-
-
 @pytest.mark.long
 def test_four_thousand_tensors_come_back(registry: LocalRegistry, tmp_path: Path) -> None:
     tensors = [weight_tensor(f"blk.{index // 10}.ffn_up.{index % 10}.weight", (8, 4)) for index in range(4_000)]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], tensors))
     assert row_counts(registry)["placements"] == 4_000
-
-
-def test_a_model_of_known_organs_comes_back(registry: LocalRegistry, tmp_path: Path) -> None:
-    round_trip(registry, tmp_path, small_model("A"))
-    before = row_counts(registry)
-    reordered = small_model("A", more=[unsigned("llama.context_length", 512)])
-    round_trip(registry, tmp_path, reordered, "b.gguf")
-    assert row_counts(registry)["organs"] == before["organs"]

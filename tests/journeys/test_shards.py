@@ -133,23 +133,3 @@ def test_cutting_a_split_set_anew_and_merging_it_again_changes_no_tensor(
     organ.done("ingest", fine[0])
     organ.done("assemble", "fine", "--merge", "-o", tmp_path / "again.gguf")
     assert digest_of((tmp_path / "again.gguf").read_bytes()) == digest_of(source.read_bytes())
-
-
-def test_a_model_without_its_first_shard_is_incomplete_until_it_arrives(
-    organ: OrganCommand, source: Path, tmp_path: Path
-) -> None:
-    paths = shards(organ, tmp_path / "out")
-    first = tmp_path / "elsewhere" / paths[0].name
-    first.parent.mkdir()
-    paths[0].rename(first)
-    sentence = f"local/cut@1 is incomplete: {len(paths) - 1} of {len(paths)} shards; missing 1"
-    assert organ.done("ingest", paths[1]).out.startswith(f"{sentence}; added ")
-    assert organ.done("show", "cut").out == f"{sentence}\n"
-    assert sentence in organ.done("models").err
-    ended = organ("assemble", "cut", "--merge", "-o", tmp_path / "no.gguf")
-    assert ended.status == 3
-    assert ended.err.startswith(f"organ: {sentence}\n")
-    organ.done("ingest", first)
-    organ.done("assemble", "cut", "--merge", "-o", tmp_path / "merged.gguf")
-    assert digest_of((tmp_path / "merged.gguf").read_bytes()) == digest_of(source.read_bytes())
-    assert "incomplete" not in organ.done("models").err
