@@ -103,9 +103,11 @@ def program() -> Iterator[Path]:
 
 @pytest.fixture
 def place(tmp_path: Path, program: Path) -> dict[str, str]:
-    """Return a folder with the examples, and an environment in which `organ` is the one of this source."""
+    """Return a folder with the examples, two models and an environment in which `organ` is the one of this source."""
     for name in ("examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
+    for name, model in (("A", "Zoo-A-2M-v1.0-F16"), ("B", "Zoo-A-2M-Code-v1.0-F16")):
+        (tmp_path / f"{name}.gguf").symlink_to(ROOT / "examples" / "zoo" / f"{model}.gguf")
     scripts = tmp_path / ".venv" / "bin"
     scripts.mkdir(parents=True)
     (scripts / "organ").symlink_to(program)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli.options import _MINUS_TERM
 from organs.registry.local import LocalRegistry
 from organs.registry.search.language import MODELS, ORGANS
 from tests.cli.in_process import OrganCommand
@@ -92,14 +91,8 @@ def test_a_bound_that_the_shell_took_for_a_redirection_is_recognised(
     "word", ["-type:norm", "-coder", "-qwen2", "-zoo-a", "-stable_rank:none", "-θ:40", "-ärzte", "-z:1"]
 )
 def test_a_word_with_a_minus_is_a_term_not_an_option(word: str, filled: OrganCommand) -> None:
-    assert _MINUS_TERM.fullmatch(word)
     for words in ((word,), ("type:organ", word), ("--", word)):
         assert filled.done("search", "--json", *words).values["items"] is not None
-
-
-@pytest.mark.parametrize("word", ["-q", "-h", "--json", "--facets", "--limit", "-", "--"])
-def test_an_option_is_not_a_term(word: str) -> None:
-    assert not _MINUS_TERM.fullmatch(word)
 
 
 def test_the_help_lists_every_field(organ: OrganCommand) -> None:

@@ -93,11 +93,6 @@ def test_an_error_is_wrapped_between_words(crowded: OrganCommand) -> None:
     assert " ".join(line.strip() for line in (first, *others)) == " ".join(
         line.strip() for line in crowded("search", "typ:organ").err.splitlines()
     )
-    misused = crowded("search", "--limit", "5000", environment=environment).err.splitlines()
-    assert misused[-2:] == [
-        "Error: Invalid value for '--limit': 5000 is not in",
-        "       the range 1<=x<=1000.",
-    ]
 
 
 def test_the_help_of_every_command_fits_the_terminal(organ: OrganCommand) -> None:

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import csv
-import http.client
 import io
 import json
-import os
 import re
 import shlex
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
 import pytest
 
-from tests import postgres
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.cli.parents import write_parents
 from tests.client.scripted_server import Answer, ReceivedRequest, scripted_server
 from tests.client.test_ranges import part
 from tests.ingest.test_urls import COMMIT, shard
+from tests.web.live_server import running_server
 
 PAGE = Path(__file__).parents[2] / "docs" / "original-tools.md"
 FEED_FORWARD = {f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")}
@@ -134,38 +127,15 @@ def check_assemble(place: Place, commands: tuple[str, ...]) -> None:
 
 def check_api(place: Place, commands: tuple[str, ...]) -> None:
     place.organ.done("ingest", "base.gguf")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = [*shlex.split(commands[0])[1:], "--port", str(port), "--workers", "1"]
-    program = [sys.executable, "-m", "organs.cli", "--home", str(place.organ.home), *words]
-    environment = os.environ | postgres.environment(place.organ.home)
-    with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as server:
-        try:
-            listed = json.loads(answer(port, "/api/v1/models"))
-            found = json.loads(answer(port, "/api/v1/organs?q=slot:ffn_up+block:0"))
-            data = answer(port, f"/organs/{found['items'][0]['digest']}.raw")
-            file = answer(port, "/models/local/base.gguf")
-        finally:
-            server.terminate()
+    assert commands == ("organ serve",)
+    with running_server(place.organ.home, Path("log"), options=("--workers", "1")) as server:
+        listed = json.loads(server.get("/api/v1/models"))
+        found = json.loads(server.get("/api/v1/organs?q=slot:ffn_up+block:0"))
+        data = server.get(f"/organs/{found['items'][0]['digest']}.raw")
+        file = server.get("/models/local/base.gguf")
     assert [model["name"] for model in listed["items"]] == ["local/base@1"]
     assert data == tensors("base.gguf")["blk.0.ffn_up.weight"]
     assert file == Path("base.gguf").read_bytes()
-
-
-def answer(port: int, path: str) -> bytes:
-    """Return the body at `path`; waits until the server listens."""
-    for _ in range(600):
-        try:
-            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-                connection.request("GET", path)
-                response = connection.getresponse()
-                body = response.read()
-        except ConnectionError:
-            time.sleep(0.1)
-            continue
-        assert response.status == 200, (path, response.status, body[:200])
-        return body
-    raise AssertionError("the server does not listen")
 
 
 def check_pipeline(place: Place, commands: tuple[str, ...]) -> None:
@@ -320,23 +290,3 @@ def test_spellings_can_be_repeated_where_the_command_takes_several(place: Place)
     place.run(f"organ transplant --target base.gguf --source donor.gguf {stranger} -o two.gguf")
     assert names_from("two.gguf", "donor") == {name for name in FEED_FORWARD if "blk.0" in name}
     assert names_from("two.gguf", "new") == {name for name in FEED_FORWARD if "blk.1" in name}
-
-
-@pytest.mark.long
-def test_the_first_commands_of_the_original_tools_work_in_an_empty_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parents = write_parents(tmp_path / "files")
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    for name, path in (("A", parents.base), ("B", parents.tuned)):
-        Path(f"{name}.gguf").write_bytes(path.read_bytes())
-    place = Place(OrganCommand(tmp_path / "home"))
-    section = PAGE.read_text(encoding="utf-8").partition("## The first commands")[2].partition("\n## ")[0]
-    for command in re.findall(r"^\$ (organ .+)$", section, re.MULTILINE):
-        place.run(command)
-    assert Path("out/A.gguf").read_bytes() == Path("A.gguf").read_bytes()
-    donor = tensors("B.gguf")
-    assert {name for name, data in tensors("out/mixed.gguf").items() if data == donor[name]} >= FEED_FORWARD
-    assert sorted(path.name for path in Path().rglob("manifest.json")) == ["manifest.json"] * 4
-    assert not place.organ.home.exists(), "nothing is stored"
