@@ -12,7 +12,6 @@ import pytest
 from sqlalchemy.orm import Session
 
 from organs.registry import references
-from organs.registry.catalog.queries.administration import removal_of
 from organs.registry.catalog.queries.blobs import DEPTH_MAX
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.relatives import (
@@ -20,15 +19,13 @@ from organs.registry.catalog.queries.relatives import (
     RelatedOrgan,
     blob_ids_of_models,
     models_to_repack,
-    models_with_blobs,
     organ_digests,
     related_organs_at,
 )
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
 from organs.registry.catalog.rows import batches
-from organs.registry.catalog.tables import ModelRow, now
-from organs.registry.entities.published import Removal
+from organs.registry.catalog.tables import now
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.local import LocalRegistry
@@ -310,29 +307,6 @@ def test_parents_of_removed_models_are_kept_for_an_organ_that_cannot_be_read(
         report = repack(registry.catalog, registry.blobs, all_models(registry))
         sweep_at_once(registry)
         assert report.unneeded_bytes == kept - registry.storage().kept_bytes
-
-
-def test_a_removal_names_the_models_that_need_its_organs_through_others(
-    templates: RegistryTemplates, tmp_path: Path
-) -> None:
-    with templates.open_copy(add_family, tmp_path / "home") as registry:
-
-        def removal(name: str) -> Removal:
-            with registry.catalog.reading() as session:
-                return removal_of(session, model_by_name(session, parse_model_name(f"local/{name}")))
-
-        low = next(row for row in all_blobs(registry.catalog) if row.depth == 2)
-        with registry.catalog.reading() as session:
-            models = [models_with_blobs(session, [row.id]) for row in low.lineage]
-            names = [[session.get_one(ModelRow, model_id).name for model_id in sorted(ids)] for ids in models]
-        (lowest,), (middle,), (top,) = names
-        remove(registry, middle)
-        assert f"local/{lowest}@1" in removal(top).dependants
-        assert removal(top).parents_bytes > 0
-        assert (removal(lowest).parents, removal(lowest).dependants) == (0, ())
-        for name in {*SOURCES} - {middle, top}:
-            remove(registry, name)
-        assert (removal(top).parents, removal(top).dependants) == (0, ()), "what depends on it waits for the sweep"
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from organs.registry.catalog.tables import Blob, InlineBlob, OrganRow
 from organs.registry.digest import digest_of
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import GRACE
-from organs.registry.upkeep import Share, SweepReport, sweep, verify
+from organs.registry.upkeep import Share, SweepReport, verify
 from tests.clocks import local_clock
 from tests.faults.failing import (
     EVERYTHING,
@@ -30,7 +30,6 @@ from tests.faults.failing import (
     SMALL,
     SteppedFiles,
     add_unneeded_blobs,
-    assert_no_orphans,
     blob_rows,
     blob_states,
     files_below,
@@ -42,7 +41,6 @@ from tests.faults.failing import (
     with_files,
     write_model,
 )
-from tests.small_models import assemble_model
 
 
 def test_shares_read_every_blob_exactly_once(registry: LocalRegistry) -> None:
@@ -122,23 +120,6 @@ def test_a_sweep_dooms_blobs_and_the_next_sweep_removes_them(registry: LocalRegi
     assert run_sweep(registry) == SweepReport(dry_run=False)
 
 
-def test_a_dry_run_reports_the_same_and_changes_nothing(registry: LocalRegistry) -> None:
-    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)), registry.blobs.put(random_bytes(SMALL)))
-    registry.blobs.put(random_bytes(LARGE, 1))  # an orphan
-    let_time_pass(registry)
-    for _ in range(2):
-        before = (blob_states(registry), files_below(registry))
-        foretold = sweep(registry.catalog, registry.blobs)
-        assert foretold.dry_run
-        assert (blob_states(registry), files_below(registry)) == before
-        done = run_sweep(registry)
-        assert (foretold.doomed, foretold.removed, foretold.stray_files) == (
-            done.doomed,
-            done.removed,
-            done.stray_files,
-        )
-
-
 def needed_by_an_organ(session: Session, blob_id: int) -> None:
     session.add(OrganRow(blob_id=blob_id, dtype="F32", shape="4", elements=4))
 
@@ -174,21 +155,6 @@ def test_a_needed_blob_is_kept_at_every_stage(
         assert run_sweep(registry).removed == 0
     assert blob.digest in blob_states(registry)
     assert blob.file in files_below(registry)
-
-
-@pytest.mark.folder
-def test_headers_and_vocabularies_are_kept_with_their_model(registry: LocalRegistry, tmp_path: Path) -> None:
-    path = write_model(tmp_path / "little.gguf")
-    ingest_path(registry, path)
-    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
-    before = len(blob_rows(registry))
-    for _ in range(3):
-        let_time_pass(registry)
-        run_sweep(registry)
-    assert len(blob_rows(registry)) == before - 1
-    assert_no_orphans(registry)
-    (back,) = assemble_model(registry, "local/little", tmp_path / "back")
-    assert back.read_bytes() == path.read_bytes()
 
 
 @pytest.mark.folder

@@ -43,36 +43,24 @@ def test_a_model_name_wins_over_a_folder_and_the_current_folder_can_be_assembled
     assert filled.done("ingest", "--dry-run", "-q", ".").out == "local/little@1\n"
 
 
-def test_each_model_of_a_folder_is_extracted_into_its_own_folder(
-    organ: OrganCommand, model: Path, tmp_path: Path
-) -> None:
-    models = tmp_path / "models"
+def test_each_model_of_a_folder_gets_its_own_folder_and_a_bad_file_the_status_1(tmp_path: Path) -> None:
+    models, out = tmp_path / "models", tmp_path / "out"
     (models / "more").mkdir(parents=True)
-    (models / "little.gguf").write_bytes(small_model())
-    (models / "more" / "other.gguf").write_bytes(small_model("Other", blocks=3))
-    (models / "more" / "little.gguf").write_bytes(small_model("Second", seed=2))
-    (models / "notes.txt").write_text("no model")
+    files = {"little": "little.gguf", "little-2": "more/little.gguf", "other": "more/other.gguf"}
+    for seed, file in enumerate(files.values()):
+        (models / file).write_bytes(small_model(seed=seed))
+    (models / "bad.gguf").write_bytes(b"rubbish")
     nowhere = OrganCommand(tmp_path / "nowhere")
-    ended = nowhere.done("extract", models, "-o", tmp_path / "out", "-q")
-    assert ended.lines == [str(tmp_path / "out" / name) for name in ("little", "little-2", "other")]
-    for name, file in (("little", "little.gguf"), ("little-2", "more/little.gguf"), ("other", "more/other.gguf")):
-        nowhere.done("assemble", tmp_path / "out" / name, "-o", tmp_path / "back.gguf", "--force")
-        assert (tmp_path / "back.gguf").read_bytes() == (models / file).read_bytes()
-    assert not (tmp_path / "nowhere").exists()
-
-
-def test_a_folder_with_a_bad_file_gives_the_other_models_and_status_1(
-    organ: OrganCommand, model: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "bad.gguf").write_bytes(b"rubbish")
-    ended = organ("extract", tmp_path, "-o", tmp_path / "out")
-    assert ended.status == 1
+    ended = nowhere("extract", models, "-o", out, "-q")
+    assert (ended.status, ended.lines) == (1, [str(out / name) for name in files])
     assert "bad.gguf: magic at byte 0" in ended.err
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["little"]
-    again = organ("extract", tmp_path, "-o", tmp_path / "out")
-    assert f"{tmp_path}/out/little: already exists; --force replaces it" in again.err
-    values = organ("extract", tmp_path, "-o", tmp_path / "out", "--force", "--json").values
-    assert [item["directory"] for item in values["items"]] == [str(tmp_path / "out" / "little")]
+    for name, file in files.items():
+        nowhere.done("assemble", out / name, "-o", tmp_path / "back.gguf", "--force")
+        assert (tmp_path / "back.gguf").read_bytes() == (models / file).read_bytes()
+    again = nowhere("extract", models, "-o", out)
+    assert f"{out}/little: already exists; --force replaces it" in again.err
+    values = nowhere("extract", models, "-o", out, "--force", "--json").values
+    assert [item["directory"] for item in values["items"]] == [str(out / name) for name in files]
 
 
 @pytest.mark.parametrize(

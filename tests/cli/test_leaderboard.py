@@ -7,17 +7,14 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
+from tests.cli.crowded import add_validated_chimeras
 from tests.cli.in_process import OrganCommand
-from tests.gains import add_gains
 
 
 @pytest.fixture
 def organ(composer: OrganCommand, kept: LocalRegistry) -> OrganCommand:
-    """The command with two validated chimeras of `base`: `me/coder` of `tuned`, and `me/odd` of `stranger`."""
-    for name, donor, python, narrative in (("coder", "tuned", 5.0, -2.0), ("odd", "stranger", -950.0, -4000.0)):
-        graft = kept.compose("base").graft(donor, type="organ").accept("unrelated-lineage")
-        graft.named(f"me/{name}").plan().register()
-        add_gains(kept, f"me/{name}@1", {"python": python, "narrative": narrative})
+    """The command with two validated chimeras."""
+    add_validated_chimeras(kept)
     return composer
 
 
@@ -34,13 +31,13 @@ def test_the_leaderboard_has_donor_organs_gain_and_largest_loss(organ: OrganComm
 def test_the_proposed_recipe_makes_the_best_graft_again(organ: OrganCommand, out: Path) -> None:
     proposed = organ.done("compose", "--propose", "base", "--on", "code")
     assert proposed.lines[0] == (
-        "# Measured gain of me/coder@1: +5.0% ± 1.0% python. Largest loss: −2.0% ± 1.0% narrative."
+        "# Measured gain of me/mixed@1: +5.0% ± 1.0% python. Largest loss: −2.0% ± 1.0% narrative."
     )
     assert "name:" not in proposed.out
     recipe = out / "proposed.yaml"
     recipe.write_text(proposed.out, encoding="utf-8")
     organ.done("compose", recipe, "--name", "me/again", "--yes")
-    digests = {organ.done("show", name, "--json").values["digest"] for name in ("me/coder", "me/again")}
+    digests = {organ.done("show", name, "--json").values["digest"] for name in ("me/mixed", "me/again")}
     assert len(digests) == 1
 
 

@@ -60,19 +60,3 @@ def test_an_unknown_format_or_a_file_that_cannot_be_written_leaves_nothing(
     if name == "r.pdf":
         assert "text (.txt), Markdown (.md), JSON (.json)" in ended.err
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_columns_that_a_narrow_terminal_leaves_out_are_not_explained(filled: OrganCommand) -> None:
-    def printed(table: str, columns: int) -> str:
-        environment = {"FORCE_COLOR": "1", "COLUMNS": str(columns), "TERM": "xterm"}
-        return " ".join(filled("report", "--table", table, environment=environment).out.split())
-
-    sentences = {
-        "ranking": ("Signal is the sine", "Parameters is the count"),
-        "types": ("The deviation is",),
-    }
-    for table, explained in sentences.items():
-        wide, narrow = printed(table, 200), printed(table, 50)
-        assert [sentence for sentence in explained if sentence not in wide] == []
-        assert [sentence for sentence in explained if sentence in narrow] == []
-    assert "Mean θ is the average" in printed("ranking", 50)

@@ -71,7 +71,6 @@ def test_a_scan_of_a_folder_shows_its_files_as_those_of_tools(
     both = organ("scan", folder / "tiny.gguf", "--gpt4all", "--read", "--json", environment=environment).values
     assert both["distinct_bytes"] > 0, "of the tensors, which were read"
     assert [(part["tool"], part["models"]) for part in both["folders"] if part["exists"]] == [("", 1), ("gpt4all", 1)]
-    assert organ("models", "-q").out == "", "a scan registers nothing"
 
 
 def test_a_scan_without_models_lists_where_it_searched(

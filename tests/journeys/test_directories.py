@@ -28,7 +28,6 @@ from tests.ingest.directory_cases import (
     change_manifest,
     extract_directory,
     gguf_bytes_of,
-    manifest_of,
     small_directory,
     write_manifest,
     write_organ,
@@ -122,25 +121,6 @@ def test_a_split_set_is_extracted_and_assembled_into_the_same_shards(
     assert same_folders(tmp_path / "taken", tmp_path / "again")
 
 
-def test_a_shard_taken_out_of_the_folder_makes_it_an_incomplete_set(
-    shards: list[Path], organ: OrganCommand, tmp_path: Path
-) -> None:
-    organ.done("extract", shards[0], "-o", tmp_path / "taken")
-
-    def cut(values: Any) -> None:
-        gone = len(values["files"]) - 1
-        values["files"].pop()
-        values["tensors"] = [entry for entry in values["tensors"] if entry["gguf"] != gone]
-
-    last = [entry["file"] for entry in manifest_of(tmp_path / "taken")["tensors"] if entry["gguf"] == len(shards) - 1]
-    for name in last:
-        (tmp_path / "taken" / name).unlink()
-    change_manifest(tmp_path / "taken", cut)
-    ended = organ("ingest", tmp_path / "taken")
-    assert ended.status == 1
-    assert "shards missing" in ended.err
-
-
 @pytest.fixture
 def taken(organ: OrganCommand, tmp_path: Path) -> Path:
     """A little model, registered, and taken apart into a folder."""
@@ -213,10 +193,6 @@ def test_an_edited_folder_is_a_child_only_of_what_is_registered(
     assert parents(organ, "orphan") == []
     (flag,) = organ.done("show", "orphan", "--json").values["flags"]
     assert flag == f"made from a folder of {shards[0].name} with edited organs: {UP_NAME}"
-    organ.done("ingest", shards[0], "--name", "local/cut")
-    write_organ(tmp_path / "cut" / UP, *weight_tensor(UP_NAME, (64, 128), seed=8))
-    organ.done("ingest", tmp_path / "cut", "--name", "child")
-    assert parents(organ, "child") == [("local/cut@1", shards[0].name, "grafted", "recorded")]
 
 
 Edit = Callable[[Path], object]

@@ -86,22 +86,6 @@ def test_the_reference_reads_every_shard_and_together_they_are_the_model(
     assert list(together) == list(tensors(whole))
 
 
-def test_a_split_set_gives_its_own_shards_back_into_a_folder_or_under_a_name(
-    organ: OrganCommand, source: Path, tmp_path: Path
-) -> None:
-    paths = shards(organ, tmp_path / "out")
-    organ.done("ingest", tmp_path / "out")
-    back = tmp_path / "back"
-    back.mkdir()
-    organ.done("assemble", "cut", "-o", back)
-    assert [path.read_bytes() for path in sorted(back.iterdir())] == [path.read_bytes() for path in paths]
-    assert sorted(path.name for path in back.iterdir()) == [path.name for path in paths]
-    organ.done("assemble", "cut", "-o", back / "named.gguf")
-    named = sorted(back.glob("named-*.gguf"))
-    assert [path.read_bytes() for path in named] == [path.read_bytes() for path in paths]
-    assert named[0].name == f"named-00001-of-{len(paths):05d}.gguf"
-
-
 def test_a_merged_file_is_the_original_for_the_reference_and_for_the_registry(
     organ: OrganCommand, source: Path, tmp_path: Path, registry: LocalRegistry
 ) -> None:
