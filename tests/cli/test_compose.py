@@ -225,9 +225,7 @@ def validated(home: Path, lock_id: str) -> None:
         add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", encode(report).decode())
 
 
-def test_a_validated_chimera_has_a_line_for_each_text_and_its_parents_once(
-    organ: OrganCommand, parents: Parents
-) -> None:
+def test_a_validated_chimera_has_a_line_for_each_text(organ: OrganCommand, parents: Parents) -> None:
     made = organ.done("compose", parents.graft(), "--json").values["made"]
     assert "measured: " not in organ.done("compose", parents.graft(), "--dry-run").out
     validated(organ.home, made["lock_id"])
@@ -238,13 +236,8 @@ def test_a_validated_chimera_has_a_line_for_each_text_and_its_parents_once(
     measured = [line.split(maxsplit=1) for line in lines if line.startswith(("verdict ", "python "))]
     assert measured[0][1].startswith("gains, measured in llama.cpp on ")
     assert measured[1] == ["python", "perplexity −5.7% ± 1.5%, gains"]
-    assert not any(line.startswith("screen ") for line in lines)
     beside = organ.done("show", made["model"], "--recipe").out
     assert beside.index("gains in llama.cpp on ") < beside.index("\nscreen: Related (change ")
-    lineage = organ.done("show", made["model"], "--lineage").lines
-    rows = [line.split() for line in lineage if line.startswith(("parent ", "relative "))]
-    assert [row[:2] for row in rows] == [["parent", "local/base@1"], ["parent", "local/tuned@1"]]
-    assert all(row[-2].startswith("0.9") for row in rows)
 
 
 def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: OrganCommand, parents: Parents, out: Path) -> None:

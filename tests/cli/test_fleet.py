@@ -57,9 +57,7 @@ def test_a_dry_run_lists_the_units_and_writes_nothing(organ: OrganCommand, plan:
     assert [unit["size_bytes"] for unit in organ.done("fleet", "run", plan, "-n", "--json").values] == [
         path.stat().st_size for path in sorted((plan.parent / "models").iterdir())
     ]
-    missing = organ("fleet", "status")
-    assert missing.status == 3
-    assert missing.err.startswith("organ: there are no runs of fleets\n")
+    assert organ("fleet", "status").status == 3
 
 
 @pytest.mark.parametrize(
