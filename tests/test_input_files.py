@@ -5,13 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from organs.ingest.hashing import BufferPool
 from organs.registry.errors import BadSource
-from organs.registry.input_files import FileSource
+from organs.registry.input_files import BUFFER_BYTES, FileSource
 
 DATA = bytes(range(256)) * 40
 
@@ -138,3 +141,23 @@ def test_a_file_that_changes_while_it_is_open_is_detected(change: Callable[[Path
         change(path)
         with pytest.raises(BadSource, match="while it was read"):
             source.check_unchanged()
+
+
+def test_the_buffers_of_a_pool_are_free_without_a_collection_of_garbage() -> None:
+    pool = BufferPool(2, threading.Event())
+    used, held = pool.get(1), pool.get(BUFFER_BYTES)
+    used.release()
+    assert pool.get(2) is used
+    used.release()
+    memory = weakref.ref(used)
+    del used
+    pool.clear()
+    assert memory() is None
+    ended = weakref.ref(pool)
+    gc.disable()
+    try:
+        del pool
+        assert ended() is None
+        held.release()  # a buffer can outlive its pool
+    finally:
+        gc.enable()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from organs.registry.recent import RecentValues
 
 
@@ -43,3 +45,14 @@ def test_only_the_last_values_are_kept_and_others_are_dropped() -> None:
     values.clear()
     get(1)
     assert (made, dropped) == ([1, 2, 3, 2, 1, 1], [2, 3, 1, 2, 1])
+
+
+def test_a_value_whose_making_failed_or_that_is_not_to_be_kept_is_made_again() -> None:
+    def fail() -> int:
+        raise OSError("the disk failed")
+
+    values = RecentValues[int, int](2)
+    with pytest.raises(OSError, match="the disk failed"):
+        values.get(1, fail)
+    made = [values.get(1, lambda number=number: number, keep=lambda found: found > 1) for number in (1, 2, 3)]
+    assert made == [1, 2, 2]

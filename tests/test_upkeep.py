@@ -30,6 +30,7 @@ from tests.faults.failing import (
     SMALL,
     SteppedFiles,
     add_unneeded_blobs,
+    assert_no_orphans,
     blob_rows,
     blob_states,
     files_below,
@@ -41,6 +42,7 @@ from tests.faults.failing import (
     with_files,
     write_model,
 )
+from tests.small_models import assemble_model
 
 
 def test_shares_read_every_blob_exactly_once(registry: LocalRegistry) -> None:
@@ -155,6 +157,21 @@ def test_a_needed_blob_is_kept_at_every_stage(
         assert run_sweep(registry).removed == 0
     assert blob.digest in blob_states(registry)
     assert blob.file in files_below(registry)
+
+
+@pytest.mark.folder
+def test_headers_and_vocabularies_are_kept_with_their_model(registry: LocalRegistry, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    ingest_path(registry, path)
+    add_unneeded_blobs(registry, registry.blobs.put(random_bytes(LARGE)))
+    before = len(blob_rows(registry))
+    for _ in range(3):
+        let_time_pass(registry)
+        run_sweep(registry)
+    assert len(blob_rows(registry)) == before - 1
+    assert_no_orphans(registry)
+    (back,) = assemble_model(registry, "local/little", tmp_path / "back")
+    assert back.read_bytes() == path.read_bytes()
 
 
 @pytest.mark.folder

@@ -75,6 +75,15 @@ def test_quiet_prints_the_mean_and_csv_every_measure_of_each_tensor(
         assert float(row["theta_degrees"]) == tensor["theta_degrees"]
 
 
+def test_a_hostile_tensor_is_harmless_on_a_terminal_and_in_a_spreadsheet(nowhere: OrganCommand, tmp_path: Path) -> None:
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(file_bytes([text("general.architecture", "\x1b[31m\u202e")], [weight_tensor("=1+1", (64, 64))]))
+    for form in FORMS:
+        assert not {"\x1b", "\u202e"} & set(nowhere.done("measure", path, *form).out)
+    (row,) = csv.DictReader(io.StringIO(nowhere.done("measure", "--csv", path).out))
+    assert row["tensor"] == "'=1+1"
+
+
 @pytest.fixture
 def mixture(tmp_path: Path) -> Path:
     """The file of a small mixture of experts, not ingested."""
