@@ -18,7 +18,7 @@ from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import file_bytes, text
 from tests.ingest.test_measuring import COUNT, write_shard
-from tests.small_models import block_metadata, expert_tensors, small_model
+from tests.small_models import block_metadata, expert_tensors, small_model, weight_tensor
 
 
 @pytest.fixture
