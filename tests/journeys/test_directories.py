@@ -37,11 +37,6 @@ from tests.journeys.test_round_trip import ZOO_FILES
 from tests.small_models import block_metadata, block_tensors, row_counts, small_model, tensors_of, weight_tensor
 
 
-@pytest.fixture
-def organ(registry: LocalRegistry) -> OrganCommand:
-    return OrganCommand(registry.settings.home)
-
-
 def same_folders(one: Path, other: Path) -> bool:
     """Whether two folders hold the same files with the same bytes."""
 

@@ -50,11 +50,6 @@ def tensors(reader: gguf.GGUFReader) -> dict[str, tuple[str, list[int], bytes]]:
 
 
 @pytest.fixture
-def organ(registry: LocalRegistry) -> OrganCommand:
-    return OrganCommand(registry.settings.home)
-
-
-@pytest.fixture
 def source(organ: OrganCommand, tmp_path: Path) -> Path:
     path = tmp_path / "model.gguf"
     path.write_bytes(original())

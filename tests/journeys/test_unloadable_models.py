@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from organs.registry.gguf import KeyValue, ValueType
-from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import array
 from tests.small_models import small_model, token_array
@@ -21,11 +18,6 @@ def types(*numbers: int) -> KeyValue:
     return array("tokenizer.ggml.token_type", ValueType.INT32, numbers)
 
 
-@pytest.fixture
-def organ(registry: LocalRegistry) -> OrganCommand:
-    return OrganCommand(registry.settings.home)
-
-
 def test_a_dangerous_vocabulary_is_flagged_shown_and_never_assembled(organ: OrganCommand, tmp_path: Path) -> None:
     """tests/gguf/test_tokenizer.py has every kind of dangerous vocabulary."""
     (tmp_path / "bad.gguf").write_bytes(small_model(more=[BAD_TOKENS, types(1, 6)]))
@@ -36,11 +28,10 @@ def test_a_dangerous_vocabulary_is_flagged_shown_and_never_assembled(organ: Orga
     organ.done("extract", tmp_path / "bad.gguf", "-o", tmp_path / "folder")
     out = tmp_path / "out.gguf"
     out.write_bytes(b"what was there")
-    for name in ("bad", tmp_path / "folder"):
-        for options in ([], ["--merge"], ["--shards", "10k"], ["--dry-run"]) if name == "bad" else ([],):
-            ended = organ("assemble", name, "--force", "-o", out, *options)
-            assert ended.status == 5
-            assert f"cannot be assembled: {REASON}" in ended.err
+    for words in (["bad"], ["bad", "--merge"], ["bad", "--shards", "10k"], ["bad", "--dry-run"], [tmp_path / "folder"]):
+        ended = organ("assemble", *words, "--force", "-o", out)
+        assert ended.status == 5
+        assert f"cannot be assembled: {REASON}" in ended.err
     assert organ("extract", "bad", "-o", tmp_path / "again").status == 5
     assert out.read_bytes() == b"what was there"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gguf", "folder", "home", "out.gguf"]
