@@ -10,6 +10,7 @@ import pytest
 
 from organs.registry.local import LocalRegistry
 from organs.registry.validation.llama import LlamaCpp
+from tests.cli.crowded import make_crowded
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents, ingest_parents
 from tests.registry_templates import RegistryTemplates
@@ -51,6 +52,12 @@ def family(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
     shutil.copy(migrated_database, folder / "home")
     ingest_parents(folder / "home", folder / "parents")
     return folder
+
+
+@pytest.fixture(scope="session")
+def crowded(family: Path, tmp_path_factory: pytest.TempPathFactory) -> OrganCommand:
+    """The command with a registry that has a row in every list; no test changes it."""
+    return OrganCommand(make_crowded(family, tmp_path_factory.mktemp("crowded") / "home"))
 
 
 @pytest.fixture

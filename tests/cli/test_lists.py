@@ -10,7 +10,7 @@ from shutil import copy
 import pytest
 
 from organs.registry.local import LocalRegistry
-from tests.cli.crowded import BASE, CHIMERA, DONOR, OTHER, OWNER, make_crowded
+from tests.cli.crowded import BASE, CHIMERA, DONOR, OTHER, OWNER
 from tests.cli.in_process import OrganCommand
 from tests.search.catalogs import random_models, write_models
 
@@ -54,11 +54,6 @@ EMPTY = {
     "storage": "Nothing is stored yet. To begin: organ ingest FILE.gguf\n",
 }
 """What the commands say of an empty registry."""
-
-
-@pytest.fixture(scope="module")
-def crowded(family: Path, tmp_path_factory: pytest.TempPathFactory) -> OrganCommand:
-    return OrganCommand(make_crowded(family, tmp_path_factory.mktemp("crowded") / "home"))
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from organs.cli.console import status_line
 from organs.cli.main import GROUPS
-from tests.cli.crowded import BASE, CHIMERA, DONOR, OTHER, make_crowded
+from tests.cli.crowded import BASE, CHIMERA, DONOR, OTHER
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.cli.pseudo_terminal import on_a_pseudo_terminal
 
@@ -29,11 +28,6 @@ NAMED = (("search",), ("models",), ("compat", BASE), ("leaderboard",), ("admin",
 """Commands whose rows have names of models."""
 A_COMMAND_TO_COPY = re.compile(r"  +(organ .*|\S+|'.*')( \\)?")
 """A line of a command that continues on the next line; the argument alone may be longer than the terminal."""
-
-
-@pytest.fixture(scope="module")
-def crowded(family: Path, tmp_path_factory: pytest.TempPathFactory) -> OrganCommand:
-    return OrganCommand(make_crowded(family, tmp_path_factory.mktemp("crowded") / "home"))
 
 
 def on_a_terminal(command: OrganCommand, *arguments: str, columns: int = WIDTH) -> CommandResult:
