@@ -22,7 +22,7 @@ def watch() -> Iterator[Watch]:
         yield own
 
 
-@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("token", TOKENS, ids=["account", "page"])
 def test_a_token_in_any_part_of_a_request_or_an_answer_is_detected_except_where_it_is_made(
     token: str, watch: Watch
 ) -> None:
@@ -50,7 +50,7 @@ def test_a_token_in_any_part_of_a_request_or_an_answer_is_detected_except_where_
     assert found("GET", "/account/page-token") == found("POST", "/account/page-token?status=400") == 1
 
 
-@pytest.mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("token", TOKENS, ids=["account", "page"])
 def test_a_token_in_a_log_or_in_the_output_of_a_command_is_detected(token: str, watch: Watch, tmp_path: Path) -> None:
     logging.getLogger("organs.web").warning("revoked %s", token[5:14])
     check_command_output(["--home", "x", "token", "create", "ada"], token, "shown once")
