@@ -19,7 +19,6 @@ from tests.gguf_files import file_bytes, text, unsigned
 from tests.llama_quants import quantised
 from tests.small_models import Tensors, block_metadata, block_tensors, ingest_file
 
-WEIGHT = 0.05
 FAMILY = {
     "base": (0, "BF16"),
     "tuned": (1, "BF16"),

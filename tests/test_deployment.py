@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from pathlib import Path
 
 import click
 import pytest
-from hatchling.builders.wheel import WheelBuilder
 
 from organs.cli.main import organ
 from organs.registry.settings import Settings
@@ -73,15 +71,3 @@ def test_port_80_serves_certificate_challenges_before_it_redirects() -> None:
     assert re.search(r"location \^~ /\.well-known/acme-challenge/ \{\s+root ", plain)
     assert re.search(r"location / \{\s+return 301 https://", plain)
     assert not re.search(r"^    return 301", plain, re.MULTILINE), "it would come before every location"
-
-
-def test_a_wheel_has_the_documentation_and_a_py_typed_marker_in_every_package(tmp_path: Path) -> None:
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    pages = {f"organs/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md")}
-    assert len(pages) > 50
-    assert pages <= names
-    for portion in PORTIONS:
-        assert f"organs/{portion}/py.typed" in names, portion
-        assert f"organs/{portion}/__init__.py" in names, portion

@@ -56,12 +56,6 @@ def test_any_other_text_is_not_a_digest(text: str) -> None:
         parse_digest(text)
 
 
-def test_the_error_for_a_long_text_is_short() -> None:
-    with pytest.raises(BadDigest) as caught:
-        parse_digest("x" * 1_000_000)
-    assert len(str(caught.value)) < 200
-
-
 @pytest.mark.parametrize("length", [8, 9, 63, 64])
 def test_eight_or_more_characters_are_a_prefix_in_any_case(length: int) -> None:
     prefix = EMPTY[:length]

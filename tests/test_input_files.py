@@ -95,14 +95,9 @@ def test_a_path_that_is_not_a_regular_file_is_refused_before_it_is_opened(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the name of a socket has at most 107 bytes
     make(Path("odd.gguf"))
-    with pytest.raises(BadSource, match=r"odd\.gguf"):
-        FileSource(tmp_path / "odd.gguf")
-
-
-@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/proc", "/proc/self/mem/x", "/nowhere/a.gguf"])
-def test_devices_and_paths_to_nothing_are_refused(path: str) -> None:
-    with pytest.raises(BadSource):
-        FileSource(Path(path))
+    for path in (tmp_path / "odd.gguf", tmp_path / "odd.gguf" / "x"):
+        with pytest.raises(BadSource, match=r"odd\.gguf"):
+            FileSource(path)
 
 
 def test_a_link_to_a_file_is_followed(path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -79,25 +78,25 @@ def test_fingerprints_and_edges_of_earlier_versions_are_measured_again(registry:
         assert session.scalars(measured).all() == [present.change]
 
 
-def test_only_missing_measures_are_written_with_one_statement_per_table(filled: LocalRegistry) -> None:
-    registry = filled
-    with registry.catalog.writing() as session:
+def test_only_missing_measures_are_written_with_one_statement_per_table(
+    filled: LocalRegistry,
+) -> None:
+    with filled.catalog.writing() as session:
         session.execute(update(MeasurementRow).values(effective_rank=None))
         session.execute(update(MeasurementRow).where(MeasurementRow.stable_rank.is_not(None)).values(stable_rank=1.5))
     updates: list[str] = []
-    listener = partial(_note_update, updates)
-    event.listen(Engine, "before_cursor_execute", listener)
+
+    def note(_connection: object, _cursor: object, statement: str, *_others: object) -> None:
+        if statement.startswith("UPDATE") and "catalog_version" not in statement:
+            updates.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
     try:
-        report = measure_missing(registry.catalog, registry.blobs)
+        report = measure_missing(filled.catalog, filled.blobs)
     finally:
-        event.remove(Engine, "before_cursor_execute", listener)
+        event.remove(Engine, "before_cursor_execute", note)
     assert (report.measured > 2, report.unreadable) == (True, 0)
     assert len(updates) == 3, "one UPDATE per table for the measure that is missing, for any number of organs"
-    with registry.catalog.reading() as session:
+    with filled.catalog.reading() as session:
         rows = session.scalars(select(MeasurementRow).where(MeasurementRow.effective_rank.is_not(None))).all()
         assert {row.stable_rank for row in rows} == {1.5}
-
-
-def _note_update(updates: list[str], _connection: object, _cursor: object, statement: str, *_others: object) -> None:
-    if statement.startswith("UPDATE") and "catalog_version" not in statement:
-        updates.append(statement)

@@ -71,6 +71,8 @@ def test_a_name_is_parsed_and_written(text: str, expected: ModelName) -> None:
         "C:\\x",
         "x" * 97,
         "x" * 97 + "/a",
+        *("a@", "a@0", "a@-1", "a@1.5", "a@x", "a@1@2", "a@٣", "a@9999999999", "a@ 1", "@1"),
+        *("zoo:", ":8b", "a:b:c", "a:b/c", "a/b/c/d:e", "zoo:../x", "zoo:a/b", "sha256:abcd"),
         "x" * 10_000_000,
     ],
 )
@@ -79,12 +81,6 @@ def test_a_name_that_could_be_a_path_or_is_hostile_is_refused(text: str) -> None
         parse_model_name(text)
     assert len(str(caught.value)) < 300
     assert "\x1b" not in str(caught.value)
-
-
-@pytest.mark.parametrize("text", ["a@", "a@0", "a@-1", "a@1.5", "a@x", "a@1@2", "a@٣", "a@9999999999", "a@ 1", "@1"])
-def test_a_version_is_a_whole_number_from_one(text: str) -> None:
-    with pytest.raises(BadName):
-        parse_model_name(text)
 
 
 @pytest.mark.parametrize("namespace", sorted(RESERVED_NAMESPACES))
@@ -109,7 +105,6 @@ def test_a_name_with_a_file_suffix_is_refused(ending: str) -> None:
         ("My model (final)", "My-model-final"),
         ("../../etc/passwd", "etc-passwd"),
         ("model.json", "model"),
-        ("model.JSON.gguf", "model"),
         ("x" * 200, "x" * 96),
         ("x" * 91 + ".gguf" + "y", "x" * 91),
         (".gguf", "gguf"),
@@ -117,13 +112,9 @@ def test_a_name_with_a_file_suffix_is_refused(ending: str) -> None:
         ("CON", "CON"),
         ("My model – chat v1", "My-model-chat-v1"),
         ("a-.b", "a-b"),
-        ("a. b", "a-b"),
         ("a...b", "a.b"),
-        ("a__b", "a__b"),
-        ("model.git", "model"),
         ("model.-.gguf", "model"),
         ("Ünïcode Größe", "Unicode-Grosse"),
-        ("Łódź", "Lodz"),
         ("Модель-7B", "Model-7B"),
         ("Ελληνικά", "Ellinika"),
         ("ＦＵＬＬ width", "FULL-width"),
@@ -174,27 +165,17 @@ def test_the_nearest_namespace_to_any_text_is_not_reserved(text: str) -> None:
     check_new_name(namespace, "namespace")
 
 
-def test_a_reserved_namespace_gets_a_prefix() -> None:
-    assert namespace_from_text("api") == "by-api"
-    assert namespace_from_text("unsloth") == "unsloth"
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("Coder-7B-Q4_K_M", ("Coder-7B", "Q4_K_M")),
         ("coder.q8_0", ("coder", "Q8_0")),
-        ("Coder-v1.0-IQ4_NL", ("Coder-v1.0", "IQ4_NL")),
         ("Coder-UD-Q4_K_XL", ("Coder", "UD-Q4_K_XL")),
-        ("Coder-BF16", ("Coder", "BF16")),
         ("gpt-oss-MXFP4_MOE", ("gpt-oss", "MXFP4_MOE")),
-        ("Coder-NVFP4", ("Coder", "NVFP4")),
         ("Coder-3B.i1-Q4_K_M", ("Coder-3B", "I1-Q4_K_M")),
         ("Coder-Q4_K_M-imat", ("Coder", "Q4_K_M-IMAT")),
-        ("Coder-Q4_K_M_imat", ("Coder", "Q4_K_M_IMAT")),
         ("Coder-imatrix-IQ2_XS", ("Coder", "IMATRIX-IQ2_XS")),
         ("Coder-3B-i1", ("Coder-3B-i1", None)),
-        ("Coder-imat", ("Coder-imat", None)),
         ("Coder-F16-optimat", ("Coder-F16-optimat", None)),
         ("Coder-7B", ("Coder-7B", None)),
         ("Q4_K_M", ("Q4_K_M", None)),
@@ -205,11 +186,10 @@ def test_the_quantisation_is_split_from_the_end_of_a_name(name: str, expected: t
     assert split_quantisation(name) == expected
 
 
-@pytest.mark.parametrize("ending", ["", "-imat", ".imat", "_imat", "-imatrix", "_IMATRIX"])
-@pytest.mark.parametrize("plain", ["Q4_K_M", "IQ2_XXS", "Q8_0", "MXFP4", "MXFP4_MOE", "NVFP4", "BF16"])
-def test_a_plain_quantisation_is_without_the_words_for_how_it_was_made(plain: str, ending: str) -> None:
-    for before in ("", "i1-", "UD-", "imatrix_"):
-        assert plain_quantisation(f"{before}{plain}{ending}") == plain
+@pytest.mark.parametrize("plain", ["Q4_K_M", "IQ2_XXS", "MXFP4_MOE", "NVFP4", "BF16"])
+def test_a_plain_quantisation_is_without_the_words_for_how_it_was_made(plain: str) -> None:
+    for name in (f"i1-{plain}.imat", f"UD-{plain}_imat", f"imatrix_{plain}-imatrix", f"{plain}_IMATRIX", plain):
+        assert plain_quantisation(name) == plain
 
 
 @pytest.mark.parametrize(
@@ -228,14 +208,6 @@ def test_a_name_as_ollama_prints_it_is_the_name_that_an_ingest_gives(text: str, 
         with pytest.raises(BadName):
             parse_new_name(text)
     assert str(parse_model_name(text)) == name
-
-
-@pytest.mark.parametrize(
-    "text", ["zoo:", ":8b", "a:b:c", "a:b/c", "a/b/c/d:e", "zoo:../x", "zoo:a/b", "sha256:abcd", "C:x\\y"]
-)
-def test_other_texts_with_a_colon_are_no_names(text: str) -> None:
-    with pytest.raises(BadName):
-        parse_model_name(text)
 
 
 @given(st.text("ab.-_:/@ü\0 1", max_size=60) | st.text(max_size=300))

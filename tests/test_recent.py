@@ -47,18 +47,12 @@ def test_only_the_last_values_are_kept_and_others_are_dropped() -> None:
     assert (made, dropped) == ([1, 2, 3, 2, 1, 1], [2, 3, 1, 2, 1])
 
 
-def test_a_value_whose_making_failed_is_made_again() -> None:
+def test_a_value_whose_making_failed_or_that_is_not_to_be_kept_is_made_again() -> None:
     def fail() -> int:
         raise OSError("the disk failed")
 
     values = RecentValues[int, int](2)
     with pytest.raises(OSError, match="the disk failed"):
         values.get(1, fail)
-    assert values.get(1, lambda: 5) == 5
-
-
-def test_a_value_that_is_not_to_be_kept_is_made_again() -> None:
-    values = RecentValues[str, int](2)
-    assert values.get("key", lambda: 1, keep=lambda made: made > 1) == 1
-    assert values.get("key", lambda: 2, keep=lambda made: made > 1) == 2
-    assert values.get("key", lambda: 3, keep=lambda made: made > 1) == 2
+    made = [values.get(1, lambda number=number: number, keep=lambda found: found > 1) for number in (1, 2, 3)]
+    assert made == [1, 2, 2]

@@ -12,23 +12,20 @@ import pytest
 from sqlalchemy.orm import Session
 
 from organs.registry import references
-from organs.registry.catalog.queries.administration import removal_of
-from organs.registry.catalog.queries.blobs import DEPTH_MAX, heights_of_blobs
+from organs.registry.catalog.queries.blobs import DEPTH_MAX
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.relatives import (
     ExpertPlace,
     RelatedOrgan,
     blob_ids_of_models,
     models_to_repack,
-    models_with_blobs,
     organ_digests,
     related_organs_at,
 )
 from organs.registry.catalog.register.model_changes import hide_model
 from organs.registry.catalog.register.organs import begin_ingest, forget_ingest, lease_blobs, mark_repacked
 from organs.registry.catalog.rows import batches
-from organs.registry.catalog.tables import ModelRow, now
-from organs.registry.entities.published import Removal
+from organs.registry.catalog.tables import now
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.local import LocalRegistry
@@ -58,16 +55,6 @@ def repack_new(registry: LocalRegistry) -> int:
     with registry.catalog.reading() as session:
         models = models_to_repack(session)
     return repack(registry.catalog, registry.blobs, models).repacked
-
-
-def test_a_family_is_stored_by_differences_and_comes_back(templates: RegistryTemplates, tmp_path: Path) -> None:
-    with templates.open_copy(add_family, tmp_path / "home") as registry:
-        forms = blob_forms(registry)
-        assert {kind for kind, _, _ in forms} == {"alone", "delta", "derive"}
-        assert max(depth for _, depth, _ in forms) == DEPTH_MAX
-        for name, data in SOURCES.items():
-            (path,) = assemble_model(registry, f"local/{name}", tmp_path)
-            assert path.read_bytes() == data
 
 
 @pytest.mark.long
@@ -100,8 +87,14 @@ def dequantised_pair(quantised_dtype: str, dtype: str) -> dict[str, bytes]:
     return {"small": model_file("Small", small), "full": model_file("Full", full)}
 
 
-@pytest.mark.parametrize("order", [("small", "full"), ("full", "small")])
-@pytest.mark.parametrize("dtypes", [("Q4_1", "F16"), ("Q4_K", "BF16"), ("Q8_0", "F16")])
+@pytest.mark.parametrize(
+    ("order", "dtypes"),
+    [
+        (("small", "full"), ("Q4_1", "F16")),
+        (("full", "small"), ("Q4_K", "BF16")),
+        (("full", "small"), ("Q8_0", "F16")),
+    ],
+)
 def test_a_dequantised_model_costs_less_than_one_percent_in_any_order(
     order: Sequence[str], dtypes: tuple[str, str], registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -191,27 +184,6 @@ def test_an_estimate_counts_no_organ_whose_dependants_outside_of_its_family_forb
             assert (done.repacked, done.skipped) == (estimate.repacked, 0)
         assert refused > 0
         assert verify(registry.catalog, registry.blobs, read_data=Share(1, 1)).faults == []
-
-
-def test_heights_are_the_longest_chains_of_references(templates: RegistryTemplates, tmp_path: Path) -> None:
-    with templates.open_copy(add_family, tmp_path / "home") as registry:
-        rows = {row.id: row for row in all_blobs(registry.catalog)}
-        low = next(row for row in rows.values() if row.depth == 2)
-        middle, top = (above.id for above in low.lineage[1:])
-        alone = next(row.id for row in rows.values() if all(row.id != other.parent_id for other in rows.values()))
-        with registry.catalog.reading() as session:
-            assert heights_of_blobs(session, [top, middle, low.id, alone]) == {top: 2, middle: 1, low.id: 0, alone: 0}
-            lower = [row.id for row in rows.values() if middle in {above.id for above in row.lineage[1:]}]
-            children = [row.id for row in rows.values() if row.parent_id == top]
-
-            def outside(*blob_ids: int) -> list[int]:
-                heights = heights_of_blobs(session, [*blob_ids], outside_only=True)
-                return [heights[blob_id] for blob_id in blob_ids]
-
-            assert outside(middle, *lower) == [0] * (1 + len(lower))
-            assert outside(top, *children)[0] == 0
-            assert outside(top, *children)[1 + children.index(middle)] == 1
-            assert outside(top, low.id) == [2, 0], "the chain leads over an organ that is not counted"
 
 
 def test_bytes_that_are_organs_of_two_tensor_types_are_one_member_of_a_family(
@@ -335,29 +307,6 @@ def test_parents_of_removed_models_are_kept_for_an_organ_that_cannot_be_read(
         report = repack(registry.catalog, registry.blobs, all_models(registry))
         sweep_at_once(registry)
         assert report.unneeded_bytes == kept - registry.storage().kept_bytes
-
-
-def test_a_removal_names_the_models_that_need_its_organs_through_others(
-    templates: RegistryTemplates, tmp_path: Path
-) -> None:
-    with templates.open_copy(add_family, tmp_path / "home") as registry:
-
-        def removal(name: str) -> Removal:
-            with registry.catalog.reading() as session:
-                return removal_of(session, model_by_name(session, parse_model_name(f"local/{name}")))
-
-        low = next(row for row in all_blobs(registry.catalog) if row.depth == 2)
-        with registry.catalog.reading() as session:
-            models = [models_with_blobs(session, [row.id]) for row in low.lineage]
-            names = [[session.get_one(ModelRow, model_id).name for model_id in sorted(ids)] for ids in models]
-        (lowest,), (middle,), (top,) = names
-        remove(registry, middle)
-        assert f"local/{lowest}@1" in removal(top).dependants
-        assert removal(top).parents_bytes > 0
-        assert (removal(lowest).parents, removal(lowest).dependants) == (0, ())
-        for name in {*SOURCES} - {middle, top}:
-            remove(registry, name)
-        assert (removal(top).parents, removal(top).dependants) == (0, ()), "what depends on it waits for the sweep"
 
 
 @pytest.mark.long

@@ -1,55 +1,53 @@
-"""Tests of `LocalRegistry`, the object for scripts."""
+"""Tests of models and organs as `LocalRegistry` returns them: complete and correct."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from organs.registry import LocalRegistry
 from organs.registry.digest import digest_of
-from organs.registry.errors import BadName, BadQuery, NotFound, OrganError
-from tests import postgres
-from tests.small_models import block_tensors, ingest_file, small_model
+from organs.registry.errors import NotFound
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from tests.gguf_files import file_bytes
+from tests.related_models import ingest_bytes
+from tests.small_models import block_tensors, small_model
 
-ROOT = Path(__file__).resolve().parents[1]
+F32 = dtype_by_name("F32")
 
 
 @pytest.fixture
-def filled(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
+def little(registry: LocalRegistry, tmp_path: Path) -> LocalRegistry:
     """Return the registry with one model of two blocks."""
-    path = tmp_path / "little.gguf"
-    path.write_bytes(small_model())
-    ingest_file(registry, path)
+    ingest_bytes(registry, tmp_path, "little", small_model())
     return registry
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1001])
-def test_an_invalid_page_size_is_refused(limit: int, registry: LocalRegistry) -> None:
-    with pytest.raises(BadQuery, match="1 to 1000"):
-        registry.search(limit=limit)
-    with pytest.raises(BadQuery, match="1 to 1000"):
-        registry.models(limit=limit)
-
-
-def test_a_model_is_found_by_its_name_or_a_prefix_of_its_digest(filled: LocalRegistry) -> None:
-    model = filled.model("little")
+def test_a_model_has_the_facts_of_its_header_and_tensors_by_its_name_or_a_prefix_of_its_digest(
+    little: LocalRegistry,
+) -> None:
+    model = little.model("little")
     assert (model.name, model.architecture, model.license) == ("local/little@1", "llama", "apache-2.0")
     assert (model.kind, model.title, model.complete) == ("model", "Little", True)
     assert model.size_bytes == len(small_model())
+    assert model.digest == digest_of(small_model()) == model.files[0].sha256
     assert [organ.name for organ in model.organs] == [spec.name for spec, _ in block_tensors()]
     assert model.parameters == sum(spec.elements for spec, _ in block_tensors())
-    for name in ("local/little", "little@1", f"sha256:{model.digest}", f"sha256:{model.digest[:12]}"):
-        assert filled.model(name) == model
+    assert 0 < (model.mean_theta or 0) < 90
+    assert [entry.key for entry in model.metadata][:2] == ["general.architecture", "general.name"]
+    assert {kind.type: kind.tensors for kind in model.types} == {"embed": 1, "norm": 3, "organ": 4, "skeleton": 2}
+    assert sum(kind.size_bytes for kind in model.types) == sum(organ.size_bytes for organ in model.organs)
     assert (model.is_chimera, model.recipe, model.lock_id, model.relatives) == (False, None, None, ())
+    assert (model.flags, model.unassemblable) == ((), ())
+    for name in ("local/little", "little@1", f"sha256:{model.digest}", f"sha256:{model.digest[:12]}"):
+        assert little.model(name) == model
 
 
-def test_the_organs_of_a_model_equal_those_of_a_search(filled: LocalRegistry) -> None:
-    model = filled.model("little")
-    assert sorted(model.organs, key=repr) == sorted(filled.search("model:local/little"), key=repr)
+def test_the_organs_of_a_model_equal_those_of_a_search(little: LocalRegistry) -> None:
+    model = little.model("little")
+    assert sorted(model.organs, key=repr) == sorted(little.search("model:local/little"), key=repr)
     organ = model.organ("blk.1.ffn_up.weight")
     assert (organ.type, organ.block, organ.slot, organ.dtype, organ.shape) == ("organ", 1, "ffn_up", "F16", (64, 128))
     with pytest.raises(
@@ -58,43 +56,39 @@ def test_the_organs_of_a_model_equal_those_of_a_search(filled: LocalRegistry) ->
         model.organ("blk.1.ffn_upp.weight")
 
 
-@pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("nobody", NotFound),
-        ("little@2", NotFound),
-        (f"sha256:{'0' * 64}", NotFound),
-        ("", BadName),
-        ("a b", BadName),
-        ("../little", BadName),
-        ("sha256:12", BadName),
-    ],
-)
-def test_an_unknown_model_is_an_error(
-    filled: LocalRegistry, tmp_path: Path, name: str, error: type[OrganError]
+def test_an_organ_lists_all_its_places_and_the_other_shapes_and_types_of_its_bytes(
+    little: LocalRegistry, tmp_path: Path
 ) -> None:
-    with pytest.raises(error):
-        filled.model(name)
-    with pytest.raises(error):
-        filled.assemble(name, tmp_path / "x.gguf")
-    assert not (tmp_path / "x.gguf").exists()
+    ingest_bytes(little, tmp_path, "other", small_model("Other"))
+    organ = little.organ(little.model("little").organ("blk.0.attn_q.weight").digest[:10])
+    assert [(place.model, place.name) for place in organ.places] == [
+        ("local/little@1", "blk.0.attn_q.weight"),
+        ("local/other@1", "blk.0.attn_q.weight"),
+    ]
+    assert organ.also == ()
+    tensors = [
+        (TensorSpec("a", (256,), F32), bytes(1024)),
+        (TensorSpec("b", (16, 16), F32), bytes(1024)),
+        (TensorSpec("c", (512,), dtype_by_name("F16")), bytes(1024)),
+    ]
+    ingest_bytes(little, tmp_path, "zeros", file_bytes([], tensors))
+    zeros = little.organ(digest_of(bytes(1024)))
+    assert (zeros.dtype, zeros.shape) == ("F32", (256,))
+    assert [(other.dtype, other.shape) for other in zeros.also] == [("F32", (16, 16)), ("F16", (512,))]
+    assert all(other.measurements for other in zeros.also)
+    assert [place.name for place in zeros.places] == ["a", "b", "c"]
 
 
-def test_a_model_is_assembled_to_its_original_bytes(filled: LocalRegistry, tmp_path: Path) -> None:
-    for path in (tmp_path / "back.gguf", str(tmp_path / "back.gguf")):
-        assert filled.assemble("little", path) == digest_of(small_model())
-        assert Path(path).read_bytes() == small_model()
-
-
-def test_a_search_loads_neither_numpy_nor_the_codecs(filled: LocalRegistry) -> None:
-    script = (
-        "import sys; from organs.registry import LocalRegistry\n"
-        "with LocalRegistry.open() as registry: print(len(registry.search('type:organ')), *sys.modules)"
-    )
-    environment = {**os.environ, **postgres.environment(filled.settings.home)}
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    organ_count, *loaded = done.stdout.split()
-    assert organ_count == "4"
-    assert "sqlalchemy" in loaded
-    assert set(loaded) & {"numpy", "zstandard", "alembic", "flask"} == set()
+def test_an_organ_has_the_reason_for_missing_measures_and_the_count_of_its_oddities(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    odd = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    odd[:3], odd[3:5] = np.nan, np.inf
+    tensors = [(TensorSpec(f"{values.size}", (values.size,), F32), values) for values in (odd, np.ones(8, np.float32))]
+    ingest_bytes(registry, tmp_path, "odd", file_bytes([], [(spec, values.tobytes()) for spec, values in tensors]))
+    counted, constant = (registry.organ(digest_of(values.tobytes())).measurements[0] for _, values in tensors)
+    assert (counted.nan_count, counted.infinite_count) == (3, 2)
+    assert 0 <= (counted.theta or 0) <= 90
+    assert constant.reason
+    assert constant.constant
+    assert (constant.theta, constant.spectral_signal, constant.entropy) == (None, None, None)

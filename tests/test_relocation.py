@@ -18,9 +18,9 @@ from organs.registry.backup import DATABASE, back_up
 from organs.registry.catalog import copying
 from organs.registry.catalog.copying import copied_tables, copy_rows
 from organs.registry.catalog.register.accounts import add_contributor, create_token
-from organs.registry.catalog.tables import Blob, ContributorRow, ModelRow, Token, now
+from organs.registry.catalog.tables import Blob, ContributorRow, ModelRow, Token
 from organs.registry.entities.submission import UploadRequest
-from organs.registry.errors import BadSetting, Busy, CatalogError, Conflict, CorruptBlob, NotFound
+from organs.registry.errors import Busy, CatalogError, Conflict, CorruptBlob, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.relocation import RelocationReport, relocate
 from organs.registry.settings import Settings
@@ -109,10 +109,10 @@ def assert_same(first: LocalRegistry, second: LocalRegistry, folder: Path) -> No
     assert report.blobs == len(blob_rows(first))
 
 
-def test_a_moved_registry_has_the_same_rows_answers_and_files(
+def test_a_moved_registry_has_the_same_rows_answers_and_files_and_the_old_one_does_not_change(
     family: LocalRegistry, new: LocalRegistry, tmp_path: Path
 ) -> None:
-    before = rows_of(family)
+    before, stored = rows_of(family), stored_files(family)
     progress: list[int] = []
     report = relocate(
         family.catalog, family.blobs, new_catalog=new.catalog, new_blobs=new.blobs, progress=progress.append
@@ -121,8 +121,15 @@ def test_a_moved_registry_has_the_same_rows_answers_and_files(
     assert (report.files, report.copied, report.copied_bytes) == (len(files), len(files), sum(files))
     assert (report.rows, report.faults) == (sum(map(len, before.values())), [])
     assert sum(progress) == sum(files), "each once, although they are looked at again when nobody can write"
-    assert rows_of(family) == before
     assert_same(family, new, tmp_path / "out")
+    ingest_path(new, write_model(tmp_path / "little.gguf"))
+    assert sweep(new.catalog, new.blobs, dry_run=False).removed == 0
+    with new.catalog.writing() as session:
+        made = add_contributor(session, "ann")
+        assert made.id == session.scalar(select(func.max(ContributorRow.id)))
+    assert verify_all(new).faults == []
+    assert len(new.models()) == len(FAMILY) + 1
+    assert (rows_of(family), stored_files(family)) == (before, stored)
 
 
 def test_blobs_move_into_a_bucket_and_back(
@@ -138,23 +145,6 @@ def test_blobs_move_into_a_bucket_and_back(
         with LocalRegistry.open(tmp_path / "back") as back:
             assert move(in_bucket, back).faults == []
             assert_same(family, back, tmp_path / "out again")
-
-
-def test_the_new_registry_can_be_written_and_the_old_one_does_not_change(
-    family: LocalRegistry, new: LocalRegistry, tmp_path: Path
-) -> None:
-    before, files = rows_of(family), stored_files(family)
-    move(family, new)
-    ingest_path(new, write_model(tmp_path / "little.gguf"))
-    assert sweep(new.catalog, new.blobs, dry_run=False).removed == 0
-    with new.catalog.writing() as session:
-        ids = [add_contributor(session, name).id for name in ("ann", "bob")]
-        highest = session.scalar(select(func.max(ContributorRow.id)))
-        first, second = session.scalars(select(ContributorRow.name).where(ContributorRow.id.in_(ids)).order_by("id"))
-    assert (first, second, ids[-1]) == ("ann", "bob", highest)
-    assert verify_all(new).faults == []
-    assert len(new.models()) == len(FAMILY) + 1
-    assert (rows_of(family), stored_files(family)) == (before, files)
 
 
 def test_only_the_database_or_only_the_blobs_move(family: LocalRegistry, new: LocalRegistry, tmp_path: Path) -> None:
@@ -299,37 +289,26 @@ def test_a_move_and_a_sweep_exclude_each_other(family: LocalRegistry, new: Local
 
 
 @pytest.mark.folder
-def test_a_missing_or_cut_file_is_reported_and_the_others_are_moved(
+def test_a_missing_or_cut_file_is_reported_and_wrong_bytes_stay_wrong(
     family: LocalRegistry, new: LocalRegistry, tmp_path: Path
 ) -> None:
-    missing, cut, *_ = [row for row in blob_rows(family) if row.file is not None]
-    (family.settings.blobs / str(missing.file)).unlink()
-    cut_path = family.settings.blobs / str(cut.file)
-    overwrite(cut_path, cut_path.read_bytes()[:-1])
+    missing, cut, wrong, *_ = [row for row in blob_rows(family) if row.file is not None]
+    paths = [family.settings.blobs / str(row.file) for row in (missing, cut, wrong)]
+    paths[0].unlink()
+    overwrite(paths[1], paths[1].read_bytes()[:-1])
+    overwrite(paths[2], flip_bit(paths[2].read_bytes(), 4 * paths[2].stat().st_size))
     report = move(family, new)
-    assert sorted(fault.digest for fault in report.faults) == sorted([missing.digest, cut.digest])
-    assert {fault.reason.partition(": ")[0] for fault in report.faults} == {
-        f"{Path(str(missing.file)).name} is missing from the store",
-        f"corrupt blob {Path(str(cut.file)).name}",
+    assert {fault.digest: fault.reason.partition(": ")[0] for fault in report.faults} == {
+        missing.digest: f"{paths[0].name} is missing from the store",
+        cut.digest: f"corrupt blob {paths[1].name}",
     }
     files = set(stored_files(family)) - {missing.file, cut.file}
     assert (report.files, report.copied, set(stored_files(new))) == (len(files), len(files), files)
     assert rows_of(new) == rows_of(family)
-    organ = OrganCommand(family.settings.home)
-    ended = organ("migrate-store", "--to-blobs", tmp_path / "elsewhere")
+    assert wrong.digest in {fault.digest for fault in verify_all(new).faults}
+    ended = OrganCommand(family.settings.home)("migrate-store", "--to-blobs", tmp_path / "elsewhere")
     assert ended.status == CorruptBlob.exit_code
-    assert f"{missing.digest[:12]}: {Path(str(missing.file)).name} is missing" in ended.out.replace("\n", "")
-
-
-@pytest.mark.folder
-def test_wrong_bytes_stay_wrong_and_are_found_in_the_new_place(family: LocalRegistry, new: LocalRegistry) -> None:
-    wrong = next(row for row in blob_rows(family) if row.file is not None)
-    path = family.settings.blobs / str(wrong.file)
-    overwrite(path, flip_bit(path.read_bytes(), 4 * path.stat().st_size))
-    assert move(family, new).faults == []
-    faults = {fault.digest for fault in verify_all(family).faults}
-    assert wrong.digest in faults
-    assert {fault.digest for fault in verify_all(new).faults} == faults
+    assert f"{missing.digest[:12]}: {paths[0].name} is missing" in ended.out.replace("\n", "")
 
 
 def test_a_file_of_another_size_in_the_new_place_is_replaced(family: LocalRegistry, new: LocalRegistry) -> None:
@@ -367,10 +346,6 @@ def test_rows_that_refer_to_later_rows_of_their_table_are_copied(
         assert session.scalar(select(Blob.depends_on).where(Blob.id == alone)) == last
 
 
-def change_a_text(session: Any) -> None:
-    session.execute(text("UPDATE models SET name = 'changed' WHERE id = 1"))
-
-
 def swap_two_texts(session: Any) -> None:
     names = {row.id: row.name for row in session.execute(text("SELECT id, name FROM models WHERE id IN (1, 2)"))}
     session.execute(text("UPDATE models SET name = 'aside' WHERE id = 1"))
@@ -392,11 +367,7 @@ def remove_a_row(session: Any) -> None:
     session.execute(text("DELETE FROM lineage WHERE id = (SELECT min(id) FROM lineage)"))
 
 
-def add_a_row(session: Any) -> None:
-    session.add(ContributorRow(id=999, name="stranger", created_at=now()))
-
-
-@pytest.mark.parametrize("change", [change_a_text, swap_two_texts, change_bytes, move_a_time, remove_a_row, add_a_row])
+@pytest.mark.parametrize("change", [swap_two_texts, change_bytes, move_a_time, remove_a_row])
 def test_a_row_that_changed_on_the_way_is_detected(
     change: Callable[[Any], None], family: LocalRegistry, new: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,7 +390,8 @@ def test_a_row_that_changed_on_the_way_is_detected(
 def test_the_command_moves_both_parts_and_prints_the_new_settings(family: LocalRegistry, tmp_path: Path) -> None:
     organ, there = OrganCommand(family.settings.home), tmp_path / "there"
     database_url = Settings.in_folder(there).database_url
-    ended = organ.done("migrate-store", "--to-database", database_url, "--to-blobs", tmp_path / "new blobs")
+    by_variable = {"ORGAN_TO_DATABASE_URL": database_url}
+    ended = organ("migrate-store", "--to-blobs", tmp_path / "new blobs", environment=by_variable)
     files = stored_files(family)
     rows = sum(map(len, rows_of(family).values()))
     words = " ".join(ended.out.split())
@@ -436,27 +408,6 @@ def test_the_command_moves_both_parts_and_prints_the_new_settings(family: LocalR
     here = organ("migrate-store", "--to-blobs", family.settings.blobs_location)
     assert here.status == 2
     assert "the registry is there already" in here.err
-
-
-def test_the_command_moves_the_database_that_the_environment_names(family: LocalRegistry, tmp_path: Path) -> None:
-    database_url = Settings.in_folder(tmp_path / "there").database_url
-    organ = OrganCommand(family.settings.home)
-    ended = organ("migrate-store", "--json", environment={"ORGAN_TO_DATABASE_URL": database_url})
-    assert (ended.status, ended.values["copied"]) == (0, 0)
-    assert ended.values["rows"] == sum(map(len, rows_of(family).values()))
-    with LocalRegistry.open(tmp_path / "there") as moved:
-        assert rows_of(moved) == rows_of(family)
-
-
-def test_the_command_needs_a_new_place(family: LocalRegistry) -> None:
-    ended = OrganCommand(family.settings.home)("migrate-store")
-    assert (ended.status, ended.out) == (2, "")
-    assert "name the new database (--to-database), the new place of the blobs (--to-blobs), or both" in " ".join(
-        ended.err.split()
-    )
-    refused = OrganCommand(family.settings.home)("migrate-store", "--to-blobs", "ftp://host/blobs")
-    assert (refused.status, refused.out) == (BadSetting.exit_code, "")
-    assert "set it to the path of a folder, or to a bucket" in " ".join(refused.err.split())
 
 
 @pytest.mark.parametrize(

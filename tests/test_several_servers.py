@@ -156,26 +156,6 @@ def _wait_until(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
-def test_an_upload_begins_on_one_server_and_ends_on_the_other(site: Site) -> None:
-    headers = authorization(new_token(site.registry, "ada", "read", "upload"))
-    half, size = len(SMALL) // 2, len(SMALL)
-    with site.client(0, headers=headers) as one, site.client(1, headers=headers) as two:
-        begun = one.post("/api/v1/uploads", json={"kind": "file", "size_bytes": size, "name": "m.gguf"})
-        address = f"/api/v1/uploads/{begun.json()['id']}"
-        for client, begin, end in ((one, 0, half), (two, half, size)):
-            chunk = {"Content-Range": f"bytes {begin}-{end - 1}/{size}", "Content-Type": "application/octet-stream"}
-            answer = client.patch(address, content=SMALL[begin:end], headers=chunk)
-            assert (answer.status_code, answer.json()["received_bytes"]) == (202, end), answer.text
-        assert two.put(address).status_code == 201
-        files = [{"name": "m.gguf", "upload": begun.json()["id"]}]
-        sent = one.put("/api/v1/models/ada/half", json={"files": files, "publish": True})
-        assert sent.status_code in (200, 201, 202), sent.text
-        number = sent.json()["id"]
-        _wait_until(lambda: two.get(f"/api/v1/submissions/{number}").json()["state"] == "published")
-    with site.client() as anyone:
-        assert anyone.get("/models/ada/half.gguf").content == SMALL
-
-
 def test_a_push_through_the_proxy_uses_both_servers(site: Site, tmp_path: Path) -> None:
     model, back = tmp_path / "pushed.gguf", tmp_path / "back.gguf"
     model.write_bytes(small_model("Pushed", blocks=6, seed=5))

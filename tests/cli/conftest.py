@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
+from organs.registry.validation.llama import LlamaCpp
+from tests.cli.crowded import make_crowded
 from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents, ingest_parents
 from tests.registry_templates import RegistryTemplates
@@ -52,6 +54,12 @@ def family(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
     return folder
 
 
+@pytest.fixture(scope="session")
+def crowded(family: Path, tmp_path_factory: pytest.TempPathFactory) -> OrganCommand:
+    """The command with a registry that has a row in every list; no test changes it."""
+    return OrganCommand(make_crowded(family, tmp_path_factory.mktemp("crowded") / "home"))
+
+
 @pytest.fixture
 def kept(family: Path, tmp_path: Path) -> Iterator[LocalRegistry]:
     """A registry that holds a base, a fine-tune of it and a stranger."""
@@ -67,8 +75,9 @@ def parents(family: Path, tmp_path: Path) -> Parents:
 
 
 @pytest.fixture
-def composer(kept: LocalRegistry) -> OrganCommand:
-    """The command with the registry that holds the three."""
+def composer(kept: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> OrganCommand:
+    """The command with the registry that holds the three, where llama.cpp is not installed for quick looks."""
+    monkeypatch.setattr(LlamaCpp, "is_installed", lambda: False)
     return OrganCommand(kept.settings.home)
 
 

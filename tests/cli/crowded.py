@@ -41,15 +41,19 @@ def put_submission(registry: LocalRegistry, owner: str, name: str = "thing", sta
         return submission.id
 
 
+def add_validated_chimeras(registry: LocalRegistry) -> None:
+    """Add two validated chimeras of `base`: `me/mixed` with organs of `tuned`, and `me/odd` of `stranger`."""
+    for name, donor, python, narrative in (("mixed", "tuned", 5.0, -2.0), ("odd", "stranger", -950.0, -4000.0)):
+        graft = registry.compose("base").graft(donor, type="organ").accept("unrelated-lineage")
+        graft.named(f"me/{name}").plan().register()
+        add_gains(registry, f"me/{name}@1", {"python": python, "narrative": narrative})
+
+
 def make_crowded(family: Path, home: Path) -> Path:
     """Make a registry of three models, two validated chimeras, jobs, tokens, contributors and submissions."""
     copytree(family / "home", home)
     with LocalRegistry.open(home) as registry:
-        for name, donor in (("mixed", "tuned"), ("odd", "stranger")):
-            graft = registry.compose("base").graft(donor, type="organ").accept("unrelated-lineage")
-            graft.named(f"me/{name}").plan().register()
-        add_gains(registry, "me/mixed@1", {"python": 5.0, "narrative": -2.0})
-        add_gains(registry, "me/odd@1", {"python": -950.0, "narrative": -4000.0})
+        add_validated_chimeras(registry)
         put_submission(registry, OWNER, LONG)
         put_submission(registry, "ann")
         put_submission(registry, "bob", state="ready")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -42,8 +43,10 @@ class OrganCommand:
     home: Path
 
     def __call__(self, *arguments: object, environment: Mapping[str, str] | None = None) -> CommandResult:
-        """Run `organ` with `arguments`; pytest's own streams stay as they are."""
+        """Run `organ` with `arguments`; the streams of pytest and the handlers of logs stay as they are."""
         saved_arguments, saved_environment = sys.argv, dict(os.environ)
+        log = logging.getLogger()
+        saved_handlers, saved_level = list(log.handlers), log.level
         out, err = _stream(), _stream()
         sys.argv = ["organ", *map(str, arguments)]
         os.environ[HOME_VARIABLE] = str(self.home)
@@ -57,6 +60,8 @@ class OrganCommand:
             status = 0
         finally:
             sys.argv = saved_arguments
+            log.handlers[:] = saved_handlers
+            log.setLevel(saved_level)
             os.environ.clear()
             os.environ.update(saved_environment)
         check_command_output(arguments, _text(out), _text(err))

@@ -77,22 +77,6 @@ def test_a_new_contributor_is_told_of_every_scope_and_the_command_works(organ: O
         assert re.search(rf"^{scope} +{meaning}$", ended.err, re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (("contributor", "add", "ADA"), 1, "the contributor ada exists already"),
-        (("contributor", "suspend", "eve"), 3, "organ contributor list"),
-        (("token", "revoke", "aaaaaaaaa"), 3, "organ token list"),
-    ],
-)
-def test_invalid_requests_are_refused_with_a_hint(
-    arguments: tuple[object, ...], status: int, said: str, organ: OrganCommand, token: str
-) -> None:
-    ended = organ(*arguments)
-    assert (ended.status, ended.out) == (status, "")
-    assert said in ended.err
-
-
 @pytest.fixture
 def remote_url(registry: LocalRegistry) -> Iterator[str]:
     """The address of a server of the registry."""
@@ -112,35 +96,16 @@ def test_own_tokens_of_a_remote_registry_are_made_listed_and_revoked_over_the_ap
     assert [one["id"] for one in listed] == [made.out[5:14], manager[5:14], token[5:14]]
     assert listed[0]["expires_at"] == listed[1]["expires_at"], "it expires with the token that created it"
     assert f"expires {listed[0]['expires_at'][:10]}" in made.err
-    heading, own, *_ = organ("token", "list", environment=there).lines
-    assert "contributor" not in heading
-    assert manager[5:14] in own, "the token that created it"
+    assert "contributor" not in organ("token", "list", environment=there).lines[0]
     assert organ("token", "revoke", made.out[5:14], environment=there).status == 0
     assert scopes(registry, made.out.strip()) is None
     assert "organ token list" in organ("token", "revoke", "aaaaaaaaa", environment=there).err
     for arguments in (("token", "create", "eve"), ("token", "list", "eve"), ("contributor", "list")):
         assert organ(*arguments, environment=there).status == 2
-    assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 4
-
-
-def test_a_token_of_a_remote_registry_creates_and_revokes_only_within_its_scopes(
-    organ: OrganCommand, registry: LocalRegistry, token: str, remote_url: str
-) -> None:
-    reader = new_token(registry, "ada", "read")
-    for own, arguments, said in (
-        (reader, ("create", "--scope", "read", "--forever"), "a token with the scope tokens"),
-        (reader, ("revoke", token), "a token with the scope tokens"),
-        (reader, ("list",), "a token with the scope tokens"),
-        (new_token(registry, "ada", "read", "tokens"), ("create", "--scope", "admin"), "does not have admin"),
-        (new_token(registry, "ada", "read", "tokens"), ("revoke", token), "was not created by this token"),
-    ):
-        ended = organ("token", *arguments, environment={"ORGAN_TOKEN": own, "ORGAN_REGISTRY": remote_url})
-        assert (ended.status, ended.out) == (4, ""), arguments
-        assert said in ended.err, arguments
+    foreign = organ("token", "revoke", token, environment=there)
+    assert (foreign.status, foreign.out) == (4, "")
+    assert "was not created by this token" in foreign.err
     assert scopes(registry, token) == {"upload"}
-    there = {"ORGAN_TOKEN": reader, "ORGAN_REGISTRY": remote_url}
-    assert organ("token", "revoke", reader, environment=there).status == 0
-    assert scopes(registry, reader) is None
 
 
 def test_the_error_for_an_invalid_token_says_how_to_continue_reading(

@@ -122,6 +122,7 @@ WRONG_USAGE = {
     "sweep --older-than 1": "",
     "sweep --older-than 1w": "",
     "sweep --older-than 1.5h": "",
+    "migrate-store": "name the new database (--to-database), the new place of the blobs (--to-blobs), or both",
     "repack --all base": "",
     "repack --alone --dry-run": "",
     "admin nothing": "no such command",
@@ -190,6 +191,7 @@ FAILED = {
     "contributor suspend local": (4, "cannot be suspended"),
     "contributor suspend eve": (3, "eve"),
     "token revoke aaaaaaaaa": (3, "aaaaaaaaa"),
+    "migrate-store --to-blobs ftp://host/blobs": (1, "set it to the path of a folder, or to a bucket"),
     "repack nothing-of-this-name": (3, "nothing-of-this-name"),
 }
 

@@ -57,16 +57,13 @@ def test_a_dry_run_lists_the_units_and_writes_nothing(organ: OrganCommand, plan:
     assert [unit["size_bytes"] for unit in organ.done("fleet", "run", plan, "-n", "--json").values] == [
         path.stat().st_size for path in sorted((plan.parent / "models").iterdir())
     ]
-    missing = organ("fleet", "status")
-    assert missing.status == 3
-    assert missing.err.startswith("organ: there are no runs of fleets\n")
+    assert organ("fleet", "status").status == 3
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ('name = "zoo"\n[[work]]\ndo = "ingest"\n', ": work 1: ingest needs the list 'from'\n"),
-        ('name = "zoo"\n[[work]]\ndo = "ingest"\nform = []\n', "tables [[work]] with a list: do = 'ingest' with from,"),
         ("GGUF\0", " is not a TOML file: "),
         ('name = "zoo"\n[[work]]\ndo = "ingest"\nfrom = ["*.bin"]\n', "no file matches the pattern"),
         ('name = "zoo"\n[[work]]\ndo = "ingest"\nfrom = ["none"]\n', "no such file or folder"),

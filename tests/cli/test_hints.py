@@ -37,6 +37,7 @@ from organs.registry.input_files import FileSource
         (Unreachable("x"), "that the server runs"),
         (NoRegistry("x"), "the address is that of an organ registry"),
         (BadQuery("after", "this is not a cursor"), "leave out --after"),
+        (BadName("no"), ""),
     ],
 )
 def test_an_error_names_the_command_that_helps(error: Exception, hint: str) -> None:
@@ -47,7 +48,3 @@ def test_a_missing_file_has_a_hint_about_its_path(tmp_path: Path) -> None:
     with pytest.raises(BadSource) as raised, FileSource(tmp_path / "nothing.yaml"):
         pass
     assert "check the path" in (hint_for(raised.value) or "")
-
-
-def test_a_complete_error_message_has_no_hint() -> None:
-    assert hint_for(BadName("no")) is None

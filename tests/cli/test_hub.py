@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import builtins
 import hashlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from huggingface_hub import constants
@@ -47,7 +46,9 @@ def push(organ: OrganCommand, hub: FakeHub, *arguments: object, token: str = TOK
     return organ("push", *arguments, "--to", ADDRESS, environment=environment)
 
 
-def test_a_registered_model_is_sent_from_its_organs_with_its_card(filled: OrganCommand, hub: FakeHub) -> None:
+def test_a_registered_model_is_sent_with_its_card_and_the_storage_gets_no_token(
+    filled: OrganCommand, hub: FakeHub
+) -> None:
     done = push(filled, hub, "coder-F16", "-y", "--private")
     assert done.status == 0, done
     assert done.lines == [f"{hub.endpoint}/me/coder/commit/{'c' * 40}"]
@@ -60,6 +61,9 @@ def test_a_registered_model_is_sent_from_its_organs_with_its_card(filled: OrganC
     (parts,) = hub.parts.values()
     assert [len(part) for part in parts.values()][:-1] == [CHUNK_BYTES] * (len(parts) - 1)
     assert len(parts) > 2
+    assert {server for server, _, _ in hub.requests} == {"hub", "storage"}
+    for server, request, header in hub.requests:
+        assert header == (f"Bearer {TOKEN}" if server == "hub" and COMPLETE not in request else None), request
 
 
 def test_a_private_push_never_goes_into_a_public_repository(filled: OrganCommand, hub: FakeHub) -> None:
@@ -68,14 +72,6 @@ def test_a_private_push_never_goes_into_a_public_repository(filled: OrganCommand
     assert refused.status == 5
     assert "me/coder exists and is public" in refused.err
     assert (hub.private, hub.objects) == ([], {})
-
-
-def test_the_token_goes_to_the_hub_and_never_to_its_storage(filled: OrganCommand, hub: FakeHub) -> None:
-    push(filled, hub, "coder-F16", "-y")
-    servers = {server for server, _, _ in hub.requests}
-    assert servers == {"hub", "storage"}
-    for server, request, header in hub.requests:
-        assert header == (f"Bearer {TOKEN}" if server == "hub" and COMPLETE not in request else None), request
 
 
 def test_a_file_is_sent_as_it_is_and_a_card_of_the_repository_stays(
@@ -119,13 +115,6 @@ def test_a_push_with_a_wrong_token_or_none_sends_nothing(token: str, filled: Org
     assert (hub.repositories, hub.objects) == ({}, {})
 
 
-def test_a_push_says_what_it_would_send_and_needs_agreement(filled: OrganCommand, hub: FakeHub) -> None:
-    refused = push(filled, hub, "coder-F16")
-    assert (refused.status, refused.err.splitlines()[-1]) == (1, "nothing was sent; -y sends it without a question")
-    assert push(filled, hub, "coder-F16", "--dry-run").status == 0
-    assert hub.repositories == {}
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -134,29 +123,24 @@ def test_a_push_says_what_it_would_send_and_needs_agreement(filled: OrganCommand
         (("push", "coder-F16", "--to", ADDRESS, "--title", "x"), "with --to, the options are"),
         (("push", "coder-F16", "-y"), "--private and -y are for a push with --to"),
         (("push", "none", "--to", ADDRESS, "-y"), "no model is registered as local/none"),
+        (("push", "coder-F16", "--to", ADDRESS), "nothing was sent; -y sends it without a question"),
         (("pull", "hf://me/coder", "--ingest"), "organ ingest hf://"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(
+def test_options_that_do_not_fit_are_refused_and_a_dry_run_sends_nothing(
     arguments: tuple[str, ...], sentence: str, filled: OrganCommand, hub: FakeHub
 ) -> None:
     ended = filled(*arguments, environment={"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN})
     assert ended.status != 0
     assert sentence in ended.err
+    assert push(filled, hub, "coder-F16", "--dry-run").status == 0
     assert hub.repositories == {}
 
 
 def test_without_the_client_of_the_hub_the_message_names_the_extra(
     filled: OrganCommand, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    importer = builtins.__import__
-
-    def without(name: str, *arguments: Any, **more: Any) -> Any:
-        if name.partition(".")[0] == "huggingface_hub":
-            raise ImportError(name)
-        return importer(name, *arguments, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert "pip install 'organ-registry[hub]'" in push(filled, hub, "coder-F16", "-y").err
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from itertools import product
 from pathlib import Path
 
@@ -19,56 +20,35 @@ from tests.small_models import row_counts, small_model, small_shards
 FIELDS = {"file", "model", "organs", "new", "error"}
 
 
-def test_a_model_is_ingested_and_reported_in_one_line(organ: OrganCommand, model: Path) -> None:
-    ended = organ.done("ingest", model)
-    (line,) = ended.lines
-    assert line.startswith("local/little@1: 10 organs, ")
-    assert " new, stored in " in line
-    assert ended.err == ""
-
-
-def test_files_of_a_folder_that_are_not_gguf_are_counted(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
+def test_a_model_is_reported_in_one_line_with_the_files_that_are_not_gguf(
+    organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "downloaded"
     folder.mkdir()
     (folder / "UPPER.GGUF").write_bytes(model.read_bytes())
     for name in ("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
         (folder / name).touch()
     ended = organ.done("ingest", folder)
-    assert ended.out.startswith("local/UPPER@1: ")
-    (line,) = ended.err.splitlines()
-    assert line.startswith(
-        "skipped 3 files that are not GGUF, 2 of them safetensors. Convert a safetensors model first"
-    )
-    assert organ.done("ingest", "-q", folder).err == ""
-
-
-def test_json_is_one_object_per_file_on_its_own_line(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.gguf").write_bytes(b"rubbish")
-    ended = organ("ingest", "--json", tmp_path / "bad.gguf", model, model)
-    assert ended.status == 1
-    bad, good = map(json.loads, ended.lines)
-    assert bad.keys() >= FIELDS
-    assert good.keys() >= FIELDS | {"digest", "created", "size_bytes", "stored_bytes", "seconds", "stages", "flags"}
-    assert (bad["file"], bad["model"], bad["organs"], bad["new"]) == (str(tmp_path / "bad.gguf"), None, None, None)
-    assert bad["error"].startswith(f"{tmp_path / 'bad.gguf'}: magic at byte 0")
-    assert (good["file"], good["model"], good["organs"], good["new"]) == (str(model), "local/little@1", 10, 11)
-    assert good["error"] is None
-    assert ended.err == ""
+    assert re.fullmatch(r"local/UPPER@1: 10 organs, .* new, stored in .*\n", ended.out)
+    skipped = "skipped 3 files that are not GGUF, 2 of them safetensors. Convert a safetensors model first"
+    assert ended.err.startswith(skipped)
+    quiet = organ.done("ingest", "--name", "mine/first", "-q", folder)
+    assert (quiet.out, quiet.err) == ("mine/first@1\n", "")
 
 
 def test_a_bad_file_is_named_and_the_others_are_ingested(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    (tmp_path / "a-bad.gguf").write_bytes(b"GGUF")
-    (tmp_path / "z-other.gguf").write_bytes(small_model(seed=1))
-    ended = organ("ingest", tmp_path)
-    assert ended.status == 1
-    assert [line.partition(":")[0] for line in ended.lines] == ["local/little@1", "local/z-other@1"]
-    assert ended.err.startswith(f"organ: {tmp_path / 'a-bad.gguf'}: ")
-    assert [line.split()[0] for line in ended.err.splitlines()] == ["organ:", "skipped"]
-
-
-def test_a_name_can_be_chosen_and_quiet_prints_only_names(organ: OrganCommand, model: Path) -> None:
-    ended = organ.done("ingest", "--name", "mine/first", "-q", model)
-    assert (ended.out, ended.err) == ("mine/first@1\n", "")
+    (tmp_path / "a-bad.gguf").write_bytes(b"rubbish")
+    ended = organ("ingest", tmp_path / "a-bad.gguf", model)
+    assert (ended.status, ended.out.partition(":")[0]) == (1, "local/little@1")
+    assert ended.err.startswith(f"organ: {tmp_path / 'a-bad.gguf'}: magic at byte 0")
+    ended = organ("ingest", "--json", tmp_path / "a-bad.gguf", model)
+    bad, good = map(json.loads, ended.lines)
+    assert (ended.status, ended.err) == (1, "")
+    assert bad.keys() >= FIELDS
+    assert good.keys() >= FIELDS | {"digest", "created", "size_bytes", "stored_bytes", "seconds", "stages", "flags"}
+    assert (bad["file"], bad["model"], bad["organs"], bad["new"]) == (str(tmp_path / "a-bad.gguf"), None, None, None)
+    assert bad["error"].startswith(f"{tmp_path / 'a-bad.gguf'}: magic at byte 0")
+    assert (good["file"], good["model"], good["organs"], good["error"]) == (str(model), "local/little@1", 10, None)
 
 
 def test_a_dry_run_previews_the_result_and_stores_nothing(
@@ -83,36 +63,21 @@ def test_a_dry_run_previews_the_result_and_stores_nothing(
     good, bad = map(json.loads, organ("ingest", "--dry-run", "--json", model, tmp_path / "bad.gguf").lines)
     assert good.keys() & bad.keys() >= FIELDS
     assert (good["model"], good["organs"], good["size_bytes"]) == ("local/little", 10, model.stat().st_size)
-    assert bad["error"]
-    assert organ.done("ingest", "--dry-run", "-q", "--name", "mine/first", model).out == "mine/first\n"
+    paths = [tmp_path / name for name in small_shards()]
+    for path, data in list(zip(paths, small_shards().values(), strict=True))[:3]:
+        path.write_bytes(data)
+    assert "would be local/m, 3 of 4 shards, " in organ.done("ingest", "--dry-run", paths[0]).out
     assert row_counts(registry) == before
     assert not registry.settings.blobs.exists()
 
 
-def test_a_dry_run_counts_the_shards_of_an_incomplete_set(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
-    organ.done("ingest", model)
-    organ.done("assemble", "little", "--shards", "30k", "-o", tmp_path / "cut.gguf")
-    first, *_, last = sorted(tmp_path.glob("cut-*.gguf"))
-    assert "10 tensors" in organ.done("ingest", "--dry-run", first).out
-    last.unlink()
-    count = len(list(tmp_path.glob("cut-*.gguf")))
-    assert f"would be local/cut, {count} of {count + 1} shards, " in organ.done("ingest", "--dry-run", first).out
-
-
 def test_a_dry_run_says_what_an_ingest_would_do_about_a_taken_name(
-    filled: OrganCommand, model: Path, tmp_path: Path
+    filled: OrganCommand, model: Path, stranger: Path
 ) -> None:
     assert filled.done("ingest", "--dry-run", model).out.endswith(" kB, probably stored already\n")
-    other = tmp_path / "other" / model.name
-    other.parent.mkdir()
-    other.write_bytes(small_model("Other", seed=5))
     for options in ([], ["--json"]):
-        planned = filled("ingest", "--dry-run", *options, other)
-        real = filled("ingest", *options, other)
-        assert (planned.status, planned.out, planned.err) == (real.status, real.out, real.err)
-        assert real.status == 5
-    assert "would be local/little@2, " in filled.done("ingest", "--dry-run", "--new-version", other).out
-    assert "would be mine/other, " in filled.done("ingest", "--dry-run", "--name", "mine/other", other).out
+        assert filled("ingest", "--dry-run", *options, stranger) == filled("ingest", *options, stranger)
+    assert "would be local/little@2, " in filled.done("ingest", "--dry-run", "--new-version", stranger).out
 
 
 def test_every_command_says_what_to_do_about_an_incomplete_model(organ: OrganCommand, tmp_path: Path) -> None:
@@ -128,13 +93,9 @@ def test_every_command_says_what_to_do_about_an_incomplete_model(organ: OrganCom
         )
 
 
-@pytest.mark.parametrize(
-    "name", [b"\x1b[31mred\x1b]0;x\x07.gguf", b"two\nlines.gguf", b"\xff.gguf", "\u202ex\u200b.gguf".encode()]
-)
-def test_a_hostile_file_name_is_printed_without_control_characters(
-    name: bytes, organ: OrganCommand, tmp_path: Path
-) -> None:
-    path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))
+def test_a_hostile_file_name_is_printed_without_control_characters(organ: OrganCommand, tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path / "in") + "/\x1b[31mred\x1b]0;x\x07two\nlines\u202ex\u200b".encode()))
+    path = path.with_name(f"{path.name}\udcff.gguf")
     path.parent.mkdir()
     forms: tuple[list[str], ...] = ([], ["--json"], ["-q"], ["--dry-run"], ["--dry-run", "--json"])
     for data, options in product((small_model(), b"rubbish"), forms):
@@ -157,22 +118,15 @@ def stranger(tmp_path: Path) -> Path:
     return path
 
 
-def test_another_file_under_a_taken_name_is_refused_without_a_terminal(
-    filled: OrganCommand, model: Path, stranger: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "elsewhere" / "more.gguf").write_bytes(small_model(seed=4))
-    ended = filled("ingest", stranger.parent)
-    assert (ended.status, [line.partition(":")[0] for line in ended.lines]) == (1, ["local/more@1"])
+def test_another_file_under_a_taken_name_is_refused_without_a_terminal(filled: OrganCommand, stranger: Path) -> None:
+    ended = filled("ingest", stranger)
+    assert (ended.status, ended.out) == (5, "")
     assert ended.err == (
         f"organ: {stranger}: the name local/little is taken by local/little@1, which is another file; give "
         "--new-version to add it as version 2, or --name for another name\n"
     )
-    refused = filled("ingest", "--json", stranger)
-    assert (refused.status, refused.values["model"]) == (5, None)
-    assert "give --new-version" in refused.values["error"]
     assert filled("ingest", "-q", "--name", "local/other", stranger).out == "local/other@1\n"
-    assert filled.done("ingest", model).out == "local/little@1: already registered, nothing added\n"
-    assert filled.done("ingest", "-q", "--new-version", model).out == "local/little@1\n"
+    assert filled.done("ingest", "-q", "--new-version", stranger).out == "local/other@1\n", "the same bytes"
 
 
 @pytest.mark.parametrize(("answer", "added"), [("y", True), ("", False)])
@@ -192,12 +146,7 @@ def test_stored_files_are_removed_and_named(organ: OrganCommand, tmp_path: Path)
     assert ended.out.startswith("local/m@1: 19 organs, ")
     assert [line for line in ended.err.splitlines() if "removed" in line] == [f"  removed: {path}" for path in paths]
     assert not any(path.exists() for path in paths)
-    link = tmp_path / "link.gguf"
-    link.symlink_to(paths[0])
     paths[0].write_bytes(small_shards()[paths[0].name])
-    refused = organ("ingest", "--delete-after", "--json", link)
-    assert refused.status == 1
-    assert "a symbolic link" in refused.values["error"]
     again = organ.done("ingest", "--delete-after", "--json", paths[0])
     assert (again.values["created"], again.values["removed"]) == (False, [str(paths[0])])
 

@@ -20,11 +20,6 @@ from tests.cli.in_process import OrganCommand
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def organ(registry: LocalRegistry) -> OrganCommand:
-    return OrganCommand(registry.settings.home)
-
-
 def test_waiting_jobs_are_run_and_reported_with_one_line_each(organ: OrganCommand, registry: LocalRegistry) -> None:
     assert organ.done("work", "--once").err == "The queue is empty.\n"
     add_job(registry, "report", {})

@@ -7,20 +7,14 @@ from pathlib import Path
 import pytest
 
 from organs.registry.local import LocalRegistry
+from tests.cli.crowded import add_validated_chimeras
 from tests.cli.in_process import OrganCommand
-from tests.gains import add_gains
 
 
 @pytest.fixture
-def organ(composer: OrganCommand, out: Path) -> OrganCommand:
-    """The command with two validated chimeras of `base`: `me/coder` of `tuned`, and `me/odd` of `stranger`."""
-    for name, donor in (("me/coder", "tuned"), ("me/odd", "stranger")):
-        recipe = out / f"{donor}.yaml"
-        recipe.write_text(f"base: base\nname: {name}\ngrafts:\n  - {{from: {donor}, type: organ}}\n")
-        composer.done("compose", recipe, "--yes")
-    with LocalRegistry.open(composer.home) as registry:
-        add_gains(registry, "me/coder@1", {"python": 5.0, "narrative": -2.0})
-        add_gains(registry, "me/odd@1", {"python": -950.0, "narrative": -4000.0})
+def organ(composer: OrganCommand, kept: LocalRegistry) -> OrganCommand:
+    """The command with two validated chimeras."""
+    add_validated_chimeras(kept)
     return composer
 
 
@@ -32,40 +26,28 @@ def test_the_leaderboard_has_donor_organs_gain_and_largest_loss(organ: OrganComm
     assert "local/stranger@1  feed-forward 0-1" in rows[1]
     assert "−2.0% ± 1.0% narrative" in rows[0]
     assert "perplexity × 41 narrative" in rows[1]
-    assert "local/base@1" not in rows[0]
-    assert "local/base@1" in organ.done("leaderboard").lines[1]
-
-
-def test_without_a_result_the_command_names_the_next_step(organ: OrganCommand) -> None:
-    ended = organ.done("leaderboard", "tuned", "--on", "poetry")
-    assert ended.out == ""
-    assert "note: nothing was measured on poetry" in ended.err
-    assert (
-        "No validated chimera has a settled gain or loss over tuned on poetry. Validate a chimera: organ validate"
-        in ended.err
-    )
 
 
 def test_the_proposed_recipe_makes_the_best_graft_again(organ: OrganCommand, out: Path) -> None:
     proposed = organ.done("compose", "--propose", "base", "--on", "code")
     assert proposed.lines[0] == (
-        "# Measured gain of me/coder@1: +5.0% ± 1.0% python. Largest loss: −2.0% ± 1.0% narrative."
+        "# Measured gain of me/mixed@1: +5.0% ± 1.0% python. Largest loss: −2.0% ± 1.0% narrative."
     )
     assert "name:" not in proposed.out
     recipe = out / "proposed.yaml"
     recipe.write_text(proposed.out, encoding="utf-8")
-    again = organ.done("compose", recipe, "--name", "me/again", "--yes", "-q").lines
-    assert again == ["me/again@1"]
-    digests = {organ.done("show", name, "--json").values["digest"] for name in ("me/coder", "me/again")}
+    organ.done("compose", recipe, "--name", "me/again", "--yes")
+    digests = {organ.done("show", name, "--json").values["digest"] for name in ("me/mixed", "me/again")}
     assert len(digests) == 1
-    assert organ.done("compose", "--propose", "base", "--json").values["grafts"][0]["from"] == "local/tuned@1"
 
 
-def test_a_loss_is_not_proposed(organ: OrganCommand) -> None:
-    assert (
-        "no graft on base has a measured gain on narrative and parents"
-        in organ("compose", "--propose", "base", "--on", "narrative").err
-    )
+def test_without_a_gain_the_command_names_the_next_step_and_proposes_nothing(organ: OrganCommand) -> None:
+    ended = organ.done("leaderboard", "tuned", "--on", "poetry")
+    assert ended.out == ""
+    assert "note: nothing was measured on poetry" in ended.err
+    assert "No validated chimera has a settled gain or loss over tuned on poetry. Validate a chimera" in ended.err
+    refused = organ("compose", "--propose", "base", "--on", "narrative").err
+    assert "no graft on base has a measured gain on narrative and parents" in refused
 
 
 def test_lists_show_gains_if_the_query_mentions_them(organ: OrganCommand) -> None:

@@ -18,27 +18,21 @@ from tests.small_models import block_metadata, block_tensors, small_model, weigh
 
 
 def test_kin_of_a_model_are_listed_with_their_change_the_most_similar_first(composer: OrganCommand) -> None:
-    header, *rows = composer.done("models", "kin:base").lines
-    assert header.split()[:2] == ["change", "model"]
+    _, *rows = composer.done("models", "kin:base").lines
     assert [row.split()[1] for row in rows] == ["local/base@1", "local/tuned@1"]
     assert [float(row.split()[0]) for row in rows] == pytest.approx([0, 0.01], abs=0.01)
-    (item,) = composer.done("models", "kin:base likeness<1", "--json").values["items"]
-    assert (item["name"], item["likeness"] > 0.98) == ("local/tuned@1", True)
 
 
-def test_an_uncertain_mean_theta_is_marked(filled: OrganCommand, tmp_path: Path) -> None:
+def test_an_uncertain_mean_theta_and_a_partial_model_are_marked(filled: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "small.gguf").write_bytes(file_bytes([], [weight_tensor("blk.0.a", (64, 8))]))
-    filled.done("ingest", tmp_path / "small.gguf")
-    listed = filled.done("models")
-    assert [row.split()[0] for row in listed.lines if "≈" in row] == ["local/small@1"]
-    assert listed.err.startswith("≈ marks an uncertain θ")
-
-
-def test_a_partial_model_is_marked_as_partial(organ: OrganCommand, tmp_path: Path) -> None:
     (tmp_path / "part.gguf").write_bytes(file_bytes(block_metadata(blocks=7), block_tensors(2)))
-    organ.done("ingest", tmp_path / "part.gguf")
-    assert organ.done("models").lines[1].split()[1] == "partial"
-    assert organ.done("show", "part").lines[1].startswith("partial model  llama, ")
+    filled.done("ingest", tmp_path / "small.gguf", tmp_path / "part.gguf")
+    listed = filled.done("models")
+    rows = [row.split() for row in listed.lines]
+    assert [row[0] for row in rows if any("≈" in cell for cell in row)] == ["local/small@1"]
+    assert ["local/part@1", "partial"] in [row[:2] for row in rows]
+    assert listed.err.startswith("≈ marks an uncertain θ")
+    assert filled.done("show", "part").lines[1].startswith("partial model  llama, ")
 
 
 def test_a_model_is_shown_with_its_types_and_its_tensors(filled: OrganCommand) -> None:
@@ -75,10 +69,6 @@ def test_an_organ_is_found_by_the_beginning_of_its_digest(filled: OrganCommand) 
         "docs/numbers.md explains",
     ):
         assert expected in out
-    values = filled.done("show", digest[:8], "--json").values
-    assert values["digest"] == digest
-    assert {reading["method"] for reading in values["measurements"]} == {"z1", "mp1"}
-    assert [place["name"] for place in values["places"]] == ["blk.0.attn_q.weight"]
 
 
 def test_a_description_keeps_its_lines_and_versions_show_the_number_of_different_organs(
@@ -105,9 +95,3 @@ def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: OrganCommand, tm
     ended = organ("show", "sha256:deadbeef")
     assert ended.status == 3
     assert "no organ's digest begins with deadbeef" in ended.err
-
-
-def test_an_unknown_model_name_in_a_query_is_noted(filled: OrganCommand) -> None:
-    ended = filled.done("models", "arch:lama")
-    assert ended.err.startswith("note: nothing in this registry has arch:lama; the nearest is arch:llama\n")
-    assert filled.done("models", "arch:lama", "--json").values["notes"] != []

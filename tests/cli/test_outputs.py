@@ -19,14 +19,14 @@ WRITERS = {
     "shards": "assemble base -o {out}/x.gguf --shards 30k",
     "the file of an organ directory": "assemble {folder}/taken -o {out}/x.gguf",
     "the file of a recipe": "assemble {folder}/recipe.yaml -o {out}/x.gguf",
-    "a chimera": "compose {folder}/recipe.yaml -o {out}/x.gguf",
-    "a lock": "compose {folder}/recipe.yaml --lock {out}/x.lock",
-    "a recipe": "compose {folder}/recipe.yaml --write-recipe {out}/x.yaml",
+    "a chimera": "compose {folder}/recipe.yaml -o {out}/x.gguf --quick-look 0",
+    "a lock": "compose {folder}/recipe.yaml --lock {out}/x.lock --quick-look 0",
+    "a recipe": "compose {folder}/recipe.yaml --write-recipe {out}/x.yaml --quick-look 0",
     "an organ directory": "extract {folder}/base.gguf -o {out}/x",
     "a transplant": "transplant {folder}/base.gguf {folder}/tuned.gguf -o {out}/x.gguf",
     "a graft": "graft {folder}/base.gguf {folder}/tuned.gguf -o {out}/x",
-    "a purified file": "purify {folder}/base.gguf --method fractal --blocks 1 -o {out}/x.gguf",
-    "a purified directory": "purify {folder}/base.gguf --method fractal --blocks 1 -o {out}/x",
+    "a purified file": "purify {folder}/base.gguf --method fractal --blocks 1 -o {out}/x.gguf --quick-look 0",
+    "a purified directory": "purify {folder}/base.gguf --method fractal --blocks 1 -o {out}/x --quick-look 0",
     "a report": "report -o {out}/x.txt",
 }
 MODELS = [name for name in WRITERS if name not in ("a lock", "a recipe", "a report")]
@@ -76,7 +76,7 @@ def test_what_exists_is_replaced_only_with_force(name: str, organ: OrganCommand,
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_ctrl_c_leaves_nothing(
+def test_ctrl_c_leaves_nothing_and_registers_nothing(
     name: str, organ: OrganCommand, place: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Files.rename
@@ -86,9 +86,11 @@ def test_ctrl_c_leaves_nothing(
             raise KeyboardInterrupt
         rename(self, source, target)
 
+    models = organ.done("models", "-q").lines
     monkeypatch.setattr(Files, "rename", interrupted)
     ended = organ(*words_of(name, place, out))
     assert (ended.status, list(out.iterdir())) == (130, [])
+    assert organ.done("models", "-q").lines == models
 
 
 @pytest.mark.parametrize("name", MODELS)

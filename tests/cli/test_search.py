@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli.options import _MINUS_TERM
 from organs.registry.local import LocalRegistry
 from organs.registry.search.language import MODELS, ORGANS
 from tests.cli.in_process import OrganCommand
@@ -30,11 +29,8 @@ def test_facets_are_counted_beside_the_page(filled: OrganCommand) -> None:
     assert "slot:      ffn_down 2, ffn_up 2" in ended.lines
     assert any("█" in line and "°" in line for line in ended.lines)
     facets = filled.done("search", "type:organ", "--facets", "--json").values["facets"]
-    assert facets.keys() == {"total", "exact", "uncounted", "hurried", "fields", "theta"}
     assert facets["fields"].keys() == {"type", "slot", "dtype", "arch", "license"}
-    assert (facets["total"], facets["exact"], facets["uncounted"]) == (4, True, [])
-    assert sum(bin_["count"] for bin_ in facets["theta"]) == 4
-    assert facets["fields"]["license"] == {"apache-2.0": 4}
+    assert (facets["total"], sum(bin_["count"] for bin_ in facets["theta"])) == (4, 4)
 
 
 def test_an_estimated_count_is_marked_as_an_estimate(filled: OrganCommand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,23 +50,15 @@ def test_similar_organs_are_shown_with_their_likeness(registry: LocalRegistry, o
     assert second.split()[1] == digest(2)[:12]
 
 
-def test_with_a_base_organs_are_shown_with_their_change_the_most_similar_first(composer: OrganCommand) -> None:
-    header, *rows = composer.done("search", "fits:base", "type:organ").lines
-    assert header.split()[:3] == ["change", "organ", "model"]
-    assert [row.split()[2] for row in rows] == ["local/tuned@1"] * 4 + ["local/stranger@1"] * 4
-    values = [float(row.split()[0]) for row in rows]
-    assert values[:4] == sorted(values[:4])
-    assert values[3] < 0.04 < 1.4 < values[4]
-
-
-def test_a_search_without_results_says_so_and_names_the_nearest_value(filled: OrganCommand) -> None:
-    ended = filled.done("search", "slot:ffn_upp")
+@pytest.mark.parametrize(
+    ("command", "term", "nearest"), [("search", "slot:ffn_upp", "slot:ffn_up"), ("models", "arch:lama", "arch:llama")]
+)
+def test_a_search_without_results_names_the_nearest_value(
+    command: str, term: str, nearest: str, filled: OrganCommand
+) -> None:
+    ended = filled.done(command, term)
     assert ended.out == ""
-    assert ended.err.splitlines() == [
-        "note: nothing in this registry has slot:ffn_upp; the nearest is slot:ffn_up",
-        "Nothing matches. organ search --help lists the fields.",
-    ]
-    assert filled.done("search", "slot:ffn_upp", "--json").values["items"] == []
+    assert ended.err.startswith(f"note: nothing in this registry has {term}; the nearest is {nearest}\n")
 
 
 @pytest.mark.parametrize(
@@ -103,14 +91,8 @@ def test_a_bound_that_the_shell_took_for_a_redirection_is_recognised(
     "word", ["-type:norm", "-coder", "-qwen2", "-zoo-a", "-stable_rank:none", "-θ:40", "-ärzte", "-z:1"]
 )
 def test_a_word_with_a_minus_is_a_term_not_an_option(word: str, filled: OrganCommand) -> None:
-    assert _MINUS_TERM.fullmatch(word)
     for words in ((word,), ("type:organ", word), ("--", word)):
         assert filled.done("search", "--json", *words).values["items"] is not None
-
-
-@pytest.mark.parametrize("word", ["-q", "-h", "--json", "--facets", "--limit", "-", "--"])
-def test_an_option_is_not_a_term(word: str) -> None:
-    assert not _MINUS_TERM.fullmatch(word)
 
 
 def test_the_help_lists_every_field(organ: OrganCommand) -> None:

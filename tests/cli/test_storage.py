@@ -6,23 +6,13 @@ from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 
 
-def test_the_first_line_says_what_the_files_take_on_the_disk(composer: OrganCommand) -> None:
-    lines = composer.done("storage").lines
-    assert lines[0].startswith("287.2 kB of files (3 models) take ")
-    assert lines[0].endswith("%).")
-    assert [line.split("  ")[0] for line in lines[1:4]] == [
-        "equal parts stored once",
-        "compression",
-        "differences to other parts",
-    ]
-
-
-def test_families_models_and_encodings_are_listed_the_largest_first(composer: OrganCommand) -> None:
+def test_sizes_are_explained_and_families_models_and_encodings_listed(composer: OrganCommand) -> None:
     ended = composer.done("storage")
-    first = [line.split()[0] for line in ended.lines if line]
+    assert ended.lines[0].startswith("287.2 kB of files (3 models) take ")
+    first = [line.split("  ")[0] for line in ended.lines if line]
+    assert first[1:4] == ["equal parts stored once", "compression", "differences to other parts"]
     assert first.index("family") < first.index("model") < first.index("stored")
     assert {"local/base@1", "local/tuned@1", "local/stranger@1"} <= set(first)
-    assert "by difference" in ended.out
     assert "headers, vocabularies" in ended.out
     assert "own: bytes on the disk that only this model needs" in ended.err
     assert "2 smaller models left out; see --limit" in composer.done("storage", "--limit", "1").err

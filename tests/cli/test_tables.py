@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from organs.cli.console import continued, folded, shortened, wrapped
+from organs.cli.console import continued, folded, shortened
 from organs.cli.tables import Table
 from organs.registry.columns import CellKind, Column
 
@@ -38,6 +38,7 @@ def lines_of(
 def test_a_row_that_fits_is_printed_completely() -> None:
     lines = lines_of(["model", "θ"], [["a", "9.1°"], ["long", "12.3°"]], 80, {"θ": CellKind.FIGURE}, {"θ": 1})
     assert lines == ["model      θ", "a       9.1°", "long   12.3°"]
+    assert lines_of(["model", "θ"], [], 30) == ["model  θ"]
 
 
 def test_a_long_name_keeps_its_quantisation_and_a_short_word_is_never_shortened() -> None:
@@ -65,10 +66,6 @@ def test_only_a_column_of_sentences_has_several_lines() -> None:
     assert lines == ["figure  meaning", "size    As the files came in, no", "        byte changed.", "name    x"]
 
 
-def test_a_table_without_rows_has_its_headings() -> None:
-    assert lines_of(["model", "θ"], [], 30) == ["model  θ"]
-
-
 @pytest.mark.parametrize(
     ("text", "width", "short"),
     [
@@ -82,13 +79,6 @@ def test_a_table_without_rows_has_its_headings() -> None:
 )
 def test_a_name_loses_its_middle_and_a_sentence_its_end(text: str, width: int, short: str) -> None:
     assert shortened(text, width) == short
-
-
-@given(ANY_TEXT, st.integers(0, 40))
-def test_a_shortened_text_fits_and_begins_like_the_text(text: str, width: int) -> None:
-    short = shortened(text, width)
-    assert cell_len(short) <= width
-    assert text.startswith(short.partition("…")[0])
 
 
 @pytest.mark.parametrize(
@@ -112,13 +102,6 @@ def test_folding_keeps_every_character_and_the_width(text: str, width: int) -> N
     lines = folded(text, width)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
     assert all(cell_len(line) <= width for line in lines)
-
-
-def test_a_message_is_wrapped_between_words_and_hangs_below_its_mark() -> None:
-    text = "the second line and all others begin below the first word"
-    assert wrapped(text, 30, "organ: ", " " * 7) == (
-        "organ: the second line and all\n       others begin below the\n       first word"
-    )
 
 
 @given(st.lists(st.text(PRINTABLE, min_size=1, max_size=30), min_size=1, max_size=8), st.integers(20, 80))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from organs.cli.console import status_line
 from organs.cli.main import GROUPS
-from tests.cli.crowded import BASE, CHIMERA, DONOR, OTHER, make_crowded
+from tests.cli.crowded import BASE, CHIMERA, DONOR, OTHER
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.cli.pseudo_terminal import on_a_pseudo_terminal
 
@@ -29,11 +28,6 @@ NAMED = (("search",), ("models",), ("compat", BASE), ("leaderboard",), ("admin",
 """Commands whose rows have names of models."""
 A_COMMAND_TO_COPY = re.compile(r"  +(organ .*|\S+|'.*')( \\)?")
 """A line of a command that continues on the next line; the argument alone may be longer than the terminal."""
-
-
-@pytest.fixture(scope="module")
-def crowded(family: Path, tmp_path_factory: pytest.TempPathFactory) -> OrganCommand:
-    return OrganCommand(make_crowded(family, tmp_path_factory.mktemp("crowded") / "home"))
 
 
 def on_a_terminal(command: OrganCommand, *arguments: str, columns: int = WIDTH) -> CommandResult:
@@ -62,18 +56,15 @@ def test_a_row_is_one_line_and_the_end_of_a_name_survives(crowded: OrganCommand)
         shown_header, *shown = on_a_terminal(crowded, *arguments).lines
         assert len(shown) == len(rows) > 0, arguments
         assert len(shown_header) < len(header), arguments
-        assert all(line[0] != " " or line.lstrip()[0] in "–0123456789" for line in shown), arguments
-    names = "\n".join(on_a_terminal(crowded, "models").lines)
-    for ending in ("-F16@1", "-Q4_K_M@1", "-Q8_0@1"):
-        assert ending in names
+    names = on_a_terminal(crowded, "models").out
+    assert all(ending in names for ending in ("-F16@1", "-Q4_K_M@1", "-Q8_0@1"))
 
 
 def test_a_wider_terminal_shows_more_and_a_pipe_shows_everything(crowded: OrganCommand) -> None:
     widths = [len(on_a_terminal(crowded, "models", columns=columns).lines[0].split()) for columns in (60, 80, 120, 250)]
     assert widths == sorted(widths)
     assert widths[0] < widths[-1] == len(crowded("models").lines[0].split())
-    for name in (BASE, DONOR, OTHER, CHIMERA):
-        assert any(f"{name}@1" in line for line in crowded("models").lines)
+    assert all(f"{name}@1" in crowded("models").out for name in (BASE, DONOR, OTHER, CHIMERA))
 
 
 def test_a_summary_of_a_model_with_long_names_fits_a_screen(crowded: OrganCommand) -> None:
@@ -81,11 +72,9 @@ def test_a_summary_of_a_model_with_long_names_fits_a_screen(crowded: OrganComman
         ended = on_a_terminal(crowded, "show", name)
         assert too_long(ended.out) == []
         assert len(ended.lines) <= 24
-        commands = re.findall(r"^organ (\S+ sha256:\w+)", ended.out, re.MULTILINE)
-        assert commands, "the digest stands for a name that is too long to copy"
-        for command in commands:
-            if not command.startswith(("assemble", "validate")):
-                assert crowded(*command.split()).status == 0
+        digest = re.search(r"^organ assemble (sha256:\w+)", ended.out, re.MULTILINE)
+        assert digest, "the digest stands for a name that is too long to copy"
+        assert crowded("show", digest[1]).out == crowded("show", name).out
 
 
 def test_an_error_is_wrapped_between_words(crowded: OrganCommand) -> None:
@@ -98,11 +87,6 @@ def test_an_error_is_wrapped_between_words(crowded: OrganCommand) -> None:
     assert " ".join(line.strip() for line in (first, *others)) == " ".join(
         line.strip() for line in crowded("search", "typ:organ").err.splitlines()
     )
-    misused = crowded("search", "--limit", "5000", environment=environment).err.splitlines()
-    assert misused[-2:] == [
-        "Error: Invalid value for '--limit': 5000 is not in",
-        "       the range 1<=x<=1000.",
-    ]
 
 
 def test_the_help_of_every_command_fits_the_terminal(organ: OrganCommand) -> None:

@@ -52,31 +52,23 @@ def test_single_experts_can_be_chosen(organ: OrganCommand, out: Path, tmp_path: 
     assert "grafts[0].experts[0]: '' is not an expert: write an expert such as 3" in refused.err
 
 
-def test_the_lock_and_every_byte_equal_those_of_the_registry(
+def test_the_lock_and_every_byte_equal_those_of_the_registry_and_of_a_graft_between_folders(
     organ: OrganCommand, composer: OrganCommand, parents: Parents, out: Path
 ) -> None:
-    organ.done(
-        *("transplant", parents.base, parents.tuned, "--layers", "1"), "-o", out / "t.gguf", "--lock", out / "t.lock"
-    )
+    block = ("--layers", "1", "-o")
+    made = organ.done(
+        "transplant", parents.base, parents.tuned, *block, out / "t.gguf", "--lock", out / "t.lock", "--json"
+    ).values["made"]
     composer.done("compose", parents.graft(), "-o", out / "c.gguf", "--lock", out / "c.lock")
-    assert (out / "t.gguf").read_bytes() == (out / "c.gguf").read_bytes()
     assert (out / "t.lock").read_bytes() == (out / "c.lock").read_bytes()
-    values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "j.gguf", "--json").values
-    assert values["made"]["sha256"] == digest_of((out / "j.gguf").read_bytes())
-    assert values["made"]["lock_id"] == values["plan"]["lock_id"]
-
-
-def test_a_graft_between_folders_equals_the_extracted_transplant(
-    organ: OrganCommand, parents: Parents, out: Path
-) -> None:
     for name in ("base", "tuned"):
         organ.done("extract", parents.folder / f"{name}.gguf", "-o", out / name)
-    organ.done("graft", out / "base", out / "tuned", "--layers", "1", "--type", "organ", "-o", out / "both")
-    organ.done("transplant", parents.base, parents.tuned, "--layers", "1", "-o", out / "t.gguf")
-    organ.done("assemble", out / "both", "-o", out / "from-folder.gguf")
-    assert (out / "from-folder.gguf").read_bytes() == (out / "t.gguf").read_bytes()
-    organ.done("graft", parents.base, out / "tuned", "--layers", "1", "-o", out / "mixed", "-q")
-    assert (out / "mixed" / "manifest.json").read_text() == (out / "both" / "manifest.json").read_text()
+    organ.done("graft", out / "base", out / "tuned", "--type", "organ", *block, out / "folders")
+    organ.done("graft", parents.base, out / "tuned", *block, out / "mixed", "-q")
+    organ.done("assemble", out / "folders", "-o", out / "f.gguf")
+    assert (out / "mixed" / "manifest.json").read_text() == (out / "folders" / "manifest.json").read_text()
+    for file in ("t.gguf", "c.gguf", "f.gguf"):
+        assert digest_of((out / file).read_bytes()) == made["sha256"]
 
 
 def test_several_donors_take_their_blocks_in_turn(organ: OrganCommand, parents: Parents, out: Path) -> None:
@@ -88,36 +80,3 @@ def test_several_donors_take_their_blocks_in_turn(organ: OrganCommand, parents: 
     ended = organ(*command, "--force")
     assert ended.status == 5
     assert "refuse overlapping-grafts: " in ended.out
-
-
-def test_a_warning_stops_it_until_it_is_accepted(organ: OrganCommand, parents: Parents, out: Path) -> None:
-    command = ("transplant", parents.base, parents.stranger, "-o", out / "t.gguf")
-    ended = organ(*command)
-    assert (ended.status, list(out.iterdir())) == (5, [])
-    assert "warn unrelated-lineage: " in ended.out
-    assert ended.err.splitlines()[-1].endswith(" --accept unrelated-lineage")
-    organ.done(*command, "--accept", "unrelated-lineage")
-    assert organ(*command, "--accept", "Not A Code", "--force").status == 1
-
-
-def test_a_graft_replaces_only_an_empty_folder_or_an_organ_directory(
-    organ: OrganCommand, parents: Parents, out: Path
-) -> None:
-    (out / "empty").mkdir()
-    organ.done("graft", parents.base, parents.tuned, "-o", out / "empty")
-    (out / "mine").mkdir()
-    (out / "mine" / "file").write_bytes(b"mine")
-    for options in ([], ["--force"]):
-        ended = organ("graft", parents.base, parents.tuned, "-o", out / "mine", *options)
-        assert ended.status == 1
-        assert [path.name for path in (out / "mine").iterdir()] == ["file"]
-
-
-def test_organs_that_do_not_fit_are_refused_with_the_reason(organ: OrganCommand, parents: Parents, out: Path) -> None:
-    for options, code, status in ((("--layers", "7"), "no-such-block", 5), (("--layers", "x"), "bad-recipe", 1)):
-        ended = organ("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", *options)
-        assert ended.status == status
-        assert f"refuse {code}: " in ended.out + ended.err
-    ended = organ("transplant", parents.base, parents.base, "-o", out / "t.gguf")
-    assert "refuse own-donor: " in ended.out
-    assert list(out.iterdir()) == []

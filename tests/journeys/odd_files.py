@@ -171,20 +171,18 @@ ODD_FILES: dict[str, Callable[[], bytes]] = {
     "equal organs": lambda: file_bytes([ARCHITECTURE], [(tensor(f"blk.{n}.a")[0], bytes(16)) for n in range(40)]),
     "a tensor of several chunks": _several_chunks,
 }
-LARGE = ("a mebibyte of random padding", "a tensor of several chunks", f"alignment {ALIGNMENT_MAX}")
 
 
-def file_of_type(kind: gguf.GGMLQuantizationType, path: str) -> dict[str, bytes]:
-    """Write a file with three tensors of a type by the gguf package to `path`; return their bytes by name."""
-    block_elements, _ = gguf.GGML_QUANT_SIZES[kind]
+def file_of_every_type(path: str) -> dict[str, tuple[gguf.GGMLQuantizationType, bytes]]:
+    """Write a file with a tensor of each type by the gguf package to `path`; return types and bytes by name."""
     writer = gguf.GGUFWriter(path, "llama")
     written = {}
-    for block, (row, rows) in enumerate([(block_elements, 1), (4 * block_elements, 96), (16 * block_elements, 40)]):
-        data = block_bytes(int(kind), row * rows, block)
-        raw = np.frombuffer(data, np.uint8).reshape(rows, -1)
-        name = f"blk.{block}.ffn_up.weight"
+    for kind, (block_elements, _) in gguf.GGML_QUANT_SIZES.items():
+        data = block_bytes(int(kind), 16 * block_elements * 40, 0)
+        raw = np.frombuffer(data, np.uint8).reshape(40, -1)
+        name = f"blk.{int(kind)}.ffn_up.weight"
         writer.add_tensor(name, raw, raw_shape=raw.shape, raw_dtype=kind)
-        written[name] = data
+        written[name] = (kind, data)
     write(writer)
     return written
 

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import csv
-import http.client
 import io
 import json
-import os
 import re
 import shlex
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
 import pytest
 
-from tests import postgres
 from tests.cli.in_process import CommandResult, OrganCommand
 from tests.cli.parents import write_parents
 from tests.client.scripted_server import Answer, ReceivedRequest, scripted_server
 from tests.client.test_ranges import part
 from tests.ingest.test_urls import COMMIT, shard
+from tests.web.live_server import running_server
 
 PAGE = Path(__file__).parents[2] / "docs" / "original-tools.md"
-FEED_FORWARD = {f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")}
+FIRST, SECOND = ({f"blk.{block}.ffn_{slot}.weight" for slot in ("up", "down")} for block in (0, 1))
+FEED_FORWARD = FIRST | SECOND
 
 
 def documented() -> dict[str, tuple[str, ...]]:
@@ -92,6 +86,21 @@ def assembled(place: Place, folder: str) -> str:
     return f"{folder}-checked.gguf"
 
 
+Check = Callable[[Place, tuple[str, ...]], None]
+
+
+def sources_of(path: str, donor: Iterable[str] = (), new: Iterable[str] = ()) -> Check:
+    """Return a check that the commands make a file or folder with these tensors of the donor, and these new ones."""
+
+    def check(place: Place, commands: tuple[str, ...]) -> None:
+        for command in commands:
+            place.run(command)
+        made = path if path.endswith(".gguf") else assembled(place, path)
+        assert (names_from(made, "donor"), names_from(made, "new")) == (set(donor), set(new))
+
+    return check
+
+
 def check_extract(place: Place, commands: tuple[str, ...]) -> None:
     place.run(commands[0])
     assert {path.name for path in Path("extracted").iterdir()} >= {
@@ -114,19 +123,6 @@ def check_measure(place: Place, commands: tuple[str, ...]) -> None:
     assert all(0.0 <= float(theta) <= 90.0 for _, theta in values[0])
 
 
-def check_purify(place: Place, commands: tuple[str, ...]) -> None:
-    place.run(commands[0])
-    path = assembled(place, "pure")
-    assert names_from(path, "new") == FEED_FORWARD
-    assert names_from(path, "donor") == set()
-
-
-def check_graft(place: Place, commands: tuple[str, ...]) -> None:
-    place.run(commands[0])
-    assert names_from(assembled(place, "mixed"), "donor") == FEED_FORWARD
-    assert names_from(assembled(place, "base"), "donor") == set(), "the target is not changed"
-
-
 def check_assemble(place: Place, commands: tuple[str, ...]) -> None:
     place.run(commands[0])
     assert Path("assembled.gguf").read_bytes() == Path("base.gguf").read_bytes()
@@ -134,46 +130,15 @@ def check_assemble(place: Place, commands: tuple[str, ...]) -> None:
 
 def check_api(place: Place, commands: tuple[str, ...]) -> None:
     place.organ.done("ingest", "base.gguf")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = [*shlex.split(commands[0])[1:], "--port", str(port), "--workers", "1"]
-    program = [sys.executable, "-m", "organs.cli", "--home", str(place.organ.home), *words]
-    environment = os.environ | postgres.environment(place.organ.home)
-    with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment) as server:
-        try:
-            listed = json.loads(answer(port, "/api/v1/models"))
-            found = json.loads(answer(port, "/api/v1/organs?q=slot:ffn_up+block:0"))
-            data = answer(port, f"/organs/{found['items'][0]['digest']}.raw")
-            file = answer(port, "/models/local/base.gguf")
-        finally:
-            server.terminate()
+    assert commands == ("organ serve",)
+    with running_server(place.organ.home, Path("log"), options=("--workers", "1")) as server:
+        listed = json.loads(server.get("/api/v1/models"))
+        found = json.loads(server.get("/api/v1/organs?q=slot:ffn_up+block:0"))
+        data = server.get(f"/organs/{found['items'][0]['digest']}.raw")
+        file = server.get("/models/local/base.gguf")
     assert [model["name"] for model in listed["items"]] == ["local/base@1"]
     assert data == tensors("base.gguf")["blk.0.ffn_up.weight"]
     assert file == Path("base.gguf").read_bytes()
-
-
-def answer(port: int, path: str) -> bytes:
-    """Return the body at `path`; waits until the server listens."""
-    for _ in range(600):
-        try:
-            with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
-                connection.request("GET", path)
-                response = connection.getresponse()
-                body = response.read()
-        except ConnectionError:
-            time.sleep(0.1)
-            continue
-        assert response.status == 200, (path, response.status, body[:200])
-        return body
-    raise AssertionError("the server does not listen")
-
-
-def check_pipeline(place: Place, commands: tuple[str, ...]) -> None:
-    for command in commands:
-        place.run(command)
-    own = sources("piped.gguf")
-    assert {name for name, source in own.items() if source == "new"} == {n for n in FEED_FORWARD if "blk.0" in n}
-    assert {name for name, source in own.items() if source == "donor"} == {n for n in FEED_FORWARD if "blk.1" in n}
 
 
 def check_mass_dissect(place: Place, commands: tuple[str, ...]) -> None:
@@ -217,23 +182,6 @@ def check_stream(place: Place, commands: tuple[str, ...]) -> None:
     assert "1 of 61 shards" in place.organ("models").err
 
 
-def check_build(place: Place, commands: tuple[str, ...]) -> None:
-    for command in commands:
-        place.run(command)
-    assert names_from("built.gguf", "donor") == {n for n in FEED_FORWARD if "blk.0" in n} | {"blk.1.attn_q.weight"}
-    assert names_from("built.gguf", "new") == set()
-
-
-def check_quick(place: Place, commands: tuple[str, ...]) -> None:
-    place.run(commands[0])
-    assert names_from("quick.gguf", "donor") == FEED_FORWARD
-
-
-def check_transplant(place: Place, commands: tuple[str, ...]) -> None:
-    place.run(commands[0])
-    assert names_from("transplanted.gguf", "donor") == {name for name in FEED_FORWARD if "blk.1" in name}
-
-
 def check_report(place: Place, commands: tuple[str, ...]) -> None:
     for command in commands:
         place.run(command)
@@ -253,8 +201,8 @@ def check_dissection(place: Place, commands: tuple[str, ...]) -> None:
     assert all(f"local/{name}@1" in place.run(report).out for name in ("base", "donor"))
 
 
-Check = Callable[[Place, tuple[str, ...]], None]
 BUILD = "organ compose build.yaml -o built.gguf"
+CHECK_BUILD = sources_of("built.gguf", donor={*FIRST, "blk.1.attn_q.weight"})
 TRIED: dict[str, tuple[tuple[str, ...], Check]] = {
     "organ_extract": (("organ extract --model base.gguf --output extracted",), check_extract),
     "organ_measure": (
@@ -265,17 +213,17 @@ TRIED: dict[str, tuple[tuple[str, ...], Check]] = {
         ),
         check_measure,
     ),
-    "organ_purify": (("organ purify --dir base --method spectral -o pure",), check_purify),
-    "organ_purify_v2": (("organ purify --dir base --method fractal -o pure",), check_purify),
+    "organ_purify": (("organ purify --dir base --method spectral -o pure",), sources_of("pure", new=FEED_FORWARD)),
+    "organ_purify_v2": (("organ purify --dir base --method fractal -o pure",), sources_of("pure", new=FEED_FORWARD)),
     "organ_graft": (
         ("organ graft --source donor --target base --layers 0-1 --type organ -o mixed",),
-        check_graft,
+        sources_of("mixed", donor=FEED_FORWARD),
     ),
     "organ_assemble": (("organ assemble --dir base -o assembled.gguf",), check_assemble),
     "organ_api": (("organ serve",), check_api),
     "pipeline_935": (
         ("organ ingest base.gguf donor.gguf", "organ compose pipeline.yaml -o piped.gguf"),
-        check_pipeline,
+        sources_of("piped.gguf", donor=SECOND, new=FIRST),
     ),
     "mass_dissect": (("organ ingest models", "organ extract models -o dissected"), check_mass_dissect),
     "mass_z_measure": (("organ measure models --json",), check_mass_measure),
@@ -288,12 +236,15 @@ TRIED: dict[str, tuple[tuple[str, ...], Check]] = {
         ),
         check_stream,
     ),
-    "build_935": (("organ ingest base.gguf donor.gguf", BUILD), check_build),
-    "assemble_935": (("organ ingest base donor", BUILD), check_build),
-    "quick_chimera": (("organ transplant --source donor.gguf --target base.gguf -o quick.gguf",), check_quick),
+    "build_935": (("organ ingest base.gguf donor.gguf", BUILD), CHECK_BUILD),
+    "assemble_935": (("organ ingest base donor", BUILD), CHECK_BUILD),
+    "quick_chimera": (
+        ("organ transplant --source donor.gguf --target base.gguf -o quick.gguf",),
+        sources_of("quick.gguf", FEED_FORWARD),
+    ),
     "transplant_935": (
         ("organ transplant --source donor.gguf --target base.gguf --layers 1 -o transplanted.gguf",),
-        check_transplant,
+        sources_of("transplanted.gguf", donor=SECOND),
     ),
     "z_report_complete": (("organ ingest models", "organ report -o report.md"), check_report),
     "dissection_report": (("organ ingest models --json", "organ report --table ingests"), check_dissection),
@@ -318,31 +269,5 @@ def test_spellings_can_be_repeated_where_the_command_takes_several(place: Place)
     assert len(place.run("organ measure --model base.gguf --dir donor --json").lines) == 2
     stranger = "--source files/stranger.gguf --layers 0 --layers 1 -y"
     place.run(f"organ transplant --target base.gguf --source donor.gguf {stranger} -o two.gguf")
-    assert names_from("two.gguf", "donor") == {name for name in FEED_FORWARD if "blk.0" in name}
-    assert names_from("two.gguf", "new") == {name for name in FEED_FORWARD if "blk.1" in name}
-
-
-def test_an_argument_and_the_spelling_of_an_option_go_together(place: Place) -> None:
-    place.run("organ extract base.gguf --dir other")
-    assert Path(assembled(place, "other")).read_bytes() == Path("base.gguf").read_bytes()
-    assert "--model" not in place.organ.done("extract", "--help").out
-
-
-@pytest.mark.long
-def test_the_first_commands_of_the_original_tools_work_in_an_empty_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parents = write_parents(tmp_path / "files")
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    for name, path in (("A", parents.base), ("B", parents.tuned)):
-        Path(f"{name}.gguf").write_bytes(path.read_bytes())
-    place = Place(OrganCommand(tmp_path / "home"))
-    section = PAGE.read_text(encoding="utf-8").partition("## The first commands")[2].partition("\n## ")[0]
-    for command in re.findall(r"^\$ (organ .+)$", section, re.MULTILINE):
-        place.run(command)
-    assert Path("out/A.gguf").read_bytes() == Path("A.gguf").read_bytes()
-    donor = tensors("B.gguf")
-    assert {name for name, data in tensors("out/mixed.gguf").items() if data == donor[name]} >= FEED_FORWARD
-    assert sorted(path.name for path in Path().rglob("manifest.json")) == ["manifest.json"] * 4
-    assert not place.organ.home.exists(), "nothing is stored"
+    assert names_from("two.gguf", "donor") == FIRST
+    assert names_from("two.gguf", "new") == SECOND

@@ -50,11 +50,6 @@ def tensors(reader: gguf.GGUFReader) -> dict[str, tuple[str, list[int], bytes]]:
 
 
 @pytest.fixture
-def organ(registry: LocalRegistry) -> OrganCommand:
-    return OrganCommand(registry.settings.home)
-
-
-@pytest.fixture
 def source(organ: OrganCommand, tmp_path: Path) -> Path:
     path = tmp_path / "model.gguf"
     path.write_bytes(original())
@@ -84,22 +79,6 @@ def test_the_reference_reads_every_shard_and_together_they_are_the_model(
     together = {name: found for reader in readers for name, found in tensors(reader).items()}
     assert together == tensors(whole)
     assert list(together) == list(tensors(whole))
-
-
-def test_a_split_set_gives_its_own_shards_back_into_a_folder_or_under_a_name(
-    organ: OrganCommand, source: Path, tmp_path: Path
-) -> None:
-    paths = shards(organ, tmp_path / "out")
-    organ.done("ingest", tmp_path / "out")
-    back = tmp_path / "back"
-    back.mkdir()
-    organ.done("assemble", "cut", "-o", back)
-    assert [path.read_bytes() for path in sorted(back.iterdir())] == [path.read_bytes() for path in paths]
-    assert sorted(path.name for path in back.iterdir()) == [path.name for path in paths]
-    organ.done("assemble", "cut", "-o", back / "named.gguf")
-    named = sorted(back.glob("named-*.gguf"))
-    assert [path.read_bytes() for path in named] == [path.read_bytes() for path in paths]
-    assert named[0].name == f"named-00001-of-{len(paths):05d}.gguf"
 
 
 def test_a_merged_file_is_the_original_for_the_reference_and_for_the_registry(
@@ -133,23 +112,3 @@ def test_cutting_a_split_set_anew_and_merging_it_again_changes_no_tensor(
     organ.done("ingest", fine[0])
     organ.done("assemble", "fine", "--merge", "-o", tmp_path / "again.gguf")
     assert digest_of((tmp_path / "again.gguf").read_bytes()) == digest_of(source.read_bytes())
-
-
-def test_a_model_without_its_first_shard_is_incomplete_until_it_arrives(
-    organ: OrganCommand, source: Path, tmp_path: Path
-) -> None:
-    paths = shards(organ, tmp_path / "out")
-    first = tmp_path / "elsewhere" / paths[0].name
-    first.parent.mkdir()
-    paths[0].rename(first)
-    sentence = f"local/cut@1 is incomplete: {len(paths) - 1} of {len(paths)} shards; missing 1"
-    assert organ.done("ingest", paths[1]).out.startswith(f"{sentence}; added ")
-    assert organ.done("show", "cut").out == f"{sentence}\n"
-    assert sentence in organ.done("models").err
-    ended = organ("assemble", "cut", "--merge", "-o", tmp_path / "no.gguf")
-    assert ended.status == 3
-    assert ended.err.startswith(f"organ: {sentence}\n")
-    organ.done("ingest", first)
-    organ.done("assemble", "cut", "--merge", "-o", tmp_path / "merged.gguf")
-    assert digest_of((tmp_path / "merged.gguf").read_bytes()) == digest_of(source.read_bytes())
-    assert "incomplete" not in organ.done("models").err

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from organs.registry.gguf import KeyValue, ValueType
-from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import array
 from tests.small_models import small_model, token_array
@@ -21,11 +18,6 @@ def types(*numbers: int) -> KeyValue:
     return array("tokenizer.ggml.token_type", ValueType.INT32, numbers)
 
 
-@pytest.fixture
-def organ(registry: LocalRegistry) -> OrganCommand:
-    return OrganCommand(registry.settings.home)
-
-
 def test_a_dangerous_vocabulary_is_flagged_shown_and_never_assembled(organ: OrganCommand, tmp_path: Path) -> None:
     """tests/gguf/test_tokenizer.py has every kind of dangerous vocabulary."""
     (tmp_path / "bad.gguf").write_bytes(small_model(more=[BAD_TOKENS, types(1, 6)]))
@@ -33,14 +25,19 @@ def test_a_dangerous_vocabulary_is_flagged_shown_and_never_assembled(organ: Orga
     assert f"note: {REASON}" in ingested.err
     shown = organ.done("show", "bad", "--json").values
     assert any(found.startswith(REASON) for found in shown["unassemblable"])
+    organ.done("extract", tmp_path / "bad.gguf", "-o", tmp_path / "folder")
     out = tmp_path / "out.gguf"
     out.write_bytes(b"what was there")
-    for options in ([], ["--merge"], ["--shards", "10k"], ["--dry-run"]):
-        ended = organ("assemble", "bad", "--force", "-o", out, *options)
+    for words in (["bad"], ["bad", "--merge"], ["bad", "--shards", "10k"], ["bad", "--dry-run"], [tmp_path / "folder"]):
+        ended = organ("assemble", *words, "--force", "-o", out)
         assert ended.status == 5
-        assert ended.err.startswith(f"organ: local/bad cannot be assembled: {REASON}")
+        assert f"cannot be assembled: {REASON}" in ended.err
+    assert organ("extract", "bad", "-o", tmp_path / "again").status == 5
     assert out.read_bytes() == b"what was there"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gguf", "home", "out.gguf"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gguf", "folder", "home", "out.gguf"]
+    (tmp_path / "good.gguf").write_bytes(small_model())
+    (line,) = organ.done("ingest", "--json", tmp_path / "good.gguf").lines
+    assert '"new": 1' in line, "its organs are available to other models"
 
 
 def test_a_sound_vocabulary_passes_the_same_gate(organ: OrganCommand, tmp_path: Path) -> None:
@@ -51,13 +48,3 @@ def test_a_sound_vocabulary_passes_the_same_gate(organ: OrganCommand, tmp_path: 
     assert notes == f"  note: {subject}, but the vocabulary 3 tokens: runtimes refuse it\n"
     organ.done("assemble", "good", "-o", tmp_path / "out.gguf")
     assert (tmp_path / "out.gguf").read_bytes() == data
-
-
-def test_the_organs_of_a_refused_model_are_available_to_other_models(organ: OrganCommand, tmp_path: Path) -> None:
-    (tmp_path / "bad.gguf").write_bytes(small_model(more=[BAD_TOKENS, types(1, 6)]))
-    (tmp_path / "good.gguf").write_bytes(small_model())
-    organ.done("ingest", tmp_path / "bad.gguf")
-    (line,) = organ.done("ingest", "--json", tmp_path / "good.gguf").lines
-    assert '"new": 1' in line
-    organ.done("assemble", "good", "-o", tmp_path / "out.gguf")
-    assert (tmp_path / "out.gguf").read_bytes() == small_model()

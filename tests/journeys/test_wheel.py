@@ -66,23 +66,19 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "bin"
 
 
-def test_the_wheel_contains_only_the_product(wheel: Path) -> None:
+def test_the_wheel_has_the_product_with_its_pages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"organs"}
-    assert "organs/migrations/versions/0012_first_tables.py" in names
-    assert any(name.startswith("organs/web/templates/") for name in names)
-    assert any(name.startswith("organs/web/static/") for name in names)
-    assert not [name for name in names if "__pycache__" in name or name.endswith((".gguf", ".sqlite3"))]
-    assert {name.rpartition("/")[2] for name in names if ".dist-info/" in name} >= {"METADATA", "LICENSE"}
-
-
-def test_the_wheel_has_every_module_of_the_tree_below_one_name(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        built = {name for name in archive.namelist() if name.endswith(".py")}
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+        about = {name.rpartition("/")[2] for name in archive.namelist()} - {name.rpartition("/")[2] for name in names}
+    assert about >= {"METADATA", "LICENSE"}
+    assert {name.partition("/")[0] for name in names} == {"organs"}
     tree = {f"organs/{path.relative_to(ROOT)}" for name in PORTIONS for path in (ROOT / name).rglob("*.py")}
-    assert built == tree
+    assert {name for name in names if name.endswith(".py")} == tree
+    pages = {f"organs/{path.relative_to(ROOT)}" for path in (ROOT / "docs").rglob("*.md")}
+    assert pages | {f"organs/{portion}/py.typed" for portion in PORTIONS} <= names
+    for folder in ("templates", "static"):
+        assert any(name.startswith(f"organs/web/{folder}/") for name in names)
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".gguf", ".sqlite3"))]
 
 
 def test_where_the_links_became_text_files_the_build_stops_with_a_sentence(tmp_path: Path) -> None:
