@@ -190,16 +190,18 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
         with catalog.reading() as session:
             moment = database_now(session)
             unneeded = unneeded_blobs(session, UNDOOMED, moment, moment)
-            marked = [blob for blob in unneeded if blob.touched_at < moment - grace]
-        report.recent = len(unneeded) - len(marked)
-        report.recent_bytes = sum(blob.stored_bytes for blob in unneeded) - sum(blob.stored_bytes for blob in marked)
-        if not dry_run:
+            recent = [blob for blob in unneeded if blob.touched_at >= moment - grace]
+        report.recent = len(recent)
+        report.recent_bytes = sum(blob.stored_bytes for blob in recent)
+        if dry_run:
+            unneeded = [blob for blob in unneeded if blob.touched_at < moment - grace]
+        else:
             with catalog.writing() as session:
-                marked = doom_blobs(session, grace)
+                unneeded = doom_blobs(session, grace)
             with catalog.writing() as session:
                 forget_unused(session)
-        report.doomed = len(marked)
-        report.doomed_bytes = sum(blob.stored_bytes for blob in marked)
+        report.doomed = len(unneeded)
+        report.doomed_bytes = sum(blob.stored_bytes for blob in unneeded)
         _remove_strays(catalog, blobs, grace, report)
     return report
 
