@@ -113,7 +113,7 @@ def push(
     folder that PEFT saved (adapter_config.json and adapter_model.safetensors). It can be a whole model, a LoRA adapter,
     or a partial model (only some organs of a model).
 
-    MODEL is the name of a model in your local registry. If it is a chimera and the server has its parents, the server
+    MODEL is the name of a model in your local registry. If it is a chimera, push its parents first: then the server
     composes it, and no organ is sent. --base can also be a GGUF file or a folder with config.json, if FILE is a PEFT
     folder.
 
@@ -299,7 +299,7 @@ def _outcome(report: PushReport) -> str:
     accepted = " ".join(f"--accept {item.code}" for item in report.findings if item.code in MUST_ACCEPT)
     outcomes = {
         THERE: "already registered there, nothing was sent",
-        COMPOSED: "composed there from its parents, nothing was sent",
+        COMPOSED: "composed there from its parents, no organ was sent",
         WOULD_COMPOSE: "would be composed there from its parents",
         DRY_RUN: f"would send {sent}, {known}",
         "published": f"published; {sent} sent, {known}",

@@ -12,6 +12,7 @@ import click
 
 from organs.cli.console import (
     output_options,
+    print_failure,
     print_remark,
     print_sentence,
     printed_for_programs,
@@ -67,8 +68,6 @@ def verify(read_data: Share | None, repair: bool) -> int:
             report = run_verify(registry.catalog, registry.blobs, read_data=read_data, repair=repair, progress=advance)
         totals = registry.totals()  # again: --repair can have corrected them
         home = registry.settings.home
-    if not (totals.models or report.blobs or report.orphans):  # perhaps another folder was meant
-        raise NotFound(f"there is nothing to verify: no model is registered in {home}")
     sizes = {"size_bytes": totals.size_bytes, "stored_bytes": totals.stored_bytes}
     about = {**asdict(report), "models": totals.models, **sizes}
     if not printed_for_programs(about):
@@ -97,7 +96,14 @@ def verify(read_data: Share | None, repair: bool) -> int:
             )
             if not report.blobs:
                 print_remark("if this registry is not new, its database is missing: restore it before a sweep")
-    return CorruptBlob.exit_code if report.faults else int(bool(report.miscounted))
+    if report.faults:
+        return CorruptBlob.exit_code
+    if report.miscounted:
+        return 1
+    if not totals.models and not totals.blobs:  # perhaps another folder was meant, or the database was not restored
+        print_failure(f"no model is registered in {home}")
+        return NotFound.exit_code
+    return 0
 
 
 def print_faults(faults: Sequence[Fault]) -> None:

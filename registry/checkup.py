@@ -95,10 +95,13 @@ def _check_names(environment: Mapping[str, str]) -> Check:
 
 
 def _limits(settings: Settings) -> Check:
-    """Return what contributors may send; these are settings of each process."""
+    """Return what contributors may send."""
     review = "held for review" if settings.review == "manual" else "published after their check"
     quota, longest = size_text(settings.quota_bytes), size_text(settings.upload_max_bytes)
-    sentence = f"Submissions are {review}, a contributor's quota is {quota} by default, the largest upload {longest}."
+    sentence = (
+        f"In this process, submissions are {review}, a contributor's quota is {quota} by default, and the largest "
+        f"upload {longest}."
+    )
     return Check("contributions", "ok", sentence)
 
 

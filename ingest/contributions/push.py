@@ -66,6 +66,7 @@ from organs.registry.errors import (
     NotFound,
     OrganError,
     OverQuota,
+    Unreachable,
 )
 from organs.registry.names import ModelName, parse_model_name, parse_new_name
 
@@ -170,11 +171,7 @@ def push(
     Raises BadInput for files that are invalid or refused, NotAllowed, OverQuota, Unreachable. A refusal by
     the registry after the inspection does not raise an error: the report has the state.
     """
-    try:
-        parse_stated_metadata(dict(options.metadata))  # with the messages of the registry, before anything is read
-    except BadManifest as error:
-        sentences = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
-        raise BadInput("; ".join(sentences)) from error
+    _check_statements(options)
     with ExitStack() as opened:
         files = open_files(opened, source)
         header = files[0].header
@@ -197,6 +194,15 @@ def push(
             raise
 
 
+def _check_statements(options: PushOptions) -> None:
+    """Raise BadInput, with the sentences of the registry, for a title, license or other text that it would refuse."""
+    try:
+        parse_stated_metadata(dict(options.metadata))
+    except BadManifest as error:
+        sentences = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
+        raise BadInput("; ".join(sentences)) from error
+
+
 def push_chimera(
     remote: RemoteRegistry, local: LocalRegistry, source: ModelSource, options: PushOptions, progress: PushProgress
 ) -> PushReport | str:
@@ -212,6 +218,7 @@ def push_chimera(
     if isinstance(found, str):
         return found
     recipe, digests, lock_id = found
+    _check_statements(options)
     name, stop = model_name(remote.connection, source, options), threading.Event()
 
     def their_name(digest: str) -> str | None:
@@ -224,8 +231,8 @@ def push_chimera(
     if missing:
         raise Conflict(
             f"{source.name} is made from {names_text(missing)}, which {remote.url} does not have: push "
-            f"{'it' if len(missing) == 1 else 'them'} first, so that its recipe and its relatives are known there. "
-            "To publish it without its recipe, write its file with organ assemble, and push that"
+            f"{'it' if len(missing) == 1 else 'them'} first, or wait for the review. To publish it without its recipe, "
+            "write its file with organ assemble, and push that"
         )
     try:
         theirs = structs.replace(renamed(recipe, lambda digest: their_names[digest] or digest), name=str(name))
@@ -242,20 +249,28 @@ def push_chimera(
     if made.lock_id != lock_id:
         raise BadReply(f"{remote.url} made {made.model} of the same parents, but with the lock {made.lock_id}")
     address, notes = f"{remote.url}/models/{made.model}", tuple[str, ...]()
-    if made.created:
-        _state(remote.connection, parse_model_name(made.model), options)
+    registered = parse_model_name(made.model)
+    if registered.namespace.lower() == name.namespace.lower():
+        _write_statements(remote.connection, registered, address, options)
     elif options.metadata:
         notes = (NOT_CHANGED.format(address=address),)
     return PushReport(str(name), made.model, address, COMPOSED if made.created else ALREADY_THERE, notes=notes)
 
 
-def _state(connection: Connection, name: ModelName, options: PushOptions) -> None:
-    """Write what the contributor states about a new chimera: its header is that of its base. Its parents are known."""
+def _write_statements(connection: Connection, name: ModelName, address: str, options: PushOptions) -> None:
+    """Write what the contributor states about a composed chimera, whose header is that of its base; its base is known.
+
+    Raises Unreachable if the registry did not take it: the chimera is published then.
+    """
     stated = {key: value for key, value in options.metadata.items() if key != "base"}
-    if stated:
-        models.edit(
-            connection, *in_path(name), msgspec.convert(stated | {"version": name.version}, prepared(ModelEditRequest))
-        )
+    if not stated:
+        return
+    edits = msgspec.convert(stated | {"version": name.version}, prepared(ModelEditRequest))
+    try:
+        models.edit(connection, *in_path(name), edits)
+    except OrganError as error:
+        texts = ", ".join(stated)
+        raise Unreachable(f"{address} is published, but without your {texts}: {error}. Push it again") from error
 
 
 def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[str, str], Digest] | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.catalog.vocabulary import folded_words, shown_text
 from organs.registry.gguf import Header
 from organs.registry.kinds import WEIGHT_KINDS
-from organs.registry.similarity import ComparableOrgan, Kinship, relation_to_parent, similarity
+from organs.registry.similarity import ComparableOrgan, relation_to_parent, similarity
 
 PARENTS_MAX = 64
 PARENT_KEYS = tuple(
@@ -192,9 +193,8 @@ def relinking_children(session: Session, model: ModelRow) -> Iterator[None]:
 def _resolve(session: Session, edges: Sequence[Lineage]) -> None:
     """Point declared edges to the best models.
 
-    The best match is chosen, then a model whose registered name has the declared words, a complete one, an unquantised
-    one. Among equally good ones, the present parent stays if it is a close relative; else the most similar is chosen,
-    the finest, the oldest.
+    The best match is chosen, then a complete model, an unquantised one, the one whose registered name has the declared
+    words and the fewest others, the most similar one, the finest, the oldest.
     """
     described = _described(session, {edge.child_model_id for edge in edges if edge.child_model_id is not None})
     cache = _Cache(session)
@@ -203,13 +203,10 @@ def _resolve(session: Session, edges: Sequence[Lineage]) -> None:
         declared = None if child is None else child.declared(edge)
         if child is None or declared is None:
             continue
-        ties = _ties(cache, child.identity, declared, child.model.id)
+        ties = _finest(_ties(cache, child.identity, declared, child.model.id))
         if len(ties) > 1:
             own = cache.organs(child.model)
-            present = [model for model in ties if model.id == edge.parent_model_id]
-            if present and similarity(own, cache.organs(present[0])).kinship == Kinship.CLOSE:
-                continue  # a later mean, or a second fine-tune with the names of its base, may be even more similar
-            ties = sorted(_finest(ties), key=lambda model: similarity(own, cache.organs(model)).distance)
+            ties.sort(key=lambda model: similarity(own, cache.organs(model)).distance)
         parent_id = ties[0].id if ties else None
         if parent_id != edge.parent_model_id:
             resolve_declared_edge(session, edge, parent_id)
@@ -324,8 +321,7 @@ def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: in
     """
     others = cache.models_named(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
     copies = match(declared, child) is not None
-    wanted = set(folded_words(declared.name))
-    ranked: dict[int, tuple[Match, bool, bool, bool]] = {}
+    ranked: dict[int, tuple[Match, bool, bool, float]] = {}
     for candidate in others.values():
         matched = None if candidate.model.id == child_id else match(declared, candidate.identity)
         architectures = {child.architecture, candidate.identity.architecture} - {""}
@@ -333,12 +329,21 @@ def _ties(cache: _Cache, child: Identity, declared: DeclaredParent, child_id: in
             continue
         ranked[candidate.model.id] = (
             matched,
-            wanted <= set(folded_words(candidate.identity.name)),  # the title in a header may be a copy of the base's
             candidate.model.complete,
             _bits_a_value(candidate.model) >= FLOAT_MIN_BITS,
+            _nearness(declared.name, candidate.identity.name),
         )
     best = max(ranked.values(), default=None)
     return [others[model_id].model for model_id, rank in ranked.items() if rank == best]
+
+
+def _nearness(wanted: str, name: str) -> float:
+    """Return the negative number of other words in a registered `name`; the lowest value if it lacks a `wanted` word.
+
+    It tells a base from what was made of it with a copy of its header, such as a mean or a fine-tune.
+    """
+    words, own = set(folded_words(wanted)), set(folded_words(name))
+    return -len(own - words) if words <= own else -math.inf
 
 
 def _bits_a_value(model: ModelRow) -> float:

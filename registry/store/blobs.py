@@ -253,7 +253,7 @@ class BlobStore:
 
 
 FileVersions: TypeAlias = tuple[FileVersion, ...]
-"""The name of a file and the times of its last change, of one file or several."""
+"""The versions of one file or several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.client.connection import Connection
 from organs.registry.client.remote import RemoteRegistry
-from organs.registry.errors import Conflict, NotAllowed, OverQuota
+from organs.registry.errors import BadInput, Conflict, NotAllowed, OverQuota
 from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -158,11 +158,15 @@ def test_a_chimera_is_composed_there_from_its_parents_if_they_are_there(
     assert pushed_as_recipe(there, here, token, "local/base@1") == ""
     purified = here.compose("base").graft("tuned", type="organ").purify("fractal", slot="attn_q").named("acme/pure")
     lock = purified.plan().register().lock_id
-    stated = {"title": "Pure", "license": "mit", "tags": ["clean"], "base": "me/tuned"}
-    assert isinstance(pushed_as_recipe(there, here, token, "acme/pure@1", metadata=stated), PushReport)
-    assert there.registry.chimera(lock).model == "me/pure@1"
-    pure = there.registry.model("me/pure")
-    assert (pure.title, pure.license, pure.tags) == ("Pure", "mit", ("clean",))
+    with pytest.raises(BadInput, match="license"):
+        pushed_as_recipe(there, here, token, "acme/pure@1", metadata={"license": "not a license!!"})
+    assert there.registry.models("pure").items == ()
+    for title in ("Pure", "Purer"):
+        stated = {"title": title, "license": "mit", "tags": ["clean"], "base": "me/tuned"}
+        assert isinstance(pushed_as_recipe(there, here, token, "acme/pure@1", metadata=stated), PushReport)
+        assert there.registry.chimera(lock).model == "me/pure@1"
+        pure = there.registry.model("me/pure")
+        assert (pure.title, pure.license, pure.tags) == (title, "mit", ("clean",))
 
 
 @pytest.mark.long

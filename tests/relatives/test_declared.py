@@ -78,8 +78,12 @@ LINKED: dict[str, tuple[dict[str, bytes], set[tuple[str, str | None]]]] = {
         {"tuned": TUNED, "mean": MEAN, "base": BASE},
         {("tuned", "base")},
     ),
-    "the parent that it has, if that is a close relative, rather than a later and nearer one": (
-        {"mine": BASE, "tuned": TUNED, "mean": MEAN},
+    "the model with the fewest other words in its name": (
+        {"base-code-f16": MEAN, "tuned": TUNED, "base-f16": BASE},
+        {("tuned", "base-f16")},
+    ),
+    "an unquantised model rather than one with the declared name": (
+        {"base-q8": model_file("Base", related_tensors(dtype="Q8_0")), "tuned": TUNED, "mine": BASE},
         {("tuned", "mine")},
     ),
     "a complete model rather than a part": (
