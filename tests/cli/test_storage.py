@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from organs.registry.amounts import size_text
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 
@@ -13,6 +16,10 @@ def test_sizes_are_explained_and_families_models_and_encodings_listed(composer: 
     assert first[1:4] == ["equal parts stored once", "compression", "differences to other parts"]
     assert first.index("family") < first.index("model") < first.index("stored")
     assert {"local/base@1", "local/tuned@1", "local/stranger@1"} <= set(first)
+    for model in composer.done("storage", "--json").values["models"]:
+        (line,) = [line for line in ended.lines if line.startswith(model["name"])]
+        sizes = [size_text(model[f"{name}_bytes"]) for name in ("files", "stored", "own")]
+        assert re.split(" {2,}", line)[:4] == [model["name"], *sizes]
     assert "headers, vocabularies" in ended.out
     assert "own: bytes on the disk that only this model needs" in ended.err
     assert "2 smaller models left out; see --limit" in composer.done("storage", "--limit", "1").err
