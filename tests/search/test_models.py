@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.entities.model import ModelPage
+from organs.registry.columns import FIRST, Column
+from organs.registry.entities.model import COLUMNS, ModelPage
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
 from organs.registry.search.counts import model_counts
@@ -34,6 +35,15 @@ def page_of(
 
 def found(registry: LocalRegistry, text: str, *, ranked: bool = False) -> list[str]:
     return [model.name.partition("@")[0] for model in page_of(registry, text, ranked=ranked).items]
+
+
+@pytest.mark.parametrize(
+    "column", [column for column in COLUMNS if column.sort and column.name not in FIRST], ids=lambda column: column.sort
+)
+def test_models_are_sorted_by_the_column_of_the_word(column: Column, many: Many) -> None:
+    models = page_of(many[0], f"sort:-{column.sort}").items
+    values = [value for model in models if (value := getattr(model, column.name)) is not None]
+    assert values == sorted(values, reverse=True)
 
 
 @pytest.mark.long
