@@ -10,6 +10,7 @@ import pytest
 from organs.registry.assembly import (
     FilePlan,
     FileStream,
+    PlannedSlice,
     clipped,
     plan_digest,
     plan_file,
@@ -34,6 +35,15 @@ def test_adjacent_parts_make_the_whole(registry: LocalRegistry, plan: FilePlan, 
     edges = [0, 1, 31, 32, 4 << 20, (4 << 20) + 1, len(data) - 1, len(data)]
     parts = [read(registry, clipped(plan, begin, end)) for begin, end in pairwise(edges)]
     assert b"".join(parts) == data
+
+
+def test_a_new_header_and_the_zeros_are_clipped_too(registry: LocalRegistry, plan: FilePlan) -> None:
+    largest = max(plan.slices, key=lambda piece: piece.size_bytes)
+    made = FilePlan("made", 300, None, b"literal", (PlannedSlice(100, 50, largest.blob, 7),))
+    content = read(registry, made)
+    for begin in (0, 3, 7, 50, 100, 120, 150, 299, 300):
+        for end in (begin, begin + 2, begin + 40, 300):
+            assert read(registry, clipped(made, begin, min(300, end))) == content[begin:end]
 
 
 @pytest.mark.folder

@@ -136,6 +136,19 @@ def test_left_over_keys_of_a_split_are_in_the_file_and_not_in_the_merged_one(
     assert "--merge" in flag
 
 
+def test_odd_padding_and_an_old_version_are_written_in_the_current_form(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    odd, data = tensor("odd", (3,))
+    file = bytearray(file_bytes(METADATA, [*TENSORS, (odd, data)])[:-20])  # without the padding at its end
+    file[4] = 2  # the version
+    registered(registry, tmp_path, bytes(file))
+    contents = written(registry, shards_of(registry, 1), tmp_path / "out")
+    assert {header.version for header, _ in contents} == {3}
+    assert contents[-1][1]["odd"] == data
+    assert all(header.file_size_bytes % 32 == 0 for header, _ in contents)
+
+
 def test_an_alignment_stated_only_by_the_first_shard_applies_to_the_merged_file(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:

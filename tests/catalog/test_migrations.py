@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,38 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    TableClause,
+    column,
+    create_engine,
+    event,
+    insert,
+    inspect,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.types import TypeEngine
 
 from organs import migrations
 from organs.registry.catalog.engine import open_catalog
-from organs.registry.catalog.tables import Base
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.records import Edits
+from organs.registry.catalog.register.model_changes import edit_model
+from organs.registry.catalog.tables import Base, ModelRow, ModelTag
 from organs.registry.errors import CatalogError, SchemaTooNew
 from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests import postgres
+from tests.gains import add_gains
+from tests.registry_templates import RegistryTemplates, add_three_models
+from tests.related_models import ingest_bytes
+from tests.small_models import small_model
 
 ROOT = Path(__file__).resolve().parents[2]
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions()]
@@ -266,6 +286,63 @@ def test_an_interrupted_or_failed_migration_leaves_no_tables(error: BaseExceptio
     left.dispose()
     with closing(open_catalog(url, migrations.migrate, migrations.HEAD)) as catalog:
         assert differences(catalog.writer) == []
+
+
+Tables = Mapping[str, TableClause]
+
+
+def tables_of(engine: Engine) -> Tables:
+    """Return the tables of `engine` that the newest schema also has, with the columns that it also has."""
+    inspector, newest = inspect(engine), Base.metadata.tables
+    names = {name: [one["name"] for one in inspector.get_columns(name)] for name in inspector.get_table_names()}
+    return {
+        name: table(name, *(column(one) for one in names[name] if one in newest[name].columns))
+        for name in names.keys() & newest.keys()
+    }
+
+
+def rows_of(engine: Engine, tables: Tables) -> dict[str, list[dict[str, Any]]]:
+    with engine.connect() as connection:
+        return {
+            name: sorted((dict(row) for row in connection.execute(select(one)).mappings()), key=repr)
+            for name, one in tables.items()
+        }
+
+
+FORMER = {"chimeras": {"prediction": "{}"}, "gains": {"grafted": "organ 0-1"}}
+"""By table, columns and values that the oldest schema had instead of those of the newest."""
+
+
+@pytest.mark.long
+def test_the_rows_of_the_oldest_schema_are_kept_and_completed(
+    templates: RegistryTemplates, registry: LocalRegistry, oldest: Path, tmp_path: Path
+) -> None:
+    templates.fill(registry, add_three_models)
+    ingest_bytes(registry, tmp_path, "base-Q8_0", small_model(seed=1))
+    made = registry.compose("local/base").graft("local/tuned", type="organ").plan().register()
+    add_gains(registry, made.model, {"python": 1.5})
+    with registry.catalog.writing() as session:
+        edit_model(session, model_by_name(session, parse_model_name("base")), Edits(tags=("Medical", "code")), "local")
+    url = url_of(tmp_path)
+    stamped(url, oldest)
+    engine = create_engine(url)
+    tables = tables_of(engine)
+    expected = rows_of(registry.catalog.writer, tables)
+    assert [len(expected[name]) for name in ("models", "chimeras", "gains")] == [5, 1, 1]
+    with engine.begin() as connection:
+        allow_missing_rows(connection)
+        for name, rows in expected.items():
+            former = [row | FORMER.get(name, {}) for row in rows]
+            if former:
+                connection.execute(insert(table(name, *map(column, former[0]))), former)
+    engine.dispose()
+    with closing(open_catalog(url, migrations.migrate, migrations.HEAD)) as catalog:
+        assert rows_of(catalog.writer, tables) == expected
+        with catalog.reading() as session:
+            names = session.execute(select(ModelRow.name, ModelRow.stem, ModelRow.quantisation)).all()
+            tags = session.execute(select(ModelTag.model_id, ModelTag.tag).order_by(ModelTag.tag)).all()
+    assert {("base", "base", None), ("base-Q8_0", "base", "Q8_0")} < set(map(tuple, names))
+    assert tags == [(1, "code"), (1, "medical")]
 
 
 def test_a_database_with_additional_tables_is_migrated(oldest: Path, tmp_path: Path) -> None:

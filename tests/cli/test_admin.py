@@ -51,6 +51,8 @@ def test_a_waiting_submission_is_shown_then_published_or_refused(composer: Organ
     assert f"{second}: warn: {warning}" in composer.done("admin", "submissions").out
     values = composer.done("admin", "show", second, "--json").values
     assert (values["model"]["name"], values["state"], values["findings"]) == ("local/tuned@1", "quarantined", [FINDING])
+    early = composer("admin", "restore", "local/base")
+    assert (early.status, state_of(kept, "base")) == (5, "quarantined"), "it is held for review"
     refuse = ("admin", "refuse", second, "--reason", "Not theirs.")
     assert composer.done("admin", "approve", first).err == f"submission {first} is published\n"
     assert composer.done(*refuse).err == f"submission {second} is refused\n"

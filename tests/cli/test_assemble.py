@@ -58,6 +58,7 @@ def test_a_corrupt_organ_leaves_the_old_file_and_gives_a_hint(
     assert error.startswith("organ: corrupt blob ")
     assert hint == "       try: organ verify --read-data --repair, then ingest a file that has the organ"
     assert organ("assemble", "large", "-o", out / "new" / "b.gguf").status == 7
+    assert organ("extract", "large", "-o", out / "organs").status == 7
     assert [path.name for path in out.iterdir()] == ["a.gguf"], "a created folder is removed"
     assert (out / "a.gguf").read_bytes() == b"the old file"
     # And what helps, helps.

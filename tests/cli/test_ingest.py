@@ -51,6 +51,22 @@ def test_a_bad_file_is_named_and_the_others_are_ingested(organ: OrganCommand, mo
     assert (good["file"], good["model"], good["organs"], good["error"]) == (str(model), "local/little@1", 10, None)
 
 
+def test_organ_directories_in_subfolders_are_ingested_and_a_bad_one_is_named(
+    organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
+    tree = tmp_path / "tree"
+    bad = tree / "deep" / "bad"
+    bad.mkdir(parents=True)
+    (bad / "manifest.json").write_text('{"format": "organ-directory"}')
+    organ.done("extract", model, "-o", tree / "deep" / "good")
+    (tree / "deep" / "plain.gguf").write_bytes(small_model(seed=1))
+    model.write_bytes(small_model(seed=2))
+    organ.done("extract", model, "-o", tree / "other")
+    ended = organ("ingest", tree, "-q")
+    assert (ended.status, ended.lines) == (1, ["local/good@1", "local/plain@1", "local/other@1"])
+    assert ended.err.startswith(f"organ: {bad}")
+
+
 def test_a_dry_run_previews_the_result_and_stores_nothing(
     organ: OrganCommand, model: Path, registry: LocalRegistry, tmp_path: Path
 ) -> None:

@@ -77,6 +77,9 @@ ANSWERED = (
 REFUSED = (
     Q("search", ("typ:organ",), {}, "/organs?q=typ:organ", "search typ:organ", BadQuery),
     Q("search", (), {"limit": 0}, "/organs?limit=0", None, BadQuery),
+    Q("search", (), {"limit": 1001}, "/organs?limit=1001", None, BadQuery),
+    Q("models", (), {"limit": 0}, "/models?limit=0", None, BadQuery),
+    Q("models", (), {"limit": 1001}, "/models?limit=1001", None, BadQuery),
     Q("search", (), {"after": "x"}, "/organs?after=x", "search sort:-theta --after x", BadQuery),
     Q("search", ("like:0123456789abcdef",), {}, "/organs?q=like:0123456789abcdef", "search like:0123456789abcdef",
       NotFound),

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
+from obstore.exceptions import GenericError
+from sqlalchemy import update
 
 from organs.ingest.contributions import uploads as uploads_module
 from organs.ingest.contributions.manifest import parse_manifest
@@ -16,22 +19,23 @@ from organs.ingest.contributions.uploads import (
     Chunk,
     TidyReport,
     receive,
+    spool_of,
     tidy_uploads,
 )
 from organs.ingest.jobs import packs
 from organs.ingest.jobs.kinds import EXTRACT
 from organs.ingest.jobs.packs import has_pack, open_pack, remove_old_objects
 from organs.registry.catalog.queries.jobs import JobFile
-from organs.registry.catalog.tables import SubmissionRow
+from organs.registry.catalog.tables import SubmissionRow, UploadRow, now
 from organs.registry.digest import digest_of
 from organs.registry.entities.job import ModelRequest
 from organs.registry.entities.submission import UploadRequest
-from organs.registry.errors import BadInput, Conflict, StoreUnreachable
+from organs.registry.errors import BadInput, Conflict, NotFound, StoreUnreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
 from organs.registry.upload_limits import CHUNKS_MAX
 from tests.ingest.upload_cases import Sender
-from tests.memory_bucket import MemoryService, serve_from_memory
+from tests.memory_bucket import MemoryService, failing, serve_from_memory
 from tests.small_models import small_model
 from tests.submissions import process_and_read
 
@@ -146,6 +150,17 @@ def test_a_chunk_stays_if_its_row_may_have_been_written(machines: Machines, monk
     assert len(machines.chunks.names()) == 1
 
 
+def test_expired_uploads_are_removed(machines: Machines) -> None:
+    upload = machines.sent()
+    with machines.one.registry.catalog.writing() as session:
+        session.execute(update(UploadRow).values(expires_at=now()))
+    assert tidy_uploads(machines.two.registry) == TidyReport(1, 0, len(DATA))
+    assert machines.chunks.names() == []
+    assert list(spool_of(machines.one.registry).strays(inf)) == []
+    with pytest.raises(NotFound):
+        machines.one.look_up(upload)
+
+
 def test_lost_bytes_are_reported_and_sent_again(machines: Machines) -> None:
     upload = machines.begin()
     machines.one.send(upload, 0, len(DATA), DATA)
@@ -167,6 +182,18 @@ def test_an_upload_in_a_folder_is_lost_after_a_move_to_a_bucket(machines: Machin
     with pytest.raises(BytesLost):
         machines.one.send(former, HALF, len(DATA), DATA)
     assert machines.begin() != former
+
+
+def test_a_bucket_that_does_not_answer_loses_nothing(machines: Machines) -> None:
+    upload = machines.begin()
+    machines.one.send(upload, 0, HALF, DATA)
+    machines.chunks.before = failing(GenericError("no answer"), "put", "get")
+    with pytest.raises(StoreUnreachable):
+        machines.one.send(upload, HALF, len(DATA), DATA)
+    machines.chunks.before = failing(GenericError("no answer"))
+    assert machines.two.look_up(upload).received_bytes == HALF
+    machines.two.send(upload, HALF, len(DATA), DATA)
+    assert machines.one.finish(upload, digest_of(DATA)).state == "complete"
 
 
 def test_an_upload_has_a_limited_number_of_chunks(machines: Machines) -> None:

@@ -27,7 +27,8 @@ from organs.registry.catalog.queries.accounts import (
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.queries.submissions import SubmissionWithJob, known_contributor_id
 from organs.registry.catalog.register import submissions
-from organs.registry.catalog.register.accounts import add_contributor, set_quota
+from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_quota
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import remove_expired_upload, renew_uploads
 from organs.registry.catalog.tables import ContributorRow, SubmissionRow, UploadRow, now
 from organs.registry.digest import digest_of
@@ -150,6 +151,14 @@ def test_a_contributor_without_quota_cannot_compose(registry: LocalRegistry, tem
         COMPOSE.settled(registry, {"recipe": recipe}, "ann")
     with pytest.raises(OverQuota):
         COMPOSE.run(registry, arguments, lambda _share, _note: None, "ann")
+
+
+def test_the_local_contributor_has_no_quota(registry: LocalRegistry) -> None:
+    with registry.catalog.writing() as session:
+        owner_id = contributor_id(session, LOCAL)
+        session.get_one(ContributorRow, owner_id).quota_bytes = 10
+    opened = open_upload(registry, owner_id, UploadRequest(kind="piece", size_bytes=11, digest=digest_of(b"x")))
+    assert opened.size_bytes == 11
 
 
 def test_a_pack_counts_with_the_rows_of_its_pieces(registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -286,12 +286,15 @@ def test_the_cost_of_all_experts_is_printed_and_confirmed(
         r"hf://big/moe/moe\.gguf: 1 tensors and 6 experts; would read [\d.]+ kB of [\d.]+ kB \([\d.]+%\) in 7 requests"
     )
     assert re.match(cost, measured.err), "it is less than the limit, so there is no question"
-    assert len(measured.values["experts"]) == 6
+    (tmp_path / "moe.gguf").write_bytes(stand.files["moe.gguf"])
+    local = organ("measure", "--experts", "--json", tmp_path / "moe.gguf").values
+    assert measured.values["experts"] == local["experts"]
+    assert len(local["experts"]) == 6
     monkeypatch.setattr("organs.cli.measure.ASK_FROM_REQUESTS", 6)
     refused = organ("measure", "--experts", "hf://big/moe")
     assert (refused.status, refused.out) == (2, "")
     assert "add -y to download this" in refused.err
-    assert organ("measure", "--experts", "-y", "--json", "hf://big/moe").values["experts"] == measured.values["experts"]
+    assert organ("measure", "--experts", "-y", "--json", "hf://big/moe").values["experts"] == local["experts"]
 
 
 OBJECTS = ("small/zoo.gguf", "small/README.md", "small/deep/a b.gguf", "big/m-00001-of-00003.gguf")

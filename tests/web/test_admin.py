@@ -185,6 +185,8 @@ def test_a_decision_over_the_api_is_answered_with_its_result(site: Site) -> None
     found = site.ask("POST", f"{ROOT}/submissions/2/refuse", {"reason": "Not theirs."}).get_json()
     assert (found["state"], found["address"], found["reason"]) == ("refused", None, "Not theirs.")
     assert site.ask("POST", f"{ROOT}/submissions/1/approve").status_code == 409
+    for number in ("0", "x", "9" * 20, "%00", "77"):
+        assert site.ask("POST", f"{ROOT}/submissions/{number}/approve").status_code == 404, number
     removal = {"version": 1, "reason": "Not theirs."}
     found = site.ask("POST", f"{ROOT}/models/ann/m0/remove", removal).get_json()
     assert (found["model"], found["state"], found["organs"]) == ("ann/m0@1", "removed", found["places"])
@@ -281,6 +283,7 @@ def test_the_event_log_can_be_filtered_paged_and_read_as_csv(site: Site) -> None
     twin = site.admin.get("/admin/events.json?contributor=ROOT&action=Add+Contributor")
     assert [one["text"] for one in twin.get_json()["items"]] == ["eve"]
     assert site.ask("GET", f"{ROOT}/events?contributor=root&action=set+quota").get_json()["items"] == first["items"]
+    assert site.ask("GET", f"{ROOT}/events?contributor=%00&action={HOSTILE}").get_json()["items"] == []
     following = next(link for link in site.page("events?contributor=root&limit=1").links() if "after=" in link)
     assert "contributor=root" in following
     assert site.admin.get(following).status_code == 200

@@ -78,7 +78,8 @@ def error_of(answer: TestResponse) -> tuple[int, str, str]:
 
 def test_an_image_has_the_model_its_license_and_a_configuration(client: FlaskClient) -> None:
     image = manifest(client, "me/coder-Q8_0")
-    assert list(digests(image)) == ["model", "license"]
+    kinds = ["application/vnd.ollama.image.model", "application/vnd.ollama.image.license"]
+    assert [layer["mediaType"] for layer in image["layers"]] == kinds
     answer = blob(client, "me/coder-Q8_0", image["config"]["digest"])
     assert (sha256_of(answer.data), len(answer.data)) == (image["config"]["digest"], image["config"]["size"])
     expected = {"model_format": "gguf", "model_families": ["llama"], "model_type": "47.3K", "file_type": "Q8_0"}
@@ -239,6 +240,12 @@ def test_problems_are_sentences_in_the_form_of_the_protocol(client: FlaskClient)
         found = error_of(client.get(address, headers=IMAGES))
         assert found[:2] == (status, code), (address, found)
         assert sentence in found[2]
+
+
+def test_the_protocol_needs_no_account(client: FlaskClient) -> None:
+    answer = client.get("/v2/")
+    assert (answer.status_code, answer.get_json()) == (200, {})
+    assert answer.headers["Docker-Distribution-Api-Version"] == "registry/2.0"
 
 
 def test_the_lines_for_other_tools_name_the_host_and_the_quantisation() -> None:
