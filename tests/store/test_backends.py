@@ -17,6 +17,7 @@ from organs.registry.store.backend import BlobBackend, PendingBlob, is_physical,
 from organs.registry.store.blobs import INLINE_MAX_BYTES
 from organs.registry.store.bucket import MARK, PART_BYTES, BlobBucket
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
+from organs.registry.store.files import Files
 from organs.registry.store.folder import BlobFolder
 from tests.memory_bucket import serve_from_memory
 from tests.store.test_blobs import address
@@ -178,6 +179,38 @@ def test_a_whole_file_is_replaced_and_its_version_changes(backend: BlobBackend) 
         assert backend.open(file).version != before
     backend.write(file, len(data), (data[start : start + MEBI] for start in range(0, len(data), MEBI)))
     assert read(backend, file) == data
+
+
+class RecordedFiles(Files):
+    """The real calls, with the names of those that make a file durable or give it its name."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def sync(self, descriptor: int) -> None:
+        self.calls.append("sync")
+        super().sync(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.calls.append("rename")
+        super().rename(source, target)
+
+    def sync_folder(self, path: Path) -> None:
+        self.calls.append("sync folder")
+        super().sync_folder(path)
+
+
+def test_a_file_in_a_folder_is_durable_before_it_gets_its_name(tmp_path: Path) -> None:
+    data, recorded = sample(9), RecordedFiles()
+    file = new_file_name(digest_of(data))
+    first, second = (BlobFolder(tmp_path / name, recorded) for name in ("first", "second"))
+    first.prepare()
+    second.prepare()
+    for place in (lambda: first.write(file, 9, iter([data])), lambda: second.copy_from(first, file, 9)):
+        recorded.calls.clear()
+        place()
+        named = recorded.calls.index("rename")
+        assert ("sync" in recorded.calls[:named], recorded.calls[named + 1 :]) == (True, ["sync folder"])
 
 
 def test_a_failed_replacement_leaves_the_older_file(backend: BlobBackend) -> None:
