@@ -313,7 +313,7 @@ def test_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(quick: Loc
             died += 1
         assert_sweeps_leave_no_rest(quick)
         assert {row.digest for row in blob_rows(quick)} == keep
-    assert died == 12, "before and after: the list, two rows, the dooming, the list of files, unused names"
+    assert died == 14, "before and after: the list, two rows, the unneeded, the doomed, the list of files, unused names"
 
 
 @pytest.mark.parametrize("after", [False, True])
