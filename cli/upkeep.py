@@ -68,15 +68,19 @@ def verify(read_data: Share | None, repair: bool) -> int:
             report = run_verify(registry.catalog, registry.blobs, read_data=read_data, repair=repair, progress=advance)
         totals = registry.totals()  # again: --repair can have corrected them
         home = registry.settings.home
+    is_empty = (
+        not totals.models and not totals.blobs
+    )  # perhaps another folder was meant, or a database was not restored
     sizes = {"size_bytes": totals.size_bytes, "stored_bytes": totals.stored_bytes}
     about = {**asdict(report), "models": totals.models, **sizes}
     if not printed_for_programs(about):
         print_faults(report.faults)
         read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
         state = f"{len(report.faults)} faulty" if report.faults else "all are sound"
-        models = plural_text(totals.models, "model", "models")
-        print_sentence(f"{models}, {size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} plain")
-        print_sentence(f"{plural_text(report.blobs, 'blob', 'blobs')} checked{read}: {state}")
+        if not is_empty:
+            models = plural_text(totals.models, "model", "models")
+            print_sentence(f"{models}, {size_text(totals.stored_bytes)} stored, {size_text(totals.size_bytes)} plain")
+            print_sentence(f"{plural_text(report.blobs, 'blob', 'blobs')} checked{read}: {state}")
         if report.quarantined:
             print_sentence(
                 f"{plural_text(report.quarantined, 'blob', 'blobs')} set aside: to replace them, "
@@ -100,7 +104,7 @@ def verify(read_data: Share | None, repair: bool) -> int:
         return CorruptBlob.exit_code
     if report.miscounted:
         return 1
-    if not totals.models and not totals.blobs:  # perhaps another folder was meant, or the database was not restored
+    if is_empty:
         print_failure(f"no model is registered in {home}")
         return NotFound.exit_code
     return 0

@@ -44,6 +44,12 @@ def test_a_sound_registry_is_sound(large: OrganCommand) -> None:
     assert large.done("verify", "--read-data").lines[-1].startswith("4 blobs checked, 307.")
 
 
+def test_a_registry_without_models_is_no_sound_copy(tmp_path: Path) -> None:
+    ended = OrganCommand(tmp_path / "empty")("verify", "--read-data")
+    assert (ended.status, ended.out) == (3, "")
+    assert f"no model is registered in {tmp_path / 'empty'}" in ended.err
+
+
 @pytest.mark.folder
 def test_reading_the_data_finds_a_corrupt_organ_and_the_models_that_need_it(
     large: OrganCommand, registry: LocalRegistry
