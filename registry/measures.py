@@ -153,7 +153,7 @@ BY_FIELD: Mapping[str, Measure] = {measure.field: measure for measure in MEASURE
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ThetaScore:
     """A statistic of the distribution of the weights, on a scale from 0 (random noise) to 1 (signal)."""
 
     name: str
@@ -179,9 +179,11 @@ class Score:
         return f"{self.meaning}; {self.noise} or {'more' if self.noise > self.signal else 'less'} for random noise"
 
 
-ENTROPY = Score("entropy", "how evenly the values fill their range", noise=0.95, signal=0.7)
-KURTOSIS = Score("kurtosis", "how heavy the tails are, compared with a Gaussian", noise=1.2, signal=3.0, is_signed=True)
-COHERENCE = Score("coherence", "how unevenly the sorted values are spaced", noise=0.5, signal=1.0)
+ENTROPY = ThetaScore("entropy", "how evenly the values fill their range", noise=0.95, signal=0.7)
+KURTOSIS = ThetaScore(
+    "kurtosis", "how heavy the tails are, compared with a Gaussian", noise=1.2, signal=3.0, is_signed=True
+)
+COHERENCE = ThetaScore("coherence", "how unevenly the sorted values are spaced", noise=0.5, signal=1.0)
 THETA_SCORES = (ENTROPY, KURTOSIS, COHERENCE)
 """θ is 90° times the mean of these scores."""
 

@@ -53,8 +53,8 @@ def test_shards_cut_by_the_client_equal_those_of_the_registry(
     assert ended.lines == [str(out / shard.name) for shard in due], ended.err
     assert all((out / shard.name).read_bytes() == shard.read_bytes() for shard in due)
     assert "already exists" in remote_organ("assemble", "tuned", "--shards", "40k", "-o", out).err
-    told = remote_organ("assemble", "tuned", "--shards", "40k", "-o", out / "x", "--dry-run", "--json").values["items"]
-    assert [one["size_bytes"] for one in told] == [shard.stat().st_size for shard in due]
+    planned = remote_organ("assemble", "tuned", "--shards", "40k", "-o", out / "x", "--dry-run", "--json").values
+    assert [one["size_bytes"] for one in planned["items"]] == [shard.stat().st_size for shard in due]
     assert left(out) == [shard.name for shard in due]
 
 

@@ -474,7 +474,7 @@ def test_a_lookup_discloses_only_public_blobs_and_those_of_the_asker(
     with registry.catalog.writing() as session:
         lost = next(iter(everything))
         session.execute(update(Blob).where(Blob.digest == lost).values(state="corrupt"))
-    assert known(bob.id, "visible", ada.id) == everything - {lost}, "whoever brings it heals it"
+    assert known(bob.id, "visible", ada.id) == everything - {lost}, "a corrupt part is sent again"
 
 
 def test_a_lookup_discloses_finished_pieces_only_to_their_sender(registry: LocalRegistry, ada: Sender) -> None:

@@ -41,24 +41,24 @@ class _Outline(HTMLParser):
         self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = {name: value or "" for name, value in attrs}
-        if given.get("name") == "form_token":
+        attributes = {name: value or "" for name, value in attrs}
+        if attributes.get("name") == "form_token":
             return
         if tag in BLOCKS and "tr" not in self.open:
             self.end_line()
         if tag in TRACKED:
             self.open.append(tag)
-        label = f"{given['aria-label']}: " if "aria-label" in given else ""
+        label = f"{attributes['aria-label']}: " if "aria-label" in attributes else ""
         if tag == "a":
-            self.links.append(given.get("href", ""))
-            self.line += "[" + "*" * ("aria-current" in given) + label
+            self.links.append(attributes.get("href", ""))
+            self.line += "[" + "*" * ("aria-current" in attributes) + label
         elif tag == "button":
             self.line += " (" + label
         elif tag == "span":
-            self.line += " / " if given.get("class", "").startswith("sub") else " "
+            self.line += " / " if attributes.get("class", "").startswith("sub") else " "
         elif tag in SHOWN:
-            said = " ".join(f'{name}="{given[name]}"' for name in SHOWN[tag] if name in given)
-            self.line += f" <{tag} {said}> "
+            shown = " ".join(f'{name}="{attributes[name]}"' for name in SHOWN[tag] if name in attributes)
+            self.line += f" <{tag} {shown}> "
         self.line += BEGINNINGS.get(tag, "")
 
     def handle_endtag(self, tag: str) -> None:

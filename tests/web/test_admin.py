@@ -153,12 +153,12 @@ def test_the_new_organs_of_a_waiting_submission_are_those_that_nothing_published
             for one in (model, other)
         )
         own[0].organ_id = shared[0].organ_id
-    told = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
-    assert told["base"] == "acme/loom"
-    assert told["organs_new"] == told["organs"] == told["tensors"], "m1 has one of them, and waits too"
+    waiting = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
+    assert waiting["base"] == "acme/loom"
+    assert waiting["organs_new"] == waiting["organs"] == waiting["tensors"], "m1 has one of them, and waits too"
     assert site.ask("POST", f"{ROOT}/submissions/2/approve").status_code == 200
-    told = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
-    assert told["organs_new"] + 1 == told["organs"]
+    waiting = found_at(site.admin, "/admin/quarantine.json")["items"][0]["model"]
+    assert waiting["organs_new"] + 1 == waiting["organs"]
 
 
 def test_an_administrator_publishes_and_refuses_from_the_page(site: Site) -> None:

@@ -112,21 +112,21 @@ def test_a_cursor_cannot_inject_a_query(zoo: FlaskClient) -> None:
 def test_any_text_anywhere_is_answered_without_a_server_error(
     writing_zoo: FlaskClient, name: str, data: st.DataObject
 ) -> None:
-    told = API[name]
+    endpoint = API[name]
     anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-    values = {one.name: data.draw(anything, label=one.name) for one in told.parameters}
-    path = told.path
-    for one in told.parameters:
+    values = {one.name: data.draw(anything, label=one.name) for one in endpoint.parameters}
+    path = endpoint.path
+    for one in endpoint.parameters:
         if one.is_in_path:
             path = path.replace(f"{{{one.name}}}", values.pop(one.name).replace("?", "").replace("#", "") or "x")
-    method = told.method.upper()
-    if told.body is None:
+    method = endpoint.method.upper()
+    if endpoint.body is None:
         answer = writing_zoo.open(path, method=method, query_string=values)
     else:
         body = data.draw(st.dictionaries(anything, st.lists(anything, max_size=3), max_size=3))
         answer = writing_zoo.open(path, method=method, json=body)
     if answer.status_code == 308 or answer.mimetype != JSON:
         return  # a dot or a slash led out of the API
-    assert answer.status_code < 500 or (told.writes and answer.status_code == 503)  # the queue may be full
-    if answer.status_code != told.status:
+    assert answer.status_code < 500 or (endpoint.writes and answer.status_code == 503)  # the queue may be full
+    if answer.status_code != endpoint.status:
         assert faults("Problem", answer.get_json()) == []
