@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from organs.ingest.contributions.uploads import spool_of
 from organs.registry.backup import DATABASE, FRESH, MARK, BackupReport, back_up
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
@@ -263,7 +264,8 @@ def test_uploads_sessions_and_secrets_are_not_copied(filled: LocalRegistry, tmp_
     for name, state in (("ann", "checking"), ("bob", "published")):
         put_submission(filled, name, state=state)
     upload = put_upload(filled, "ann", [b"abc"])
-    assert (filled.settings.uploads / upload).exists()
+    with spool_of(filled).locked(upload) as file:
+        assert b"".join(file.read(0, 3)) == b"abc"
     with filled.catalog.writing() as session:
         secret = create_token(session, contributor_id(session, "ann"), ["upload"], "laptop").text.encode()
     copied(filled, tmp_path / "copy")

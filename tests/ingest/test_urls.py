@@ -357,7 +357,7 @@ def test_an_object_address_without_one_model_is_refused(
 
 
 def test_a_store_without_encryption_must_be_allowed(tmp_path: Path) -> None:
-    environment = {"AWS_ENDPOINT_URL": "http://store.example"}
+    environment = {"AWS_ENDPOINT_URL": "http://store.example", "AWS_ALLOW_HTTP": ""}
     ended = OrganCommand(tmp_path / "home")("measure", "s3://models/zoo.gguf", environment=environment)
     assert ended.status == 1
     assert re.fullmatch(r"organ: http://\S+ is an http address; to allow [\w ]+, set AWS_ALLOW_HTTP=true\n", ended.err)
