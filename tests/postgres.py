@@ -97,8 +97,8 @@ def is_used() -> bool:
 
 
 def use_in_process() -> None:
-    """Open registries on PostgreSQL, if a run of tests on PostgreSQL has started this process."""
-    if RUN_VARIABLE in os.environ:
+    """Open registries on PostgreSQL, if a run of tests on PostgreSQL has started this process and it does not yet."""
+    if RUN_VARIABLE in os.environ and not is_used():
         Settings.in_folder = classmethod(_settings_on_postgres)  # type: ignore[method-assign,assignment]
         event.listen(Engine, "do_connect", _create_before_connecting)
 
