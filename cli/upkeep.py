@@ -68,9 +68,8 @@ def verify(read_data: Share | None, repair: bool) -> int:
             report = run_verify(registry.catalog, registry.blobs, read_data=read_data, repair=repair, progress=advance)
         totals = registry.totals()  # again: --repair can have corrected them
         home = registry.settings.home
-    is_empty = (
-        not totals.models and not totals.blobs
-    )  # perhaps another folder was meant, or a database was not restored
+    # Perhaps another folder was meant, or a database was not restored.
+    is_empty = not totals.models and not totals.blobs
     sizes = {"size_bytes": totals.size_bytes, "stored_bytes": totals.stored_bytes}
     about = {**asdict(report), "models": totals.models, **sizes}
     if not printed_for_programs(about):
