@@ -16,8 +16,9 @@ for its tests. Code is the standard library of the interpreter. The model is dec
 Each is written as F16, BF16, Q8_0 and Q4_K_M (the LoRA as F32, the stranger as F16), and Code also as Q4_K_M by an
 importance matrix: the mean square of what each column is multiplied by on code. A K-quant needs rows of whole 256
 values; rows of 576 become Q5_0 instead of Q4_K, and Q8_0 instead of Q6_K, as in llama.cpp. No file names its base. What
-exists is not made again. `PROGRESS.txt` has the losses and perplexities, `texts/SOURCES.txt` the origin of the texts,
-which are held-out files that no model was trained on.
+exists is not made again. With `--dithered`, the base gets noise of one step of its 4 bits: a stand-in for a model in
+full precision, of which a rounding to 4 bits is not the model itself. `PROGRESS.txt` has the losses and perplexities,
+`texts/SOURCES.txt` the origin of the texts, which are held-out files that no model was trained on.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the files are written")
     parser.add_argument("--texts", type=Path, help="where the texts to score are written (default: FOLDER/texts)")
+    parser.add_argument("--dithered", action="store_true", help="add noise of one step of its 4 bits to the base")
     parser.add_argument("--only", nargs="+", choices=TRAININGS, help="train these only, without their quantised files")
     options = parser.parse_args()
     family = Family(options.folder, options.texts or options.folder / "texts")
@@ -102,7 +104,7 @@ def main() -> None:
         family.train(name)
     if options.only:
         return
-    family.make_base()
+    family.make_base(is_dithered=options.dithered)
     for name in TRAININGS:
         family.make(name)
     family.make_stranger()
@@ -129,9 +131,11 @@ class Family:
         """Return the path of a relative; the base has the name ''."""
         return self._folder / f"{'-'.join(filter(None, (MODEL, name, encoding)))}.gguf"
 
-    def make_base(self) -> None:
+    def make_base(self, *, is_dithered: bool) -> None:
         """Decode the source to F16 and BF16, check the network of the training with it, and quantise it."""
         values = decoded(self._source)
+        if is_dithered:
+            values = dithered(values)
         self._write("", values, ENCODINGS[:2])
         if not self.path("", ENCODINGS[-1]).exists():
             self._compare_network(decoded(self.path("", "F16")))
@@ -298,6 +302,24 @@ def decoded(path: Path) -> Tensors:
             .astype(np.float32)
             for tensor in header.tensors
         }
+
+
+def dithered(values: Tensors) -> Tensors:
+    """Return decoded matrices with uniform noise of one step of their blocks of 32 values.
+
+    Without it the values are on the grid of 4 bits from which they come, to which every other type of 4 bits rounds
+    them back, whatever was added: real models in full precision have no grid.
+    """
+    random, noisy = np.random.default_rng(0), dict(values)
+    for name, matrix in values.items():
+        if matrix.ndim < 2:
+            continue
+        blocks = matrix.reshape(-1, 32)
+        gaps = np.diff(np.sort(blocks, axis=1), axis=1)
+        steps = np.where(gaps > 1e-7, gaps, np.inf).min(axis=1, keepdims=True)
+        noise = random.uniform(-0.5, 0.5, blocks.shape) * np.where(np.isfinite(steps), steps, 0.0)
+        noisy[name] = (blocks + noise).astype(np.float32).reshape(matrix.shape)
+    return noisy
 
 
 def shuffled(values: Tensors) -> Tensors:

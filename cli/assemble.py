@@ -98,7 +98,7 @@ def assemble(
     If the command fails, it leaves no incomplete file.
     """
     with fast_imports():
-        from organs.cli.compose import ComposeOptions, make_chimera, read_composition, write_partial
+        from organs.cli.compose import ComposeOptions, make_chimera, read_last_composition, write_partial
         from organs.ingest.directory.opening import is_organ_directory
 
     if shards and merge:
@@ -112,7 +112,7 @@ def assemble(
         files = _from_directory(Path(model), output, dry_run=dry_run)
     elif is_recipe:
         with selected_registry() as registry:
-            composition = read_composition(registry.compose, model, None, accept)
+            composition = read_last_composition(registry, model, None, accept, dry_run=dry_run)
             options = ComposeOptions(output, dry_run, shows_plan=False)
             result = make_chimera(registry, composition, options)
         assert result.out is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -136,7 +136,8 @@ def compose(
         raise click.UsageError("give a RECIPE, --from-lock LOCK or --propose BASE")
     options = ComposeOptions(output, dry_run, lock, write_recipe, yes, look_seconds=look_seconds(quick_look))
     with selected_registry() as registry:
-        result = make_chimera(registry, read_composition(registry.compose, recipe, name, accept), options)
+        last = read_last_composition(registry, recipe, name, accept, dry_run=dry_run)
+        result = make_chimera(registry, last, options)
         print_composed(registry, result, options)
 
 
@@ -227,22 +228,34 @@ class ComposeOptions:
     """How long to measure the new chimera; 0: not at all."""
 
 
-def read_composition(
-    compose: Callable[[Recipe], Builder], path: str, name: str | None, accept: Sequence[str]
-) -> Builder:
-    """Return a composition of the recipe at `path`, or on stdin if that is `-`, with the options for name and codes.
+def read_last_composition(
+    registry: Registry, path: str, name: str | None, accept: Sequence[str], *, dry_run: bool
+) -> RecipeBuilder:
+    """Return the composition of the recipe at `path`, or on stdin if that is `-`, with the options for name and codes.
 
-    Exits with the status of BadRecipe for an invalid recipe.
+    A configuration of mergekit may have several documents: all but the last are made first, and the name is that of the
+    last one. Exits with the status of BadRecipe for an invalid recipe, and of NotComposable for one that is refused.
     """
-    from organs.registry.compose.recipe import RECIPE_LIMITS, read_recipe
+    from organs.registry.compose.mergekit import read_recipes
+    from organs.registry.compose.recipe import RECIPE_LIMITS
+
+    def block_count(model: str) -> int:
+        return 1 + max((organ.block for organ in registry.organs_of(model) if organ.block is not None), default=-1)
 
     most = RECIPE_LIMITS.size_bytes
     text = sys.stdin.buffer.read(most + 1) if path == STDIN else _read_input(Path(path), most)
     try:
-        composition = compose(read_recipe(text, path)).accept(*accept)
-        return composition if name is None else composition.named(name)
+        *earlier, last = [registry.compose(item).accept(*accept) for item in read_recipes(text, path, block_count)]
+        last = last if name is None else last.named(name)
     except BadRecipe as error:
         refuse_recipe(error)
+    if earlier and dry_run:
+        raise click.UsageError("--dry-run is for one document: the others need the models that the first one makes")
+    for composition in earlier:
+        made = make_chimera(registry, composition, ComposeOptions(shows_plan=False)).made
+        if made is not None and is_for_people():
+            print_sentence(f"{made.model}: {size_text(made.size_bytes)}, for the next document")
+    return last
 
 
 def make_chimera(registry: Registry, composition: RecipeBuilder, options: ComposeOptions) -> ComposeResult:

@@ -31,6 +31,7 @@ from organs.registry.entities.chimera import ComposeResult, OutputFile
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity, in_order
 from organs.registry.entities.plan import (
     CHANGE_COLUMNS,
+    KEPT_COLUMNS,
     PART_COLUMNS,
     RUN_COLUMNS,
     THETA_COLUMNS,
@@ -140,6 +141,9 @@ def print_plan(result: ComposeResult) -> None:
             print_changes(plan.changes)
         else:
             print_table(PART_COLUMNS, parts)
+    if plan.kept:
+        click.echo()
+        print_table(KEPT_COLUMNS, plan.kept)
     click.echo()
     file, free = (None, None) if result.out is None else (result.out.file, result.out.free_bytes)
     size = f"{size_text(plan.size_bytes)} ({plan.size_bytes:,} bytes), the base {size_text(plan.base_size_bytes)}"

@@ -434,6 +434,8 @@ def _how_made(organ: MadeOrgan) -> str:
     count = len(organ.adapters)
     scales = ", ".join(f"{adapter.scale:g}" for adapter in organ.adapters)
     steps = [f"{experts_text(organ.experts)} grafted"] if organ.experts else []
+    others = plural_text(len(organ.blended), "organ", "organs")
+    steps += [f"blended ({organ.blend}) with {others}"] if organ.blend else []
     steps += [f"{plural_text(count, 'adapter', 'adapters')} merged at {scales}"] if count else []
     if organ.method:
         which = f"{experts_text(organ.purified_experts)} " if organ.purified_experts else ""

@@ -76,6 +76,9 @@ class FileLibrary:
         """Raise BadQuery: files cannot be searched."""
         raise BadQuery(query, "files cannot be searched: ingest them, and compose in the registry")
 
+    def stored(self, parts: Collection[Part]) -> None:
+        """Return None: nothing is stored, and only grafts are made from files."""
+
     def measured(self, base: Parent, donors: Sequence[Parent]) -> dict[str, DonorGain]:
         """Return nothing: gains are known for registered models only."""
         return {}

@@ -7,7 +7,7 @@ matches no rule has the type `other`; no name is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -375,3 +375,28 @@ _READING_ORDER = (
     *("attn_norm", "attn_qkv", "attn_q_norm", "attn_q", "attn_k_norm", "attn_k", "attn_v", "attn_sinks", "attn_out"),
     *("post_attention_norm", "attn_post_norm", "ffn_norm", "ffn_gate_inp", "ffn_gate", "ffn_up", "ffn_down", "ffn_"),
 )
+
+
+LLAMA_NAMES: Mapping[str, str] = {
+    "token_embd": "model.embed_tokens",
+    "output": "lm_head",
+    "output_norm": "model.norm",
+    "attn_norm": "model.layers.{}.input_layernorm",
+    "ffn_norm": "model.layers.{}.post_attention_layernorm",
+    "attn_q": "model.layers.{}.self_attn.q_proj",
+    "attn_k": "model.layers.{}.self_attn.k_proj",
+    "attn_v": "model.layers.{}.self_attn.v_proj",
+    "attn_output": "model.layers.{}.self_attn.o_proj",
+    "attn_q_norm": "model.layers.{}.self_attn.q_norm",
+    "attn_k_norm": "model.layers.{}.self_attn.k_norm",
+    "ffn_gate": "model.layers.{}.mlp.gate_proj",
+    "ffn_up": "model.layers.{}.mlp.up_proj",
+    "ffn_down": "model.layers.{}.mlp.down_proj",
+    "ffn_gate_inp": "model.layers.{}.mlp.gate",
+    "ffn_gate_exps": "model.layers.{}.mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "model.layers.{}.mlp.experts.{}.up_proj",
+    "ffn_down_exps": "model.layers.{}.mlp.experts.{}.down_proj",
+}
+"""The names of tensors in the Llama models of the Hugging Face tools, by slot, without `.weight`; {} is a block."""
+LLAMA_BIASES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+"""The slots of them that may have a bias."""

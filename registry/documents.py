@@ -17,6 +17,9 @@ method `faults` of the struct, which is called when each of its fields is valid:
         def faults(self) -> Iterator[Reason]:
             if self.count < len(self.parts):
                 yield "parts", "there are more parts than pieces"
+
+A struct whose keys are known only when the program runs has them in one field, a dict, and in the class variable
+`gathers` the name of the field and the keys: objects may have them as members of their own, or in that field.
 """
 
 from __future__ import annotations
@@ -125,6 +128,14 @@ def parse_yaml(text: str | bytes, limits: Limits) -> Any:
 
     A plain scalar that can be text, and a number or a boolean, is a PlainScalar. Raises BadDocument.
     """
+    documents = parse_yaml_documents(text, limits)
+    if len(documents) > 1:
+        _refuse("a second document begins; only one is read")
+    return documents[0]
+
+
+def parse_yaml_documents(text: str | bytes, limits: Limits) -> list[Any]:
+    """Return the values of all documents of a YAML file, at least one, as `parse_yaml` does. Raises BadDocument."""
     # The length is checked first, so that a very long text is not copied.
     if len(text) <= limits.size_bytes:
         try:
@@ -137,8 +148,8 @@ def parse_yaml(text: str | bytes, limits: Limits) -> Any:
     if "\0" in plain:
         _refuse("it has a NUL character")
     if plain.lstrip().startswith("{"):
-        return parse_json(plain.encode(), limits)
-    return _value_of_events(_yaml_events(plain), limits)
+        return [parse_json(plain.encode(), limits)]
+    return _values_of_events(_yaml_events(plain), limits)
 
 
 class PlainScalar(str):
@@ -327,15 +338,12 @@ def _yaml_events(text: str) -> Iterator[yaml.Event]:
         _refuse(f"it is not YAML: {reason}")
 
 
-def _value_of_events(events: Iterable[yaml.Event], limits: Limits) -> Any:
+def _values_of_events(events: Iterable[yaml.Event], limits: Limits) -> list[Any]:
     opened: list[list[Any]] = [[]]
     repeated: list[tuple[object, str]] = []
-    values = documents = 0
+    values = 0
     for event in events:
         line = event.start_mark.line + 1 if event.start_mark else 0
-        documents += isinstance(event, yaml.DocumentStartEvent)
-        if documents > 1:
-            _refuse(f"line {line}: a second document begins; only one is read")
         values += isinstance(event, yaml.NodeEvent)
         if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
             _refuse(f"line {line}: {_ALIASES}")
@@ -359,8 +367,9 @@ def _value_of_events(events: Iterable[yaml.Event], limits: Limits) -> Any:
             _refuse(refusal)
     if not opened[0]:
         _refuse("it is empty")
-    _refuse_repeated(opened[0][0], repeated)
-    return opened[0][0]
+    for document in opened[0]:
+        _refuse_repeated(document, repeated)
+    return opened[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,13 +534,18 @@ class _Reader:
 
     def _struct(self, values: dict[str, Any], kind: type[Struct], path: str) -> Any:
         fields = _fields(kind)
+        gathering, keys = getattr(kind, "gathers", ("", ()))
+        inside = {key: value for key, value in values.items() if key in keys}
+        if inside and isinstance(values.get(gathering, {}), dict):
+            outside = {key: value for key, value in values.items() if key not in keys}
+            values = outside | {gathering: {**values.get(gathering, {}), **inside}}
         if kind.__struct_config__.forbid_unknown_fields and not self.lenient:
-            for reason in unknown_keys(values, [field.encode_name for field in fields], path, self.synonyms):
+            for reason in unknown_keys(values, [*(field.encode_name for field in fields), *keys], path, self.synonyms):
                 self._refuse(*reason)
         members: dict[str, Any] = {}
         is_whole = True
         for field in fields:
-            place = joined(path, field.encode_name)
+            place = path if inside and field.name == gathering else joined(path, field.encode_name)
             if field.encode_name in values:
                 before = len(self.reasons)
                 is_quiet = self.lenient and not field.required

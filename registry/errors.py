@@ -255,6 +255,10 @@ class UnsupportedDType(OrganError, code="unsupported-dtype", status=409):
     """The values of a tensor type cannot be read or written by this version."""
 
 
+class EncoderMissing(UnsupportedDType, code="encoder-missing", status=409):
+    """Weights can be written in this tensor type only with the extra `quantize`, which is not installed."""
+
+
 class NotFound(OrganError, code="not-found", status=404, exit_code=3):
     """No model, organ or other resource has this name or digest, or the user may not see it."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -15,6 +15,7 @@ from organs.registry import notebook
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.catalog.engine import Catalog
 from organs.registry.columns import Column
+from organs.registry.compose.blend_steps import BLEND_DEFAULT
 from organs.registry.compose.build import Progress, make
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.parents import RegisteredLibrary
@@ -39,7 +40,7 @@ Words = str | Iterable[str] | None
 """One word, several separated by commas, or a list of words; None selects all."""
 Blocks = str | int | Iterable[int] | None
 """Blocks as text (`"2-5"`, `"0,2-5"`), one number, or a list; None selects all."""
-_STEPS = {"grafts": "graft", "adapters": "adapter"}
+_STEPS = {"grafts": "graft", "blends": "blend", "adapters": "adapter"}
 """Names of steps that differ from their key in a recipe."""
 NO_LOCK_YET = "there is no lock before its organs are computed: make the chimera, then ask for its lock"
 
@@ -78,6 +79,29 @@ class RecipeBuilder(ABC):
         graft = {"from": donor, **query, **_selection(type, slot, blocks, experts)}
         return self._with(grafts=(*self.recipe.grafts, *self._read(grafts=[graft]).grafts))
 
+    def blend(
+        self,
+        donor: str | None = None,
+        *,
+        method: str = BLEND_DEFAULT,
+        models: Sequence[Mapping[str, object]] = (),
+        type: Words = None,  # noqa: A002  # the recipe's word
+        slot: Words = None,
+        blocks: Blocks = None,
+        seed: int = 0,
+        **parameters: object,
+    ) -> Self:
+        """Blend organs of the base with those of the model `donor`, or of several `models`.
+
+        `models` are `{"from": NAME, "weight": 0.6}`. The methods and `parameters` are those of mergekit (lambda is
+        `lambda_`): a number, a list of numbers along the depth, or a list of rules, such as `{"type": "organ", "value":
+        0.5}`. By default, `weight` times the difference of the donor from the base is added to the base.
+        """
+        named = {name.removesuffix("_"): value for name, value in parameters.items()}
+        step = {"method": method, "from": donor, "models": list(models) or None, "seed": seed or None}
+        blend = {**step, **named, **_selection(type, slot, blocks, None)}
+        return self._with(blends=(*self.recipe.blends, *self._read(blends=[blend]).blends))
+
     def adapter(self, name: str, scale: float = 1.0) -> Self:
         """Add the low-rank adapter `name` to the tensors that it adapts, `scale` times."""
         merge = {"from": name, "scale": scale}
@@ -99,7 +123,11 @@ class RecipeBuilder(ABC):
         return self._with(purify=(*self.recipe.purify, *self._read(purify=[step]).purify))
 
     def encode(self, dtype: str) -> Self:
-        """Write computed organs as `dtype` if their own type cannot be written: Q8_0, F16, BF16 or F32."""
+        """Choose the tensor type of computed organs.
+
+        `same` is that of the organ which each replaces, `finer` the smallest that keeps 90% of the change, and others
+        are names of types, such as Q8_0.
+        """
         return self._with(encode=self._read(encode=dtype).encode)
 
     def accept(self, *codes: str) -> Self:
@@ -122,7 +150,10 @@ class RecipeBuilder(ABC):
 
     def __repr__(self) -> str:
         recipe = self.recipe
-        counts = ((recipe.grafts, "graft"), (recipe.adapters, "adapter"), (recipe.purify, "purification"))
+        counts = (
+            *((recipe.grafts, "graft"), (recipe.blends, "blend")),
+            *((recipe.adapters, "adapter"), (recipe.purify, "purification")),
+        )
         steps = ", ".join(plural_text(len(steps), item, f"{item}s") for steps, item in counts if steps)
         return f"<{type(self).__name__} on {recipe.base!r}: {steps or 'no steps yet'}>"
 

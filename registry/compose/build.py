@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +20,6 @@ from organs.registry.assembly import (
     FilePlan,
     check_readable,
     first_header,
-    naming,
     place_file,
     plan_new_file,
     stored_digest,
@@ -50,8 +50,9 @@ from organs.registry.catalog.register.organs import (
 )
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import Action
+from organs.registry.compose.ingredients import Rows, transformation_of
 from organs.registry.compose.lock import Lock, LockedTensor, checked_header, lock_of
-from organs.registry.compose.parents import Part, parts_of
+from organs.registry.compose.parents import parts_of
 from organs.registry.compose.plan import (
     Plan,
     PlannedComputation,
@@ -63,7 +64,7 @@ from organs.registry.compose.screen import screened
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
 from organs.registry.entities.finding import PLAN_CODES
-from organs.registry.entities.plan import ACTS, ADAPTER, GRAFTED, MadeChimera, Reading
+from organs.registry.entities.plan import ACTS, ADAPTER, GRAFTED, MERGED, MadeChimera, Reading
 from organs.registry.errors import (
     BadOrgan,
     CorruptBlob,
@@ -87,16 +88,16 @@ from organs.registry.store.files import (
     placing_error,
     translating,
 )
-from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed
-from organs.registry.transform.values import Read
+from organs.registry.transform import (
+    Computation,
+    computed,
+)
 
 SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 """A result up to this size waits for its digest in memory, a larger one in a temporary file."""
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one read when values that are NaN or infinite are counted."""
-
-Rows = Mapping[Digest, KnownBlob]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def compute_organ(
     """
     source, dtype = computation.source, computation.dtype
     with ExitStack() as opened, threadpool_limits(1, "blas"):
-        transformation = _transformation(store, computation, rows, opened)
+        transformation = transformation_of(store, computation, rows, opened)
         is_of_experts = computation.grafted or computation.purified_experts
         if is_of_experts and computation.changes_single_experts:
             pieces = _expert_pieces(transformation, computation.purified_experts)
@@ -205,74 +206,12 @@ def _expert_pieces(transformation: Computation, purified: Collection[int]) -> It
     for number in range(source.shape[-1]):
         begin = number * size_bytes
         if number in purified:
-            expert = Plain(_shifted(source.read, begin), source.dtype, expert_shape(source.shape))
+            shape = expert_shape(source.shape)
+            expert = source.part(number * math.prod(shape), shape)
             yield from computed(replace(transformation, source=expert))
         else:
             for offset in range(begin, begin + size_bytes, PIECE_BYTES):
                 yield bytes(source.read(offset, min(PIECE_BYTES, begin + size_bytes - offset)))
-
-
-def _shifted(read: Read, begin: int) -> Read:
-    return lambda offset, size: read(begin + offset, size)
-
-
-def _with_experts(stack: Plain, grafts: Sequence[tuple[Plain, Collection[int]]]) -> Plain:
-    """Return `stack` with experts of other stacks of the same shape and dtype, at the same numbers."""
-    if not grafts:
-        return stack
-    size_bytes = stack.size_bytes // stack.shape[-1]
-    readers = [stack.read] * stack.shape[-1]
-    for other, numbers in grafts:
-        for number in numbers:
-            readers[number] = other.read
-
-    def read(offset: int, size: int) -> bytes:
-        pieces = []
-        while size:
-            number, within = divmod(offset, size_bytes)
-            step = min(size, size_bytes - within)
-            pieces.append(bytes(readers[number](offset, step)))
-            offset, size = offset + step, size - step
-        return b"".join(pieces)
-
-    return Plain(read, stack.dtype, stack.shape)
-
-
-def _transformation(store: BlobStore, computation: PlannedComputation, rows: Rows, opened: ExitStack) -> Computation:
-    def plain(ingredient: Part) -> Plain:
-        row = rows.get(ingredient.digest)
-        if row is None:
-            raise MissingBlob(f"{ingredient.name} ({ingredient.digest[:12]}) is missing from the store")
-        with naming(ingredient.name, ingredient.digest):
-            reader = opened.enter_context(store.open(row))
-        cached: list[tuple[int, bytes]] = []  # the chunk that was decoded last, because reads are in order
-
-        def read(offset: int, size: int) -> bytes:
-            pieces = []
-            for chunk in reader.chunks:
-                begin, end = chunk.plain_offset_bytes, chunk.plain_offset_bytes + chunk.plain_size_bytes
-                if begin < offset + size and end > offset:
-                    if not cached or cached[0][0] != begin:
-                        decoded = bytearray(chunk.plain_size_bytes)
-                        with naming(ingredient.name, ingredient.digest):
-                            reader.read_chunk(chunk, memoryview(decoded))
-                        cached[:] = [(begin, bytes(decoded))]
-                    pieces.append(cached[0][1][max(0, offset - begin) : offset + size - begin])
-            return b"".join(pieces)
-
-        return Plain(read, ingredient.dtype, ingredient.shape)
-
-    adapters = tuple(
-        Adapter(plain(addition.a), plain(addition.b), addition.alpha, addition.scale)
-        for addition in computation.additions
-    )
-    purification = None
-    if computation.method is not None:
-        method = PurifyMethod(computation.method)
-        purification = Purification(method) if computation.keep is None else Purification(method, computation.keep)
-    grafts = [(plain(graft.after), graft.experts) for graft in computation.grafted]
-    source = _with_experts(plain(computation.source), grafts)
-    return Computation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
 
 
 Progress = Callable[[str, int], None]
@@ -499,6 +438,7 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
     for part in plan.parts:
         donors = (part.donor, *(graft.donor for graft in part.expert_grafts))
         parents += [(donor.model_id, GRAFTED) for donor in donors if donor is not None and donor.model_id is not None]
+        parents += [(model.model_id, MERGED) for model in part.merged if model.model_id is not None]
         parents += [(adapter.model_id, ADAPTER) for adapter in part.adapters if adapter.model_id is not None]
     record = ChimeraRecord(
         lock_id=lock.id,
@@ -527,7 +467,8 @@ def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:
     inputs = [
         (computation.source, computation.acts[-1]),
         *((graft.after, GRAFTED) for graft in computation.grafted),
-        *((factor, ADAPTER) for addition in computation.additions for factor in (addition.a, addition.b)),
+        *((item.part, MERGED) for item in (computation.blend.parts if computation.blend else ())),
+        *((factor, ADAPTER) for addition in computation.added for factor in (addition.a, addition.b)),
     ]
     for part, act in inputs:
         yield (part.digest, part.dtype.name, shape_text(part.shape)), act

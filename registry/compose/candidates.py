@@ -72,7 +72,7 @@ def cells_of(parts: Iterable[PlannedPart]) -> tuple[CellTotals, ...]:
                 dict.fromkeys(
                     [
                         *(part.donor.label for part in own if part.donor is not None),
-                        *(adapter.label for part in own for adapter in part.adapters),
+                        *(model.label for part in own for model in (*part.merged, *part.adapters)),
                     ]
                 )
             ),

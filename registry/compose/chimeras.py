@@ -180,9 +180,9 @@ def _grafted_parts(origins: Origins) -> tuple[GraftedPart, ...]:
     """Return the parts that differ from the base, by model and type."""
     blocks: dict[tuple[int, str], set[int | None]] = {}
     for name, (number, acts) in origins.by_tensor().items():
-        place, adapters = place_of(name), origins.adapters.get(name, ())
-        givers = {*adapters, *(parent for parent, _ in origins.experts.get(name, ()))}
-        if not adapters or GRAFTED in acts:
+        place, others = place_of(name), (*origins.merged.get(name, ()), *origins.adapters.get(name, ()))
+        givers = {*others, *(parent for parent, _ in origins.experts.get(name, ()))}
+        if not others or GRAFTED in acts:
             givers.add(number)
         for parent in givers:
             blocks.setdefault((parent, place.type.value), set()).add(place.block)
@@ -246,6 +246,7 @@ def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart
                 size_bytes_before=(before or placement).size_bytes,
                 size_bytes=placement.size_bytes,
                 digest=Digest(digest),
+                merged=tuple(origins.parents[donor] for donor in origins.merged.get(name, ())),
                 adapters=tuple(origins.parents[adapter] for adapter in origins.adapters.get(name, ())),
                 experts=tuple(
                     GraftedExperts(model=origins.parents[donor], experts=experts)

@@ -118,8 +118,12 @@ def _fit(
     )
 
 
-def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> list[Finding]:
+def check_replacements(
+    base: Parent, replacements: Sequence[Replacement], blended: Sequence[Replacement] = ()
+) -> list[Finding]:
     """Return the findings on all replacements together: refusals, warnings and information, a few for each donor.
+
+    `blended` are organs that are blended with those of the base.
 
     Grafts without a replacement are not checked here. Licenses are checked by `license_of_parents`.
     """
@@ -142,7 +146,7 @@ def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> lis
         odd[replacement.before.name] += sum(before.nonfinite or 0 for before, _ in replacement.pairs)
     kept = [part for part in base.parts if part.name not in counts]
     findings += odd_weights(base, (part for part in kept if (part.nonfinite or 0) > odd[part.name]), (base,))
-    for donor, taken in by_donor(replacements):
+    for donor, taken in by_donor((*replacements, *blended)):
         findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
     return list(dict.fromkeys([*findings, *_changes(base, replacements)]))
 

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_names import find_model_by_text, model_by_text
 from organs.registry.catalog.tables import ModelRow
-from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.recipe import Recipe, donors_of
 from organs.registry.errors import TooCostly
 
 MODEL_COST = 5_000
@@ -41,6 +41,8 @@ QUERY_COST = 10_000
 """Run a query, without the organs that it finds."""
 COMMON_COST = 3
 """Examine a model that has the same organ as the base at a place: a graft by query searches all these models."""
+TRIED_COST = 10_000
+"""Read and decode an organ on which a change is tried, and encode the result."""
 MODELS_MAX = 256
 """Models that one recipe may name."""
 
@@ -65,7 +67,7 @@ def check_recipe(session: Session, recipe: Recipe, budget: Budget) -> int:
     Results of queries are not known in advance: the library charges for them later. Raises TooCostly if the budget does
     not allow the cost.
     """
-    names = dict.fromkeys([recipe.base, *_donors(recipe)])
+    names = dict.fromkeys([recipe.base, *donors_of(recipe)])
     if budget.limit is not None and len(names) > MODELS_MAX:
         raise TooCostly(MODEL_COST * len(names) / 1e6, budget.limit / 1e6, f"more than {MODELS_MAX} models")
     estimate = Budget(budget.limit)
@@ -100,11 +102,7 @@ def steps_cost(recipe: Recipe, tensors: int) -> int:
     """Return the cost of a plan; `tensors` is the number of tensors of its base."""
     # The comparisons of each step with a tensor.
     visits = sum(
-        1 + len(step.slots) + len(step.blocks) + len(step.experts) for step in (*recipe.grafts, *recipe.purify)
+        1 + len(step.slots) + len(step.blocks) + len(step.experts)
+        for step in (*recipe.grafts, *recipe.blends, *recipe.purify)
     )
-    return tensors * (PLACE_COST + DONOR_PLACE_COST * len(_donors(recipe)) + VISIT_COST * visits)
-
-
-def _donors(recipe: Recipe) -> set[str]:
-    """Return the names of donors and adapters."""
-    return {*(graft.donor for graft in recipe.grafts if graft.donor), *(merge.adapter for merge in recipe.adapters)}
+    return tensors * (PLACE_COST + DONOR_PLACE_COST * len(donors_of(recipe)) + VISIT_COST * visits)

@@ -36,6 +36,7 @@ LOCK_KEY = "organ_registry.lock"
 FORMAT: Literal["organ-registry lock 1"] = "organ-registry lock 1"
 LOCK_MAX_BYTES = 16 * 1024 * 1024
 """The largest lock; enough for a hundred thousand tensors."""
+ENCODER_MAX_LENGTH = 100
 LIMITS = Limits(LOCK_MAX_BYTES, depth=8, values=1_300_000)
 _TYPES = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
 _TEXTS = "texts"
@@ -48,6 +49,7 @@ _VALUES = {
 }
 """The Python type of each value type in JSON; all others are integers."""
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_MAX_BYTES, pattern=r"^[ -~]*$(?!\n)")]
+_Encoder = Annotated[str, Meta(min_length=1, max_length=ENCODER_MAX_LENGTH, pattern=r"^[ -~]*$(?!\n)")]
 _Key = Annotated[str, Meta(min_length=1, max_length=KEY_MAX_BYTES, pattern=r"^[ -~]*$(?!\n)")]
 _Shape = Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=DIMENSIONS_MAX)]
 
@@ -62,6 +64,8 @@ class _LockDocument(Struct, frozen=True, forbid_unknown_fields=True):
     """The key, type and value of each entry."""
     tensors: tuple[tuple[_Name, str, _Shape, str], ...]
     """The name, dtype, shape and digest of each tensor."""
+    encoders: tuple[_Encoder, ...] = ()
+    seeds: tuple[Annotated[int, Meta(ge=0, le=2**32 - 1)], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +87,15 @@ class Lock:
     """Metadata that replaces the base's entries with the same keys; new keys are added at the end."""
     drops: tuple[str, ...]
     """Keys of the base that are left out, sorted."""
+    encoders: tuple[str, ...] = ()
+    """The packages that wrote computed tensors, with their versions, sorted; those that every installation has do not
+    count."""
+    seeds: tuple[int, ...] = ()
+    """The seeds of the random masks of blends, sorted."""
 
     def canonical(self) -> str:
         """Return the document: JSON without spaces, keys sorted, ASCII only."""
-        document = {
+        document: dict[str, Any] = {
             "drop": list(self.drops),
             "format": FORMAT,
             "header": self.header,
@@ -99,6 +108,8 @@ class Lock:
                 for tensor in self.tensors
             ],
         }
+        document |= {"encoders": self.encoders} if self.encoders else {}
+        document |= {"seeds": self.seeds} if self.seeds else {}
         return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
     @property
@@ -123,7 +134,10 @@ def parse_lock(text: str) -> Lock:
             LockedTensor(_spec(name, dtype, shape), parse_digest(digest))
             for name, dtype, shape, digest in document.tensors
         )
-        lock = Lock(parse_digest(document.header), tensors, sets, document.drop)
+        encoders, seeds = document.encoders, document.seeds
+        if list(encoders) != sorted(set(encoders)) or list(seeds) != sorted(set(seeds)):
+            raise ValueError("encoders and seeds are sorted, and each is there once")
+        lock = Lock(parse_digest(document.header), tensors, sets, document.drop, encoders, seeds)
         is_canonical = lock.canonical() == text
     except (ValueError, OverflowError, struct.error, BadDigest, UnsupportedDType) as error:
         raise BadLock(f"it is not a lock of this format: {error}") from error

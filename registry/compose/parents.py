@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from organs.registry.amounts import names_text
 from organs.registry.anatomy import Place, Slot, place_of
 from organs.registry.assembly import first_header
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.organs import TensorRow, expert_tensor_rows, models_in_common, tensor_rows
@@ -24,6 +25,7 @@ from organs.registry.compose.cost import (
     COMPARED_COST,
     QUERY_COST,
     TENSOR_COST,
+    TRIED_COST,
     Budget,
     read_cost,
 )
@@ -240,6 +242,10 @@ class Library(Protocol):
         """Return what `donors` gained in validated chimeras of `base`, by label. Donors without a result are absent."""
         ...
 
+    def stored(self, parts: Collection[Part]) -> tuple[BlobStore, Mapping[Digest, KnownBlob]] | None:
+        """Return the store of `parts`, with their rows; None if their bytes are not stored."""
+        ...
+
 
 @dataclass(slots=True)
 class RegisteredLibrary:
@@ -319,6 +325,11 @@ class RegisteredLibrary:
         self.budget.spend(QUERY_COST)
         gains = gains_of_donors(self.session, base.model_id, labels)
         return {labels[donor_id]: gain for donor_id, gain in gains.items()}
+
+    def stored(self, parts: Collection[Part]) -> tuple[BlobStore, Mapping[Digest, KnownBlob]]:
+        """Return the store and the rows of `parts`, which are read for a trial; raises TooCostly."""
+        self.budget.spend(TRIED_COST * len(parts))
+        return self.store, blobs_by_digest(self.session, {part.digest for part in parts})
 
 
 def parts_of(session: Session, model_id: int) -> list[Part]:

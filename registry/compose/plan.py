@@ -24,6 +24,7 @@ from organs.registry.entities.chimera import Origins
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import (
     GraftedExperts,
+    KeptChange,
     ParentModel,
     PlanChange,
     PlannedChimera,
@@ -33,9 +34,12 @@ from organs.registry.entities.plan import (
 )
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import KeyValue, TensorSpec, padded
+from organs.registry.gguf.quants import encoder_of
 from organs.registry.gguf.types import DType
 from organs.registry.names import ModelName, name_from_text, parse_new_name
 from organs.registry.transform import METHOD
+from organs.registry.transform.blend import Settings
+from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +52,46 @@ class Addition:
     alpha: float
     scale: float
 
+    def document(self) -> list[Any]:
+        """Return the values that determine the product, for canonical JSON."""
+        return [_values(self.a), _values(self.b), self.alpha, self.scale]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendedPart:
+    """A tensor of a blend besides the base's, with the adapter that is added to it first."""
+
+    model: Parent
+    part: Part
+    addition: Addition | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBlend:
+    """A blend of the source of a computation with other tensors, by one of `transform.blend.METHODS`."""
+
+    method: str
+    parts: tuple[BlendedPart, ...]
+    settings: Settings
+    seed: int | None = None
+    """Of the random masks of the whole recipe; None without masks."""
+    tensor: str = ""
+    """The name of the tensor, which distinguishes its masks."""
+
+    @property
+    def key(self) -> str:
+        """The key of the random masks of this tensor."""
+        return f"{self.seed}/{self.tensor}"
+
+    def document(self) -> list[Any]:
+        """Return the values that determine the result, for canonical JSON."""
+        parts = [[_values(item.part), *([item.addition.document()] if item.addition else [])] for item in self.parts]
+        return [self.method, parts, dict(self.settings), *([] if self.seed is None else [self.seed, self.tensor])]
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedComputation:
-    """A computation on `source`: experts are replaced, then products added, then it is purified.
+    """A computation on `source`: experts are replaced, it is blended, products are added, then it is purified.
 
     The result is written as `dtype`. Experts that no step changes keep their bytes.
     """
@@ -68,29 +108,41 @@ class PlannedComputation:
     """Replacements of single experts of the source by those of stacks of the same shape and dtype."""
     purified_experts: tuple[int, ...] = ()
     """The experts that are purified; empty for the whole tensor."""
+    blend: PlannedBlend | None = None
 
     @property
     def acts(self) -> tuple[str, ...]:
         """The acts, by their names in lineage, in their order."""
-        done = {"grafted": self.grafted, "adapter": self.additions, "purified": self.method}
+        done = {"grafted": self.grafted, "merged": self.blend, "adapter": self.additions, "purified": self.method}
         return tuple(act for act, steps in done.items() if steps)
 
     @property
     def changes_single_experts(self) -> bool:
         """Whether it only replaces or purifies single experts of a stack."""
-        return not self.additions and (self.method is None or bool(self.purified_experts))
+        return self.blend is None and not self.additions and (self.method is None or bool(self.purified_experts))
+
+    @property
+    def encoder(self) -> str | None:
+        """The name and version of the package that writes the result; None if every installation has it."""
+        return None if self.dtype.name in WRITTEN_AS_THEY_ARE else encoder_of(self.dtype)
+
+    @property
+    def added(self) -> tuple[Addition, ...]:
+        """All products that are added, to the models that are blended or to the result."""
+        blended = self.blend.parts if self.blend else ()
+        return (*(item.addition for item in blended if item.addition), *self.additions)
 
     def document(self) -> str:
         """Return canonical JSON of everything that determines the result."""
-        added = [
-            [_values(addition.a), _values(addition.b), addition.alpha, addition.scale] for addition in self.additions
-        ]
+        added = [addition.document() for addition in self.additions]
         values: dict[str, Any] = {"dtype": self.dtype.name, "method": METHOD, "source": _values(self.source)}
         values |= {"add": added, "is_token_embedding": self.is_token_embedding} if added else {}
         values |= {"purify": self.method, "keep": self.keep} if self.method else {}
         values |= {"purify_experts": self.purified_experts} if self.purified_experts else {}
         experts = [[_values(graft.after), graft.experts] for graft in self.grafted]
         values |= {"experts": experts} if experts else {}
+        values |= {"blend": self.blend.document()} if self.blend else {}
+        values |= {"encoder": self.encoder} if self.encoder else {}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
@@ -101,8 +153,9 @@ class PlannedComputation:
     @property
     def ingredients(self) -> tuple[Part, ...]:
         """All inputs, the source first."""
-        halves = (half for addition in self.additions for half in (addition.a, addition.b))
-        return (self.source, *(graft.after for graft in self.grafted), *halves)
+        blended = self.blend.parts if self.blend else ()
+        halves = (half for addition in self.added for half in (addition.a, addition.b))
+        return (self.source, *(graft.after for graft in self.grafted), *(item.part for item in blended), *halves)
 
 
 def _values(part: Part) -> list[Any]:
@@ -124,11 +177,19 @@ class PlannedPart:
     donor: Parent | None
     """The model of `source`; None for the base's own."""
     computation: PlannedComputation | None = None
+    moved: float | None = None
+    """The energy that blends and adapters move, over that of the source, as a trial measured it; None without one."""
+
+    @property
+    def merged(self) -> tuple[Parent, ...]:
+        """The models that are blended into it."""
+        blend = self.computation.blend if self.computation else None
+        return tuple({item.model.label: item.model for item in blend.parts}.values()) if blend else ()
 
     @property
     def adapters(self) -> tuple[Parent, ...]:
-        """The adapters whose products are added."""
-        return () if self.computation is None else tuple(addition.adapter for addition in self.computation.additions)
+        """The adapters whose products are added, to it or to the models that are blended into it."""
+        return () if self.computation is None else tuple(addition.adapter for addition in self.computation.added)
 
     @property
     def expert_grafts(self) -> tuple[Replacement, ...]:
@@ -169,6 +230,8 @@ class Plan:
     """The licenses of all parents together, as text for display."""
     stem: str
     """The file's name without its ending."""
+    kept: tuple[KeptChange, ...] = ()
+    """What rounding keeps of the change, by type and tensor type."""
 
     @property
     def refusals(self) -> list[Finding]:
@@ -225,7 +288,14 @@ class Plan:
             LockedTensor(part.spec, part.source.digest if part.computation is None else digests[part.before.name])
             for part in self.parts
         ]
-        return Lock(self.base.header_digest, tuple(tensors), self.sets, self.drops)
+        computations = self.computations.values()
+        encoders = {item.encoder for item in computations if item.encoder}
+        seeds = {item.blend.seed for item in computations if item.blend and item.blend.seed is not None}
+        return Lock(
+            *(self.base.header_digest, tuple(tensors), self.sets, self.drops),
+            encoders=tuple(sorted(encoders)),
+            seeds=tuple(sorted(seeds)),
+        )
 
     def header(self, lock: Lock) -> bytes:
         """Return the header of the file that `lock` describes."""
@@ -242,6 +312,9 @@ def origins_of(plan: Plan) -> Origins:
     return Origins(
         parents=tuple(parent.label for parent in plan.parents),
         parts={name: (numbers[part.origin.label] if part.origin else 0, *part.acts) for name, part in changed.items()},
+        merged={
+            name: tuple(numbers[model.label] for model in part.merged) for name, part in changed.items() if part.merged
+        },
         adapters={
             name: tuple(numbers[adapter.label] for adapter in part.adapters)
             for name, part in changed.items()
@@ -289,6 +362,7 @@ def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = L
             to_compute=len(plan.computations),
             organs=len(every),
             changed=len(changed),
+            kept=plan.kept,
             changes=summarize_changes(changed),
             parts=tuple(every if every_part else changed),
         ),
@@ -315,6 +389,7 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
         size_bytes_before=before.size_bytes,
         size_bytes=spec.size_bytes,
         digest=None if known is None else known.digest,
+        merged=tuple(model.label for model in part.merged),
         adapters=tuple(adapter.label for adapter in part.adapters),
         experts=tuple(GraftedExperts(model=graft.donor.label, experts=graft.experts) for graft in part.expert_grafts),
         purified_experts=() if part.computation is None else part.computation.purified_experts,
@@ -341,7 +416,10 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
     """
     groups: dict[tuple[object, ...], dict[int | None, list[PlanPart]]] = {}
     for part in parts:
-        key = (part.model, part.type, part.tower, part.acts, part.adapters, part.experts, part.purified_experts)
+        key = (
+            *(part.model, part.type, part.tower, part.acts),
+            *(part.merged, part.adapters, part.experts, part.purified_experts),
+        )
         groups.setdefault(key, {}).setdefault(part.block, []).append(part)
     changes = []
     for by_block in groups.values():
@@ -365,6 +443,7 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
                     theta=mean_of([part.theta for part in own]),
                     size_bytes_before=sum(part.size_bytes_before for part in own),
                     size_bytes=sum(part.size_bytes for part in own),
+                    merged=first.merged,
                     adapters=first.adapters,
                     experts=first.experts,
                     purified_experts=first.purified_experts,

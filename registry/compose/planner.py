@@ -20,24 +20,41 @@ from organs.registry.anatomy import (
     is_expert_stack,
     is_factor,
     place_of,
+    type_name,
 )
 from organs.registry.compose.adapters import additions_of, check_adapter
+from organs.registry.compose.blend_steps import Blend, settings_at
 from organs.registry.compose.compatibility import check_replacements, check_withdrawn
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.metadata import LICENSE_KEY, dropped_keys, file_stem, set_entries
 from organs.registry.compose.parents import Library, Parent, Part, Replacement, license_of_parents
-from organs.registry.compose.plan import Plan, PlannedComputation, PlannedPart
-from organs.registry.compose.recipe import Graft, Recipe, RecipePurification, Selection, matches_slot, range_text
+from organs.registry.compose.plan import Addition, BlendedPart, Plan, PlannedBlend, PlannedComputation, PlannedPart
+from organs.registry.compose.recipe import Graft, Recipe, RecipePurification, donors_of
 from organs.registry.compose.screen import screened
+from organs.registry.compose.selection import Selection, matches_slot, range_text
+from organs.registry.compose.trial import Trial, tried
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.errors import NotFound, NothingRegistered, OrganError, StoreError, TooCostly, UnsupportedDType
+from organs.registry.entities.plan import KeptChange
+from organs.registry.errors import (
+    BadOrgan,
+    EncoderMissing,
+    NotFound,
+    NothingRegistered,
+    OrganError,
+    StoreError,
+    TooCostly,
+    UnsupportedDType,
+)
+from organs.registry.gguf import dtype_by_name
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
 from organs.registry.names import nearest
 from organs.registry.search.language import RECIPE_BASE, parse_query
 from organs.registry.transform import encoded_dtype
+from organs.registry.transform.blend import METHODS
 from organs.registry.transform.purify import KEEP_DEFAULT
+from organs.registry.transform.values import FINER, finer_dtypes
 
 EXAMINED_MAX = 20_000
 """Organs that a graft by query examines, the best first."""
@@ -47,9 +64,15 @@ SLOTS_COMPARED_MAX = 1000
 """Tensors of the base whose slots are compared with an unknown slot."""
 MISSING_SHOWN_MAX = 10
 """Missing models in the error of a missing base."""
+TRIED_MAX = 4
+"""Organs of one type and tensor type on which a change is tried."""
+KEPT_MIN, KEPT_FINER = 0.5, 0.9
+"""The shares of a change below which a plan warns, and which `encode: finer` keeps at least."""
 TYPE_DEFAULT = OrganType.ORGAN.value
 """The type that a purification without type, slot and query selects."""
 
+BlendedModel = tuple[Parent, Mapping[str, Addition]]
+"""A model of a blend, and the products of its adapter by the names of the tensors."""
 GroupKey = tuple[str, int | None, str]
 """Tower, block and type of organs that come from one model."""
 
@@ -65,8 +88,10 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
         budget.spend(steps_cost(recipe, len(base.parts)))
     draft = Draft(base, recipe, library)
     draft.graft()
+    draft.blend()
     draft.adapt()
     draft.purify()
+    draft.try_changes()
     return draft.finished()
 
 
@@ -76,8 +101,7 @@ def _base(recipe: Recipe, library: Library) -> Parent:
         return library.parent(recipe.base)
     except NotFound as error:
         messages, missing = [str(error)], error
-    named = (*(graft.donor for graft in recipe.grafts if graft.donor), *(merge.adapter for merge in recipe.adapters))
-    for name in dict.fromkeys(named):
+    for name in donors_of(recipe):
         try:
             library.parent(name)
         except (StoreError, TooCostly):
@@ -105,7 +129,10 @@ class Draft:
     findings: list[Finding] = field(default_factory=list)
     replacements: list[Replacement] = field(default_factory=list)
     """Those of all grafts, in the order of the grafts."""
+    blended: list[Replacement] = field(default_factory=list)
+    """The organs that are blended with those of the base."""
     adapters: list[Parent] = field(default_factory=list)
+    kept: list[KeptChange] = field(default_factory=list)
     parts: dict[str, PlannedPart] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +173,89 @@ class Draft:
                 computation = part.computation or PlannedComputation(part.source, part.source.dtype)
                 grafted = replace(computation, grafted=(*computation.grafted, changed))
                 self.parts[name] = replace(part, computation=grafted)
+
+    def blend(self) -> None:
+        """Blend tensors with those of other models; each tensor can be blended once."""
+        for number, step in enumerate(self.recipe.blends):
+            at = "blends" if len(self.recipe.blends) == 1 else f"blends[{number}]"
+            if self._lacks_blocks(step, at):
+                continue
+            places = [part for part in self.base.parts if step.holds(part.place)]
+            if not places:
+                self._refuse("nothing-selected", self._nothing_selected(step), at)
+                continue
+            twice = [part.name for part in places if (item := self.parts[part.name].computation) and item.blend]
+            if twice:
+                sentence = f"{at} blends {names_text(twice)} a second time: remove one of the steps."
+                self._refuse("overlapping-steps", sentence, at, organs=twice)
+                continue
+            donors = self._blended_models(step, at)
+            if donors is not None:
+                self._blend_all(step, places, donors, at)
+
+    def _blended_models(self, step: Blend, at: str) -> list[BlendedModel] | None:
+        """Return the models of a blend, each with the products of its adapter; None after a refusal."""
+        donors = []
+        for number, donor in enumerate(step.donors):
+            place = f"{at}.models[{number}]" if step.models else at
+            model = self._parent(donor.model, "unknown-donor", f"{place}.from")
+            adapter = self._parent(donor.adapter, "unknown-adapter", f"{place}.adapter") if donor.adapter else None
+            if model is None or (donor.adapter and adapter is None):
+                return None
+            if model.kind not in WEIGHT_KINDS:
+                sentence = f"{model.label} is of the kind {model.kind}, not a model: it has no organs to blend."
+                self._refuse("nothing-to-graft", sentence, place, model.label)
+                return None
+            additions: Mapping[str, Addition] = {}
+            if adapter is not None:
+                findings = check_adapter(model, adapter)
+                self.findings += [structs.replace(finding, field=finding.field or place) for finding in findings]
+                self.adapters.append(adapter)
+                additions = additions_of(adapter, 1.0)
+            donors.append((model, additions))
+        return donors
+
+    def _blend_all(
+        self,
+        step: Blend,
+        places: Sequence[Part],
+        donors: Sequence[BlendedModel],
+        at: str,
+    ) -> None:
+        """Add the blend of each of `places`; organs that a model lacks, and parameters without a value, are refused."""
+        for model, _ in donors:
+            lacking = [part.name for part in places if part.slot not in model.by_slot]
+            if lacking:
+                sentence = f"{model.label} has no {names_text(lacking)}, selected in {self.base.label}."
+                self._refuse("organ-absent", sentence, at, model.label, lacking)
+                return
+        last_block = max((part.place.block for part in self.base.parts if part.place.block is not None), default=0)
+        unset: dict[str, list[str]] = {}
+        for before in places:
+            depth = (before.place.block or 0) / last_block if last_block else 0.0
+            settings, missing = settings_at(step, before.place, depth)
+            for name in missing:
+                unset.setdefault(name, []).append(before.name)
+            parts = [model.by_slot[before.slot] for model, _ in donors]
+            pairs = [
+                Replacement(before, part, model, by_slot=True) for part, (model, _) in zip(parts, donors, strict=True)
+            ]
+            self.blended += [pair for pair in pairs if pair.donor.label != self.base.label]
+            computation = None if missing else self._computation(before.name, at)
+            if computation is None or not all(pair.fits for pair in pairs):
+                continue
+            blended = tuple(
+                BlendedPart(model, part, additions.get(part.name))
+                for part, (model, additions) in zip(parts, donors, strict=True)
+            )
+            masks = (step.seed, before.name) if METHODS[step.method].is_random else ()
+            blend = PlannedBlend(step.method, blended, settings, *masks)
+            self.parts[before.name] = replace(self.parts[before.name], computation=replace(computation, blend=blend))
+        for name, names in unset.items():
+            sentence = (
+                f"{step.method} needs {name}, and no rule gives it for {names_text(names)}: add a rule for all others."
+            )
+            self._refuse("parameter-missing", sentence, f"{at}.{name}", organs=names)
 
     def adapt(self) -> None:
         """Add the products of the adapters to the tensors that they change."""
@@ -189,23 +299,92 @@ class Draft:
                 purified = replace(computation, method=step.method.value, keep=keep, purified_experts=experts)
                 self.parts[name] = replace(self.parts[name], computation=purified)
 
+    def try_changes(self) -> None:
+        """Try blends and adapters on some rows of some organs of each type, and choose their tensor types.
+
+        Raises StoreError for stored bytes that cannot be read.
+        """
+        groups: dict[tuple[str, str, str], list[str]] = {}
+        for name, part in self.parts.items():
+            computation = part.computation
+            if computation is not None and (computation.blend or computation.additions):
+                key = (part.before.place.type.value, computation.source.dtype.name, computation.dtype.name)
+                groups.setdefault(key, []).append(name)
+        for (kind, before, dtype), names in groups.items():
+            chosen = names[:: max(1, len(names) // TRIED_MAX)][:TRIED_MAX]
+            computations = [item for name in chosen if (item := self.parts[name].computation)]
+            try:
+                stored = self.library.stored([part for item in computations for part in item.ingredients])
+                if stored is None:
+                    return
+                trial = tried(*stored, computations, [computations[0].dtype])
+                kept = trial.kept(dtype)
+                finer = {}
+                if kept < KEPT_FINER and trial.change:
+                    more = finer_dtypes(computations[0].dtype, [item.source.shape[0] for item in computations])
+                    wide = tried(*stored, computations, more)
+                    finer = {item.name: wide.kept(item.name) for item in more}
+            except BadOrgan as error:
+                self._refuse("bad-blend", f"{error}.", "blends", organs=chosen)
+                continue
+            self._settle(
+                names,
+                trial,
+                KeptChange(
+                    type=kind,
+                    dtype_before=before,
+                    dtype=dtype,
+                    organs=len(names),
+                    moved=trial.moved,
+                    kept=kept,
+                    values=trial.values,
+                    finer=finer,
+                ),
+            )
+
+    def _settle(self, names: Sequence[str], trial: Trial, kept: KeptChange) -> None:
+        """Write organs of one type in a finer type, if the recipe says so, or warn of a change that rounding loses."""
+        better = next((dtype for dtype, share in kept.finer.items() if share >= KEPT_FINER), None)
+        if self.recipe.encode == FINER and better is not None:
+            kept = structs.replace(kept, dtype=better, kept=kept.finer[better])
+        elif kept.kept < KEPT_MIN:
+            advice = f"encode: finer writes them as {better}, which keeps {kept.finer[better]:.0%}" if better else ""
+            sentence = (
+                f"Rounding to {kept.dtype} keeps {kept.kept:.0%} of the change of {kept.organs} "
+                f"{type_name(kept.type)} organs, as a trial on {kept.values:,} values shows"
+                f"{f'; {advice}' if advice else ''}."
+            )
+            self.findings.append(
+                Finding(Severity.WARN, "change-lost-in-rounding", sentence, "encode", organs=tuple(names))
+            )
+        self.kept.append(kept)
+        for name in names:
+            part = self.parts[name]
+            assert part.computation is not None
+            computation = replace(part.computation, dtype=dtype_by_name(kept.dtype))
+            self.parts[name] = replace(part, computation=computation, moved=trial.moved)
+
     def finished(self) -> Plan:
         """Return the plan with the findings on the whole of it."""
         base, recipe = self.base, self.recipe
         parts = tuple(self.parts[part.name] for part in base.parts)
-        used = [base, *(replacement.donor for replacement in self.replacements), *self.adapters]
+        used = [
+            base,
+            *(replacement.donor for replacement in (*self.replacements, *self.blended)),
+            *self.adapters,
+        ]
         parents = tuple({(parent.label, parent.header_digest): parent for parent in used}.values())
         sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
         license = license_of_parents(parents)
         findings = [
             *self.findings,
-            *check_replacements(base, self.replacements),
+            *check_replacements(base, self.replacements, self.blended),
             *self._of_result(parts, parents),
             *check_withdrawn(parents),
             *license.findings,
         ]
         if not any(part.acts for part in parts) and not any(item.severity is Severity.REFUSE for item in findings):
-            sentence = f"Nothing of {base.label} is replaced, adapted or purified."
+            sentence = f"Nothing of {base.label} is replaced, blended, adapted or purified."
             findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
         return Plan(
             recipe=recipe,
@@ -218,6 +397,7 @@ class Draft:
             screen=screened(parts),
             license=license.text,
             stem=file_stem(base, sets, recipe.name),
+            kept=tuple(self.kept),
         )
 
     def _of_result(self, parts: Sequence[PlannedPart], parents: Sequence[Parent]) -> Iterator[Finding]:
@@ -233,9 +413,7 @@ class Draft:
             if part.spec.dtype != part.source.dtype:
                 encoded.setdefault((part.source.dtype.name, part.spec.dtype.name), []).append(part.before.name)
         for (before, after), names in encoded.items():
-            sentence = (
-                f"{len(names)} computed organs become {after}, because {before} cannot be written: {names_text(names)}."
-            )
+            sentence = f"{len(names)} computed organs become {after}; they were {before}: {names_text(names)}."
             yield Finding(Severity.INFO, "encoded-again", sentence, "encode", organs=tuple(names))
         is_tied = not any(part.before.place == OUTPUT_MATRIX for part in parts)
         for part in parts:
@@ -446,13 +624,15 @@ class Draft:
     def _computation(self, name: str, at: str) -> PlannedComputation | None:
         """Return the unfinished computation at a place; None, with a finding, if its dtype cannot be written."""
         part = self.parts[name]
-        if part.computation is not None and (part.computation.additions or part.computation.method):
-            return part.computation
+        done = part.computation
+        if done is not None and (done.blend or done.additions or done.method):
+            return done
         source = part.source
         try:
-            dtype = encoded_dtype(source.dtype, source.shape[0], self.recipe.encode)
+            dtype = encoded_dtype(source.dtype, source.shape, self.recipe.encode)
         except UnsupportedDType as error:
-            self._refuse("dtype-refused", f"{source.name}: {error}", at, organs=[name])
+            code = "encoder-missing" if isinstance(error, EncoderMissing) else "dtype-refused"
+            self._refuse(code, f"{source.name}: {error}.", at, organs=[name])
             return None
         if part.computation is not None:  # grafted experts keep their type, but adapted and purified ones are written
             return replace(part.computation, dtype=dtype)
@@ -463,8 +643,8 @@ class Draft:
         source = computation.source
         if computation.dtype != source.dtype:
             reason = f"{source.dtype.name} cannot be written, and all experts of a stack have one tensor type"
-        elif computation.additions:
-            reason = "an adapter changes the whole stack"
+        elif computation.additions or computation.blend:
+            reason = "an adapter or a blend changes the whole stack"
         else:
             return False
         sentence = f"Single experts of {source.name} cannot be purified: {reason}. Purify the whole stack."

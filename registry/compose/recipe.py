@@ -8,6 +8,7 @@ with `{`; reading it reports all errors together, each with its field. The catal
 from __future__ import annotations
 
 import json
+import keyword
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
@@ -17,8 +18,8 @@ import yaml
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from organs.registry.anatomy import BLOCK_DIGITS_MAX, Place, is_expert_stack, place_of
-from organs.registry.catalog.vocabulary import GRAFTED_TYPES
+from organs.registry.compose.blend_steps import Blend, renamed_blend
+from organs.registry.compose.selection import MODEL, WORD_MAX_LENGTH, BlockRange, Selection, choice, range_text, unique
 from organs.registry.documents import (
     NUMBER_PATTERN,
     ONE_OR_MORE,
@@ -36,15 +37,14 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.errors import BadName, BadQuery, BadRecipe
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest, parse_model_name
-from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, SYNONYMS, Query, parse_query
+from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, Query, parse_query
 from organs.registry.transform import PurifyMethod as PurifyMethod
+from organs.registry.transform.blend import PARAMETERS
+from organs.registry.transform.values import FINER, SAME, WANTED
 
 RECIPE_LIMITS = Limits(size_bytes=256 * 1024, depth=16, values=20_000)
 STEPS_MAX = 1000
 """Grafts, adapters or purifications of one recipe; codes that it accepts."""
-CHOICES_MAX = 1000
-"""Items in one list of types, slots or blocks."""
-WORD_MAX_LENGTH = 200
 CODE_MAX_LENGTH = 64
 SCALE_MAX = 100.0
 KEY_MAX_LENGTH = 255
@@ -61,13 +61,11 @@ FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry
 MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
 """Fields of queries that depend only on the organ, not on its model."""
 
-BlockRange = tuple[int, int]
-"""First and last block, both included."""
 MetadataValue = str | int | float | bool | tuple[str, ...]
 
-ENCODINGS = ("Q8_0", "F16", "BF16", "F32")
-"""The dtypes for computed organs whose own dtype cannot be written here."""
-METHODS = tuple(method.value for method in PurifyMethod)
+ENCODINGS = (SAME, FINER, *WANTED)
+"""How computed organs are written; the first is the default."""
+PURIFY_METHODS = tuple(method.value for method in PurifyMethod)
 
 WARNINGS = {
     "unrelated-lineage": "the organs are no more alike than those of unrelated models",
@@ -84,121 +82,11 @@ WARNINGS = {
     "parent-removed": "a model that a parent was made from was removed by an administrator",
     "non-finite-weights": "some weights are NaN or infinite; they spread to everything that the model computes",
     "licenses-conflict": "the licenses conflict, or one allows no derivatives",
+    "change-lost-in-rounding": "rounding to the tensor type keeps less than half of the change",
 }
 """The codes of warnings, which a recipe can accept, with their meaning."""
 RETIRED_WARNINGS = frozenset({"likely-degraded"})
 """Codes of warnings that are no longer given. Recipes that accept them stay valid."""
-
-_BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*[-–]\s*([0-9]{{1,{BLOCK_DIGITS_MAX}}}))?")
-_SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
-
-
-def _several(item: object) -> Parse:
-    """Return the reader of one `item` or of a list of them; repeated items are left out."""
-    items = tuple[item, ...]  # type: ignore[valid-type]  # only read by documents.convert
-    return Parse(_unique, Annotated[items, Meta(min_length=1, max_length=CHOICES_MAX), ONE_OR_MORE])
-
-
-def _unique(items: Sequence[object]) -> tuple[object, ...]:
-    return tuple(dict.fromkeys(items))
-
-
-def _refuse_commas(word: str) -> None:
-    if "," in word:
-        listed = ", ".join(part.strip() for part in word[:60].split(","))
-        raise ValueError(f"write several values as a list: [{listed}]")
-
-
-def _choice(words: Sequence[str], fold: Callable[[str], str]) -> Callable[[str], str]:
-    """Return the check of one of `words`, in upper or lower case."""
-
-    def check(word: str) -> str:
-        if fold(word) in words:
-            return fold(word)
-        close = nearest(word, words)
-        hint = f"; did you mean {close}?" if close else ""
-        raise ValueError(f"{quoted(word)} is not one of {', '.join(words)}{hint}")
-
-    return check
-
-
-def _type(word: str) -> str:
-    kind = SYNONYMS.get(word.lower(), word.lower())
-    if kind not in GRAFTED_TYPES:
-        _refuse_commas(word)
-    return _choice(GRAFTED_TYPES, str.lower)(kind)
-
-
-def _slot(word: str) -> str:
-    _refuse_commas(word)
-    place = place_of(word)
-    if not _SLOT.fullmatch(word):
-        raise ValueError(
-            f"{quoted(word)} is not a slot: write one word, without ? [ ] and quotation marks; * is any text"
-        )
-    if word in GRAFTED_TYPES:
-        raise ValueError(f"{word} is a type: write type: {word}")
-    if place.slot != word:
-        block = "" if place.block is None else f", its block {place.block}"
-        raise ValueError(f"{quoted(word)} is a tensor's name: its slot is {place.slot}{block}")
-    return word
-
-
-def _ranges(article: str, noun: str) -> Parse:
-    """Return the reader of ranges of blocks or experts."""
-    due = f"{article} {noun} such as 3, a range such as 2-5, or a list of these"
-
-    def check(value: int | str) -> BlockRange:
-        word = str(value).strip()
-        _refuse_commas(word)
-        match = _BLOCKS.fullmatch(word)
-        if match is None:
-            raise ValueError(f"{quoted(word)} is not {article} {noun}: write {due}")
-        first, last = int(match[1]), int(match[2] or match[1])
-        if first > last:
-            raise ValueError(f"a range goes from the first {noun} to the last: {last}-{first}")
-        return first, last
-
-    return _several(Annotated[BlockRange, Parse(check, int | str, due)])
-
-
-class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A selection of places in a model by types, slots and blocks. An empty member selects all.
-
-    A slot may contain `*`. Blocks are ranges. Places outside of blocks are selected only if `blocks` is empty. With
-    `experts` (ranges), only these experts of the selected stacks are meant, and no other tensors.
-    """
-
-    types: Annotated[
-        tuple[str, ...],
-        _several(Annotated[str, line(f"one of {', '.join(GRAFTED_TYPES)}", WORD_MAX_LENGTH, _type)]),
-    ] = msgspec.field(default=(), name="type")
-    slots: Annotated[tuple[str, ...], _several(Annotated[str, line("a slot", WORD_MAX_LENGTH, _slot)])] = msgspec.field(
-        default=(), name="slot"
-    )
-    blocks: Annotated[tuple[BlockRange, ...], _ranges("a", "block")] = ()
-    experts: Annotated[tuple[BlockRange, ...], _ranges("an", "expert")] = ()
-
-    def holds(self, place: Place) -> bool:
-        """Return whether `place` is selected, or some experts of it."""
-        if self.experts and not is_expert_stack(place):
-            return False
-        if self.types and place.type.value not in self.types:
-            return False
-        if self.slots and not any(matches_slot(place.slot, slot) for slot in self.slots):
-            return False
-        return not self.blocks or (place.block is not None and _within(place.block, self.blocks))
-
-    def expert_numbers(self, count: int) -> tuple[int, ...]:
-        """Return the selected experts of a stack with `count` experts."""
-        return tuple(number for number in range(count) if _within(number, self.experts))
-
-    def selects_as(self, other: Selection) -> bool:
-        """Return whether this selection and `other` select the same places."""
-        return (self.types, self.slots, self.blocks, self.experts) == (
-            *(other.types, other.slots),
-            *(other.blocks, other.experts),
-        )
 
 
 def _query(text: str) -> Query:
@@ -241,9 +129,6 @@ def _measured_query(text: str) -> str:
     return text
 
 
-_MODEL = line("a model's name", MODEL_TEXT_MAX_LENGTH)
-
-
 class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Organs to take from `donor` (a model's name), or from the models that `where` (a query) finds.
 
@@ -251,7 +136,7 @@ class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     which is `-likeness` by default. A query finds only kin of the base, unless `strangers` is set or it names models.
     """
 
-    donor: Annotated[str | None, _MODEL] = msgspec.field(default=None, name="from")
+    donor: Annotated[str | None, MODEL] = msgspec.field(default=None, name="from")
     where: Annotated[str | None, line("a query", QUERY_MAX_LENGTH, _checked_query)] = None
     sort: Annotated[str, line("a measure to rank by, such as -likeness", WORD_MAX_LENGTH, _sort)] = ""
     strangers: bool = False
@@ -287,12 +172,12 @@ def _scale(scale: float) -> float:
 class AdapterMerge(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"adapter": "from"}):
     """A low-rank adapter to add to the tensors that it adapts, `scale` times."""
 
-    adapter: Annotated[str, _MODEL]
+    adapter: Annotated[str, MODEL]
     scale: Annotated[float, Parse(_scale, float, "a number such as 0.8")] = 1.0
 
 
 def _method(word: str) -> PurifyMethod:
-    return PurifyMethod(_choice(METHODS, str.lower)(word))
+    return PurifyMethod(choice(PURIFY_METHODS, str.lower)(word))
 
 
 def _keep(keep: float) -> float:
@@ -304,7 +189,7 @@ def _keep(keep: float) -> float:
 class RecipePurification(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Organs of the result to purify. `keep` is the share of the energy that `spectral` keeps."""
 
-    method: Annotated[PurifyMethod, line(f"one of {', '.join(METHODS)}", WORD_MAX_LENGTH, _method)]
+    method: Annotated[PurifyMethod, line(f"one of {', '.join(PURIFY_METHODS)}", WORD_MAX_LENGTH, _method)]
     where: Annotated[str, line("a query", QUERY_MAX_LENGTH, _measured_query)] = ""
     """A query on measures that narrows the selection further; empty for none."""
     keep: Annotated[float | None, Parse(_keep, float, "a share such as 0.9")] = None
@@ -363,22 +248,25 @@ def _new_name(text: str) -> str:
     return text
 
 
+def _encoding(word: str) -> str:
+    return word.lower() if word.lower() in (SAME, FINER) else word.upper()
+
+
 class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The steps of a composition, in the order in which they are done: grafts, then adapters, then purification."""
+    """The steps of a composition, in the order in which they are done: grafts, blends, adapters, purification."""
 
     base: Annotated[str, line("the base model", MODEL_TEXT_MAX_LENGTH)]
     name: Annotated[str | None, line("a name such as acme/chimera", MODEL_TEXT_MAX_LENGTH, _new_name)] = None
     """The name of the chimera in the registry; None for a name by convention."""
     grafts: Annotated[tuple[Graft, ...], Meta(max_length=STEPS_MAX)] = ()
+    blends: Annotated[tuple[Blend, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
     adapters: Annotated[tuple[AdapterMerge, ...], Meta(max_length=STEPS_MAX)] = ()
     purify: Annotated[tuple[RecipePurification, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
-    encode: Annotated[str, line(f"one of {', '.join(ENCODINGS)}", WORD_MAX_LENGTH, _choice(ENCODINGS, str.upper))] = (
-        ENCODINGS[0]
-    )
+    encode: Annotated[str, line(f"one of {', '.join(ENCODINGS)}", WORD_MAX_LENGTH, choice(ENCODINGS, _encoding))] = SAME
     accept: Annotated[
         tuple[str, ...],
         Parse(
-            _unique,
+            unique,
             Annotated[
                 tuple[Annotated[str, line("a code such as unrelated-lineage", CODE_MAX_LENGTH, _code)], ...],
                 Meta(max_length=STEPS_MAX),
@@ -394,6 +282,14 @@ class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     """Metadata keys to set, and their values."""
 
 
+def donors_of(recipe: Recipe) -> tuple[str, ...]:
+    """Return the names of all models besides the base, in the order of the steps, each once."""
+    blended = (name for step in recipe.blends for donor in step.donors for name in (donor.model, donor.adapter))
+    grafted = (graft.donor for graft in recipe.grafts)
+    names = (*grafted, *blended, *(merge.adapter for merge in recipe.adapters))
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
 def renamed(recipe: Recipe, name_of: Callable[[str], str]) -> Recipe:
     """Return `recipe` with `name_of` each name of a base, a donor and an adapter."""
     return replace(
@@ -402,6 +298,7 @@ def renamed(recipe: Recipe, name_of: Callable[[str], str]) -> Recipe:
         grafts=tuple(
             graft if graft.donor is None else replace(graft, donor=name_of(graft.donor)) for graft in recipe.grafts
         ),
+        blends=tuple(renamed_blend(step, name_of) for step in recipe.blends),
         adapters=tuple(replace(merge, adapter=name_of(merge.adapter)) for merge in recipe.adapters),
     )
 
@@ -430,36 +327,6 @@ def with_versions(recipe: Recipe, models: Sequence[str]) -> Recipe:
     except BadName:  # a digest
         has_version = True
     return named if has_version else replace(named, base=models[0])
-
-
-def matches_slot(slot: str, pattern: str) -> bool:
-    """Return whether `slot` matches `pattern`, in which each `*` matches any text.
-
-    The pattern is not compiled, because a recipe may have thousands of patterns, each compared with few slots.
-    """
-    first, *rest = pattern.split("*")
-    if not rest:
-        return slot == pattern
-    *middle, last = rest
-    begin, end = len(first), len(slot) - len(last)
-    if begin > end or not slot.startswith(first) or not slot.endswith(last):
-        return False
-    for piece in middle:
-        position = slot.find(piece, begin, end)
-        if position < 0:
-            return False
-        begin = position + len(piece)
-    return True
-
-
-def range_text(blocks: BlockRange) -> str:
-    """Return a range of blocks or experts as text: `2-5`, or `3` for one."""
-    first, last = blocks
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def _within(block: int, ranges: Sequence[BlockRange]) -> bool:
-    return any(first <= block <= last for first, last in ranges)
 
 
 def recipe_to_json(recipe: Recipe) -> str:
@@ -500,7 +367,9 @@ _SYNONYMS = {
 }
 """Other words for keys. Misspelt keys are recognised without this table."""
 _SELECTION_KEYS = Selection.__struct_encode_fields__
-_ARGUMENTS = ("where", *_SELECTION_KEYS, "sort", "strangers", "scale", "keep")
+_ARGUMENTS = (
+    *("method", "models", "where", *_SELECTION_KEYS, "sort", "strangers", "scale", "keep", *PARAMETERS, "seed"),
+)
 """Named arguments of steps in Python, in their order."""
 
 
@@ -552,22 +421,44 @@ def parse_blocks(text: str) -> tuple[BlockRange, ...]:
 
 def recipe_values(recipe: Recipe) -> dict[str, object]:
     """Return the values of a recipe file, in a fixed order, without default values."""
+    values = _entity_values(recipe)
+    blends = values.get("blends", [])
+    for blend in blends if isinstance(blends, list) else [blends]:
+        for step in (blend, *blend.get("models", ())):
+            step |= step.pop("parameters", {})
+    return values
+
+
+def _entity_values(recipe: Recipe) -> dict[str, Any]:
+    """Return the values of a recipe as an entity has them: the parameters of a blend are an object of their own."""
     # JSON has lists for tuples, and refuses NaN.
     values: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(recipe), allow_nan=False))
     # msgspec omits the default object, and not an equal text or number that was read.
-    if recipe.encode == ENCODINGS[0]:
+    if recipe.encode == SAME:
         values.pop("encode", None)
     for adapter, step in zip(recipe.adapters, values.get("adapters", ()), strict=True):
         if adapter.scale == 1.0:
             step.pop("scale", None)
-    for step in (*values.get("grafts", ()), *values.get("purify", ())):
+    for step in _selections((values.get("grafts"), values.get("blends"), values.get("purify"))):
         for key in ("blocks", "experts"):
             if key in step:
                 step[key] = [first if first == last else range_text((first, last)) for first, last in step[key]]
         step |= {key: _one_or_list(step[key]) for key in _SELECTION_KEYS if key in step}
-    if "purify" in values:
-        values["purify"] = _one_or_list(values["purify"])
+    for key in ("blends", "purify"):
+        if key in values:
+            values[key] = _one_or_list(values[key])
     return values
+
+
+def _selections(values: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Yield all objects that select organs, of steps and of the rules in them."""
+    for value in values:
+        if isinstance(value, dict):
+            if not set(_SELECTION_KEYS).isdisjoint(value):
+                yield value
+            yield from _selections(value.values())
+        elif isinstance(value, list):
+            yield from _selections(value)
 
 
 def _one_or_list(values: list[Any]) -> Any:
@@ -576,7 +467,7 @@ def _one_or_list(values: list[Any]) -> Any:
 
 def recipe_file(recipe: Recipe) -> RecipeFile:
     """Return the recipe as an entity, with the members of a recipe file."""
-    return msgspec.convert(recipe_values(recipe), prepared(RecipeFile))
+    return msgspec.convert(_entity_values(recipe), prepared(RecipeFile))
 
 
 def recipe_of(base: str | Recipe | RecipeFile) -> Recipe:
@@ -632,11 +523,19 @@ def recipe_yaml(recipe: Recipe) -> str:
     )
 
 
+def _argument(name: str) -> str:
+    """Return the name of an argument in Python."""
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
 def recipe_python(recipe: Recipe, file_name: str) -> str:
     """Return a program that makes the recipe and writes the file `file_name` to the current folder."""
     values: dict[str, Any] = recipe_values(recipe)
     calls = []
-    kinds = (("grafts", "graft", "from"), ("adapters", "adapter", "from"), ("purify", "purify", "method"))
+    kinds = (
+        *(("grafts", "graft", "from"), ("blends", "blend", "from")),
+        *(("adapters", "adapter", "from"), ("purify", "purify", "method")),
+    )
     for key, verb, first in kinds:
         steps = values.get(key, [])
         for step in steps if isinstance(steps, list) else [steps]:
@@ -645,9 +544,10 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
                 step[name] = ",".join(map(str, words))
             arguments = [repr(step[first])] if first in step else []
             defaults = ("", False, None, 1.0 if verb == "adapter" else None)
-            arguments += [f"{name}={step[name]!r}" for name in _ARGUMENTS if step.get(name) not in defaults]
+            named = ((name, step[name]) for name in _ARGUMENTS if name in step and name != first)
+            arguments += [f"{_argument(name)}={value!r}" for name, value in named if value not in defaults]
             calls.append(f"{verb}({', '.join(arguments)})")
-    calls += [f"encode({recipe.encode!r})"] if recipe.encode != ENCODINGS[0] else []
+    calls += [f"encode({recipe.encode!r})"] if recipe.encode != SAME else []
     calls += [f"metadata({key!r}, {value!r})" for key, value in values.get("metadata", {}).items()]
     calls += [f"accept({', '.join(map(repr, recipe.accept))})"] if recipe.accept else []
     calls += [f"named({recipe.name!r})"] if recipe.name is not None else []

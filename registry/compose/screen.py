@@ -37,6 +37,8 @@ class ChangeKind(StrEnum):
 
     STRANGER = "stranger"
     """Organs below RELATED, as in unrelated models."""
+    MERGED = "merged"
+    """Organs that are blended with those of other models."""
     ADAPTER = "adapter"
     PURIFIED = "purified"
     FAR_KIN = "far kin"
@@ -78,6 +80,7 @@ KNOWN: Mapping[ChangeKind, Known] = {
         "attention or feed-forward of a stranger in a single block cost +40% to +1,673% perplexity",
         REAL_MODEL,
     ),
+    ChangeKind.MERGED: Known("A blend (change {change})", "worth trying; measure it"),
     ChangeKind.ADAPTER: Known(
         "An adapter at scale {scale}",
         "the size of its change does not say what it costs; measure it",
@@ -136,6 +139,8 @@ class Change:
     scales: tuple[float, ...] = ()
     """The scales of the adapters that are merged into the organ."""
     is_purified: bool = False
+    is_merged: bool = False
+    """Whether it is blended with other organs."""
     is_expert: bool = False
     """Whether it is an expert of a stack, and the other experts stay."""
 
@@ -189,29 +194,33 @@ def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part]) -> li
         found += [Change(organ.before, organ.after, organ.after, is_expert=True) for organ in experts]
         if computation is None:
             found.append(Change(part.before, part.source, part.source))
-        elif computation.additions or computation.method:
+        elif computation.blend or computation.additions or computation.method:
             # The measured change of the stack has that of grafted experts, which would count twice.
             measured = None if grafts else computed.get(part.before.name)
             scales = tuple(addition.scale for addition in computation.additions)
-            energy = _estimated_energy(computation)
-            found.append(Change(part.before, part.source, measured, energy, scales, computation.method is not None))
+            energy = _estimated_energy(computation, part.moved)
+            acts = computation.method is not None, computation.blend is not None
+            found.append(Change(part.before, part.source, measured, energy, scales, *acts))
     return [change for change in found if change.is_grafted or change.is_computed]
 
 
-def _estimated_energy(computation: PlannedComputation) -> float | None:
+def _estimated_energy(computation: PlannedComputation, moved: float | None) -> float | None:
     """Return the estimated energy that computing moves, over the energy of the source; None without moments.
 
-    The two factors of an adapter are assumed to be independent: each value of B·A is a sum of as many products as the
-    rank. For the zoo's adapter, this gives 0.86 to 1.00 of the energy. The result of spectral purification has the
-    correlation r with the original, the root of the kept share, and is scaled to the length of the original: around the
-    mean, it moves 2 - 2 r of the variance.
+    `moved` is what a trial measured for blends and adapters. Without it, blends have no estimate, and the two factors
+    of an adapter are assumed to be independent: each value of B·A is a sum of as many products as the rank. For the
+    zoo's adapter, this gives 0.86 to 1.00 of the energy. The result of spectral purification has the correlation r with
+    the original, the root of the kept share, and is scaled to the length of the original: around the mean, it moves
+    2 - 2 r of the variance.
     """
     source = computation.source
     size, spread = _size(source), source.standard_deviation
     if not size or spread is None:
         return None
-    energy = 0.0
-    for addition in computation.additions:
+    if moved is None and computation.blend is not None:
+        return None
+    energy = moved or 0.0
+    for addition in computation.additions if moved is None else ():
         first, second, rank = _size(addition.a), _size(addition.b), addition.b.shape[0]
         if first is None or second is None or rank < 1:
             return None
@@ -265,9 +274,12 @@ def _kinds(changed: Sequence[Change]) -> dict[ChangeKind, str]:
     scale = max((scale for change in changed for scale in change.scales), key=abs, default=None)
     found = {*grafts, *([ChangeKind.ADAPTER] if scale is not None else [])}
     found |= {ChangeKind.PURIFIED} if any(change.is_purified for change in changed) else set()
+    merged = [change for change in changed if change.is_merged]
+    found |= {ChangeKind.MERGED} if merged else set()
     if changed and not found:  # only vectors
         found = {ChangeKind.OUTSIDE}
     plain = {kind: [change.graft for change in members] for kind, members in grafts.items()}
+    plain |= {ChangeKind.MERGED: merged} if merged else {}
     sizes = {kind: _moved_text(_totals(members), members) for kind, members in plain.items()}
     return {
         kind: known.sentence.format(change=sizes.get(kind), scale=f"{scale or 0.0:g}")

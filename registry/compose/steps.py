@@ -3,7 +3,8 @@
 Grafts, adapters and purifications are words `key:value`, separated by spaces. The keys are those of recipe files; the
 items of a list are separated by commas. A value with spaces or quotation marks is a JSON string:
 `where:"type:organ theta>=40"`. Metadata is `key=value`. Numbers, true and false are text only if they are in quotation
-marks. The result is checked by the rules of recipe files.
+marks. A list or an object in a blend is JSON in a JSON
+string. The result is checked by the rules of recipe files.
 """
 
 from __future__ import annotations
@@ -13,18 +14,34 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from organs.registry.compose.recipe import Recipe, recipe_of_values, recipe_values
-from organs.registry.documents import NUMBER_PATTERN, SHOWN_MAX, BadDocument, Reason, joined, plain_scalar, quoted
+from organs.registry.compose.recipe import RECIPE_LIMITS, Recipe, recipe_of_values, recipe_values
+from organs.registry.documents import (
+    NUMBER_PATTERN,
+    SHOWN_MAX,
+    BadDocument,
+    Reason,
+    joined,
+    parse_json,
+    plain_scalar,
+    quoted,
+)
 from organs.registry.entities.plan import STEP_MAX_LENGTH
 from organs.registry.errors import BadRecipe
 
 STEPS_MAX = 64
 """Parameters of one recipe, including its base and its name."""
 
-LISTS = {"graft": "grafts", "adapter": "adapters", "purify": "purify", "accept": "accept", "meta": "metadata"}
+LISTS = {
+    "graft": "grafts",
+    "blend": "blends",
+    "adapter": "adapters",
+    "purify": "purify",
+    "accept": "accept",
+    "meta": "metadata",
+}
 """Parameters that can be repeated, each with the key of its list in a recipe."""
 SINGLE = ("base", "name", "encode")
-PARAMETERS = ("base", "graft", "adapter", "purify", "encode", "accept", "meta", "name")
+PARAMETERS = ("base", "graft", "blend", "adapter", "purify", "encode", "accept", "meta", "name")
 """All parameters, in their order in an address."""
 
 Step = tuple[str, str]
@@ -36,6 +53,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _META_KEY = re.compile(r'(?P<quoted>"(?:[^"\\]|\\.)*")=|(?P<bare>[^="]+)=')
 _PLACEHOLDERS: Mapping[str, Any] = {
     "graft": {"from": "any"},
+    "blend": {"from": "any", "weight": 1.0},
     "adapter": {"from": "any"},
     "purify": {"method": "fractal"},
 }
@@ -142,6 +160,8 @@ def _read_step(text: str, path: str) -> dict[str, Any]:
         words = [word.strip() for word in value.split(",")]
         if key in _SPLIT:
             members[key] = words if len(words) > 1 else words[0]
+        elif value.startswith("["):
+            members[key] = _listed(value, joined(path, key))
         else:
             members[key] = value if match["bare"] is None else plain_scalar(value)
     return members
@@ -154,6 +174,14 @@ def _unquoted(text: str, path: str) -> str:
     except ValueError:
         sentence = f"a backslash can only precede a quotation mark or a backslash: {text[:SHOWN_MAX]}"
         raise BadDocument([(path, sentence)]) from None
+
+
+def _listed(text: str, path: str) -> Any:
+    """Return the list in `text`. Raises BadDocument."""
+    try:
+        return parse_json(text.encode(), RECIPE_LIMITS)
+    except (BadDocument, UnicodeEncodeError):
+        raise BadDocument([(path, f"{quoted(text)} is not a list in JSON")]) from None
 
 
 def _read_meta(text: str) -> tuple[str, Any]:
@@ -174,6 +202,8 @@ def _read_meta(text: str) -> tuple[str, Any]:
 
 
 def _word(value: object) -> str:
+    if isinstance(value, list) and any(isinstance(item, dict | float) for item in value):
+        value = json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
         value = ",".join(str(item) for item in value)
     if isinstance(value, bool):

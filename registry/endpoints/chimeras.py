@@ -81,13 +81,17 @@ Grafts = Annotated[
     tuple[Step, ...],
     note("A graft: `from:acme/coder type:organ blocks:2-5`. May be repeated.", f"from:{EXAMPLE_DONOR} type:organ"),
 ]
+Blends = Annotated[
+    tuple[Step, ...],
+    note("A blend: `from:acme/coder weight:0.5 type:organ`. May be repeated.", f"from:{EXAMPLE_DONOR} weight:0.5"),
+]
 Adapters = Annotated[tuple[Step, ...], note("An adapter: `from:acme/lora scale:0.5`. May be repeated.")]
 Purifications = Annotated[tuple[Step, ...], note("A purification: `method:fractal type:organ`. May be repeated.")]
 AcceptedCodes = Annotated[tuple[Step, ...], note("The code of a warning to accept. May be repeated.")]
 Metadata = Annotated[tuple[Step, ...], note("Metadata: `general.name=Tiny`. May be repeated.")]
 Encoding = Annotated[
     str,
-    note("The dtype of computed organs whose own dtype cannot be written.", max_length=STEP_MAX_LENGTH),
+    note("How computed organs are written: `same`, `finer`, or a dtype.", max_length=STEP_MAX_LENGTH),
 ]
 ChimeraName = Annotated[str, note("The name under which the chimera would be registered.", max_length=STEP_MAX_LENGTH)]
 CellText = Annotated[
@@ -215,6 +219,7 @@ def plan(body: RecipeRequest | Values, every_part: EveryPart = False, lock: Lock
 def composition(
     base: Base,
     graft: Grafts = (),
+    blend: Blends = (),
     adapter: Adapters = (),
     purify: Purifications = (),
     accept: AcceptedCodes = (),

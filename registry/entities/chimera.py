@@ -31,6 +31,7 @@ from organs.registry.entities.plan import (
     ACTS,
     ADAPTER,
     GRAFTED,
+    MERGED,
     Block,
     ParentModel,
     PlanChange,
@@ -53,6 +54,8 @@ class Origins(Entity, omit_defaults=True):
     """The labels of the parents, the base first."""
     parts: dict[Text, tuple[Count | Text, ...]]
     """For each tensor that is not the base's own: the number of the parent, then the acts."""
+    merged: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
+    """For blended tensors: the numbers of the models that are blended into them."""
     adapters: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
     """For tensors with merged adapters: the numbers of the adapters."""
     experts: dict[Text, tuple[tuple[Count, tuple[Count, ...]], ...]] = msgspec.field(default_factory=dict)
@@ -67,11 +70,12 @@ class Origins(Entity, omit_defaults=True):
         """Return by which acts the chimera uses each parent. An adapter is a parent of its own."""
         acts: dict[str, set[str]] = {label: set() for label in self.parents}
         for number, done in self.by_tensor().values():
-            acts[self.parents[number]].update(set(done) - {ADAPTER})
+            acts[self.parents[number]].update(set(done) - {MERGED, ADAPTER})
         for number, _ in (graft for grafts in self.experts.values() for graft in grafts):
             acts[self.parents[number]].add(GRAFTED)
-        for number in (number for numbers in self.adapters.values() for number in numbers):
-            acts[self.parents[number]].add(ADAPTER)
+        for act, givers in ((MERGED, self.merged), (ADAPTER, self.adapters)):
+            for number in (number for numbers in givers.values() for number in numbers):
+                acts[self.parents[number]].add(act)
         return {label: tuple(act for act in ACTS if act in done) for label, done in acts.items()}
 
 

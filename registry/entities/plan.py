@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta, structs
 
 from organs.registry import notebook
-from organs.registry.amounts import ranges_text, size_text
+from organs.registry.amounts import ranges_text, size_text, weight_change_text
 from organs.registry.columns import CellKind, Column
 from organs.registry.entities.base import (
     ITEMS_MAX,
@@ -59,6 +59,40 @@ class GraftStep(_SelectedStep, rename={"donor": "from"}):
     ] = False
 
 
+class BlendRule(_SelectedStep):
+    """The value of a parameter of a blend for the organs that it selects."""
+
+    value: float | Items[float]
+
+
+BlendSettings = Annotated[
+    dict[Text, bool | float | Items[float | BlendRule]],
+    Meta(
+        max_length=ITEMS_MAX,
+        description="The parameters: a number, a list of numbers along the depth, or a list of rules, of which the "
+        "first that selects an organ counts.",
+    ),
+]
+
+
+class BlendedModel(Entity, omit_defaults=True, forbid_unknown_fields=True, rename={"model": "from"}):
+    """A model of a blend."""
+
+    model: Text
+    adapter: Annotated[Text, Meta(description="An adapter that is added to the model first.")] | None = None
+    parameters: BlendSettings = msgspec.field(default_factory=dict)
+
+
+class BlendStep(_SelectedStep, rename={"donor": "from"}):
+    """Organs that are computed from those of the base and of other models."""
+
+    method: Annotated[Text, Meta(description="`task_arithmetic` if it is not given.")] | None = None
+    donor: Annotated[Text, Meta(description="The other model, if there is one.")] | None = None
+    models: Annotated[Items[BlendedModel], Meta(description="The other models, if there are several.")] = ()
+    parameters: BlendSettings = msgspec.field(default_factory=dict)
+    seed: Annotated[Count, Meta(description="Of random masks.")] = 0
+
+
 class AdapterStep(Entity, omit_defaults=True, forbid_unknown_fields=True, rename={"adapter": "from"}):
     """A low-rank adapter to merge into the base."""
 
@@ -80,10 +114,16 @@ class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
     base: Annotated[Text, Meta(description="The model that receives the organs.")]
     name: Annotated[Text, Meta(description="The name under which it is registered.")] | None = None
     grafts: Items[GraftStep] = ()
+    blends: BlendStep | Items[BlendStep] = ()
     adapters: Items[AdapterStep] = ()
     purify: PurifyStep | Items[PurifyStep] | None = None
     encode: (
-        Annotated[Text, Meta(description="The tensor type for computed organs whose own type cannot be written.")]
+        Annotated[
+            Text,
+            Meta(
+                description="How computed organs are written: `same` (if it is not given), `finer`, or a tensor type."
+            ),
+        ]
         | None
     ) = None
     accept: Annotated[Texts, Meta(description="Codes of warnings that are accepted.")] = ()
@@ -99,8 +139,8 @@ class RecipeRequest(RecipeFile):
     yaml: Annotated[Text, Meta(description="The complete recipe as YAML, without other members.")] | None = None
 
 
-GRAFTED, ADAPTER, PURIFIED = "grafted", "adapter", "purified"
-ACTS = (GRAFTED, ADAPTER, PURIFIED)
+GRAFTED, MERGED, ADAPTER, PURIFIED = "grafted", "merged", "adapter", "purified"
+ACTS = (GRAFTED, MERGED, ADAPTER, PURIFIED)
 """The acts on an organ, in this order."""
 
 Block = Annotated[Count, Meta(description="Null outside of the blocks.")]
@@ -123,15 +163,16 @@ class ActedOn(Entity):
 
     model: Annotated[Text, Meta(description="The model that the organs come from, or are computed from.")]
     acts: Acts
+    merged: Annotated[Texts, Meta(description="The models that are blended into it.")] = ()
     adapters: Annotated[Texts, Meta(description="The adapters that are merged.")] = ()
     experts: Annotated[Items[GraftedExperts], Meta(description="Empty if no single experts were grafted.")] = ()
     purified_experts: Annotated[Experts, Meta(description="Empty if no single experts were purified.")] = ()
 
     @property
     def givers(self) -> tuple[str, ...]:
-        """The models that give the organs or change them: the donor, then the adapters; or else `model`."""
-        is_own = bool(self.adapters) and GRAFTED not in self.acts
-        return (*(() if is_own else (self.model,)), *self.adapters)
+        """The models that give the organs or change them: the donor, those blended, the adapters; or else `model`."""
+        others = (*self.merged, *self.adapters)
+        return others if others and GRAFTED not in self.acts else (self.model, *others)
 
     @property
     def givers_text(self) -> str:
@@ -184,7 +225,7 @@ class PlanPart(ActedOn):
         return self.dtype if self.dtype == self.dtype_before else f"{self.dtype_before} → {self.dtype}"
 
     def __repr__(self) -> str:
-        giver = f" from {self.givers_text}" if {GRAFTED, ADAPTER} & set(self.acts) else ""
+        giver = f" from {self.givers_text}" if {GRAFTED, MERGED, ADAPTER} & set(self.acts) else ""
         return f"<{self.name}: {self.acts_text or 'kept'}{giver}>"
 
 
@@ -285,6 +326,32 @@ class Screen(Entity):
         return self.sentence.partition(":")[0]
 
 
+class KeptChange(Entity):
+    """What is left of a change after it is written in a tensor type, measured on some rows of some organs."""
+
+    type: Word
+    dtype_before: Word
+    dtype: Word
+    organs: Annotated[Count, Meta(description="Organs of this type that are computed and written so.")]
+    moved: Annotated[float, Meta(description="The energy of the change before rounding, over that of the organs.")]
+    kept: Annotated[
+        Share, Meta(description="The share of the change that the written organs have: 1 for all of it, 0 for nothing.")
+    ]
+    values: Annotated[Count, Meta(description="The values that were tried.")]
+    finer: Annotated[
+        dict[Word, float], Meta(max_length=ITEMS_MAX, description="The share that finer tensor types would keep.")
+    ] = msgspec.field(default_factory=dict)
+
+
+KEPT_COLUMNS = (
+    Column("type"),
+    Column("dtype", "written as"),
+    Column("organs", kind=CellKind.COUNT),
+    Column("moved", "change", CellKind.FIGURE, shown=lambda kept: weight_change_text(kept.moved, None)),
+    Column("kept", "kept of it", CellKind.PERCENT),
+)
+
+
 class PlannedChimera(Entity):
     """The chimera that a recipe makes: its name, file, parents, screen and organs."""
 
@@ -302,6 +369,9 @@ class PlannedChimera(Entity):
     to_compute: Annotated[Count, Meta(description="Organs that are not computed yet.")]
     organs: Count
     changed: Annotated[Count, Meta(description="Organs that change.")]
+    kept: Annotated[
+        Items[KeptChange], Meta(description="What rounding keeps of blends and adapters; empty if nothing was tried.")
+    ] = ()
     changes: Annotated[
         Items[PlanChange], Meta(description="A summary of the changed organs: one entry for each run of blocks.")
     ]

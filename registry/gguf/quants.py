@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from importlib.metadata import version
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -146,6 +147,25 @@ def quantize(values: Floats, dtype: DType) -> bytes:
             kernels.quantize(single[start : start + CHUNK_ELEMENTS], types[dtype.name]).tobytes()
             for start in range(0, single.size, CHUNK_ELEMENTS)
         )
+
+
+def encoder_of(dtype: DType) -> str | None:
+    """Return the name and version of the encoder of `encode` for a quantised `dtype`; None if there is none here."""
+    if _encoder_type(dtype) is not None:
+        return f"libgguf {version('libgguf')}"
+    return f"gguf {version('gguf')}" if dtype.block_elements > 1 and _has_kernel(dtype, "quantize") else None
+
+
+def has_encoder() -> bool:
+    """Return whether the extra `quantize` is installed."""
+    return _encoder() is not None
+
+
+def needs_importance(dtype: DType) -> bool:
+    """Return whether the encoder of `dtype` needs an importance matrix."""
+    encoder = _encoder()
+    kind = None if encoder is None else encoder.GGMLQuantizationType.__members__.get(dtype.name)
+    return kind is not None and bool(encoder.quantize_requires_imatrix(kind))
 
 
 def can_encode(dtype: DType) -> bool:

@@ -2,9 +2,11 @@
 
 They have no side effects, yield the bytes in order, and need bounded memory.
 
-    compute  an organ as bytes in order: adapters (LoRA) are added, then it is purified, then encoded
-    purify   purification: removes weak frequencies, or details without a parent; keeps mean and standard deviation
-    values   reads the values of an organ window by window, and encodes computed values as a tensor type
+    compute       an organ as bytes in order: it is blended, adapters (LoRA) are added, it is purified, and encoded
+    blend         one tensor from the same tensor of several models, by the methods of mergekit
+    purify        purification: removes weak frequencies, or details without a parent; keeps mean and deviation
+    values        reads the values of an organ window by window, and encodes computed values as a tensor type
+    reproducible  sums, ranks and functions with the same results on every x86 processor
 
 A *window* is up to 2^20 consecutive values of an organ; all work is done window by window. With the same version of
 numpy, all bytes of a result are equal on every x86 processor; see `docs/design/purification.md`.
@@ -12,7 +14,9 @@ numpy, all bytes of a result are equal on every x86 processor; see `docs/design/
 
 from organs.registry.transform.compute import (
     Adapter,
+    Blending,
     Computation,
+    Operand,
     computed,
     misfit,
 )
@@ -25,7 +29,9 @@ METHOD = "t1"
 __all__ = [
     "METHOD",
     "Adapter",
+    "Blending",
     "Computation",
+    "Operand",
     "Plain",
     "Purification",
     "PurifyMethod",

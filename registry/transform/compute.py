@@ -1,4 +1,4 @@
-"""Computation of an organ as bytes in order: adapters (LoRA) are added, then it is purified, then encoded."""
+"""Computation of an organ as bytes in order: it is blended, adapters (LoRA) are added, it is purified, and encoded."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from organs.registry.errors import BadOrgan
 from organs.registry.gguf.quants import Floats
 from organs.registry.gguf.types import DType
+from organs.registry.transform.blend import Settings, blended
 from organs.registry.transform.purify import Purification, purified_and_encoded
 from organs.registry.transform.values import (
     WINDOW_ELEMENTS,
     Plain,
+    Readable,
+    Stream,
     Window,
     encoded,
     in_windows,
@@ -77,25 +80,41 @@ def misfit(base: Sequence[int], a: Sequence[int], b: Sequence[int], is_token_emb
     return None
 
 
-def merged_rows(base: Plain, adapters: Sequence[Adapter], is_token_embedding: bool = False) -> Iterator[Window]:
-    """Yield the values of `base` with all adapters added, in order, in bands of whole rows.
+class Adapted:
+    """A tensor with adapters added, in order.
 
     Everything is summed in float64, adapter after adapter and rank after rank. Matrix products are not used, because
     they differ between processors. Raises BadOrgan if an adapter does not fit or is not finite.
     """
-    for adapter in adapters:
-        reason = misfit(base.shape, adapter.a.shape, adapter.b.shape, is_token_embedding)
-        if reason is not None:
-            raise BadOrgan(f"the adapter does not fit: {reason}")
-    row, rows, stack = _in_three_dimensions(base.shape)
-    band_rows = max(1, WINDOW_ELEMENTS // row)
-    for expert in range(stack):
-        pairs = [_FactorPair.of(adapter, expert, is_token_embedding) for adapter in adapters]
-        for first in range(0, rows, band_rows):
-            count = min(band_rows, rows - first)
-            band = base.values((expert * rows + first) * row, count * row)
-            _add(band.reshape(count, row), [(pair, pair.left(first, count)) for pair in pairs])
-            yield band
+
+    def __init__(self, base: Readable, adapters: Sequence[Adapter], is_token_embedding: bool = False) -> None:
+        for adapter in adapters:
+            reason = misfit(base.shape, adapter.a.shape, adapter.b.shape, is_token_embedding)
+            if reason is not None:
+                raise BadOrgan(f"the adapter does not fit: {reason}")
+        self.base, self.adapters, self.is_token_embedding = base, adapters, is_token_embedding
+        self.shape = base.shape
+        self._matrix, self._pairs = -1, list[_FactorPair]()
+
+    def values(self, start: int, count: int) -> Window:
+        """Return whole rows of one matrix."""
+        row, rows, _ = _in_three_dimensions(self.shape)
+        matrix, first = divmod(start // row, rows)
+        if matrix != self._matrix:
+            self._pairs = [_FactorPair.of(adapter, matrix, self.is_token_embedding) for adapter in self.adapters]
+            self._matrix = matrix
+        band = self.base.values(start, count)
+        _add(band.reshape(-1, row), [(pair, pair.left(first, count // row)) for pair in self._pairs])
+        return band
+
+    def bands(self) -> Iterator[Window]:
+        """Yield all values, in bands of whole rows."""
+        row, rows, stack = _in_three_dimensions(self.shape)
+        step = max(1, WINDOW_ELEMENTS // row)
+        for matrix in range(stack):
+            for first in range(0, rows, step):
+                count = min(step, rows - first)
+                yield self.values((matrix * rows + first) * row, count * row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +181,26 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that is blended with another one."""
+
+    plain: Plain
+    adapter: Adapter | None = None
+    """It is added first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blending:
+    """The blend of the source of a computation with `donors`."""
+
+    method: str
+    donors: tuple[Operand, ...]
+    settings: Settings
+    key: str = ""
+    """Of random masks."""
+
+
+@dataclass(frozen=True, slots=True)
 class Computation:
     """The computation of one organ."""
 
@@ -173,6 +212,8 @@ class Computation:
     is_token_embedding: bool = False
     """Whether the source is the token embedding, for which the shapes of adapters differ: see `misfit`."""
     purification: Purification | None = None
+    blend: Blending | None = None
+    """It is computed first, from the source."""
 
     @property
     def size_bytes(self) -> int:
@@ -189,16 +230,31 @@ def computed(computation: Computation) -> Iterator[bytes]:
     dtype cannot hold; raises UnsupportedDType. Both can happen until the last byte: use no byte before all are read.
     """
     if computation.purification is None:
-        for window in _windows(computation):
+        for window in changed_values(computation):
             yield encoded(window, computation.dtype)[0]
         return
     yield from purified_and_encoded(
-        lambda: _windows(computation), computation.source.elements, computation.purification, computation.dtype
+        lambda: changed_values(computation), computation.source.elements, computation.purification, computation.dtype
     )
 
 
-def _windows(computation: Computation) -> Iterator[Window]:
-    """Return the values of the source with its adapters added."""
-    if not computation.adapters:
-        return computation.source.windows()
-    return in_windows(merged_rows(computation.source, computation.adapters, computation.is_token_embedding))
+def changed_values(computation: Computation) -> Iterator[Window]:
+    """Yield the values of the source, blended, with its adapters added: before they are purified and encoded."""
+    source: Readable = computation.source
+    if computation.blend is not None:
+        source = Stream(source.shape, _blended(computation))
+    if computation.adapters:
+        return in_windows(Adapted(source, computation.adapters, computation.is_token_embedding).bands())
+    return computation.source.windows() if computation.blend is None else in_windows(_blended(computation))
+
+
+def _blended(computation: Computation) -> Iterator[Window]:
+    blend = computation.blend
+    assert blend is not None
+    donors = [
+        operand.plain
+        if operand.adapter is None
+        else Adapted(operand.plain, [operand.adapter], computation.is_token_embedding)
+        for operand in blend.donors
+    ]
+    return blended(blend.method, computation.source, donors, blend.settings, blend.key)

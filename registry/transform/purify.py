@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from organs.registry.errors import BadOrgan
 from organs.registry.gguf.types import DType
+from organs.registry.transform.reproducible import total
 from organs.registry.transform.values import (
     WINDOW_ELEMENTS,
     Window,
     encoded,
 )
-
-SUMMED_EXACTLY = 1024
-"""At most so many values are summed by `fsum`, which takes 60 ns for each value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +49,6 @@ class Moments:
         return Moments(
             count, self.mean + distance * share, self.squares + more.squares + distance * distance * self.count * share
         )
-
-
-def total(values: NDArray[np.float64]) -> float:
-    """Return the sum of a flat array by halving it; each halving has an error of about one rounding of float64."""
-    folded = values
-    while folded.size > SUMMED_EXACTLY:
-        half = folded.size // 2
-        remainder = folded[2 * half :]
-        folded = folded[:half] + folded[half : 2 * half]
-        folded[: remainder.size] += remainder
-    return math.fsum(folded.tolist())
 
 
 def moments(values: NDArray[np.float64]) -> Moments:

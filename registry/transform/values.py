@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from organs.registry.errors import BadOrgan, UnsupportedDType
-from organs.registry.gguf.quants import BFLOAT16_MAX, FLOAT16_MAX, FLOAT32_MAX, can_dequantize, decode, quantize
+from organs.registry.errors import BadOrgan, EncoderMissing, UnsupportedDType
+from organs.registry.gguf.quants import (
+    BFLOAT16_MAX,
+    FLOAT16_MAX,
+    FLOAT32_MAX,
+    can_dequantize,
+    can_encode,
+    decode,
+    encode,
+    has_encoder,
+    needs_importance,
+    quantize,
+)
 from organs.registry.gguf.types import DType, dtype_by_name
 
 Read: TypeAlias = Callable[[int, int], bytes | bytearray | memoryview]
@@ -21,6 +32,37 @@ Window: TypeAlias = NDArray[np.float64]
 
 WINDOW_ELEMENTS = 1 << 20
 """Whole blocks of every dtype; 8 MiB in float64."""
+
+
+class Readable(Protocol):
+    """The values of a tensor."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of its dimensions, row length first, as in GGUF."""
+        ...
+
+    def values(self, start: int, count: int) -> Window:
+        """Return `count` values from number `start`, whole rows and whole blocks. The array is the caller's."""
+        ...
+
+
+class Stream:
+    """The values of a tensor that are read once, from the first to the last."""
+
+    def __init__(self, shape: tuple[int, ...], bands: Iterator[Window]) -> None:
+        self.shape = shape
+        self._bands, self._rest, self._position = bands, np.empty(0), 0
+
+    def values(self, start: int, count: int) -> Window:
+        """Return the next `count` values; `start` must be the number of those that were read."""
+        assert start == self._position
+        parts = [self._rest]
+        while sum(part.size for part in parts) < count:
+            parts.append(next(self._bands))
+        values = np.concatenate(parts)
+        self._rest, self._position = values[count:], start + count
+        return values[:count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +99,11 @@ class Plain:
                 raise BadOrgan(f"one of the {count:,} values from number {start:,} on cannot be stored as F32")
         return values
 
+    def part(self, start: int, shape: tuple[int, ...]) -> Plain:
+        """Return consecutive values from number `start`, whole blocks, as a tensor of `shape`."""
+        begin = self.dtype.size_bytes(start)
+        return Plain(lambda offset, size: self.read(begin + offset, size), self.dtype, shape)
+
     def windows(self) -> Iterator[Window]:
         """Yield all values, in order."""
         for start in range(0, self.elements, WINDOW_ELEMENTS):
@@ -81,13 +128,14 @@ def in_windows(bands: Iterable[Window]) -> Iterator[Window]:
 
 
 WRITTEN_AS_THEY_ARE = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
-"""Types that can be written here and hold weights of any distribution.
-
-The kernels also write TQ1_0, TQ2_0 and MXFP4. These have few levels, which only suit weights that were trained for
-them: a sum or a filtered organ was not.
-"""
-WANTED = ("Q8_0", "F16", "BF16", "F32")
-"""The types that can be chosen for organs of other types."""
+"""Types that can be written without another encoder, and hold weights of any distribution."""
+SAME, FINER = "same", "finer"
+"""Computed organs get the type of the organ that they replace, or the smallest one that keeps most of the change."""
+WANTED = (
+    *("F32", "BF16", "F16", "Q8_0", "Q6_K", "Q5_1", "Q5_K", "Q5_0", "Q4_1", "Q4_K", "Q4_0", "IQ4_NL", "IQ4_XS"),
+    *("Q3_K", "IQ3_S", "Q2_K", "IQ2_S"),
+)
+"""The types that can be chosen, the largest first."""
 
 FLUSHED = 2.0**-100
 """Types with blocks write a smaller absolute value as 0."""
@@ -96,20 +144,46 @@ _WHOLE_NUMBERS = frozenset({"I8", "I16", "I32", "I64"})
 _LARGEST = {"F16": FLOAT16_MAX, "BF16": BFLOAT16_MAX, "F32": FLOAT32_MAX}
 
 
-def encoded_dtype(dtype: DType, row_length: int, wanted: str = "Q8_0") -> DType:
-    """Return the type of an organ computed from an organ of `dtype`: `dtype` if it can be written, else `wanted`.
+def encoded_dtype(dtype: DType, shape: Sequence[int], wanted: str = SAME) -> DType:
+    """Return the type of an organ computed from an organ of `dtype` and `shape` (row length first).
 
-    F64 always becomes F32, because runtimes crash on an F64 feed-forward. If the row is not a whole number of blocks,
-    the type is F16. `wanted` must be in `WANTED`. Raises UnsupportedDType for types of whole numbers, which hold no
-    weights, and for types that cannot be decoded.
+    That is its own type for SAME and FINER, else `wanted`, one of `WANTED`; a vector always keeps its type. F64 becomes
+    F32, because runtimes crash on an F64 feed-forward. If the row is not a whole number of blocks, the type is F16.
+    Raises UnsupportedDType for types of whole numbers, which hold no weights, for types that cannot be decoded, and for
+    those that cannot be written; EncoderMissing if an extra can write them.
     """
-    assert wanted in WANTED
     if dtype.name in _WHOLE_NUMBERS or not can_dequantize(dtype):
         raise UnsupportedDType(f"no weights can be computed from tensor type {dtype.name}")
-    if dtype.name in WRITTEN_AS_THEY_ARE:
-        return dtype
-    other = dtype_by_name("F32" if dtype.name == "F64" else wanted)
-    return other if row_length % other.block_elements == 0 else dtype_by_name("F16")
+    is_matrix = sum(length > 1 for length in shape) > 1
+    other = dtype_by_name(wanted) if wanted in WANTED and is_matrix else dtype
+    if other.name == "F64":
+        return dtype_by_name("F32")
+    if shape[0] % other.block_elements:
+        return dtype_by_name("F16")
+    if other.name in WRITTEN_AS_THEY_ARE or can_encode(other):
+        return other
+    if needs_importance(other):
+        finer = next(name for name in reversed(WANTED) if can_encode(dtype_by_name(name)))
+        raise UnsupportedDType(f"{other.name} is only written with an importance matrix: write encode: {finer}")
+    if has_encoder():
+        raise UnsupportedDType(f"no encoder writes {other.name}: write encode: Q8_0")
+    raise EncoderMissing(f"{other.name} is written by an encoder that is not installed: pip install '.[quantize]'")
+
+
+FINER_TYPES = ("Q5_K", "Q5_1", "Q6_K", "Q8_0", "F16")
+"""The types that FINER chooses from, the smallest first."""
+
+
+def finer_dtypes(dtype: DType, rows: Iterable[int]) -> list[DType]:
+    """Return the types of FINER_TYPES with more bits than `dtype` that hold rows of these lengths."""
+    lengths = list(rows)
+    found = []
+    for other in map(dtype_by_name, FINER_TYPES):
+        is_finer = other.block_bytes * dtype.block_elements > dtype.block_bytes * other.block_elements
+        is_written = other.name in WRITTEN_AS_THEY_ARE or can_encode(other)
+        if is_finer and is_written and not any(length % other.block_elements for length in lengths):
+            found.append(other)
+    return found
 
 
 def encoded(values: Window, dtype: DType) -> tuple[bytes, Window]:
@@ -122,7 +196,11 @@ def encoded(values: Window, dtype: DType) -> tuple[bytes, Window]:
         # The reciprocal of a very small scale would be infinite, and processors convert infinity to different whole
         # numbers. If a block has only values this small, its scale in F16 is 0 in any case.
         values = np.where(np.abs(values) < FLUSHED, 0.0, values)
-    data = quantize(values, dtype)
+    if dtype.name in WRITTEN_AS_THEY_ARE:
+        data = quantize(values, dtype)
+    else:
+        _refuse_beyond(FLOAT16_MAX, values, dtype)  # encoders of others may stop the program
+        data = encode(values, dtype)
     decoded = decode(data, dtype).astype(np.float64)
     _refuse_beyond(FLOAT32_MAX, decoded, dtype)  # the scale of a block is F16 and may be infinite
     return data, decoded

@@ -13,7 +13,7 @@ import pytest
 
 from organs.cli import purify
 from organs.cli.main import COMMANDS, GROUPS
-from organs.registry.compose.recipe import METHODS
+from organs.registry.compose.recipe import PURIFY_METHODS
 from organs.registry.errors import NothingRegistered
 from organs.registry.local import LocalRegistry
 from tests import postgres
@@ -143,7 +143,7 @@ def test_help_lists_the_commands_below_headings(organ: OrganCommand) -> None:
 
 
 def test_the_offered_methods_of_purification_are_the_existing_ones() -> None:
-    assert purify.METHODS == METHODS
+    assert purify.METHODS == PURIFY_METHODS
 
 
 def test_the_guide_lists_the_commands_in_the_groups_of_the_help() -> None:

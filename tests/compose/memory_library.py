@@ -39,6 +39,9 @@ class MemoryLibrary:
         parse_query(query, base=base)
         yield from self.found
 
+    def stored(self, parts: Collection[Part]) -> None:
+        return None
+
     def measured(self, base: Parent, donors: Sequence[Parent]) -> dict[str, DonorGain]:
         return {}
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
+from organs.registry.compose.blend_steps import Blend, BlendDonor, SettingRule
 from organs.registry.compose.recipe import (
     ENCODINGS,
     FIXED_KEYS,
@@ -54,6 +55,7 @@ def recipes() -> st.SearchStrategy[Recipe]:
         Recipe,
         base=_models(),
         grafts=_several(_grafts()),
+        blends=_several(_blends()),
         adapters=_several(st.builds(AdapterMerge, _models(), _scales())),
         purify=_several(_purifications()),
         encode=st.sampled_from(ENCODINGS),
@@ -91,6 +93,27 @@ def _selections() -> dict[str, st.SearchStrategy[object]]:
         "blocks": ranges,
         "experts": ranges,
     }
+
+
+def _blends() -> st.SearchStrategy[Blend]:
+    place = {name: members for name, members in _selections().items() if name != "experts"}
+    numbers = st.floats(0.25, 1.0)
+    gradients = st.lists(numbers, min_size=1, max_size=3).map(tuple)
+    rules = st.lists(st.builds(SettingRule, value=numbers | gradients, **place), min_size=1, max_size=3).map(tuple)
+    settings = numbers | gradients | rules
+    each = st.dictionaries(st.sampled_from(("density", "weight")), settings).map(lambda own: {"weight": 0.5, **own})
+    donors = st.builds(BlendDonor, model=_models(), adapter=st.none() | _models(), parameters=each)
+    shared = st.fixed_dictionaries({}, optional={"normalize": st.booleans(), "lambda": settings})
+    several = st.builds(
+        Blend,
+        method=st.sampled_from(("ties", "dare_ties")),
+        models=st.lists(donors, min_size=1, max_size=3).map(tuple),
+        parameters=shared,
+        seed=st.integers(0, 2**32 - 1),
+        **place,
+    )
+    one = st.builds(Blend, donor=_models(), parameters=settings.map(lambda weight: {"weight": weight}), **place)
+    return several | one | st.builds(Blend, method=st.just("slerp"), donor=_models(), parameters=st.just({"t": 0.5}))
 
 
 def _scales() -> st.SearchStrategy[float]:

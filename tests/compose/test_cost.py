@@ -18,7 +18,8 @@ from organs.registry.compose.cost import COMPARED_COST, MODELS_MAX, Budget, chec
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe import Recipe, matches_slot, read_recipe
+from organs.registry.compose.recipe import Recipe, read_recipe
+from organs.registry.compose.selection import matches_slot
 from organs.registry.errors import TooCostly
 from organs.registry.local import LocalRegistry
 from organs.registry.names import CANDIDATES_MAX, nearest

@@ -109,7 +109,7 @@ def test_yaml_is_written_as_people_write_it() -> None:
 def test_default_values_are_not_written() -> None:
     assert recipe_values(Recipe(base="a")) == {"base": "a"}
     assert recipe_yaml(Recipe(base="a")) == "base: a\n"
-    stated = {"base": "a", "adapters": [{"from": "b", "scale": 1.0}], "encode": "q8_0"}
+    stated = {"base": "a", "adapters": [{"from": "b", "scale": 1.0}], "encode": "Same"}
     assert recipe_values(read_recipe(json.dumps(stated))) == {"base": "a", "adapters": [{"from": "b"}]}
 
 

@@ -13,9 +13,20 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import quantize
-from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed
+from organs.registry.transform import (
+    Adapter,
+    Blending,
+    Computation,
+    Operand,
+    Plain,
+    Purification,
+    PurifyMethod,
+    computed,
+)
+from organs.registry.transform.blend import METHODS, PARAMETERS
 from organs.registry.transform.purify import cleaned
-from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
+from organs.registry.transform.reproducible import angle_of, cosine, exponential, logarithm, sine
+from organs.registry.transform.values import WANTED, WRITTEN_AS_THEY_ARE
 
 COUNT = (1 << 16) + (1 << 12) + 96
 LONGEST = 20
@@ -42,6 +53,17 @@ def digest(computation: Computation) -> str:
     return summed.hexdigest()
 
 
+def functions() -> dict[str, str]:
+    """Return the digests of the functions of arrays, and the values of those of numbers."""
+    values = whole_numbers(1 << 12, 10)
+    angles = [abs(value) for value in values[:100].tolist()]
+    return {
+        "exponential": hashlib.sha256(exponential(-np.abs(values) * 1e4).tobytes()).hexdigest(),
+        "logarithm": hashlib.sha256(logarithm(np.abs(values) + 1e-9).tobytes()).hexdigest(),
+        "angles": str([(sine(angle), cosine(angle), angle_of(1.0, 1.0, angle)) for angle in angles]),
+    }
+
+
 def digests() -> dict[str, str]:
     """Return the digest of each kind of result."""
     results = {}
@@ -54,8 +76,21 @@ def digests() -> dict[str, str]:
         results[f"merged as {name}"] = digest(Computation(matrix, dtype, (Adapter(*pair, 32.0, 0.7),)))
         for method in PurifyMethod:
             results[f"{method} as {name}"] = digest(Computation(flat, dtype, purification=Purification(method)))
+    for name in (name for name in WANTED if name not in WRITTEN_AS_THEY_ARE):
+        results[f"encoded as {name}"] = digest(Computation(organ((512, 600), "F16", 2), dtype_by_name(name)))
     f32 = dtype_by_name("F32")
     results["embedding"] = digest(Computation(matrix, f32, (Adapter(*lookup, 7.0, 0.3),), is_token_embedding=True))
+    donors = tuple(organ((512, 600), name, seed) for name, seed in (("F16", 7), ("Q8_0", 8), ("F32", 9)))
+    for name, method in METHODS.items():
+        chosen = donors[: method.donors[1] or 3]
+        given = {"weight": 0.5, "density": 0.4, "t": 0.3}
+        settings = {
+            key: [given.get(key, value)] * len(chosen) if PARAMETERS[key].is_each else given.get(key, value)
+            for key, value in method.defaults.items()
+        }
+        blending = Blending(name, tuple(map(Operand, chosen)), settings, "0/tensor")
+        results[f"blend by {name}"] = digest(Computation(matrix, f32, blend=blending))
+    results |= functions()
     for exponent in range(1, LONGEST + 1):
         values = whole_numbers(1 << exponent, exponent)
         for method in PurifyMethod:

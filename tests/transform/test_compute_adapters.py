@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from organs.registry.errors import BadOrgan
 from organs.registry.gguf import DType
 from organs.registry.transform import Adapter, Computation, misfit
-from organs.registry.transform.compute import FACTOR_MAX_ELEMENTS, RANK_MAX, ROW_MAX_ELEMENTS, merged_rows
+from organs.registry.transform.compute import FACTOR_MAX_ELEMENTS, RANK_MAX, ROW_MAX_ELEMENTS, Adapted
 from organs.registry.transform.values import WINDOW_ELEMENTS
 from tests.transform.memory_organs import (
     BF16,
@@ -85,7 +85,7 @@ def test_a_merge_over_many_bands_and_tiles_equals_a_single_merge() -> None:
     rows, row = 700, 2048
     assert rows * row > WINDOW_ELEMENTS
     base, b, a = organ(normal(rows, row), F16), organ(normal(rows, 2, seed=1), F16), organ(normal(2, row, seed=2))
-    merged = np.concatenate(list(merged_rows(base, (Adapter(a, b, 2.0),))))
+    merged = np.concatenate(list(Adapted(base, (Adapter(a, b, 2.0),)).bands()))
     change = product(values_of(b).reshape(rows, 2), values_of(a).reshape(2, row))
     np.testing.assert_allclose(merged, values_of(base) + change.ravel(), rtol=1e-13, atol=1e-13)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from organs.registry.errors import BadOrgan, UnsupportedDType
-from organs.registry.gguf import DType, dtype_by_name
+from organs.registry.errors import BadOrgan, EncoderMissing, UnsupportedDType
+from organs.registry.gguf import DType, dtype_by_name, quants
 from organs.registry.transform import Computation, encoded_dtype
 from organs.registry.transform.values import (
+    FINER,
+    SAME,
     WANTED,
     WINDOW_ELEMENTS,
     WRITTEN_AS_THEY_ARE,
@@ -33,21 +35,40 @@ from tests.transform.memory_organs import (
 ALIKE = [dtype_by_name(name) for name in WRITTEN_AS_THEY_ARE]
 
 
-@pytest.mark.parametrize("wanted", WANTED)
-def test_a_type_that_can_be_written_is_kept_and_others_become_the_requested_type(wanted: str) -> None:
-    for dtype in ALIKE:
-        assert encoded_dtype(dtype, 256, wanted) == dtype
-    for name in ("Q4_K", "Q6_K", "IQ4_NL", "IQ2_XXS", "NVFP4", "MXFP4", "TQ1_0", "TQ2_0"):
-        assert encoded_dtype(dtype_by_name(name), 256, wanted).name == wanted
-    assert encoded_dtype(F64, 33, wanted) == F32
-    unaligned = encoded_dtype(dtype_by_name("IQ4_NL"), 33, wanted)
-    assert unaligned.name == (wanted if dtype_by_name(wanted).block_elements == 1 else "F16")
+@pytest.mark.parametrize("wanted", [SAME, FINER, *WANTED])
+def test_an_organ_keeps_its_type_or_gets_the_wanted_one(wanted: str) -> None:
+    for name in (*WANTED, "MXFP4", "TQ1_0", "TQ2_0"):
+        dtype = dtype_by_name(name)
+        assert encoded_dtype(dtype, (256, 4), wanted).name == (wanted if wanted in WANTED else name)
+        assert encoded_dtype(dtype, (256,), wanted) == dtype
+        assert encoded_dtype(dtype, (256, 1), wanted) == dtype
+    assert encoded_dtype(F64, (33,), wanted) == F32
+    unaligned = encoded_dtype(F16, (33, 4), wanted)
+    assert unaligned.name == (wanted if wanted in ("F32", "BF16") else "F16")
+
+
+@pytest.mark.parametrize("name", ["IQ2_XXS", "IQ2_XS", "IQ1_S"])
+def test_a_type_that_needs_an_importance_matrix_is_refused_with_another_one(name: str) -> None:
+    with pytest.raises(UnsupportedDType, match=rf"{name} .* importance matrix: write encode: IQ2_S"):
+        encoded_dtype(dtype_by_name(name), (256, 4))
+
+
+def test_without_an_encoder_its_types_are_refused_and_others_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quants, "_encoder", lambda: None)
+    quants._encoder_type.cache_clear()
+    try:
+        with pytest.raises(EncoderMissing, match=r"Q4_K .* not installed"):
+            encoded_dtype(dtype_by_name("Q4_K"), (256, 4))
+        assert encoded_dtype(dtype_by_name("Q4_K"), (256, 4), "Q8_0") == Q8_0
+        assert encoded_dtype(Q4_0, (256, 4)) == Q4_0
+    finally:
+        quants._encoder_type.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["I8", "I16", "I32", "I64", "Q8_1", "Q8_K", "Q1_0"])
 def test_whole_numbers_and_unreadable_types_are_refused(name: str) -> None:
     with pytest.raises(UnsupportedDType, match=name):
-        encoded_dtype(dtype_by_name(name), 256)
+        encoded_dtype(dtype_by_name(name), (256, 4))
 
 
 @pytest.mark.parametrize("dtype", [F32, F16, BF16], ids=lambda dtype: dtype.name)

@@ -253,6 +253,7 @@ def planned_for_client(
 def composition(
     base: str,
     graft: list[str],
+    blend: list[str],
     adapter: list[str],
     purify: list[str],
     accept: list[str],
@@ -262,7 +263,14 @@ def composition(
     cell: str | None,
     order: str,
 ) -> CompositionState:
-    lists = {"graft": graft, "adapter": adapter, "purify": purify, "accept": accept, "meta": meta}
+    lists = {
+        "graft": graft,
+        "blend": blend,
+        "adapter": adapter,
+        "purify": purify,
+        "accept": accept,
+        "meta": meta,
+    }
     texts = lists | {"base": [base], "encode": [encode] if encode else [], "name": [name] if name else []}
     recipe = read_steps((parameter, text) for parameter in PARAMETERS for text in texts[parameter])
     return compose_for_client(recipe, (), cell or "", order).state

@@ -26,7 +26,7 @@ from organs.web.render import (
     theta_class,
 )
 
-ACTS = {"grafted": "grafted", "adapter": "adapter added", "purified": "purified"}
+ACTS = {"grafted": "grafted", "merged": "blended", "adapter": "adapter added", "purified": "purified"}
 """Words for what a recipe did to an organ."""
 
 Place = tuple[str, int | None, str]

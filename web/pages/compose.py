@@ -16,6 +16,7 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock, stored_qu
 from organs.registry.catalog.queries.model_lists import known_bases
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
+from organs.registry.compose.blend_steps import BLEND_DEFAULT
 from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.recipe import (
@@ -36,6 +37,8 @@ from organs.registry.errors import BadQuery, BadRecipe, NotAllowed, NotFound, To
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query, short_text
 from organs.registry.search.models import search_models
+from organs.registry.transform.blend import METHODS
+from organs.registry.transform.blend import PARAMETERS as BLEND_PARAMETERS
 from organs.web.api.plans import UnderWay, compose_for_client, cut_pair, pair_for_client
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.anatomy import cell_grid, letters
@@ -46,6 +49,7 @@ from organs.web.responses import reading, searching, settings
 
 STEP_FIELDS = {
     "graft": ("from", "where", "sort", "strangers", "type", "slot", "blocks", "experts"),
+    "blend": ("method", "from", "weight", "density", "type", "slot", "blocks"),
     "adapter": ("from", "scale"),
     "purify": ("method", "where", "type", "slot", "blocks", "experts", "keep"),
 }
@@ -119,7 +123,15 @@ def filled_step(form: MultiDict[str, str]) -> Step:
     """Return the step that a form adds. Raises BadQuery for an unknown form."""
     kind = form.get("add", "")
     if kind in STEP_FIELDS:
-        return kind, step_text({name: form[name].strip() for name in STEP_FIELDS[kind] if form.get(name, "").strip()})
+        filled = {name: form[name].strip() for name in STEP_FIELDS[kind] if form.get(name, "").strip()}
+        method = METHODS.get(filled.get("method", BLEND_DEFAULT))
+        if kind == "blend" and method is not None:  # the weight of one donor is its share, whatever the method names it
+            names = {"weight": "weight" if "weight" in method.defaults else "t"}
+            filled = {names.get(name, name): value for name, value in filled.items()}
+            filled = {
+                name: value for name, value in filled.items() if name not in BLEND_PARAMETERS or name in method.defaults
+            }
+        return kind, step_text(filled)
     if kind == "encode":
         return kind, form.get("dtype", "")
     if kind == "meta":
@@ -242,6 +254,11 @@ def _compose_page(requested: RequestedSteps, under_way: UnderWay, status: int, p
         "name": next((text for parameter, text in requested.steps if parameter == "name"), ""),
         "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
+        "blend_methods": [
+            name
+            for name, method in METHODS.items()
+            if method.needs_base and method.donors[0] == 1 and name != BLEND_DEFAULT
+        ],
         "purification_cost": KNOWN[ChangeKind.PURIFIED].sentence,
         "encodings": ENCODINGS,
         "encode": under_way.recipe.encode,

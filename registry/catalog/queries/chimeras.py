@@ -244,6 +244,8 @@ class StoredComputation(Entity):
     experts: tuple[tuple[_StoredOrgan, tuple[int, ...]], ...] = ()
     """The stacks that gave single experts, with the numbers of these."""
     purify_experts: tuple[int, ...] = ()
+    blend: tuple[Any, ...] = ()
+    """The method, the other tensors, the parameters, and the seed and the tensor of random masks."""
 
     @classmethod
     def read(cls, text: str) -> StoredComputation:
@@ -262,11 +264,14 @@ class StoredComputation(Entity):
         return MadeOrgan(
             acts=(
                 *(("grafted",) if self.experts else ()),
+                *(("merged",) if self.blend else ()),
                 *(("adapter",) if self.add else ()),
                 *(("purified",) if self.purify else ()),
             ),
             experts=tuple(sorted({number for _, numbers in self.experts for number in numbers})),
             purified_experts=self.purify_experts,
+            blend=str(self.blend[0]) if self.blend else None,
+            blended=tuple(Digest(part[0][0]) for part in self.blend[1]) if self.blend else (),
             method=self.purify,
             keep=self.keep,
             adapters=tuple(AddedAdapter(a=a[0], b=b[0], alpha=alpha, scale=scale) for a, b, alpha, scale in self.add),

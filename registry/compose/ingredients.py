@@ -1,0 +1,85 @@
+"""The ingredients of a planned computation: stored organs that are opened and read by range."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+
+from organs.registry.assembly import naming
+from organs.registry.catalog.queries.blobs import KnownBlob
+from organs.registry.compose.parents import Part
+from organs.registry.compose.plan import Addition, PlannedComputation
+from organs.registry.digest import Digest
+from organs.registry.errors import MissingBlob
+from organs.registry.store import BlobStore
+from organs.registry.transform import Adapter, Blending, Computation, Operand, Plain, Purification, PurifyMethod
+
+Rows = Mapping[Digest, KnownBlob]
+
+
+def _with_experts(stack: Plain, grafts: Sequence[tuple[Plain, Collection[int]]]) -> Plain:
+    """Return `stack` with experts of other stacks of the same shape and dtype, at the same numbers."""
+    if not grafts:
+        return stack
+    size_bytes = stack.size_bytes // stack.shape[-1]
+    readers = [stack.read] * stack.shape[-1]
+    for other, numbers in grafts:
+        for number in numbers:
+            readers[number] = other.read
+
+    def read(offset: int, size: int) -> bytes:
+        pieces = []
+        while size:
+            number, within = divmod(offset, size_bytes)
+            step = min(size, size_bytes - within)
+            pieces.append(bytes(readers[number](offset, step)))
+            offset, size = offset + step, size - step
+        return b"".join(pieces)
+
+    return Plain(read, stack.dtype, stack.shape)
+
+
+def transformation_of(store: BlobStore, computation: PlannedComputation, rows: Rows, opened: ExitStack) -> Computation:
+    """Return the computation with the stored bytes of its ingredients; `opened` closes them. Raises StoreError."""
+
+    def plain(ingredient: Part) -> Plain:
+        row = rows.get(ingredient.digest)
+        if row is None:
+            raise MissingBlob(f"{ingredient.name} ({ingredient.digest[:12]}) is missing from the store")
+        with naming(ingredient.name, ingredient.digest):
+            reader = opened.enter_context(store.open(row))
+        cached: list[tuple[int, bytes]] = []  # the chunk that was decoded last, because reads are in order
+
+        def read(offset: int, size: int) -> bytes:
+            pieces = []
+            for chunk in reader.chunks:
+                begin, end = chunk.plain_offset_bytes, chunk.plain_offset_bytes + chunk.plain_size_bytes
+                if begin < offset + size and end > offset:
+                    if not cached or cached[0][0] != begin:
+                        decoded = bytearray(chunk.plain_size_bytes)
+                        with naming(ingredient.name, ingredient.digest):
+                            reader.read_chunk(chunk, memoryview(decoded))
+                        cached[:] = [(begin, bytes(decoded))]
+                    pieces.append(cached[0][1][max(0, offset - begin) : offset + size - begin])
+            return b"".join(pieces)
+
+        return Plain(read, ingredient.dtype, ingredient.shape)
+
+    def adapter(addition: Addition) -> Adapter:
+        return Adapter(plain(addition.a), plain(addition.b), addition.alpha, addition.scale)
+
+    blend = None
+    if computation.blend is not None:
+        donors = [
+            Operand(plain(item.part), adapter(item.addition) if item.addition else None)
+            for item in computation.blend.parts
+        ]
+        blend = Blending(computation.blend.method, tuple(donors), computation.blend.settings, computation.blend.key)
+    adapters = tuple(map(adapter, computation.additions))
+    purification = None
+    if computation.method is not None:
+        method = PurifyMethod(computation.method)
+        purification = Purification(method) if computation.keep is None else Purification(method, computation.keep)
+    grafts = [(plain(graft.after), graft.experts) for graft in computation.grafted]
+    source = _with_experts(plain(computation.source), grafts)
+    return Computation(source, computation.dtype, adapters, computation.is_token_embedding, purification, blend)

@@ -1,0 +1,165 @@
+"""Selections of places in a model by types, slots, blocks and experts: every step of a recipe has one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from organs.registry.anatomy import BLOCK_DIGITS_MAX, Place, is_expert_stack, place_of
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
+from organs.registry.documents import ONE_OR_MORE, Parse, line, quoted
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest
+from organs.registry.search.language import SYNONYMS
+
+CHOICES_MAX = 1000
+"""Items in one list of types, slots or blocks."""
+WORD_MAX_LENGTH = 200
+
+BlockRange = tuple[int, int]
+"""First and last block, both included."""
+MODEL = line("a model's name", MODEL_TEXT_MAX_LENGTH)
+
+_BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*[-–]\s*([0-9]{{1,{BLOCK_DIGITS_MAX}}}))?")
+_SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
+
+
+def several(item: object) -> Parse:
+    """Return the reader of one `item` or of a list of them; repeated items are left out."""
+    items = tuple[item, ...]  # type: ignore[valid-type]  # only read by documents.convert
+    return Parse(unique, Annotated[items, Meta(min_length=1, max_length=CHOICES_MAX), ONE_OR_MORE])
+
+
+def unique(items: Sequence[object]) -> tuple[object, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def _refuse_commas(word: str) -> None:
+    if "," in word:
+        listed = ", ".join(part.strip() for part in word[:60].split(","))
+        raise ValueError(f"write several values as a list: [{listed}]")
+
+
+def choice(words: Sequence[str], fold: Callable[[str], str]) -> Callable[[str], str]:
+    """Return the check of one of `words`, in upper or lower case."""
+
+    def check(word: str) -> str:
+        if fold(word) in words:
+            return fold(word)
+        close = nearest(word, words)
+        hint = f"; did you mean {close}?" if close else ""
+        raise ValueError(f"{quoted(word)} is not one of {', '.join(words)}{hint}")
+
+    return check
+
+
+def _type(word: str) -> str:
+    kind = SYNONYMS.get(word.lower(), word.lower())
+    if kind not in GRAFTED_TYPES:
+        _refuse_commas(word)
+    return choice(GRAFTED_TYPES, str.lower)(kind)
+
+
+def _slot(word: str) -> str:
+    _refuse_commas(word)
+    place = place_of(word)
+    if not _SLOT.fullmatch(word):
+        raise ValueError(
+            f"{quoted(word)} is not a slot: write one word, without ? [ ] and quotation marks; * is any text"
+        )
+    if word in GRAFTED_TYPES:
+        raise ValueError(f"{word} is a type: write type: {word}")
+    if place.slot != word:
+        block = "" if place.block is None else f", its block {place.block}"
+        raise ValueError(f"{quoted(word)} is a tensor's name: its slot is {place.slot}{block}")
+    return word
+
+
+def _ranges(article: str, noun: str) -> Parse:
+    """Return the reader of ranges of blocks or experts."""
+    due = f"{article} {noun} such as 3, a range such as 2-5, or a list of these"
+
+    def check(value: int | str) -> BlockRange:
+        word = str(value).strip()
+        _refuse_commas(word)
+        match = _BLOCKS.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{quoted(word)} is not {article} {noun}: write {due}")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise ValueError(f"a range goes from the first {noun} to the last: {last}-{first}")
+        return first, last
+
+    return several(Annotated[BlockRange, Parse(check, int | str, due)])
+
+
+class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A selection of places in a model by types, slots and blocks. An empty member selects all.
+
+    A slot may contain `*`. Blocks are ranges. Places outside of blocks are selected only if `blocks` is empty. With
+    `experts` (ranges), only these experts of the selected stacks are meant, and no other tensors.
+    """
+
+    types: Annotated[
+        tuple[str, ...],
+        several(Annotated[str, line(f"one of {', '.join(GRAFTED_TYPES)}", WORD_MAX_LENGTH, _type)]),
+    ] = msgspec.field(default=(), name="type")
+    slots: Annotated[tuple[str, ...], several(Annotated[str, line("a slot", WORD_MAX_LENGTH, _slot)])] = msgspec.field(
+        default=(), name="slot"
+    )
+    blocks: Annotated[tuple[BlockRange, ...], _ranges("a", "block")] = ()
+    experts: Annotated[tuple[BlockRange, ...], _ranges("an", "expert")] = ()
+
+    def holds(self, place: Place) -> bool:
+        """Return whether `place` is selected, or some experts of it."""
+        if self.experts and not is_expert_stack(place):
+            return False
+        if self.types and place.type.value not in self.types:
+            return False
+        if self.slots and not any(matches_slot(place.slot, slot) for slot in self.slots):
+            return False
+        return not self.blocks or (place.block is not None and within(place.block, self.blocks))
+
+    def expert_numbers(self, count: int) -> tuple[int, ...]:
+        """Return the selected experts of a stack with `count` experts."""
+        return tuple(number for number in range(count) if within(number, self.experts))
+
+    def selects_as(self, other: Selection) -> bool:
+        """Return whether this selection and `other` select the same places."""
+        return (self.types, self.slots, self.blocks, self.experts) == (
+            *(other.types, other.slots),
+            *(other.blocks, other.experts),
+        )
+
+
+def matches_slot(slot: str, pattern: str) -> bool:
+    """Return whether `slot` matches `pattern`, in which each `*` matches any text.
+
+    The pattern is not compiled, because a recipe may have thousands of patterns, each compared with few slots.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return slot == pattern
+    *middle, last = rest
+    begin, end = len(first), len(slot) - len(last)
+    if begin > end or not slot.startswith(first) or not slot.endswith(last):
+        return False
+    for piece in middle:
+        position = slot.find(piece, begin, end)
+        if position < 0:
+            return False
+        begin = position + len(piece)
+    return True
+
+
+def range_text(blocks: BlockRange) -> str:
+    """Return a range of blocks or experts as text: `2-5`, or `3` for one."""
+    first, last = blocks
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def within(block: int, ranges: Sequence[BlockRange]) -> bool:
+    return any(first <= block <= last for first, last in ranges)
