@@ -106,7 +106,10 @@ def run_spans(runs: tuple[Run, ...], dtype: DType) -> tuple[tuple[int, int], ...
 
 
 def read_values(read: Read, runs: Sequence[Run], dtype: DType) -> Floats:
-    """Return the values of `runs` in order, decoded together. Raises UnsupportedDType."""
+    """Return the values of `runs` in order, decoded together. Raises UnsupportedDType.
+
+    The decoded values of F32 and F64 are a view of their bytes: writeable for several runs, which are copied, and not
+    for one run, whose bytes the caller may still need.
+    """
     parts = [read(offset, size) for offset, size in run_spans(tuple(runs), dtype)]
-    # The decoded values of F32 and F64 are a view of the bytearray, so they are writeable.
-    return decode(parts[0] if len(parts) == 1 else bytearray().join(parts), dtype)
+    return decode(memoryview(parts[0]).toreadonly() if len(parts) == 1 else bytearray().join(parts), dtype)

@@ -55,6 +55,17 @@ def test_every_type_that_the_gguf_package_can_write_comes_back_identical(
         assert (reasons == {unread}) == (unread in reasons) == (not can_dequantize(dtype))
 
 
+@pytest.mark.parametrize("shape", [(2048, 128), (512, 256), (1024, 256), (384, 256), (512, 257)])
+@pytest.mark.parametrize("dtype", ["F32", "F16"])
+def test_measuring_a_matrix_changes_none_of_its_bytes(
+    shape: tuple[int, int], dtype: str, registry: LocalRegistry, tmp_path: Path
+) -> None:
+    # Of these shapes the spectrum is measured on one run of values, which may be the bytes that are stored.
+    path = tmp_path / "router.gguf"
+    path.write_bytes(file_bytes([], [weight_tensor("blk.0.ffn_gate_inp.weight", shape, dtype=dtype)]))
+    assert_round_trip(registry, path, tmp_path / "back")
+
+
 def test_tensors_of_unknown_types_are_kept_by_their_offsets(registry: LocalRegistry, tmp_path: Path) -> None:
     begin, middle, end = b"\1" * 416, b"\2" * 2080, b"\3" * 50  # 1,024 values in 13 bits each; 8,192 and a scale; 9
     infos = [
