@@ -6,7 +6,8 @@
 The models are GGUF files of one architecture in F16, BF16 or F32, such as those that `bench.real_family` makes. Their
 values are given to mergekit as safetensors under the names of Hugging Face. mergekit computes in float32 and writes
 F16 or BF16; here everything is computed in float64. A value that differs by more than one spacing of the type counts as
-different. Both get the same random masks. Without a difference in a sign or in a tie, both are equal.
+different. Both get the same random masks. Of equal differences from the base, which are many in a light fine-tune that
+was rounded to F16, mergekit keeps arbitrary ones; `--unrounded` compares the methods without such ties.
 """
 
 from __future__ import annotations
@@ -56,12 +57,13 @@ BITS = {"F16": 11, "BF16": 8}
 """The bits of a number that is written, the first one included."""
 
 
-def tensors_of(path: Path, dtype: str) -> dict[str, NDArray[np.float32]]:
+def tensors_of(path: Path, dtype: str, seed: int | None = None) -> dict[str, NDArray[np.float32]]:
     """Return the values of all tensors of a GGUF file, by their names in Hugging Face's models.
 
-    They are rounded to the type of the output, as mergekit does before it computes.
+    They are rounded to the type of the output. With a seed, they get noise of one spacing of it, in float32.
     """
     kind = dtype_by_name(DTYPES[dtype])
+    random = np.random.default_rng(seed)
     found = {}
     with FileSource(path) as source:
         header = read_header(source)
@@ -70,6 +72,9 @@ def tensors_of(path: Path, dtype: str) -> dict[str, NDArray[np.float32]]:
             name = LLAMA_NAMES[place.slot].format(place.block)
             data = source.read_at(header.data_offset + item.offset, item.size_bytes)
             values = decode(quantize(decode(data, item.dtype), kind), kind).astype(np.float32)
+            if seed is not None:
+                spacing = np.ldexp(np.float32(1.0), np.frexp(values)[1] - BITS[kind.name])
+                values += spacing * (random.random(values.size, np.float32) - np.float32(0.5))
             found[f"{name}.weight"] = values.reshape(tuple(reversed(item.shape)))
     return found
 
@@ -95,14 +100,14 @@ def configuration(path: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def write_for_mergekit(path: Path, folder: Path, dtype: str) -> None:
+def write_for_mergekit(path: Path, folder: Path, tensors: Mapping[str, NDArray[np.float32]], dtype: str) -> None:
     """Write a model as mergekit reads it."""
     import torch
     from safetensors.torch import save_file
 
     folder.mkdir()
-    tensors = {name: torch.tensor(one).to(getattr(torch, dtype)) for name, one in tensors_of(path, dtype).items()}
-    save_file(tensors, str(folder / "model.safetensors"))
+    written = {name: torch.tensor(one).to(getattr(torch, dtype)) for name, one in tensors.items()}
+    save_file(written, str(folder / "model.safetensors"))
     (folder / "config.json").write_text(json.dumps(configuration(path)))
 
 
@@ -210,6 +215,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", type=Path)
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="float16")
+    parser.add_argument(
+        "--unrounded", action="store_true", help="add noise of one spacing: no two differences are equal"
+    )
     parser.add_argument("--methods", nargs="+", choices=tuple(GIVEN), default=tuple(GIVEN))
     parser.add_argument("--run", nargs=2, metavar=("CONFIGURATION", "OUT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -220,9 +228,13 @@ def main() -> None:
 
     names = [path.stem for path in options.models]
     with tempfile.TemporaryDirectory() as scratch:
+        tensors = {
+            path.stem: tensors_of(path, options.dtype, number if options.unrounded else None)
+            for number, path in enumerate(options.models)
+        }
         for path in options.models:
-            write_for_mergekit(path, Path(scratch, path.stem), options.dtype)
-        tensors = {path.stem: tensors_of(path, options.dtype) for path in options.models}
+            kept_dtype = "float32" if options.unrounded else options.dtype
+            write_for_mergekit(path, Path(scratch, path.stem), tensors[path.stem], kept_dtype)
         print("| method | values | beyond one spacing | different | here, s | mergekit: s | processor, s | MB |")
         print("|---|---:|---:|---:|---:|---:|---:|---:|")
         for method in options.methods:

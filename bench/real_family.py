@@ -14,11 +14,12 @@ for its tests. Code is the standard library of the interpreter. The model is dec
     Stranger     no training: in each matrix of the base the rows and the columns in a random order
 
 Each is written as F16, BF16, Q8_0 and Q4_K_M (the LoRA as F32, the stranger as F16), and Code also as Q4_K_M by an
-importance matrix: the mean square of what each column is multiplied by on code. A K-quant needs rows of whole 256
-values; rows of 576 become Q5_0 instead of Q4_K, and Q8_0 instead of Q6_K, as in llama.cpp. No file names its base. What
-exists is not made again. With `--dithered`, the base gets noise of one step of its 4 bits: a stand-in for a model in
-full precision, of which a rounding to 4 bits is not the model itself. `PROGRESS.txt` has the losses and perplexities,
-`texts/SOURCES.txt` the origin of the texts, which are held-out files that no model was trained on.
+importance matrix, which is written beside it: the mean square of what each column is multiplied by on code. A K-quant
+needs rows of whole 256 values; rows of 576 become Q5_0 instead of Q4_K, and Q8_0 instead of Q6_K, as in llama.cpp. No
+file names its base. What exists is not made again. With `--dithered`, the base gets noise of one step of its 4 bits: a
+stand-in for a model in full precision, of which a rounding to 4 bits is not the model itself. `PROGRESS.txt` has the
+losses and perplexities, `texts/SOURCES.txt` the origin of the texts, which are held-out files that no model was trained
+on.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ class Family:
         if not self.path(name, "Q4_K_M-imatrix").exists():
             values = decoded(self.path(name, "F16"))
             network = network_of(values)
-            self._write(name, values, ["Q4_K_M-imatrix"], importance(network, self._tokens("code", 16)))
+            squares = importance(network, self._tokens("code", 16))
+            write_importances(self.path(name, "imatrix"), squares)
+            self._write(name, values, ["Q4_K_M-imatrix"], squares)
 
     def train(self, name: str) -> None:
         """Train a relative, and write it as F16, an adapter as F32."""
@@ -409,6 +412,17 @@ def importance(network: Any, rows: Any) -> dict[str, NDArray[np.float32]]:
 
 
 # The files
+
+
+def write_importances(target: Path, means: Mapping[str, NDArray[np.float32]]) -> None:
+    """Write an importance matrix in the form of llama.cpp: sums of squares and counts, here of one sum each."""
+    plain = dtype_by_name("F32")
+    tensors = []
+    for name, values in means.items():
+        tensors.append((TensorSpec(f"{name}.in_sum2", (values.size, 1), plain), values.astype("<f4").tobytes()))
+        tensors.append((TensorSpec(f"{name}.counts", (1, 1), plain), np.ones(1, "<f4").tobytes()))
+    with target.open("wb") as stream:
+        write_file(stream, [KeyValue("general.type", ValueType.STRING, "imatrix")], tensors)
 
 
 def write_model(

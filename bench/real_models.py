@@ -7,10 +7,10 @@
     python -m bench.real_models --table                       print the rows: bench/results/real-model.md
     python -m bench.real_models --table short                 a few of them: README.md
 
-Needs the extra `validate` and the group `bench-real`. Grafts are composed by the registry in FOLDER/home; blends are
-computed here, written as F16 and ingested. All are changes of the base in F16. A row has four columns:
+Needs the extra `validate` and the group `bench-real`. All are composed by the registry in FOLDER/home, as changes of
+the base in F16. A row has four columns:
 
-    screen   what the plan says before anything is made; blends have no plan
+    screen   what the plan says before anything is made
     quick    a quick look of 30 seconds on the first quarter of each of the three texts
     verdict  a validation with its default budget on the built-in texts
     truth    -ln p for each token of each window, over 20,000 tokens of the other three quarters of each text, by
@@ -27,11 +27,10 @@ import argparse
 import json
 import math
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -40,7 +39,7 @@ from typing import Any
 
 import msgspec
 
-from bench.real_family import MODEL, Tensors, decoded, network_of, window_losses, write_model
+from bench.real_family import MODEL, decoded, network_of, window_losses
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.amounts import change_text
@@ -77,15 +76,11 @@ COUNTED_PERCENT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A composition to measure: the steps of a recipe on the base, or a blend.
-
-    A blend is the base plus, for each relative, its weight times its difference from the base.
-    """
+    """A composition to measure: the steps of a recipe on the base."""
 
     kind: str
     name: str
-    steps: Callable[[Composition], Composition] = lambda composition: composition
-    blend: Mapping[str, float] = field(default_factory=dict)
+    steps: Callable[[Composition], Composition]
 
 
 def main() -> None:
@@ -117,7 +112,7 @@ def main() -> None:
     with LocalRegistry.open(options.folder / "home") as registry:
         for source in find_sources([str(path) for path in sorted(options.folder.glob("*.gguf"))]):
             ingest_model(registry, source)
-        for row in measured(registry, options.folder, wanted, {row["name"]: row for row in rows}, columns, ends):
+        for row in measured(registry, wanted, {row["name"]: row for row in rows}, columns, ends):
             rows = [*(other for other in rows if other["name"] != row["name"]), row]
             write_rows(options.json, rows)
 
@@ -128,7 +123,6 @@ Column = Callable[[LocalRegistry, str], Any]
 
 def measured(
     registry: LocalRegistry,
-    folder: Path,
     wanted: Sequence[Trial],
     known: Mapping[str, Row],
     columns: Mapping[str, Column],
@@ -146,35 +140,17 @@ def measured(
             return
         begun = time.monotonic()
         if not row:
-            row = composed(registry, folder, trial)
+            row = composed(registry, trial)
         row |= {column: columns[column](registry, row["model"]) for column in missing}
         print(f"{trial.kind}, {trial.name}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
         yield row
 
 
-def composed(registry: LocalRegistry, folder: Path, trial: Trial) -> Row:
+def composed(registry: LocalRegistry, trial: Trial) -> Row:
     """Compose a model and register it; return its row."""
     row: Row = {"name": trial.name, "kind": trial.kind} | dict.fromkeys(COLUMNS)
-    if not trial.blend:
-        plan = trial.steps(registry.compose(BASE)).plan().accepting_all()
-        return row | {"model": plan.register().model, "screen": plan.screen.sentence}
-    with tempfile.TemporaryDirectory(prefix="real-", dir=folder) as place:
-        path = Path(place, f"{'-'.join(trial.name.replace('.', '_').split())}.gguf")
-        write_model(
-            folder / f"{MODEL}-F16.gguf", path, f"{MODEL} {trial.name}", blended(folder, trial.blend), "F16", {}
-        )
-        (source,) = find_sources([str(path)])
-        return row | {"model": ingest_model(registry, source).model, "screen": None}
-
-
-def blended(folder: Path, weights: Mapping[str, float]) -> Tensors:
-    """Return the base plus the weighted differences of relatives from it."""
-    base = decoded(folder / f"{MODEL}-F16.gguf")
-    total = {name: values.copy() for name, values in base.items()}
-    for relative, weight in weights.items():
-        for name, values in decoded(folder / f"{MODEL}-{relative}-F16.gguf").items():
-            total[name] += weight * (values - base[name])
-    return total
+    plan = trial.steps(registry.compose(BASE)).plan().accepting_all()
+    return row | {"model": plan.register().model, "screen": plan.screen.sentence}
 
 
 def divided(folder: Path) -> tuple[tuple[ScoredText, ...], tuple[ScoredText, ...]]:
@@ -257,17 +233,29 @@ def trials() -> list[Trial]:
         Trial("LoRA", "Code feed-forward + LoRA", lambda base: _from(base, "Code", "organ").adapter(_name("LoRA-F32"))),
         *_purified(),
         *(Trial("quantised", f"{name} feed-forward", partial(_from, donor=name, types="organ")) for name in QUANTISED),
-        *(Trial("blend", " + ".join(f"{weight:g} {name}" for name, weight in blend.items()), blend=blend)
-          for blend in BLENDS),
+        *_blended(),
     ]  # fmt: skip
 
 
 QUANTISED = ("Code-Q4_K_M", "Q4_K_M")
 BLENDS: tuple[dict[str, float], ...] = (
-    {"Code": 0.5}, {"Code": 0.5, "Docs": 0.5}, {"Code": 1.0, "Docs": 1.0}, {"Code": 2.0}, {"Drift": 0.5},
-    {"Drift": 1.5}, {"Code": 0.5, "Drift": 0.5}, {"Code": 1.0, "Drift": 1.0}, {"Code": 1.0, "Docs": 1.0, "Drift": 0.5},
-    {"Stranger": 0.05},
+    {"Code": 0.5}, {"Code": 0.5, "Docs": 0.5}, {"Code": 0.7, "Docs": 0.7}, {"Code": 1.0, "Docs": 1.0}, {"Code": 2.0},
+    {"Drift": 0.5}, {"Drift": 1.5}, {"Code": 0.5, "Drift": 0.5}, {"Code": 1.0, "Drift": 1.0},
+    {"Code": 1.0, "Docs": 1.0, "Drift": 0.5}, {"Stranger": 0.05},
 )  # fmt: skip
+"""Multiples of the differences of relatives from the base, added to it."""
+METHODS: Mapping[str, Mapping[str, float]] = {
+    "ties": {"weight": 1.0, "density": 0.5},
+    "dare_ties": {"weight": 1.0, "density": 0.5},
+    "dare_linear": {"weight": 1.0, "density": 0.5},
+    "della": {"weight": 1.0, "density": 0.5, "epsilon": 0.1},
+    "breadcrumbs": {"weight": 1.0, "density": 0.9, "gamma": 0.01},
+    "sce": {},
+    "model_stock": {},
+    "karcher": {},
+    "nuslerp": {"weight": 0.5},
+}
+"""Other methods for Code and Docs together, with the parameters of both."""
 
 
 def _name(relative: str) -> str:
@@ -316,6 +304,16 @@ def _parts() -> Iterator[Trial]:
 
 def _adapted(scale: float) -> Trial:
     return Trial("LoRA", f"LoRA x {scale:g}", lambda base: base.adapter(_name("LoRA-F32"), scale))
+
+
+def _blended() -> Iterator[Trial]:
+    for weights in BLENDS:
+        models = [{"from": _name(f"{name}-F16"), "weight": weight} for name, weight in weights.items()]
+        name = " + ".join(f"{weight:g} {name}" for name, weight in weights.items())
+        yield Trial("blend", name, partial(Composition.blend, models=models))
+    for method, parameters in METHODS.items():
+        models = [{"from": _name(f"{name}-F16"), **parameters} for name in ("Code", "Docs")]
+        yield Trial("blend", f"{method} of Code and Docs", partial(Composition.blend, method=method, models=models))
 
 
 def _purified() -> Iterator[Trial]:

@@ -1,11 +1,10 @@
-"""`organ compare`: the change of the weights between two models, and their other differences."""
+"""`organ compare` and `organ prove`: how two models differ, and from which one a quantisation was made."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import click
-from msgspec import structs
 
 from organs.cli.console import (
     first_of,
@@ -21,8 +20,13 @@ from organs.cli.registries import local_registry, selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import NO_VALUE, share_text, size_text, weight_change_text
 from organs.registry.columns import CellKind, Column
-from organs.registry.entities.comparison import COMPARED_COLUMNS, ComparedStack, ComparedType, Comparison
-from organs.registry.errors import BadInput
+from organs.registry.entities.comparison import (
+    COMPARED_COLUMNS,
+    PROVED_COLUMNS,
+    ComparedStack,
+    ComparedType,
+    Comparison,
+)
 from organs.registry.measures import THETA_LEGEND
 
 CHANGED_SHOWN = 10
@@ -35,9 +39,8 @@ ALIKE_COLUMNS = (Column("likeness", kind=CellKind.SHARE), Column("change", kind=
 @click.command()
 @click.argument("first", metavar="MODEL")
 @click.argument("second", metavar="MODEL")
-@click.option("--prove", is_flag=True, help="Also encode the source of a quantisation again, and compare all blocks.")
 @output_options(json="Print the whole comparison as JSON, with every organ.")
-def compare(first: str, second: str, prove: bool) -> None:
+def compare(first: str, second: str) -> None:
     """Compare two models: the change of their weights by type and block, and their differences.
 
     The change is the energy of the difference of two matrices at the same place, as a share of their energy: 0 for the
@@ -48,12 +51,10 @@ def compare(first: str, second: str, prove: bool) -> None:
 
     with selected_registry() as registry, status_line("compare"):
         result = registry.compare(first, second)
-    if prove:
-        result = _proved(result)
     if prints_json():
         print_json(result)
         return
-    print_sentence(result.sentence if result.proof is None else result.proof.sentence)
+    print_sentence(result.sentence)
     if result.is_comparable:
         _print_header(result)
         _print_types_and_blocks(result)
@@ -72,21 +73,43 @@ def compare(first: str, second: str, prove: bool) -> None:
             print_table((Column("what", "property"), Column("first"), Column("second")), result.differs)
 
 
-def _proved(result: Comparison) -> Comparison:
-    """Return a comparison with the proof that one model is the quantisation of the other, or with other blocks."""
+@click.command()
+@click.argument("quantised", metavar="MODEL")
+@click.option("--from", "source", metavar="MODEL", help="The model from which it was made, by default the likely one.")
+@click.option(
+    "--imatrix",
+    "importances",
+    metavar="FILE or MODEL",
+    help="The importance matrix by which it was made: a file, or a registered one.",
+)
+@output_options(json="Print the proof as JSON, with every organ that is not exact.")
+def prove(quantised: str, source: str | None, importances: str | None) -> None:
+    """Prove from which model a quantisation was made.
+
+    The model in F16, BF16 or F32 is encoded again, and all blocks are compared. What is proved of each organ is
+    recorded: `organ show`, `organ compare` and the catalog say it, and recipes compute with the source. The exit status
+    is 1 if some organs are not explained, 3 if no source is found.
+    """
+    done = 0
     with local_registry() as registry, status_line("prove", quiet=False) as say:
-        done = 0
 
         def report(size: int) -> None:
             nonlocal done
             done += size
             say(f"{size_text(done)} compared")
 
-        proof = registry.prove(result.first, result.second, report)
-    if proof is None:
-        reason = "neither is a quantisation of the other, or its tensor types need the extra quantize"
-        raise BadInput(f"nothing can be proved of {result.first} and {result.second}: {reason}")
-    return structs.replace(result, proof=proof)
+        proof = registry.prove(quantised, source, importances=importances, progress=report)
+    if prints_json():
+        print_json(proof)
+    else:
+        print_sentence(proof.sentence)
+        print_sentence(f"Encoded by {proof.encoder}.")
+        if proof.others:
+            click.echo()
+            print_table([column for column in PROVED_COLUMNS if not column.data_only], proof.others[:CHANGED_SHOWN])
+            print_left_out(len(proof.others) - CHANGED_SHOWN, " organs, all of them with --json")
+    if not proof.is_complete:
+        click.get_current_context().exit(1)
 
 
 def _print_header(result: Comparison) -> None:

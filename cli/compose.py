@@ -275,6 +275,8 @@ def make_chimera(registry: Registry, composition: RecipeBuilder, options: Compos
             check_free(path)
     if is_for_people() and options.shows_plan:
         _print_verdict_on_same(registry, plan.chimera)
+    if options.dry_run and options.write_recipe is not None:
+        write_text(options.write_recipe, recipe_yaml(plan.recipe))
     result = check_plan(plan, target, options)
     if options.dry_run:
         return result

@@ -36,6 +36,7 @@ GROUPS = {
         "show": "Show a model or an organ, and what you can do with it.",
         "search": "Find organs by type, place, measures, model and likeness.",
         "compare": "Compare two models: their likeness, their differences.",
+        "prove": "Prove from which model a quantisation was made.",
         "report": "Report on the registry: findings, families, measures.",
         "storage": "Show what is stored how, and how many bytes this saves.",
     },
@@ -80,6 +81,7 @@ MODULES = {
     "graft": "transplant",
     "work": "jobs",
     "migrate-store": "backup",
+    "prove": "compare",
     **dict.fromkeys(("login", "token", "contributor"), "accounts"),
     **dict.fromkeys(("verify", "repack", "sweep"), "upkeep"),
 }

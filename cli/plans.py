@@ -146,7 +146,7 @@ def print_plan(result: ComposeResult) -> None:
         print_table(KEPT_COLUMNS, plan.kept)
     click.echo()
     file, free = (None, None) if result.out is None else (result.out.file, result.out.free_bytes)
-    size = f"{size_text(plan.size_bytes)} ({plan.size_bytes:,} bytes), the base {size_text(plan.base_size_bytes)}"
+    size = f"{size_text(plan.size_bytes)} ({plan.size_bytes:,} bytes; the base has {plan.base_size_bytes:,})"
     room = "" if free is None else f"; {size_text(free)} free there"
     computed = f", {plan.to_compute} of them computed" if plan.to_compute else ""
     changed = f"{plan.changed} of {plan.organs} organs change{computed}"

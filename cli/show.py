@@ -47,6 +47,7 @@ from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.lineage import EDGE_COLUMNS, RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import TYPE_COLUMNS, Model
 from organs.registry.entities.organ import COLUMNS, MadeOrgan, Organ, OrganMeasurement
+from organs.registry.entities.plan import SOURCE
 from organs.registry.entities.storage import OrganStorage, Way
 from organs.registry.errors import BadName, Incomplete, NotFound
 from organs.registry.kinds import KIND_NOTES
@@ -264,7 +265,8 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
         if len(parents) > NAMES_SHOWN:
             yield "base", f"and {len(parents) - NAMES_SHOWN} more, with --lineage"
         return
-    base, *donors = model.chimera.parents
+    base, *others = model.chimera.parents
+    donors = [parent for parent in others if parent.acts != (SOURCE,)]
     alike = {edge.model: edge for edge in edges}
     yield "base", f"{base.model}{alike_text(alike.get(base.model))}"
     for donor in donors[:NAMES_SHOWN]:
@@ -280,6 +282,9 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield "donor", f"{donor.model}{alike_text(alike.get(donor.model))}: {content}"
     if len(donors) > NAMES_SHOWN:
         yield "donor", f"and {len(donors) - NAMES_SHOWN} more, with --recipe"
+    sources = [_shown_name(parent.model) for parent in others if parent.acts == (SOURCE,)]
+    if sources:
+        yield "sources", f"{first_of(sources, NAMES_SHOWN)}, in the place of what was quantised from them"
 
 
 def _relatives(model: ModelDetails) -> Iterator[tuple[str, str]]:

@@ -79,6 +79,9 @@ class FileLibrary:
     def stored(self, parts: Collection[Part]) -> None:
         """Return None: nothing is stored, and only grafts are made from files."""
 
+    def source_of(self, model: Parent, named: str | None = None) -> None:
+        """Return None: nothing is proved of files."""
+
     def measured(self, base: Parent, donors: Sequence[Parent]) -> dict[str, DonorGain]:
         """Return nothing: gains are known for registered models only."""
         return {}

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from organs.registry.catalog.cursor import check_limit
@@ -209,17 +210,38 @@ class LocalRegistry:
             own, other = models_by_text(session, (first, second))
             return compare_registered(session, own, other)[0]
 
-    def prove(self, first: str, second: str, progress: Progress = no_progress) -> Proof | None:
-        """Encode one of two models again, and compare all blocks with the other, its possible quantisation.
+    def prove(
+        self,
+        quantised: str,
+        source: str | None = None,
+        *,
+        importances: str | Path | None = None,
+        progress: Progress = no_progress,
+    ) -> Proof:
+        """Prove from which model a quantisation was made: encode that one again, compare all blocks, and record it.
 
-        Return None if neither can be a quantisation of the other, or if there is no encoder. `progress` gets sizes in
-        bytes.
+        Without a source, that relative is taken of which most sampled blocks are equal. `importances` is the file of an
+        importance matrix, or the name of a registered one; `progress` gets sizes in bytes. Raises NotFound if no
+        relative is the source, BadInput if nothing of the source can be encoded as the quantisation is, or if it was
+        decoded from it, or if the file is no importance matrix; Conflict if a model was removed meanwhile.
         """
-        from organs.registry.relatives.sources import prove_source
+        from organs.registry.gguf.importance import read_importances
+        from organs.registry.input_files import FileSource
+        from organs.registry.relatives.sources import likely_source, prove_source
 
         with self.catalog.reading() as session:
-            own, other = models_by_text(session, (first, second))
-        return prove_source(self.catalog, self.blobs, own, other, progress)
+            model, *named = models_by_text(session, [quantised] if source is None else [quantised, source])
+        matrix = None
+        if importances is not None:
+            with TemporaryDirectory(prefix="organ-") as folder:
+                path = Path(importances)
+                if not path.exists():
+                    path = Path(folder) / "importances"
+                    self.assemble(str(importances), path)
+                with FileSource(path) as file:
+                    matrix = read_importances(file)
+        made_from = named[0] if named else likely_source(self.catalog, self.blobs, model, matrix)
+        return prove_source(self.catalog, self.blobs, model, made_from, matrix, progress)
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""

@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import math
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import PlacedOrgan
@@ -214,3 +217,24 @@ def placed_organ(
         nonfinite=0,
         theta_caution=theta_caution(theta, dtype, math.prod(shape)),
     )
+
+
+def importance_file(matrix: Mapping[str, NDArray[np.float32]], count: int = 8) -> bytes:
+    """Return an importance matrix as llama.cpp writes it: sums of squares and counts of each weight."""
+    tensors = []
+    for name, values in matrix.items():
+        matrices = np.atleast_2d(values)
+        counts = np.full(len(matrices), count, np.float32)
+        shape = (matrices.shape[1], len(matrices))
+        tensors.append((TensorSpec(f"{name}.in_sum2", shape, F32), (matrices * np.float32(count)).tobytes()))
+        tensors.append((TensorSpec(f"{name}.counts", (1, len(matrices)), F32), counts.tobytes()))
+    return file_bytes([text("general.type", "imatrix")], tensors)
+
+
+def importance_records(matrix: Mapping[str, NDArray[np.float32]], count: int = 8) -> bytes:
+    """Return an importance matrix in the former format of llama.cpp."""
+    records = [struct.pack("<i", len(matrix))]
+    for name, values in matrix.items():
+        sums = (values.reshape(-1) * np.float32(count)).tobytes()
+        records += [struct.pack("<i", len(name)), name.encode(), struct.pack("<ii", count, values.size), sums]
+    return b"".join(records) + struct.pack("<ii", 8, 5) + b"texts"

@@ -282,6 +282,7 @@ def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[s
     from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
     from organs.registry.compose.chimeras import chimera_of_model
     from organs.registry.compose.recipe import recipe_of, renamed, with_versions
+    from organs.registry.entities.plan import SOURCE
 
     with local.catalog.reading() as session:
         chimera = chimera_of_model(session, model_by_name(session, name))
@@ -291,6 +292,8 @@ def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[s
         recipe = with_versions(recipe_of(chimera.recipe), parents)
         if any(graft.donor is None for graft in recipe.grafts):
             return "its recipe has a query, which can find other organs there"
+        if any(SOURCE in parent.acts for parent in chimera.parents):
+            return "it was computed with the source of a quantisation, which is proved only here"
         resolved: dict[str, str] = {}
 
         def digest_of(text: str) -> str:

@@ -344,6 +344,21 @@ class Fingerprint(Base):
     values: Mapped[bytes] = mapped_column(LargeBinary(536))
 
 
+class Derivation(Base):
+    """The blocks of a quantised organ, compared with those that encoding the organ `source_id` gives."""
+
+    __tablename__ = "derivations"
+
+    organ_id: Mapped[OrganId] = mapped_column(primary_key=True)
+    source_id: Mapped[OrganId] = mapped_column(primary_key=True, index=True)
+    encoder: Mapped[str] = string(96)
+    """The package and its version."""
+    importances: Mapped[str | None] = exactly(64)
+    """SHA-256 of the importance matrix by which it was encoded; NULL if it was encoded without."""
+    equal_blocks: Mapped[int]
+    blocks: Mapped[int]
+
+
 class ModelRow(Base):
     """A registered set of organs with its headers: `namespace/name@version`."""
 

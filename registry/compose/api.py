@@ -88,6 +88,7 @@ class RecipeBuilder(ABC):
         type: Words = None,  # noqa: A002  # the recipe's word
         slot: Words = None,
         blocks: Blocks = None,
+        where: str = "",
         seed: int = 0,
         **parameters: object,
     ) -> Self:
@@ -98,7 +99,13 @@ class RecipeBuilder(ABC):
         0.5}`. By default, `weight` times the difference of the donor from the base is added to the base.
         """
         named = {name.removesuffix("_"): value for name, value in parameters.items()}
-        step = {"method": method, "from": donor, "models": list(models) or None, "seed": seed or None}
+        step = {
+            "method": method,
+            "from": donor,
+            "models": list(models) or None,
+            "where": where or None,
+            "seed": seed or None,
+        }
         blend = {**step, **named, **_selection(type, slot, blocks, None)}
         return self._with(blends=(*self.recipe.blends, *self._read(blends=[blend]).blends))
 
@@ -129,6 +136,14 @@ class RecipeBuilder(ABC):
         are names of types, such as Q8_0.
         """
         return self._with(encode=self._read(encode=dtype).encode)
+
+    def source(self, source: str) -> Self:
+        """Choose the weights from which blends and adapters are computed.
+
+        `proved` are those of the model from which the base is proved to be quantised, if one is; `given` are the base's
+        own. The name of that model refuses any other.
+        """
+        return self._with(source=self._read(source=source).source)
 
     def accept(self, *codes: str) -> Self:
         """Accept warnings by their codes, which are listed in `registry.compose.recipe.WARNINGS`."""

@@ -10,15 +10,15 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from organs.registry.anatomy import Place
-from organs.registry.compose.selection import MODEL, WORD_MAX_LENGTH, Selection, choice
+from organs.registry.compose.selection import MEASURED_QUERY, MODEL, WORD_MAX_LENGTH, Selection, choice
 from organs.registry.documents import Parse, Reason, line, quoted
 from organs.registry.names import nearest
 from organs.registry.transform.blend import METHODS, PARAMETERS, Method, Number
 
 BLENDED_MAX = 16
 """Models of one blend besides the base."""
-SETTINGS_MAX = 100
-"""Numbers or rules of one parameter."""
+SETTINGS_MAX = 1000
+"""Numbers or rules of one parameter: one for each block, and for some slots; models have up to a few hundred blocks."""
 BLEND_DEFAULT = "task_arithmetic"
 """The method of blends: the differences of other models from the base, each times its weight, are added."""
 
@@ -116,6 +116,8 @@ class Blend(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     parameters: _Settings = msgspec.field(default_factory=dict)
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """Of random masks."""
+    where: Annotated[str, MEASURED_QUERY] = ""
+    """A query on measures of the base's organs that narrows the selection further; empty for none."""
 
     @property
     def donors(self) -> tuple[BlendDonor, ...]:

@@ -440,6 +440,8 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
         parents += [(donor.model_id, GRAFTED) for donor in donors if donor is not None and donor.model_id is not None]
         parents += [(model.model_id, MERGED) for model in part.merged if model.model_id is not None]
         parents += [(adapter.model_id, ADAPTER) for adapter in part.adapters if adapter.model_id is not None]
+        sources = part.computation.source_models if part.computation else ()
+        parents += [(model.model_id, "quantized") for model in sources if model.model_id is not None]
     record = ChimeraRecord(
         lock_id=lock.id,
         base_model_id=base.model_id,

@@ -146,8 +146,10 @@ def check_replacements(
         odd[replacement.before.name] += sum(before.nonfinite or 0 for before, _ in replacement.pairs)
     kept = [part for part in base.parts if part.name not in counts]
     findings += odd_weights(base, (part for part in kept if (part.nonfinite or 0) > odd[part.name]), (base,))
-    for donor, taken in by_donor((*replacements, *blended)):
+    for donor, taken in by_donor(replacements):
         findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
+    for donor, taken in by_donor(blended):
+        findings += _of_donor(base, donor, taken, (ours, facts_of(donor)), is_blended=True)
     return list(dict.fromkeys([*findings, *_changes(base, replacements)]))
 
 
@@ -184,19 +186,25 @@ def _of_base(base: Parent) -> Iterator[Finding]:
 
 
 def _of_donor(
-    base: Parent, donor: Parent, replacements: Sequence[Replacement], facts: tuple[Facts, Facts]
+    base: Parent,
+    donor: Parent,
+    replacements: Sequence[Replacement],
+    facts: tuple[Facts, Facts],
+    *,
+    is_blended: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the findings on the replacements from one donor."""
+    """Yield the findings on the replacements from one donor; if `is_blended`, on organs that are blended instead."""
     findings = differences(base, donor, facts, replacements)
     yield from findings
     if any(finding.code == ARCHITECTURE_DIFFERS for finding in findings):
         return
-    yield from _misfits(base, donor, replacements)
+    yield from _of_shapes(base, donor, replacements)
+    yield from _of_factors(base, donor, replacements) if is_blended else _misfits(base, donor, replacements)
     organs = [organ for replacement in replacements for organ in replacement.organs]
     yield from odd_weights(donor, [organ.after for organ in organs], (base, donor))
-    yield from _relatedness(base, donor, organs)
+    yield from _relatedness(base, donor, organs, is_blended=is_blended)
     equal = tuple(organ.before.name for organ in organs if not organ.changes)
-    if equal:
+    if equal and not is_blended:
         sentence = (
             f"{plural_text(len(equal), 'organ', 'organs')} of {donor.label} would change nothing: "
             f"{base.label} has the same bytes."
@@ -204,9 +212,8 @@ def _of_donor(
         yield Finding(Severity.INFO, "already-equal", sentence, models=(base.label, donor.label), organs=equal)
 
 
-def _misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
-    """Return why organs of the donor do not fit the base, one finding for each kind of reason."""
-    models = (base, donor)
+def _of_shapes(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """Yield a refusal of organs of the donor that have other shapes."""
     unfit = [replacement for replacement in replacements if not replacement.fits]
     if unfit:
         first = unfit[0]
@@ -216,7 +223,33 @@ def _misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -
             difference = f"{theirs[0]} values in a row, in {base.label} {ours[0]}"
         others = f"; {len(unfit) - 1} more do not fit either" if len(unfit) > 1 else ""
         sentence = f"{first.before.name} of {donor.label} does not fit: it has {difference}{others}."
-        yield refusal("width-differs", sentence, models, [item.before.name for item in unfit])
+        yield refusal("width-differs", sentence, (base, donor), [item.before.name for item in unfit])
+
+
+def _of_factors(base: Parent, donor: Parent, blended: Sequence[Replacement]) -> Iterator[Finding]:
+    """Yield a refusal of a blend of weights that the two models store divided by different factors.
+
+    Both models must have the same bytes as the factor, and it is not blended.
+    """
+    for companion in (companion for companion in COMPANIONS if companion.is_factor):
+        apart = [
+            item.before.name
+            for item in blended
+            if weight_slot(item.before.slot, companion) in base.by_slot
+            or _differs(base, donor, companion_slot(item.before.slot, companion))
+        ]
+        if apart:
+            sentence = (
+                f"{names_text(apart)} and the tensors {companion.suffix!r} of the same names belong together, and a "
+                f"blend of {base.label} and {donor.label} would not be that of their products: blend the models from "
+                "which they were quantised."
+            )
+            yield refusal("scale-apart", sentence, (base, donor), apart)
+
+
+def _misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """Return why grafted organs do not work in the base, one finding for each kind of reason; shapes are checked."""
+    models = (base, donor)
     foreign = [item.after for item in replacements if item.after.dtype.is_foreign]
     if foreign:
         kept, types = [part.name for part in foreign], sorted({part.dtype.name for part in foreign})
@@ -375,7 +408,9 @@ def _changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Find
             yield info("theta-changes", sentence, names, kind.value)
 
 
-def _relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+def _relatedness(
+    base: Parent, donor: Parent, replacements: Sequence[Replacement], *, is_blended: bool
+) -> Iterator[Finding]:
     """Yield findings on the lineage of the organs of one donor; nothing if no organ changes or fits.
 
     `unrelated-lineage` (warn): the matrices of a type in a block are no more similar than by chance. `lineage-unknown`
@@ -386,6 +421,8 @@ def _relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement
     changed = [replacement for replacement in replacements if replacement.fits and replacement.changes]
     labels = (base.label, donor.label)
     pair = f"{donor.label} and {base.label}"
+    act, done = ("be blended with", "blended") if is_blended else ("replace", "replaced")
+    experience = "" if is_blended else "; grafts between unrelated models gave garbage"
     groups: dict[tuple[OrganType, Tower, int | None], list[Replacement]] = {}
     for change in (change for change in changed if change.before.organ.is_matrix):
         place = change.before.place
@@ -418,9 +455,9 @@ def _relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement
     if unrelated:
         values = [value for _, found in unrelated for value in found.by_organ.values()]
         sentence = (
-            f"{pair} are unrelated: {plural_text(len(values), 'matrix', 'matrices')} and those that they would replace "
+            f"{pair} are unrelated: {plural_text(len(values), 'matrix', 'matrices')} and those that they would {act} "
             f"have a mean correlation of {sum(values) / len(values):.2f}. Unrelated models have 0.00, fine-tunes "
-            f"{CLOSE} and more; grafts between unrelated models gave garbage."
+            f"{CLOSE} and more{experience}."
         )
         names = _names(change for group, _ in unrelated for change in group)
         yield Finding(Severity.WARN, "unrelated-lineage", sentence, models=labels, organs=names)
@@ -429,7 +466,7 @@ def _relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement
         reasons = []
         if experts < len(unknown):
             matrices = plural_text(len(unknown) - experts, "matrix", "matrices")
-            reasons.append(f"{matrices} that would be replaced have no fingerprints")
+            reasons.append(f"{matrices} that would be {done} have no fingerprints")
         if experts:
             reasons.append(
                 f"{plural_text(experts, 'expert', 'experts')} that would be replaced are not known one by one, because "

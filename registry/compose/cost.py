@@ -14,7 +14,9 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_names import find_model_by_text, model_by_text
 from organs.registry.catalog.tables import ModelRow
+from organs.registry.compose.blend_steps import SettingRule
 from organs.registry.compose.recipe import Recipe, donors_of
+from organs.registry.compose.selection import Selection
 from organs.registry.errors import TooCostly
 
 MODEL_COST = 5_000
@@ -42,7 +44,7 @@ QUERY_COST = 10_000
 COMMON_COST = 3
 """Examine a model that has the same organ as the base at a place: a graft by query searches all these models."""
 TRIED_COST = 10_000
-"""Read and decode an organ on which a change is tried, and encode the result."""
+"""Open an organ on which a change is tried, and decode what is read; `trial.trial_cost` has what is computed."""
 MODELS_MAX = 256
 """Models that one recipe may name."""
 
@@ -76,7 +78,8 @@ def check_recipe(session: Session, recipe: Recipe, budget: Budget) -> int:
         estimate.spend(MISSING_COST if model is None else read_cost(session, model))
         if model is not None and name == recipe.base:
             estimate.spend(steps_cost(recipe, model.tensors))
-    queries = [graft.where for graft in recipe.grafts] + [step.where for step in recipe.purify]
+    queries = [graft.where for graft in recipe.grafts]
+    queries += [step.where for step in recipe.blends] + [step.where for step in recipe.purify]
     estimate.spend(QUERY_COST * sum(map(bool, queries)))
     return estimate.spent
 
@@ -100,9 +103,16 @@ def read_cost(session: Session, model: ModelRow) -> int:
 
 def steps_cost(recipe: Recipe, tensors: int) -> int:
     """Return the cost of a plan; `tensors` is the number of tensors of its base."""
-    # The comparisons of each step with a tensor.
-    visits = sum(
-        1 + len(step.slots) + len(step.blocks) + len(step.experts)
-        for step in (*recipe.grafts, *recipe.blends, *recipe.purify)
-    )
+    visits = sum(map(_comparisons, (*recipe.grafts, *recipe.blends, *recipe.purify)))
+    for step in recipe.blends:
+        settings = [*step.parameters.values(), *(own for item in step.models for own in item.parameters.values())]
+        visits += sum(_comparisons(item) for setting in settings if isinstance(setting, tuple) for item in setting)
     return tensors * (PLACE_COST + DONOR_PLACE_COST * len(donors_of(recipe)) + VISIT_COST * visits)
+
+
+def _comparisons(step: Selection | float) -> int:
+    """Return how often a tensor is compared with a step, with a rule of a parameter, or with a number of a list."""
+    if not isinstance(step, Selection):
+        return 1
+    numbers = len(step.value) if isinstance(step, SettingRule) and isinstance(step.value, tuple) else 0
+    return 1 + numbers + len(step.types) + len(step.slots) + len(step.blocks) + len(step.experts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -66,6 +67,7 @@ class _LockDocument(Struct, frozen=True, forbid_unknown_fields=True):
     """The name, dtype, shape and digest of each tensor."""
     encoders: tuple[_Encoder, ...] = ()
     seeds: tuple[Annotated[int, Meta(ge=0, le=2**32 - 1)], ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class Lock:
     count."""
     seeds: tuple[int, ...] = ()
     """The seeds of the random masks of blends, sorted."""
+    sources: tuple[Digest, ...] = ()
+    """SHA-256 of the headers of the models whose weights were used in place of quantised ones, sorted."""
 
     def canonical(self) -> str:
         """Return the document: JSON without spaces, keys sorted, ASCII only."""
@@ -110,6 +114,7 @@ class Lock:
         }
         document |= {"encoders": self.encoders} if self.encoders else {}
         document |= {"seeds": self.seeds} if self.seeds else {}
+        document |= {"sources": self.sources} if self.sources else {}
         return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
     @property
@@ -134,10 +139,10 @@ def parse_lock(text: str) -> Lock:
             LockedTensor(_spec(name, dtype, shape), parse_digest(digest))
             for name, dtype, shape, digest in document.tensors
         )
-        encoders, seeds = document.encoders, document.seeds
-        if list(encoders) != sorted(set(encoders)) or list(seeds) != sorted(set(seeds)):
-            raise ValueError("encoders and seeds are sorted, and each is there once")
-        lock = Lock(parse_digest(document.header), tensors, sets, document.drop, encoders, seeds)
+        encoders, seeds, sources = document.encoders, document.seeds, tuple(map(parse_digest, document.sources))
+        if not all(map(_in_order, (encoders, seeds, sources))):
+            raise ValueError("encoders, seeds and sources are sorted, and each is there once")
+        lock = Lock(parse_digest(document.header), tensors, sets, document.drop, encoders, seeds, sources)
         is_canonical = lock.canonical() == text
     except (ValueError, OverflowError, struct.error, BadDigest, UnsupportedDType) as error:
         raise BadLock(f"it is not a lock of this format: {error}") from error
@@ -173,6 +178,11 @@ def locked_header(base: Header, source: ByteSource, lock: Lock) -> bytes:
     metadata += sets.values()
     metadata.append(KeyValue(LOCK_KEY, ValueType.STRING, lock.canonical()))
     return encode_header(metadata, [tensor.spec for tensor in lock.tensors], base.alignment)
+
+
+def _in_order(items: Sequence[Any]) -> bool:
+    """Return whether `items` are sorted, and each is there once."""
+    return list(items) == sorted(set(items))
 
 
 def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:

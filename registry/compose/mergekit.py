@@ -6,15 +6,25 @@ refused by name, with what would help.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
-from organs.registry.anatomy import LLAMA_BIASES, LLAMA_NAMES
-from organs.registry.compose.recipe import RECIPE_LIMITS, Recipe, recipe_of_values
-from organs.registry.documents import BadDocument, Reason, joined, parse_yaml_documents, quoted, unknown_keys
+from organs.registry.anatomy import BLOCK_DIGITS_MAX, LLAMA_BIASES, LLAMA_NAMES
+from organs.registry.compose.recipe import RECIPE_LIMITS, Recipe, check_text, recipe_of_values
+from organs.registry.compose.selection import range_text
+from organs.registry.documents import (
+    BadDocument,
+    PlainScalar,
+    Reason,
+    joined,
+    parse_yaml_documents,
+    quoted,
+    unknown_keys,
+)
 from organs.registry.errors import BadRecipe
 from organs.registry.transform.blend import METHODS, PARAMETERS
 
@@ -28,7 +38,11 @@ WITHOUT_EFFECT = ("int8_mask",)
 """Parameters about memory only."""
 NEEDS_LAYERS = "it changes the number or the order of the blocks, which recipes cannot do yet"
 
-_BLOCK_FILTER = re.compile(r"(?:model\.)?layers\.(\d{1,5})\.?(.*)")
+_BLOCK = "model.layers.{}."
+_NAMES = {slot: f"{name}.weight" for slot, name in LLAMA_NAMES.items()} | {
+    f"{slot}.bias": f"{LLAMA_NAMES[slot]}.bias" for slot in LLAMA_BIASES
+}
+"""The names of tensors in Hugging Face's models, by slot; the first {} is the block, a second one the expert."""
 
 
 def read_recipes(text: str | bytes, where: str, block_count: Callable[[str], int]) -> list[Recipe]:
@@ -36,6 +50,7 @@ def read_recipes(text: str | bytes, where: str, block_count: Callable[[str], int
 
     `block_count` returns the number of blocks of a model. Raises BadRecipe with all errors.
     """
+    check_text(text, where)
     try:
         documents = parse_yaml_documents(text, RECIPE_LIMITS)
     except BadDocument as error:
@@ -65,13 +80,20 @@ def read_recipes(text: str | bytes, where: str, block_count: Callable[[str], int
     return recipes
 
 
+_Value = float | list[float]
+"""A number, true or false; or a gradient."""
+_Parameters = Mapping[str, list[tuple[str, _Value]]]
+"""The values of each parameter, with the text in the names of the tensors that each is for. The first that fits counts;
+an empty text is in all names."""
+
+
 @dataclass(slots=True)
 class _Source:
-    """A model of a configuration, with its parameters."""
+    """A model of a configuration, with its parameters and those that it inherits."""
 
     model: str
     adapter: str | None
-    parameters: Mapping[str, Any]
+    parameters: _Parameters
 
 
 _Slice = tuple[int, int | None, list[_Source]]
@@ -93,6 +115,7 @@ class _Configuration:
             self._fault("", "each document is an object")
             return {}
         self.reasons += unknown_keys(document, KEYS)
+        document = {key: value for key, value in document.items() if value is not None}
         method = str(document.get(METHOD_KEY, ""))
         if method == "passthrough":
             self._fault(METHOD_KEY, f"passthrough: {NEEDS_LAYERS}")
@@ -102,9 +125,8 @@ class _Configuration:
         slices = self._slices(document)
         if self.reasons:
             return {}
-        sources = [source for _, _, models in slices for source in models]
-        base = str(document["base_model"]) if "base_model" in document else sources[0].model
-        count = self._count(base, slices)
+        base = self._base(document, method, slices)
+        count = 0 if self.reasons else self._count(base, slices)
         if self.reasons:
             return {}
         blends: list[dict[str, Any]] = []
@@ -127,6 +149,25 @@ class _Configuration:
     def _fault(self, path: str, sentence: str) -> None:
         self.reasons.append((path, sentence))
 
+    def _base(self, document: Mapping[str, Any], method: str, slices: Sequence[_Slice]) -> str:
+        """Return the base; for a method that computes without one, the first model may be it."""
+        first = slices[0][2][0].model
+        base = document.get("base_model")
+        if base is None:
+            needs_base = METHODS[method].needs_base
+            if needs_base:
+                self._fault("base_model", f"{method} needs a base: write base_model: MODEL")
+            elif needs_base is None:
+                instead = f"merge_method: slerp, base_model: {quoted(first)}, and the second model's share as t"
+                self._fault("base_model", f"{method} is not possible without a base: add one, or write {instead}")
+            return first
+        if not isinstance(base, str) or not base:
+            self._fault("base_model", "it is the name of a model")
+        elif "+" in base:
+            sentence = "a base has no adapter: add it in a recipe with adapters, and name the model that this makes"
+            self._fault("base_model", f"{quoted(base)}: {sentence}")
+        return str(base)
+
     def _check_tokenizer(self, document: Mapping[str, Any]) -> None:
         tokenizer = document.get("tokenizer")
         source = tokenizer.get("source", "base") if isinstance(tokenizer, dict) else document.get("tokenizer_source")
@@ -142,7 +183,7 @@ class _Configuration:
 
     def _slices(self, document: Mapping[str, Any]) -> list[_Slice]:
         """Return the slices; models without slices are one slice."""
-        shared = self._parameters(document.get("parameters"), "parameters")
+        shared = self._parameters(document.get("parameters"), "parameters", {})
         if ("models" in document) == ("slices" in document):
             self._fault("", "it has either models or slices")
             return []
@@ -150,12 +191,16 @@ class _Configuration:
             return [(0, None, list(self._sources(document["models"], "models", shared)))]
         found: list[_Slice] = []
         slices = document["slices"]
-        for number, item in enumerate(slices if isinstance(slices, list) else []):
+        if not isinstance(slices, list) or not slices:
+            self._fault("slices", "it is a list of slices")
+            return []
+        for number, item in enumerate(slices):
             at = f"slices[{number}]"
             if not isinstance(item, dict) or not isinstance(item.get("sources"), list) or not item["sources"]:
                 self._fault(at, "a slice has sources")
                 continue
-            own = {**shared, **self._parameters(item.get("parameters"), f"{at}.parameters")}
+            self.reasons += unknown_keys(item, ("sources", "parameters"), at)
+            own = self._parameters(item.get("parameters"), f"{at}.parameters", shared)
             ranges = [source.get("layer_range") if isinstance(source, dict) else None for source in item["sources"]]
             if any(one != ranges[0] for one in ranges):
                 self._fault(at, f"its sources have different ranges of blocks: {NEEDS_LAYERS}")
@@ -165,29 +210,52 @@ class _Configuration:
                 found.append((*bounds, list(self._sources(item["sources"], f"{at}.sources", own))))
         return found
 
-    def _sources(self, models: object, at: str, shared: Mapping[str, Any]) -> Iterator[_Source]:
+    def _sources(self, models: object, at: str, shared: _Parameters) -> Iterator[_Source]:
         if not isinstance(models, list) or not models:
             self._fault(at, "it is a list of models")
             return
         for number, item in enumerate(models):
             place = f"{at}[{number}]"
-            if not isinstance(item, dict) or not isinstance(item.get("model"), str):
+            name = item.get("model") if isinstance(item, dict) else None
+            model, _, adapter = name.partition("+") if isinstance(name, str) else ("", "", "")
+            if not model:
                 self._fault(joined(place, "model"), "the name of a model is missing")
                 continue
             self.reasons += unknown_keys(item, ("model", "parameters", "layer_range"), place)
-            model, _, adapter = item["model"].partition("+")
-            parameters = self._parameters(item.get("parameters"), joined(place, "parameters"))
-            yield _Source(model, adapter or None, {**shared, **parameters})
+            parameters = self._parameters(item.get("parameters"), joined(place, "parameters"), shared)
+            yield _Source(model, adapter or None, parameters)
 
-    def _parameters(self, parameters: object, at: str) -> dict[str, Any]:
+    def _parameters(self, parameters: object, at: str, inherited: _Parameters) -> _Parameters:
+        """Return parameters; inherited values are for the tensors that the own ones leave out."""
         if parameters is None:
-            return {}
+            return inherited
         if not isinstance(parameters, dict):
             self._fault(at, "it is an object")
-            return {}
+            return inherited
         known = {name: value for name, value in parameters.items() if name not in WITHOUT_EFFECT}
         self.reasons += unknown_keys((name for name in known if name != "scale"), tuple(PARAMETERS), at)
-        return known
+        own = {name: list(self._values(value, joined(at, name))) for name, value in known.items()}
+        return {**inherited, **{name: [*values, *inherited.get(name, [])] for name, values in own.items()}}
+
+    def _values(self, setting: object, at: str) -> Iterator[tuple[str, _Value]]:
+        """Yield the values of a parameter, as in `_Parameters`."""
+        rules = setting if isinstance(setting, list) and any(isinstance(item, dict) for item in setting) else None
+        for number, item in enumerate([{"value": setting}] if rules is None else rules):
+            place = at if rules is None else f"{at}[{number}]"
+            if not isinstance(item, dict):
+                self._fault(place, "a list has numbers, or objects with filter and value")
+                continue
+            self.reasons += unknown_keys(item, ("filter", "value"), place)
+            text, value = item.get("filter"), _value(item.get("value"))
+            if text is not None and not isinstance(text, str):
+                self._fault(joined(place, "filter"), "it is a part of the names of tensors")
+            elif text is not None and _is_of_experts(text):
+                several = "it is a part of the names of single experts, which have one value together"
+                self._fault(joined(place, "filter"), f"{several}: write more of the name, such as layers.3. or experts")
+            elif value is None:
+                self._fault(place if rules is None else joined(place, "value"), "it is a number, or a list of numbers")
+            else:
+                yield "" if text in (None, "*") else text, value
 
     def _count(self, base: str, slices: Sequence[_Slice]) -> int:
         """Return the number of blocks of the base; slices must have all of them, in order."""
@@ -217,8 +285,8 @@ class _Configuration:
         shared: dict[str, Any] = {}
         for donor in donors:
             settings = {
-                name: self._setting(value, blocks, count)
-                for name, value in donor.parameters.items()
+                name: _setting(values, one.defaults[name], blocks, count)
+                for name, values in donor.parameters.items()
                 if name in one.defaults
             }
             shared |= {name: value for name, value in settings.items() if not PARAMETERS[name].is_each}
@@ -227,61 +295,101 @@ class _Configuration:
         ranged = None if blocks is None else f"{blocks[0]}-{blocks[1] - 1}"
         return {"method": method, "models": models, "parameters": shared or None, "blocks": ranged}
 
-    def _setting(self, value: Any, blocks: tuple[int, int] | None, count: int) -> Any:
-        """Return the value of a parameter in our grammar: filters become slots, gradients of slices become rules."""
-        if not isinstance(value, list):
-            return value
-        if not any(isinstance(item, dict) for item in value):
-            return value if blocks is None else list(_along(value, blocks))
-        rules: list[dict[str, Any]] = []
-        for item in value:
-            if not isinstance(item, dict):
-                self._fault("parameters", "a list has numbers, or objects with filter and value")
-                continue
-            selected = _selected(str(item["filter"])) if item.get("filter") is not None else {}
-            if selected is None:
-                continue  # no tensor has such a name
-            inner = self._setting(item.get("value"), blocks, count)
-            is_rules = isinstance(inner, list) and any(isinstance(rule, dict) for rule in inner)
-            many = inner if is_rules else [{"value": inner}]
-            rules += [{**selected, **rule} for rule in many]
-        return rules
-
 
 def _bounds(values: object) -> tuple[int, int] | None:
     """Return the two numbers of a `layer_range`; None if it is none."""
-    if not isinstance(values, list) or len(values) != 2 or not all(str(number).isdecimal() for number in values):
+    digits = rf"[0-9]{{1,{BLOCK_DIGITS_MAX}}}"
+    if not isinstance(values, list) or len(values) != 2 or not all(re.fullmatch(digits, str(item)) for item in values):
         return None
     first, end = (int(str(number)) for number in values)
     return (first, end) if first < end else None
 
 
-def _along(numbers: Sequence[Any], blocks: tuple[int, int]) -> Iterator[dict[str, Any]]:
-    """Yield the rules of a gradient over a slice."""
-    values = [float(str(number)) for number in numbers]
+def _value(written: object) -> _Value | None:
+    """Return the value of a parameter; None if it is none."""
+    if isinstance(meaning := written.value if isinstance(written, PlainScalar) else written, bool):
+        return meaning
+    numbers = [_number(item) for item in written] if isinstance(written, list) else [_number(written)]
+    finite = [number for number in numbers if number is not None]
+    if not finite or len(finite) < len(numbers):
+        return None
+    return finite if isinstance(written, list) else finite[0]
+
+
+def _number(written: object) -> float | None:
+    """Return a finite number; None for all else."""
+    try:
+        number = float(str(written))
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _setting(
+    values: Sequence[tuple[str, _Value]], default: float | None, blocks: tuple[int, int] | None, count: int
+) -> Any:
+    """Return the values of a parameter in our grammar: one, or rules; None if no tensor has one."""
+    rules: list[dict[str, Any]] = []
+    for text, value in [*values, *([] if default is None else [("", default)])]:
+        along = list(_along(value, blocks, count)) if isinstance(value, list) and blocks is not None else value
+        if not text:
+            return [*rules, {"value": along}] if rules else along
+        rules += [{**selection, "value": along} for selection in _selections(text, count)]
+    return rules or None
+
+
+def _along(numbers: Sequence[float], blocks: tuple[int, int], count: int) -> Iterator[float]:
+    """Yield the value of a gradient over a slice for each block of the model; before and after it, those of its ends.
+
+    In a slice of one block, it is the last number.
+    """
     first, end = blocks
-    for block in range(first, end):
-        position = (block - first) / max(1, end - 1 - first) * (len(values) - 1)
-        before = min(int(position), len(values) - 1)
-        after = min(before + 1, len(values) - 1)
-        yield {"blocks": block, "value": values[before] + (values[after] - values[before]) * (position - before)}
-    yield {"value": values[0]}
+    steps = end - 1 - first
+    for block in range(count):
+        share = min(max(block - first, 0) / steps, 1.0) if steps else 1.0
+        position = share * (len(numbers) - 1)
+        before = min(int(position), len(numbers) - 1)
+        after = min(before + 1, len(numbers) - 1)
+        yield numbers[before] + (numbers[after] - numbers[before]) * (position - before)
 
 
-def _selected(text: str) -> dict[str, Any] | None:
-    """Return the selection of the tensors whose name contains `text`; None if there are none."""
-    match = _BLOCK_FILTER.fullmatch(text)
-    blocks = {} if match is None else {"blocks": match[1]}
-    rest = text if match is None else match[2]
-    slots = []
-    for slot, name in LLAMA_NAMES.items():
-        if match is not None and "{}" not in name:
-            continue
-        if rest in f"{name}.weight":
-            slots.append(slot)
-        if slot in LLAMA_BIASES and rest in f"{name}.bias":
-            slots.append(f"{slot}.bias")
-    return {"slot": slots, **blocks} if slots else None
+def _selections(text: str, count: int) -> Iterator[dict[str, Any]]:
+    """Yield selections which together are the tensors whose name contains `text`, in a model of `count` blocks."""
+    whole = [block for block in range(count) if text in _BLOCK.format(block)]
+    if whole:
+        yield {"blocks": _ranges(whole)}
+    rest = [block for block in range(count) if block not in whole]
+    slots: dict[tuple[int, ...], list[str]] = {}
+    for slot, name in _NAMES.items():
+        if "{}" in name:
+            blocks = tuple(block for block in rest if text in name.replace("{}", str(block), 1))
+            if blocks:
+                slots.setdefault(() if len(blocks) == count else blocks, []).append(slot)
+        elif text in name:
+            slots.setdefault((), []).append(slot)
+    for numbers, selected in slots.items():
+        yield {"slot": selected} | ({"blocks": _ranges(numbers)} if numbers else {})
+
+
+def _is_of_experts(text: str) -> bool:
+    """Return whether the names of some experts of a stack contain `text`, and those of others do not."""
+    numbers = re.findall("[0-9]+", text)[:2]  # no name has more
+    stacks = [name for name in _NAMES.values() if name.count("{}") > 1]
+    return any(
+        text in name.format(block, expert) and text not in name.format(block, "{}")
+        for name, block, expert in product(stacks, [*numbers, ""], numbers)
+    )
+
+
+def _ranges(blocks: Sequence[int]) -> list[str]:
+    """Return sorted blocks as ranges."""
+    ranges: list[tuple[int, int]] = []
+    for block in blocks:
+        if ranges and ranges[-1][1] == block - 1:
+            ranges[-1] = (ranges[-1][0], block)
+        else:
+            ranges.append((block, block))
+    return [range_text(item) for item in ranges]
 
 
 def _without_none(values: Any) -> Any:

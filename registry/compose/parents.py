@@ -16,7 +16,7 @@ from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.organs import TensorRow, expert_tensor_rows, models_in_common, tensor_rows
-from organs.registry.catalog.queries.relatives import models_by_id, parents_of
+from organs.registry.catalog.queries.relatives import models_by_id, parents_of, proved_models, proved_places
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.cost import (
@@ -38,6 +38,7 @@ from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import ByteSource, Header, TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DType
+from organs.registry.relatives.descent import FLOATS
 from organs.registry.relatives.lineage import withdrawn, withdrawn_findings
 from organs.registry.search.gains import DonorGain, gains_of_donors
 from organs.registry.search.language import parse_query
@@ -153,6 +154,17 @@ def odd_weights(owner: Parent, parts: Iterable[Part], models: Iterable[Parent]) 
 
 
 @dataclass(frozen=True, slots=True)
+class ProvedSource:
+    """The model from which another one is proved to be quantised."""
+
+    model: Parent
+    parts: Mapping[Slot, Part]
+    """Its tensors, at the places of the organs that were made from them."""
+    by_importances: bool = False
+    """Whether an importance matrix was used."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replacement:
     """A place of the base that gets a donor's tensor."""
 
@@ -246,6 +258,13 @@ class Library(Protocol):
         """Return the store of `parts`, with their rows; None if their bytes are not stored."""
         ...
 
+    def source_of(self, model: Parent, named: str | None = None) -> ProvedSource | None:
+        """Return the source of a quantised model, or only the one that is `named`; None if none is proved.
+
+        Raises the errors of `parent` for a name.
+        """
+        ...
+
 
 @dataclass(slots=True)
 class RegisteredLibrary:
@@ -330,6 +349,30 @@ class RegisteredLibrary:
         """Return the store and the rows of `parts`, which are read for a trial; raises TooCostly."""
         self.budget.spend(TRIED_COST * len(parts))
         return self.store, blobs_by_digest(self.session, {part.digest for part in parts})
+
+    def source_of(self, model: Parent, named: str | None = None) -> ProvedSource | None:
+        """Return the visible model from which most organs of `model` were made, or `named` if they were made from it.
+
+        A few equal organs are no proof: it must be half of the quantised matrices of `model`.
+        """
+        only = None if named is None else self.parent(named).model_id
+        if model.model_id is None:
+            return None
+        self.budget.spend(QUERY_COST)
+        counts = proved_models(self.session, model.model_id)
+        best = next((model_id for model_id in counts if only in (None, model_id)), None)
+        quantised = sum(part.organ.is_matrix and part.dtype.name not in FLOATS for part in model.parts)
+        if best is None or 2 * counts[best] < quantised:
+            return None
+        source = self.parent(models_by_id(self.session, [best])[best].full_name)
+        places = proved_places(self.session, model.model_id, best)
+        self.budget.spend(TENSOR_COST * len(places))
+        exact = [place for place in places if place.row.equal_blocks == place.row.blocks]
+        return ProvedSource(
+            model=source,
+            parts={place.slot: source.by_name[place.name] for place in exact},
+            by_importances=any(place.row.importances for place in exact),
+        )
 
 
 def parts_of(session: Session, model_id: int) -> list[Part]:

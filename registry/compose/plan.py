@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
+from organs.registry.anatomy import TOKEN_EMBEDDING
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.compose.lock import Lock, LockedTensor, locked_header
 from organs.registry.compose.parents import (
@@ -64,6 +65,8 @@ class BlendedPart:
     model: Parent
     part: Part
     addition: Addition | None = None
+    source_model: Parent | None = None
+    """The model of `part`, if that of `model` was quantised from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,6 @@ class PlannedComputation:
     source: Part
     dtype: DType
     additions: tuple[Addition, ...] = ()
-    is_token_embedding: bool = False
-    """Whether the products are transposed; adapters of the token embedding are stored so."""
     method: str | None = None
     """The method of purification; None without purification."""
     keep: float | None = None
@@ -109,6 +110,14 @@ class PlannedComputation:
     purified_experts: tuple[int, ...] = ()
     """The experts that are purified; empty for the whole tensor."""
     blend: PlannedBlend | None = None
+    source_model: Parent | None = None
+    """The model of `source`, if the given organ was quantised from it."""
+
+    @property
+    def source_models(self) -> tuple[Parent, ...]:
+        """The models whose weights are used because given organs were quantised from them."""
+        blended = (item.source_model for item in (self.blend.parts if self.blend else ()))
+        return tuple(model for model in (self.source_model, *blended) if model is not None)
 
     @property
     def acts(self) -> tuple[str, ...]:
@@ -127,6 +136,11 @@ class PlannedComputation:
         return None if self.dtype.name in WRITTEN_AS_THEY_ARE else encoder_of(self.dtype)
 
     @property
+    def is_token_embedding(self) -> bool:
+        """Whether added products are transposed: adapters of the token embedding are stored so."""
+        return self.source.place == TOKEN_EMBEDDING
+
+    @property
     def added(self) -> tuple[Addition, ...]:
         """All products that are added, to the models that are blended or to the result."""
         blended = self.blend.parts if self.blend else ()
@@ -136,7 +150,8 @@ class PlannedComputation:
         """Return canonical JSON of everything that determines the result."""
         added = [addition.document() for addition in self.additions]
         values: dict[str, Any] = {"dtype": self.dtype.name, "method": METHOD, "source": _values(self.source)}
-        values |= {"add": added, "is_token_embedding": self.is_token_embedding} if added else {}
+        values |= {"add": added} if added else {}
+        values |= {"is_token_embedding": self.is_token_embedding} if self.added else {}
         values |= {"purify": self.method, "keep": self.keep} if self.method else {}
         values |= {"purify_experts": self.purified_experts} if self.purified_experts else {}
         experts = [[_values(graft.after), graft.experts] for graft in self.grafted]
@@ -290,11 +305,13 @@ class Plan:
         ]
         computations = self.computations.values()
         encoders = {item.encoder for item in computations if item.encoder}
+        sources = {model.header_digest for item in computations for model in item.source_models}
         seeds = {item.blend.seed for item in computations if item.blend and item.blend.seed is not None}
         return Lock(
             *(self.base.header_digest, tuple(tensors), self.sets, self.drops),
             encoders=tuple(sorted(encoders)),
             seeds=tuple(sorted(seeds)),
+            sources=tuple(sorted(sources)),
         )
 
     def header(self, lock: Lock) -> bytes:
@@ -330,6 +347,13 @@ def origins_of(plan: Plan) -> Origins:
             for name, computation in plan.computations.items()
             if computation.purified_experts
         },
+        sources=tuple(
+            dict.fromkeys(
+                numbers[model.label]
+                for computation in plan.computations.values()
+                for model in computation.source_models
+            )
+        ),
     )
 
 

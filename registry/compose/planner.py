@@ -1,4 +1,7 @@
-"""Plan a recipe. Rows, headers and fingerprints are read; organs are not read, and nothing is written."""
+"""Plan a recipe. Rows, headers and fingerprints are read, and some rows of organs that are computed.
+
+Nothing is written.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from itertools import islice
 
 from msgspec import structs
 
-from organs.registry.amounts import names_text, ranges_text
+from organs.registry.amounts import names_text, plural_text, ranges_text
 from organs.registry.anatomy import (
     COMPANIONS,
     OUTPUT_MATRIX,
@@ -19,7 +22,6 @@ from organs.registry.anatomy import (
     expert_name,
     is_expert_stack,
     is_factor,
-    place_of,
     type_name,
 )
 from organs.registry.compose.adapters import additions_of, check_adapter
@@ -28,12 +30,12 @@ from organs.registry.compose.compatibility import check_replacements, check_with
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.metadata import LICENSE_KEY, dropped_keys, file_stem, set_entries
-from organs.registry.compose.parents import Library, Parent, Part, Replacement, license_of_parents
+from organs.registry.compose.parents import Library, Parent, Part, ProvedSource, Replacement, license_of_parents
 from organs.registry.compose.plan import Addition, BlendedPart, Plan, PlannedBlend, PlannedComputation, PlannedPart
-from organs.registry.compose.recipe import Graft, Recipe, RecipePurification, donors_of
+from organs.registry.compose.recipe import GIVEN, Graft, Recipe, RecipePurification, donors_of, named_source
 from organs.registry.compose.screen import screened
 from organs.registry.compose.selection import Selection, matches_slot, range_text
-from organs.registry.compose.trial import Trial, tried
+from organs.registry.compose.trial import Trial, summed, trial_cost, tried
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import KeptChange
@@ -48,13 +50,15 @@ from organs.registry.errors import (
     UnsupportedDType,
 )
 from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.types import DType
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
 from organs.registry.names import nearest
 from organs.registry.search.language import RECIPE_BASE, parse_query
 from organs.registry.transform import encoded_dtype
 from organs.registry.transform.blend import METHODS
+from organs.registry.transform.compute import ROW_MAX_ELEMENTS
 from organs.registry.transform.purify import KEEP_DEFAULT
-from organs.registry.transform.values import FINER, finer_dtypes
+from organs.registry.transform.values import FINER, SAME, finer_dtypes, holds_weights
 
 EXAMINED_MAX = 20_000
 """Organs that a graft by query examines, the best first."""
@@ -64,8 +68,8 @@ SLOTS_COMPARED_MAX = 1000
 """Tensors of the base whose slots are compared with an unknown slot."""
 MISSING_SHOWN_MAX = 10
 """Missing models in the error of a missing base."""
-TRIED_MAX = 4
-"""Organs of one type and tensor type on which a change is tried."""
+TRIED, TRIED_MAX = 4, 16
+"""Organs of one type and tensor type on which a change is tried: usually, and if they have many slots at most."""
 KEPT_MIN, KEPT_FINER = 0.5, 0.9
 """The shares of a change below which a plan warns, and which `encode: finer` keeps at least."""
 TYPE_DEFAULT = OrganType.ORGAN.value
@@ -86,7 +90,7 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     base = _base(recipe, library)
     if budget is not None:
         budget.spend(steps_cost(recipe, len(base.parts)))
-    draft = Draft(base, recipe, library)
+    draft = Draft(base, recipe, library, budget or Budget())
     draft.graft()
     draft.blend()
     draft.adapt()
@@ -126,14 +130,18 @@ class Draft:
     base: Parent
     recipe: Recipe
     library: Library
+    budget: Budget = field(default_factory=Budget)
     findings: list[Finding] = field(default_factory=list)
     replacements: list[Replacement] = field(default_factory=list)
     """Those of all grafts, in the order of the grafts."""
     blended: list[Replacement] = field(default_factory=list)
     """The organs that are blended with those of the base."""
     adapters: list[Parent] = field(default_factory=list)
+    steps: dict[str, str] = field(default_factory=dict)
+    """By tensor: the field of the blend or the first adapter that changes it."""
     kept: list[KeptChange] = field(default_factory=list)
     parts: dict[str, PlannedPart] = field(init=False)
+    _sources: dict[str, ProvedSource | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.parts = {part.name: PlannedPart(part, part, None) for part in self.base.parts}
@@ -180,7 +188,11 @@ class Draft:
             at = "blends" if len(self.recipe.blends) == 1 else f"blends[{number}]"
             if self._lacks_blocks(step, at):
                 continue
-            places = [part for part in self.base.parts if step.holds(part.place)]
+            try:
+                places = self._blended_places(step)
+            except OrganError as error:
+                self._refuse_error("bad-query", error, f"{at}.where")
+                continue
             if not places:
                 self._refuse("nothing-selected", self._nothing_selected(step), at)
                 continue
@@ -192,6 +204,17 @@ class Draft:
             donors = self._blended_models(step, at)
             if donors is not None:
                 self._blend_all(step, places, donors, at)
+
+    def _blended_places(self, step: Blend) -> list[Part]:
+        """Return the tensors of the base that a blend selects, without factors of others of them. Raises BadQuery."""
+        places = [part for part in self.base.parts if step.holds(part.place)]
+        found = self._matching(self.base.label, step.where) if step.where else None
+        slots = {part.slot for part in places if found is None or part.slot in found}
+        return [part for part in places if part.slot in slots and not is_factor(part.slot, slots)]
+
+    def _matching(self, model: str, where: str) -> set[Slot]:
+        """Return the places of the organs of a model that a query finds. Raises BadQuery."""
+        return {(organ.tower, organ.block, organ.slot) for organ in self.library.organs(f"model:{model} {where}")}
 
     def _blended_models(self, step: Blend, at: str) -> list[BlendedModel] | None:
         """Return the models of a blend, each with the products of its adapter; None after a refusal."""
@@ -222,7 +245,15 @@ class Draft:
         donors: Sequence[BlendedModel],
         at: str,
     ) -> None:
-        """Add the blend of each of `places`; organs that a model lacks, and parameters without a value, are refused."""
+        """Add the blend of each of `places`; it is left out where all models have the bytes of the organ there.
+
+        Organs that a model lacks, that cannot be read, and parameters without a value are refused.
+        """
+        long = [part.name for part in places if part.shape[0] > ROW_MAX_ELEMENTS]
+        if long:
+            sentence = f"Rows of more than {ROW_MAX_ELEMENTS:,} values are not blended here: {names_text(long)}."
+            self._refuse("bad-blend", sentence, at, organs=long)
+            return
         for model, _ in donors:
             lacking = [part.name for part in places if part.slot not in model.by_slot]
             if lacking:
@@ -231,6 +262,10 @@ class Draft:
                 return
         last_block = max((part.place.block for part in self.base.parts if part.place.block is not None), default=0)
         unset: dict[str, list[str]] = {}
+        unread: dict[tuple[str, str], list[str]] = {}
+        half_proved: dict[str, list[str]] = {}
+        equal: list[str] = []
+        keeps_equal = METHODS[step.method].needs_base is not False
         for before in places:
             depth = (before.place.block or 0) / last_block if last_block else 0.0
             settings, missing = settings_at(step, before.place, depth)
@@ -241,16 +276,46 @@ class Draft:
                 Replacement(before, part, model, by_slot=True) for part, (model, _) in zip(parts, donors, strict=True)
             ]
             self.blended += [pair for pair in pairs if pair.donor.label != self.base.label]
-            computation = None if missing else self._computation(before.name, at)
+            planned = self.parts[before.name]
+            is_equal = not any(replace(pair, before=planned.source).changes for pair in pairs)
+            is_computed = planned.computation or any(
+                pair.after.name in added for pair, (_, added) in zip(pairs, donors, strict=True)
+            )
+            if is_equal and not is_computed and (keeps_equal or settings.get("normalize", True)):
+                equal.append(before.name)
+                continue
+            operands = [(planned.donor or self.base, planned.source), *((pair.donor, pair.after) for pair in pairs)]
+            lacking_source = [model.label for model, part in operands if self._lacks_source(model, part)]
+            of_source = not lacking_source or named_source(self.recipe) is not None
+            if not of_source and any(self._has_source(model, part) for model, part in operands):
+                half_proved.setdefault(lacking_source[0], []).append(before.name)
+            computation = None if missing else self._computation(before.name, at, of_source=of_source)
             if computation is None or not all(pair.fits for pair in pairs):
                 continue
             blended = tuple(
-                BlendedPart(model, part, additions.get(part.name))
+                self._blended_part(model, part, additions.get(part.name), of_source=of_source)
                 for part, (model, additions) in zip(parts, donors, strict=True)
             )
+            for item in blended:
+                if not holds_weights(item.part.dtype):
+                    label = (item.source_model or item.model).label
+                    unread.setdefault((label, item.part.dtype.name), []).append(item.part.name)
             masks = (step.seed, before.name) if METHODS[step.method].is_random else ()
             blend = PlannedBlend(step.method, blended, settings, *masks)
             self.parts[before.name] = replace(self.parts[before.name], computation=replace(computation, blend=blend))
+            self.steps[before.name] = at
+        if equal:
+            sentence = f"All models of the blend have the same bytes in {names_text(equal)}: nothing changes there."
+            self.findings.append(Finding(Severity.INFO, "already-equal", sentence, at, organs=tuple(equal)))
+        for label, names in half_proved.items():
+            sentence = (
+                f"{plural_text(len(names), 'organ is', 'organs are')} computed with given weights: it is not proved "
+                f"from which model {label} was made. To compute with the sources: organ prove {label}."
+            )
+            self.findings.append(Finding(Severity.INFO, "source-not-used", sentence, at, (label,), tuple(names)))
+        for (label, dtype), names in unread.items():
+            sentence = f"{label} stores {names_text(names)} as {dtype}: no weights can be computed from this type."
+            self._refuse("dtype-refused", sentence, at, label, names)
         for name, names in unset.items():
             sentence = (
                 f"{step.method} needs {name}, and no rule gives it for {names_text(names)}: add a rule for all others."
@@ -270,11 +335,11 @@ class Draft:
                 continue
             self.adapters.append(adapter)
             for name, addition in additions_of(adapter, merge.scale).items():
-                computation = self._computation(name, at)
+                computation = self._computation(name, at, of_source=True)
                 if computation is not None:
-                    additions, is_embedding = (*computation.additions, addition), place_of(name) == TOKEN_EMBEDDING
-                    more = replace(computation, additions=additions, is_token_embedding=is_embedding)
+                    more = replace(computation, additions=(*computation.additions, addition))
                     self.parts[name] = replace(self.parts[name], computation=more)
+                    self.steps.setdefault(name, at)
 
     def purify(self) -> None:
         """Add purifications; each tensor can be purified once."""
@@ -302,76 +367,114 @@ class Draft:
     def try_changes(self) -> None:
         """Try blends and adapters on some rows of some organs of each type, and choose their tensor types.
 
-        Raises StoreError for stored bytes that cannot be read.
+        Nothing is tried after a refusal. Raises StoreError for stored bytes that cannot be read, and TooCostly.
         """
-        groups: dict[tuple[str, str, str], list[str]] = {}
+        if any(finding.severity is Severity.REFUSE for finding in self.findings):
+            return
+        groups: dict[tuple[str, str, bool, DType, tuple[DType, ...]], list[str]] = {}
         for name, part in self.parts.items():
             computation = part.computation
             if computation is not None and (computation.blend or computation.additions):
-                key = (part.before.place.type.value, computation.source.dtype.name, computation.dtype.name)
+                dtype, is_of_source = computation.dtype, computation.source_model is not None
+                finer = tuple(finer_dtypes(dtype, computation.source.shape[:1]))
+                key = (part.before.place.type.value, part.source.dtype.name, is_of_source, dtype, finer)
                 groups.setdefault(key, []).append(name)
-        for (kind, before, dtype), names in groups.items():
-            chosen = names[:: max(1, len(names) // TRIED_MAX)][:TRIED_MAX]
-            computations = [item for name in chosen if (item := self.parts[name].computation)]
-            try:
-                stored = self.library.stored([part for item in computations for part in item.ingredients])
-                if stored is None:
-                    return
-                trial = tried(*stored, computations, [computations[0].dtype])
-                kept = trial.kept(dtype)
-                finer = {}
-                if kept < KEPT_FINER and trial.change:
-                    more = finer_dtypes(computations[0].dtype, [item.source.shape[0] for item in computations])
-                    wide = tried(*stored, computations, more)
-                    finer = {item.name: wide.kept(item.name) for item in more}
-            except BadOrgan as error:
-                self._refuse("bad-blend", f"{error}.", "blends", organs=chosen)
+        for (kind, before, _, dtype, finer), names in groups.items():
+            chosen = self._spread(names)
+            trials = self._tried(chosen, [dtype])
+            if not trials:
                 continue
+            trial = summed(trials.values())
+            kept = trial.kept(dtype.name)
+            is_lost = kept < KEPT_FINER and trial.change and finer
+            wide = summed(self._tried(chosen, finer).values()) if is_lost else Trial()
             self._settle(
                 names,
-                trial,
+                trials,
                 KeptChange(
                     type=kind,
                     dtype_before=before,
-                    dtype=dtype,
+                    dtype=dtype.name,
                     organs=len(names),
                     moved=trial.moved,
                     kept=kept,
                     values=trial.values,
-                    finer=finer,
+                    finer={item.name: wide.kept(item.name) for item in finer if item.name in wide.along},
                 ),
             )
 
-    def _settle(self, names: Sequence[str], trial: Trial, kept: KeptChange) -> None:
-        """Write organs of one type in a finer type, if the recipe says so, or warn of a change that rounding loses."""
+    def _spread(self, names: Sequence[str]) -> list[str]:
+        """Return some of `names`: of every slot, as far as TRIED_MAX allows, and of different blocks."""
+        slots: dict[tuple[str, str], list[str]] = {}
+        for name in names:
+            slots.setdefault(_slot_of(self.parts[name].before), []).append(name)
+        members = list(slots.values())
+        count = min(max(TRIED, len(members)), TRIED_MAX)
+        chosen = (members[number % len(members)] for number in range(count))
+        return list(dict.fromkeys(own[number * len(own) // count] for number, own in enumerate(chosen)))
+
+    def _tried(self, names: Sequence[str], dtypes: Sequence[DType]) -> dict[str, Trial]:
+        """Return the trials of organs in each of `dtypes`, by name; none after a refusal, or without stored bytes."""
+        trials = {}
+        for name in names:
+            computation = self.parts[name].computation
+            assert computation is not None
+            self.budget.spend(trial_cost(computation, dtypes))
+            stored = self.library.stored(computation.ingredients)
+            if stored is None:
+                return {}
+            try:
+                trials[name] = tried(*stored, computation, dtypes)
+            except BadOrgan as error:
+                self._refuse("bad-blend", f"{name}: {error}.", self.steps[name], organs=[name])
+                return {}
+        return trials
+
+    def _settle(self, names: Sequence[str], trials: Mapping[str, Trial], kept: KeptChange) -> None:
+        """Write organs of one type in a finer type, if the recipe says so, or warn of a change that rounding loses.
+
+        What the trials of a slot moved counts for all its organs.
+        """
         better = next((dtype for dtype, share in kept.finer.items() if share >= KEPT_FINER), None)
         if self.recipe.encode == FINER and better is not None:
             kept = structs.replace(kept, dtype=better, kept=kept.finer[better])
         elif kept.kept < KEPT_MIN:
             advice = f"encode: finer writes them as {better}, which keeps {kept.finer[better]:.0%}" if better else ""
+            if not any(item.source_model for name in names if (item := self.parts[name].computation)):
+                proof = "if the model that they were quantised from is stored, organ prove lets recipes compute with it"
+                advice = f"{advice}; {proof}" if advice else proof
+            kind = type_name(kept.type)
+            organs = plural_text(kept.organs, f"{kind} organ", f"{kind} organs")
             sentence = (
-                f"Rounding to {kept.dtype} keeps {kept.kept:.0%} of the change of {kept.organs} "
-                f"{type_name(kept.type)} organs, as a trial on {kept.values:,} values shows"
-                f"{f'; {advice}' if advice else ''}."
+                f"Rounding to {kept.dtype} keeps {kept.kept:.0%} of the change of {organs}, as a trial on "
+                f"{kept.values:,} values shows{f'; {advice}' if advice else ''}."
             )
             self.findings.append(
                 Finding(Severity.WARN, "change-lost-in-rounding", sentence, "encode", organs=tuple(names))
             )
         self.kept.append(kept)
+        by_slot: dict[tuple[str, str], list[Trial]] = {}
+        for name, trial in trials.items():
+            by_slot.setdefault(_slot_of(self.parts[name].before), []).append(trial)
+        moved = {slot: summed(own).moved for slot, own in by_slot.items()}
         for name in names:
             part = self.parts[name]
             assert part.computation is not None
             computation = replace(part.computation, dtype=dtype_by_name(kept.dtype))
-            self.parts[name] = replace(part, computation=computation, moved=trial.moved)
+            estimate = moved.get(_slot_of(part.before), kept.moved)
+            self.parts[name] = replace(part, computation=computation, moved=estimate)
 
     def finished(self) -> Plan:
         """Return the plan with the findings on the whole of it."""
         base, recipe = self.base, self.recipe
         parts = tuple(self.parts[part.name] for part in base.parts)
+        computations = [part.computation for part in parts if part.computation is not None]
+        sources = [model for computation in computations for model in computation.source_models]
         used = [
             base,
             *(replacement.donor for replacement in (*self.replacements, *self.blended)),
             *self.adapters,
+            *sources,
         ]
         parents = tuple({(parent.label, parent.header_digest): parent for parent in used}.values())
         sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
@@ -380,12 +483,16 @@ class Draft:
             *self.findings,
             *check_replacements(base, self.replacements, self.blended),
             *self._of_result(parts, parents),
+            *self._of_sources(computations),
             *check_withdrawn(parents),
             *license.findings,
         ]
         if not any(part.acts for part in parts) and not any(item.severity is Severity.REFUSE for item in findings):
             sentence = f"Nothing of {base.label} is replaced, blended, adapted or purified."
             findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
+        of_base = self._sources.get(base.label)
+        if of_base is not None and any(computation.source_model is of_base.model for computation in computations):
+            recipe = structs.replace(recipe, source=of_base.model.label)
         return Plan(
             recipe=recipe,
             base=base,
@@ -400,6 +507,20 @@ class Draft:
             kept=tuple(self.kept),
         )
 
+    def _of_sources(self, computations: Sequence[PlannedComputation]) -> Iterator[Finding]:
+        """Yield a finding for each model whose weights are used in place of those that were quantised from them."""
+        for label, source in self._sources.items():
+            counted = [item for item in computations if source is not None and source.model in item.source_models]
+            if source is None or not counted:
+                continue
+            matrix = "; they were made by an importance matrix, and are written without it" * source.by_importances
+            sentence = (
+                f"{plural_text(len(counted), 'organ', 'organs')} of {label}, proved to be made from those of "
+                f"{source.model.label}, are computed with these{matrix}. To use their own: source: given."
+            )
+            models = (label, source.model.label)
+            yield Finding(Severity.INFO, "computed-from-source", sentence, "source", models)
+
     def _of_result(self, parts: Sequence[PlannedPart], parents: Sequence[Parent]) -> Iterator[Finding]:
         """Yield the findings on the result, beside those on its replacements and licenses.
 
@@ -413,7 +534,8 @@ class Draft:
             if part.spec.dtype != part.source.dtype:
                 encoded.setdefault((part.source.dtype.name, part.spec.dtype.name), []).append(part.before.name)
         for (before, after), names in encoded.items():
-            sentence = f"{len(names)} computed organs become {after}; they were {before}: {names_text(names)}."
+            become = plural_text(len(names), "computed organ becomes", "computed organs become")
+            sentence = f"{become} {after} instead of {before}: {names_text(names)}."
             yield Finding(Severity.INFO, "encoded-again", sentence, "encode", organs=tuple(names))
         is_tied = not any(part.before.place == OUTPUT_MATRIX for part in parts)
         for part in parts:
@@ -607,13 +729,8 @@ class Draft:
             if selection.holds(source.place) and not is_factor(source.slot, slots)
         }
         if step.where:
-            matching = {
-                model: {
-                    (organ.tower, organ.block, organ.slot)
-                    for organ in self.library.organs(f"model:{model} {step.where}")
-                }
-                for model in dict.fromkeys(model for _, model in selected.values())
-            }
+            models = dict.fromkeys(model for _, model in selected.values())
+            matching = {model: self._matching(model, step.where) for model in models}
             selected = {
                 name: (source, model) for name, (source, model) in selected.items() if source.slot in matching[model]
             }
@@ -621,8 +738,51 @@ class Draft:
             self._refuse("nothing-selected", self._nothing_selected(selection), at)
         return [] if self._lacks_experts(step, [source for source, _ in selected.values()], at) else list(selected)
 
-    def _computation(self, name: str, at: str) -> PlannedComputation | None:
-        """Return the unfinished computation at a place; None, with a finding, if its dtype cannot be written."""
+    def _blended_part(self, model: Parent, part: Part, addition: Addition | None, *, of_source: bool) -> BlendedPart:
+        source = self._source(model) if of_source else None
+        if source is None or part.slot not in source.parts:
+            return BlendedPart(model, part, addition)
+        return BlendedPart(model, source.parts[part.slot], addition, source.model)
+
+    def _has_source(self, model: Parent, part: Part) -> bool:
+        source = self._source(model)
+        return source is not None and part.slot in source.parts
+
+    def _lacks_source(self, model: Parent, part: Part) -> bool:
+        """Return whether a tensor of a model is quantised, and its source is not proved.
+
+        If only some models of a blend are computed with their sources, the rounding of the others is a part of it.
+        """
+        return part.dtype.block_elements > 1 and not self._has_source(model, part)
+
+    def _source(self, model: Parent) -> ProvedSource | None:
+        """Return the model from which a model is proved to be quantised, as far as the recipe uses it."""
+        if self.recipe.source == GIVEN:
+            return None
+        if model.label not in self._sources:
+            named = named_source(self.recipe) if model.label == self.base.label else None
+            try:
+                found = self.library.source_of(model, named)
+            except (StoreError, TooCostly):
+                raise
+            except OrganError as error:
+                found = None
+                self._refuse_error("unknown-source", error, "source")
+            else:
+                if named is not None and found is None:
+                    sentence = (
+                        f"It is not proved that {model.label} was made from {named}, or that model is not visible: "
+                        "run organ prove."
+                    )
+                    self._refuse("source-not-proved", sentence, "source", named)
+            self._sources[model.label] = found
+        return self._sources[model.label]
+
+    def _computation(self, name: str, at: str, *, of_source: bool = False) -> PlannedComputation | None:
+        """Return the unfinished computation at a place; None, with a finding, if its dtype cannot be written.
+
+        With `of_source`, a new one computes with the organ from which that at the place is proved to be quantised.
+        """
         part = self.parts[name]
         done = part.computation
         if done is not None and (done.blend or done.additions or done.method):
@@ -636,15 +796,21 @@ class Draft:
             return None
         if part.computation is not None:  # grafted experts keep their type, but adapted and purified ones are written
             return replace(part.computation, dtype=dtype)
+        proved = self._source(part.donor or self.base) if of_source else None
+        if proved is not None and source.slot in proved.parts:
+            return PlannedComputation(proved.parts[source.slot], dtype, source_model=proved.model)
         return PlannedComputation(source, dtype)
 
     def _refuses_experts(self, computation: PlannedComputation, at: str) -> bool:
         """Return whether single experts of a stack cannot be purified; if so, add a refusal."""
         source = computation.source
-        if computation.dtype != source.dtype:
-            reason = f"{source.dtype.name} cannot be written, and all experts of a stack have one tensor type"
-        elif computation.additions or computation.blend:
+        if computation.additions or computation.blend:
             reason = "an adapter or a blend changes the whole stack"
+        elif computation.dtype != source.dtype:
+            wanted = self.recipe.encode
+            is_kept = wanted in (SAME, FINER)
+            change = f"{source.dtype.name} cannot be written" if is_kept else f"encode: {wanted} changes the type"
+            reason = f"{change}, and all experts of a stack have one tensor type"
         else:
             return False
         sentence = f"Single experts of {source.name} cannot be purified: {reason}. Purify the whole stack."
@@ -705,6 +871,11 @@ class Draft:
     def _refuse(self, code: str, sentence: str, at: str, donor: str = "", organs: Sequence[str] = ()) -> None:
         models = (donor,) if donor else ()
         self.findings.append(Finding(Severity.REFUSE, code, sentence, at, models, tuple(organs)))
+
+
+def _slot_of(part: Part) -> tuple[str, str]:
+    """Return the tower and the slot of a tensor, which are the same in all blocks."""
+    return part.place.tower.value, part.place.slot
 
 
 def takes_strangers(graft: Graft) -> bool:

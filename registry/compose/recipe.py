@@ -19,7 +19,19 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from organs.registry.compose.blend_steps import Blend, renamed_blend
-from organs.registry.compose.selection import MODEL, WORD_MAX_LENGTH, BlockRange, Selection, choice, range_text, unique
+from organs.registry.compose.selection import (
+    MEASURED_QUERY,
+    MODEL,
+    WORD_MAX_LENGTH,
+    BlockRange,
+    Selection,
+    checked_query,
+    choice,
+    range_text,
+    read_query,
+    sorts_itself,
+    unique,
+)
 from organs.registry.documents import (
     NUMBER_PATTERN,
     ONE_OR_MORE,
@@ -37,7 +49,7 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.errors import BadName, BadQuery, BadRecipe
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest, parse_model_name
-from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, Query, parse_query
+from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, parse_query
 from organs.registry.transform import PurifyMethod as PurifyMethod
 from organs.registry.transform.blend import PARAMETERS
 from organs.registry.transform.values import FINER, SAME, WANTED
@@ -58,13 +70,13 @@ FIXED_KEYS = (
 """Keys that describe the file; their values depend on its organs."""
 FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.")
 """Keys of the base's vocabulary, of split files, of the parents, and of this registry."""
-MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
-"""Fields of queries that depend only on the organ, not on its model."""
-
 MetadataValue = str | int | float | bool | tuple[str, ...]
 
 ENCODINGS = (SAME, FINER, *WANTED)
 """How computed organs are written; the first is the default."""
+PROVED, GIVEN = "proved", "given"
+"""From which weights blends and adapters are computed: those from which the given organs are proved to be quantised,
+if these are known, or the given ones."""
 PURIFY_METHODS = tuple(method.value for method in PurifyMethod)
 
 WARNINGS = {
@@ -89,44 +101,11 @@ RETIRED_WARNINGS = frozenset({"likely-degraded"})
 """Codes of warnings that are no longer given. Recipes that accept them stay valid."""
 
 
-def _query(text: str) -> Query:
-    try:
-        return parse_query(text, base=RECIPE_BASE)
-    except BadQuery as error:
-        raise ValueError(str(error)) from error
-
-
-def _checked_query(text: str) -> str:
-    _query(text)
-    return text
-
-
-def _sorts_itself(text: str) -> bool:
-    """Return whether the valid query `text` has an order of its own."""
-    # A parsed query always has an order. The order of a query without sort: depends on the default.
-    by_theta, by_size = (parse_query(text, default_sort=sort, base=RECIPE_BASE).sort for sort in ("theta", "size"))
-    return by_theta == by_size
-
-
 def _sort(text: str) -> str:
     try:
         return str(parse_query("", default_sort=text, base=RECIPE_BASE).sort)
     except BadQuery as error:
         raise ValueError(error.reason) from error
-
-
-def _measured_query(text: str) -> str:
-    """Return a query on organs of one model: by type, place and measures, not by model."""
-    query = _query(text)
-    foreign = [term.field for term in query.terms if term.field not in MEASURED_FIELDS]
-    ranks = [*(["like"] if query.like is not None else []), *(["unique"] if query.unique else [])]
-    ranks += ["sort"] if query.like is None and _sorts_itself(text) else []
-    if foreign or ranks:
-        raise ValueError(f"{[*foreign, *ranks][0]}: cannot be used here; the fields are {', '.join(MEASURED_FIELDS)}")
-    if query.words or query.excluded_words:
-        word = [*query.words, *query.excluded_words][0]
-        raise ValueError(f"{quoted(word)} searches models by name; this query narrows the organs of one model")
-    return text
 
 
 class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -137,7 +116,7 @@ class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
     """
 
     donor: Annotated[str | None, MODEL] = msgspec.field(default=None, name="from")
-    where: Annotated[str | None, line("a query", QUERY_MAX_LENGTH, _checked_query)] = None
+    where: Annotated[str | None, line("a query", QUERY_MAX_LENGTH, checked_query)] = None
     sort: Annotated[str, line("a measure to rank by, such as -likeness", WORD_MAX_LENGTH, _sort)] = ""
     strangers: bool = False
     """Whether the query may also find organs of models that are not kin of the base."""
@@ -154,12 +133,12 @@ class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             if self.strangers:
                 yield "strangers", "strangers needs where: QUERY; from: MODEL takes the organs of any model"
             return
-        query = _query(self.where)
+        query = read_query(self.where)
         if query.finds_experts:
             yield "where", "the query ranks whole tensors: leave expert: out, and select experts with experts:"
         if self.sort and query.like is not None:
             yield "sort", "like: in the query already ranks by likeness: remove sort"
-        elif self.sort and _sorts_itself(self.where):
+        elif self.sort and sorts_itself(self.where):
             yield "sort", f"the query already has sort:{query.sort}: remove one of the two"
 
 
@@ -190,7 +169,7 @@ class RecipePurification(Selection, frozen=True, omit_defaults=True, forbid_unkn
     """Organs of the result to purify. `keep` is the share of the energy that `spectral` keeps."""
 
     method: Annotated[PurifyMethod, line(f"one of {', '.join(PURIFY_METHODS)}", WORD_MAX_LENGTH, _method)]
-    where: Annotated[str, line("a query", QUERY_MAX_LENGTH, _measured_query)] = ""
+    where: Annotated[str, MEASURED_QUERY] = ""
     """A query on measures that narrows the selection further; empty for none."""
     keep: Annotated[float | None, Parse(_keep, float, "a share such as 0.9")] = None
 
@@ -252,6 +231,10 @@ def _encoding(word: str) -> str:
     return word.lower() if word.lower() in (SAME, FINER) else word.upper()
 
 
+def _source(word: str) -> str:
+    return word.lower() if word.lower() in (PROVED, GIVEN) else word
+
+
 class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The steps of a composition, in the order in which they are done: grafts, blends, adapters, purification."""
 
@@ -263,6 +246,8 @@ class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     adapters: Annotated[tuple[AdapterMerge, ...], Meta(max_length=STEPS_MAX)] = ()
     purify: Annotated[tuple[RecipePurification, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
     encode: Annotated[str, line(f"one of {', '.join(ENCODINGS)}", WORD_MAX_LENGTH, choice(ENCODINGS, _encoding))] = SAME
+    source: Annotated[str, line("proved, given, or the base's source", MODEL_TEXT_MAX_LENGTH, _source)] = PROVED
+    """PROVED, GIVEN, or the model from which the base must be proved to be quantised."""
     accept: Annotated[
         tuple[str, ...],
         Parse(
@@ -286,12 +271,17 @@ def donors_of(recipe: Recipe) -> tuple[str, ...]:
     """Return the names of all models besides the base, in the order of the steps, each once."""
     blended = (name for step in recipe.blends for donor in step.donors for name in (donor.model, donor.adapter))
     grafted = (graft.donor for graft in recipe.grafts)
-    names = (*grafted, *blended, *(merge.adapter for merge in recipe.adapters))
+    names = (*grafted, *blended, *(merge.adapter for merge in recipe.adapters), named_source(recipe))
     return tuple(dict.fromkeys(name for name in names if name))
 
 
+def named_source(recipe: Recipe) -> str | None:
+    """Return the model that a recipe names as the source of its base; None if it names none."""
+    return None if recipe.source in (PROVED, GIVEN) else recipe.source
+
+
 def renamed(recipe: Recipe, name_of: Callable[[str], str]) -> Recipe:
-    """Return `recipe` with `name_of` each name of a base, a donor and an adapter."""
+    """Return `recipe` with `name_of` each name of a base, a donor, an adapter and a source."""
     return replace(
         recipe,
         base=name_of(recipe.base),
@@ -300,6 +290,7 @@ def renamed(recipe: Recipe, name_of: Callable[[str], str]) -> Recipe:
         ),
         blends=tuple(renamed_blend(step, name_of) for step in recipe.blends),
         adapters=tuple(replace(merge, adapter=name_of(merge.adapter)) for merge in recipe.adapters),
+        source=recipe.source if named_source(recipe) is None else name_of(recipe.source),
     )
 
 
@@ -378,13 +369,18 @@ def read_recipe(text: str | bytes, where: str = "recipe") -> Recipe:
 
     Raises BadRecipe with all errors. Only the text is checked: models and compatibility are checked by a plan.
     """
-    if isinstance(text, bytes) and text.startswith(b"GGUF"):
-        raise BadRecipe(where, [("", "this is a GGUF file, not a recipe")])
+    check_text(text, where)
     try:
         values = parse_yaml(text, RECIPE_LIMITS)
     except BadDocument as error:
         raise BadRecipe(where, error.reasons) from error
     return recipe_of_values(values, where)
+
+
+def check_text(text: str | bytes, where: str) -> None:
+    """Raise BadRecipe for the bytes of a model, which are no text."""
+    if isinstance(text, bytes) and text.startswith(b"GGUF"):
+        raise BadRecipe(where, [("", "this is a GGUF file, not a recipe")])
 
 
 def recipe_of_values(values: object, where: str) -> Recipe:
@@ -434,8 +430,9 @@ def _entity_values(recipe: Recipe) -> dict[str, Any]:
     # JSON has lists for tuples, and refuses NaN.
     values: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(recipe), allow_nan=False))
     # msgspec omits the default object, and not an equal text or number that was read.
-    if recipe.encode == SAME:
-        values.pop("encode", None)
+    for key, default in (("encode", SAME), ("source", PROVED)):
+        if values.get(key) == default:
+            values.pop(key)
     for adapter, step in zip(recipe.adapters, values.get("adapters", ()), strict=True):
         if adapter.scale == 1.0:
             step.pop("scale", None)
@@ -545,9 +542,14 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
             arguments = [repr(step[first])] if first in step else []
             defaults = ("", False, None, 1.0 if verb == "adapter" else None)
             named = ((name, step[name]) for name in _ARGUMENTS if name in step and name != first)
-            arguments += [f"{_argument(name)}={value!r}" for name, value in named if value not in defaults]
+            arguments += [
+                f"{_argument(name)}={value!r}"
+                for name, value in named
+                if value not in defaults or (name in step and name in PARAMETERS)
+            ]
             calls.append(f"{verb}({', '.join(arguments)})")
     calls += [f"encode({recipe.encode!r})"] if recipe.encode != SAME else []
+    calls += [f"source({recipe.source!r})"] if recipe.source != PROVED else []
     calls += [f"metadata({key!r}, {value!r})" for key, value in values.get("metadata", {}).items()]
     calls += [f"accept({', '.join(map(repr, recipe.accept))})"] if recipe.accept else []
     calls += [f"named({recipe.name!r})"] if recipe.name is not None else []

@@ -12,8 +12,9 @@ from msgspec import Meta, Struct
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, Place, is_expert_stack, place_of
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.documents import ONE_OR_MORE, Parse, line, quoted
+from organs.registry.errors import BadQuery
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest
-from organs.registry.search.language import SYNONYMS
+from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, SYNONYMS, Query, parse_query
 
 CHOICES_MAX = 1000
 """Items in one list of types, slots or blocks."""
@@ -163,3 +164,43 @@ def range_text(blocks: BlockRange) -> str:
 
 def within(block: int, ranges: Sequence[BlockRange]) -> bool:
     return any(first <= block <= last for first, last in ranges)
+
+
+MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
+"""Fields of queries that depend only on the organ, not on its model."""
+
+
+def read_query(text: str) -> Query:
+    try:
+        return parse_query(text, base=RECIPE_BASE)
+    except BadQuery as error:
+        raise ValueError(str(error)) from error
+
+
+def checked_query(text: str) -> str:
+    read_query(text)
+    return text
+
+
+def sorts_itself(text: str) -> bool:
+    """Return whether the valid query `text` has an order of its own."""
+    # A parsed query always has an order. The order of a query without sort: depends on the default.
+    by_theta, by_size = (parse_query(text, default_sort=sort, base=RECIPE_BASE).sort for sort in ("theta", "size"))
+    return by_theta == by_size
+
+
+def _measured_query(text: str) -> str:
+    """Return a query on organs of one model: by type, place and measures, not by model."""
+    query = read_query(text)
+    foreign = [term.field for term in query.terms if term.field not in MEASURED_FIELDS]
+    ranks = [*(["like"] if query.like is not None else []), *(["unique"] if query.unique else [])]
+    ranks += ["sort"] if query.like is None and sorts_itself(text) else []
+    if foreign or ranks:
+        raise ValueError(f"{[*foreign, *ranks][0]}: cannot be used here; the fields are {', '.join(MEASURED_FIELDS)}")
+    if query.words or query.excluded_words:
+        word = [*query.words, *query.excluded_words][0]
+        raise ValueError(f"{quoted(word)} searches models by name; this query narrows the organs of one model")
+    return text
+
+
+MEASURED_QUERY = line("a query", QUERY_MAX_LENGTH, _measured_query)

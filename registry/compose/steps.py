@@ -40,8 +40,8 @@ LISTS = {
     "meta": "metadata",
 }
 """Parameters that can be repeated, each with the key of its list in a recipe."""
-SINGLE = ("base", "name", "encode")
-PARAMETERS = ("base", "graft", "blend", "adapter", "purify", "encode", "accept", "meta", "name")
+SINGLE = ("base", "name", "encode", "source")
+PARAMETERS = ("base", "graft", "blend", "adapter", "purify", "encode", "source", "accept", "meta", "name")
 """All parameters, in their order in an address."""
 
 Step = tuple[str, str]

@@ -17,12 +17,18 @@ from organs.registry.compose.plan import PlannedComputation
 from organs.registry.gguf.types import DType
 from organs.registry.store import BlobStore
 from organs.registry.transform import Adapter, Computation, Plain
+from organs.registry.transform.blend import Settings
 from organs.registry.transform.compute import changed_values
 from organs.registry.transform.reproducible import total
 from organs.registry.transform.values import Window, encoded
 
 RUNS, RUN_VALUES = 4, 1 << 14
-"""Runs of consecutive rows of an organ that are tried, spread over it, and the values of each."""
+"""Runs of consecutive rows of an organ that are tried, spread over it, and the values of each; a longer row is cut."""
+VALUES, RANKED_VALUES = 5, 300
+"""What is done in a microsecond: values of an operand that are read and blended or encoded, and values to which a
+product of rank one is added."""
+ANGLE_COST = 25
+"""Compute the angle between two directions, in microseconds."""
 
 
 @dataclass(slots=True)
@@ -57,37 +63,68 @@ class Trial:
             self.along[dtype.name] = self.along.get(dtype.name, 0.0) + total(written * change)
 
 
-def tried(store: BlobStore, rows: Rows, computations: Iterable[PlannedComputation], dtypes: Collection[DType]) -> Trial:
-    """Try computations, without their purification, in each of `dtypes`. Raises StoreError, BadOrgan."""
+def tried(store: BlobStore, rows: Rows, computation: PlannedComputation, dtypes: Collection[DType]) -> Trial:
+    """Try a computation, without its purification, in each of `dtypes`. Raises StoreError, BadOrgan."""
     trial = Trial()
-    for computation in computations:
-        with ExitStack() as opened:
-            for run in _runs(transformation_of(store, replace(computation, method=None), rows, opened)):
-                before, after = run.source.windows(), changed_values(run)
-                trial.add(np.concatenate(list(before)), np.concatenate(list(after)), dtypes)
+    with ExitStack() as opened:
+        transformation = transformation_of(store, replace(computation, method=None), rows, opened)
+        width, step, starts = _runs(computation.source.shape)
+        for start in starts:
+            run = _rows(transformation, start, step, width)
+            before, after = run.source.windows(), changed_values(run)
+            trial.add(np.concatenate(list(before)), np.concatenate(list(after)), dtypes)
     return trial
 
 
-def _runs(computation: Computation) -> list[Computation]:
-    """Return the computation of some runs of rows; of a stack, of its first matrix."""
-    row, count = (*computation.source.shape, 1)[:2]
+def summed(trials: Iterable[Trial]) -> Trial:
+    """Return the trial of several organs together."""
+    whole = Trial()
+    for trial in trials:
+        whole.before += trial.before
+        whole.change += trial.change
+        whole.values += trial.values
+        for dtype, product in trial.along.items():
+            whole.along[dtype] = whole.along.get(dtype, 0.0) + product
+    return whole
+
+
+def trial_cost(computation: PlannedComputation, dtypes: Collection[DType]) -> int:
+    """Return the processor time of a trial in microseconds, without that of opening its organs."""
+    width, step, starts = _runs(computation.source.shape)
+    runs, values, blend = len(starts), len(starts) * step * width, computation.blend
+    ranks = sum(addition.b.shape[0] for addition in computation.added)
+    donors = len(blend.parts) if blend else 0
+    settings: Settings = blend.settings if blend else {}
+    rounds, angles = settings.get("max_iter"), 0
+    if isinstance(rounds, int):
+        angles = rounds * donors
+    elif settings.get("nuslerp_flatten") is False:
+        angles = width if settings["nuslerp_row_wise"] else step
+    read = values * (1 + donors + 2 * len(dtypes)) + ranks * runs * (width + step)
+    return read // VALUES + ranks * values // RANKED_VALUES + runs * angles * ANGLE_COST
+
+
+def _runs(shape: tuple[int, ...]) -> tuple[int, int, list[int]]:
+    """Return how many values of how many rows a run has, and its first rows; of a stack, of its first matrix."""
+    row, count = (*shape, 1)[:2]
     step = min(count, max(1, RUN_VALUES // row))
-    starts = sorted({round(part * (count - step) / (RUNS - 1)) for part in range(RUNS)})
-    return [_rows(computation, start, step) for start in starts]
+    return min(row, RUN_VALUES), step, sorted({round(part * (count - step) / (RUNS - 1)) for part in range(RUNS)})
 
 
-def _rows(computation: Computation, start: int, count: int) -> Computation:
-    """Return the computation of `count` rows of the first matrix from row `start`."""
+def _rows(computation: Computation, start: int, count: int, width: int) -> Computation:
+    """Return the computation of `count` rows of the first matrix from row `start`: of `width` values of one row."""
     row = computation.source.shape[0]
 
     def cut(plain: Plain) -> Plain:
-        return plain.part(start * row, (row, count))
+        return plain.part(start * row, (width, count))
 
     def of_rows(adapter: Adapter) -> Adapter:
         a, b = (factor.part(0, factor.shape[:2]) for factor in (adapter.a, adapter.b))
         if computation.is_token_embedding:
-            return replace(adapter, a=a.part(start * a.shape[0], (a.shape[0], count)), b=b)
-        return replace(adapter, a=a, b=b.part(start * b.shape[0], (b.shape[0], count)))
+            a, b = a.part(start * a.shape[0], (a.shape[0], count)), b.part(0, (b.shape[0], width))
+        else:
+            a, b = _first_columns(a, width), b.part(start * b.shape[0], (b.shape[0], count))
+        return replace(adapter, a=a, b=b)
 
     blend = computation.blend
     if blend is not None:
@@ -98,3 +135,15 @@ def _rows(computation: Computation, start: int, count: int) -> Computation:
         blend = replace(blend, donors=donors)
     adapters = tuple(map(of_rows, computation.adapters))
     return replace(computation, source=cut(computation.source), adapters=adapters, blend=blend)
+
+
+def _first_columns(plain: Plain, width: int) -> Plain:
+    """Return the first `width` values of each row of a matrix. They must be read in whole rows."""
+    row, rows = (*plain.shape, 1)[:2]
+    row_bytes, size_bytes = plain.dtype.size_bytes(row), plain.dtype.size_bytes(width)
+
+    def read(offset: int, size: int) -> bytes:
+        numbers = range(offset // size_bytes, (offset + size) // size_bytes)
+        return b"".join(bytes(plain.read(number * row_bytes, size_bytes)) for number in numbers)
+
+    return plain if width == row else replace(plain, read=read, shape=(width, rows))

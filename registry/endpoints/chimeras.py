@@ -93,6 +93,10 @@ Encoding = Annotated[
     str,
     note("How computed organs are written: `same`, `finer`, or a dtype.", max_length=STEP_MAX_LENGTH),
 ]
+ComputedFrom = Annotated[
+    str,
+    note("The weights that are computed with: `proved`, `given`, or a model.", max_length=STEP_MAX_LENGTH),
+]
 ChimeraName = Annotated[str, note("The name under which the chimera would be registered.", max_length=STEP_MAX_LENGTH)]
 CellText = Annotated[
     str,
@@ -225,6 +229,7 @@ def composition(
     accept: AcceptedCodes = (),
     meta: Metadata = (),
     encode: Encoding | None = None,
+    source: ComputedFrom | None = None,
     name: ChimeraName | None = None,
     cell: CellText | None = None,
     order: CandidateOrder = ALIKE,

@@ -32,6 +32,7 @@ from organs.registry.entities.plan import (
     ADAPTER,
     GRAFTED,
     MERGED,
+    SOURCE,
     Block,
     ParentModel,
     PlanChange,
@@ -61,6 +62,8 @@ class Origins(Entity, omit_defaults=True):
     experts: dict[Text, tuple[tuple[Count, tuple[Count, ...]], ...]] = msgspec.field(default_factory=dict)
     """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
     purified_experts: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
+    sources: tuple[Count, ...] = ()
+    """The numbers of the models from which others were quantised, and whose weights were used in place of theirs."""
 
     def by_tensor(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Return the number of the parent and the acts of each tensor that is not the base's own."""
@@ -76,7 +79,9 @@ class Origins(Entity, omit_defaults=True):
         for act, givers in ((MERGED, self.merged), (ADAPTER, self.adapters)):
             for number in (number for numbers in givers.values() for number in numbers):
                 acts[self.parents[number]].add(act)
-        return {label: tuple(act for act in ACTS if act in done) for label, done in acts.items()}
+        for number in self.sources:
+            acts[self.parents[number]].add(SOURCE)
+        return {label: tuple(act for act in (*ACTS, SOURCE) if act in done) for label, done in acts.items()}
 
 
 class GraftedPart(Entity):

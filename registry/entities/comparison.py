@@ -138,46 +138,85 @@ class FactDifference(Entity):
     second: Text | None
 
 
-class Proof(Entity):
-    """A comparison of all blocks of a quantisation with those that encoding its possible source gives.
+EXACT, BY_IMPORTANCES, NEAR, SAME, UNEXPLAINED, UNCHECKED = (
+    *("exact", "by importance matrix", "near"),
+    *("same", "not explained", "not compared"),
+)
+"""What a proof found of an organ: its blocks are those that encoding the source gives, without or with an importance
+matrix, or all but some; both models have the same organ; most blocks are others; or it cannot be said."""
 
-    Organs that cannot be encoded, such as vectors, are compared by their digests.
-    """
+
+class ProvedOrgan(Entity):
+    """An organ of a quantisation, compared with that of its source, encoded again."""
+
+    name: Text
+    dtype: Word
+    result: Annotated[
+        Word,
+        Meta(description=f"`{EXACT}`, `{BY_IMPORTANCES}`, `{NEAR}`, `{SAME}`, `{UNEXPLAINED}` or `{UNCHECKED}`."),
+    ]
+    equal_blocks: Count
+    blocks: Annotated[Count, Meta(description="0 if nothing was encoded.")]
+
+
+PROVED_COLUMNS = (
+    Column("name", "tensor", CellKind.NAME),
+    Column("dtype", rank=1),
+    Column("result"),
+    Column("differing", "other blocks", shown=lambda organ: _differing_text(organ)),
+    *data_only("equal_blocks", "blocks"),
+)
+
+
+def _differing_text(organ: ProvedOrgan) -> str:
+    return f"{organ.blocks - organ.equal_blocks:,} of {organ.blocks:,}" if organ.blocks else ""
+
+
+class Proof(Entity):
+    """From which organs those of a quantisation were made: its source was encoded again, and all blocks compared."""
 
     quantised: ModelText
     source: ModelText
-    exact: Annotated[Count, Meta(description="Matrices of which all blocks are equal.")]
-    organs: Annotated[Count, Meta(description="Matrices that were encoded and compared.")]
-    equal_blocks: Count
-    blocks: Count
-    differing: Annotated[Texts, Meta(description="The places of the matrices with other blocks.")]
-    identical: Annotated[Count, Meta(description="Other organs with the same bytes in both models.")]
-    unequal: Annotated[Texts, Meta(description="The places of other organs with other bytes or another shape.")]
-    unchecked: Annotated[
-        Texts,
-        Meta(
-            description="The places of organs that were not compared: in another tensor type for which there is no "
-            "encoder, or only in one of the models."
-        ),
-    ]
+    encoder: Annotated[Text, Meta(description="The packages that encoded, with their versions.")]
+    importances: Annotated[Digest | None, Meta(description="SHA-256 of the importance matrix, if one was needed.")]
+    organs: Annotated[Count, Meta(description="Organs of the quantisation.")]
+    exact: Annotated[Count, Meta(description="Organs of which all blocks are those that encoding gives.")]
+    by_importances: Annotated[Count, Meta(description="The same, with the importance matrix.")]
+    same: Annotated[Count, Meta(description="Organs that both models have.")]
+    others: Annotated[Items[ProvedOrgan], Meta(description="All other organs.")]
+
+    @property
+    def explained(self) -> int:
+        """The number of organs that the source explains to the last byte."""
+        return self.exact + self.by_importances + self.same
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the source explains all organs."""
+        return not self.others
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the source explains at least half of the organs."""
+        return 2 * self.explained >= self.organs
 
     @property
     def sentence(self) -> str:
-        """The result in one sentence, and in another one the result for organs that cannot be encoded."""
-        whole = (
-            f"{self.quantised} is exactly the quantisation of {self.source} in {self.exact} of {self.organs} matrices"
-        )
-        if self.differing:
-            others = f"{self.blocks - self.equal_blocks:,} of {self.blocks:,} blocks differ"
-            whole = f"{whole}; {others}, in {names_text(self.differing)}"
-        return f"{whole}.{self._others_text()}"
-
-    def _others_text(self) -> str:
-        parts = [f"{self.identical:,} the same to the last byte"] if self.identical else []
-        for places, what in ((self.unequal, "different"), (self.unchecked, "not compared")):
-            if places:
-                parts.append(f"{len(places):,} {what} ({names_text(places)})")
-        return f" Other organs, such as vectors: {', '.join(parts)}." if parts else ""
+        """The result in one sentence."""
+        parts = []
+        if self.exact or not self.by_importances:
+            parts.append(f"{self.exact:,} of its {self.organs:,} organs are exactly what encoding that model gives")
+        if self.by_importances:
+            parts.append(f"{self.by_importances:,} with the importance matrix {(self.importances or '')[:12]}")
+        if self.same:
+            parts.append(f"{self.same:,} are the same in both")
+        for result, text in ((NEAR, "but for some blocks"), (UNEXPLAINED, UNEXPLAINED), (UNCHECKED, UNCHECKED)):
+            names = [organ.name for organ in self.others if organ.result == result]
+            if names:
+                parts.append(f"{len(names):,} {text} ({names_text(names)})")
+        is_proved = "is proved" if self.is_complete or self.is_likely else "is not proved"
+        some = "" if self.is_complete or not self.is_likely else "not all of "
+        return f"{some.capitalize()}{self.quantised} {is_proved} to be made from {self.source}: {', '.join(parts)}."
 
 
 class Comparison(Entity):

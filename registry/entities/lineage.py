@@ -23,6 +23,8 @@ RELATIVE = "relative"
 """The direction of a measured edge if it is not known which of the two models was made from the other."""
 RECORDED = "recorded"
 """The evidence of an edge that the registry wrote when it made the model."""
+PROVED = "proved"
+"""The evidence of a measured edge to a quantisation whose blocks are all those that encoding its source gives."""
 
 Direction = Annotated[
     Word,
@@ -33,7 +35,11 @@ Direction = Annotated[
 ]
 Relation = Annotated[Word, Meta(description="The kind of relation: `finetune`, `quantized`, `grafted`, `relative` ...")]
 Evidence = Annotated[
-    Word, Meta(description="`declared` by a file, `recorded` when it was made here, or `measured` from the weights.")
+    Word,
+    Meta(
+        description="`declared` by a file, `recorded` when it was made here, `measured` from the weights, "
+        "or `proved` by encoding the source of a quantisation again."
+    ),
 ]
 
 

@@ -91,6 +91,7 @@ class BlendStep(_SelectedStep, rename={"donor": "from"}):
     models: Annotated[Items[BlendedModel], Meta(description="The other models, if there are several.")] = ()
     parameters: BlendSettings = msgspec.field(default_factory=dict)
     seed: Annotated[Count, Meta(description="Of random masks.")] = 0
+    where: Annotated[Text, Meta(description="A query that narrows the selection.")] | None = None
 
 
 class AdapterStep(Entity, omit_defaults=True, forbid_unknown_fields=True, rename={"adapter": "from"}):
@@ -126,6 +127,16 @@ class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
         ]
         | None
     ) = None
+    source: (
+        Annotated[
+            Text,
+            Meta(
+                description="The weights from which blends and adapters are computed: `proved` (if it is not given), "
+                "the model from which the base is proved to be quantised; `given`, the base's own; or that model."
+            ),
+        ]
+        | None
+    ) = None
     accept: Annotated[Texts, Meta(description="Codes of warnings that are accepted.")] = ()
     metadata: Annotated[dict[Text, str | int | float | bool | Texts], Meta(max_length=ITEMS_MAX)] = msgspec.field(
         default_factory=dict
@@ -142,6 +153,8 @@ class RecipeRequest(RecipeFile):
 GRAFTED, MERGED, ADAPTER, PURIFIED = "grafted", "merged", "adapter", "purified"
 ACTS = (GRAFTED, MERGED, ADAPTER, PURIFIED)
 """The acts on an organ, in this order."""
+SOURCE = "source"
+"""What a chimera uses a model for whose weights are used in place of those that were quantised from them."""
 
 Block = Annotated[Count, Meta(description="Null outside of the blocks.")]
 Number = Annotated[float, Meta(description="A finite number.")]

@@ -8,6 +8,7 @@
     split      split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model
     tokenizer  checks for vocabularies that crash loaders
     quants     decoding and encoding the values of a tensor type
+    importance importance matrices, by which encoders weigh errors
 
 Header, metadata, tensor, alignment, padding and shard are terms of the GGUF specification.
 """

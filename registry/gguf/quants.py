@@ -188,6 +188,24 @@ def encode(values: Floats, dtype: DType) -> bytes:
     return np.asarray(_encoder().quantize_rows(rows, kind)).tobytes()[: dtype.size_bytes(values.size)]
 
 
+def can_weigh(dtype: DType) -> bool:
+    """Return whether `encode_weighted` works for a quantised `dtype` in this installation."""
+    return _weighted_type(dtype) is not None
+
+
+def encode_weighted(rows: Floats, dtype: DType, importances: NDArray[np.float32]) -> bytes:
+    """Return `rows` (count × length) as the blocks that ggml makes with an importance matrix.
+
+    `importances` has one value of at least 0 for each column. Raises UnsupportedDType if `can_weigh` is false.
+    """
+    assert rows.shape[1:] == importances.shape
+    kind = _weighted_type(dtype)
+    if kind is None:
+        raise UnsupportedDType(f"no encoder writes {dtype.name} by an importance matrix")
+    single = np.ascontiguousarray(_saturated(rows, FLOAT32_MAX), np.float32)
+    return np.asarray(_encoder().quantize_rows(single, kind, importances)).tobytes()
+
+
 def _saturated(values: Floats, limit: float) -> Floats:
     """Return `values` with all finite values limited to ± `limit`; NaN and infinities are not changed."""
     if values.size == 0 or (values.max() <= limit and values.min() >= -limit):  # False if there is a NaN
@@ -224,6 +242,21 @@ def _encoder_type(dtype: DType) -> Any:
         if encoder.quantize_requires_imatrix(kind):
             return None
         found = np.asarray(encoder.quantize_rows(np.zeros((1, ENCODED_TOGETHER), np.float32), kind))
+    except (ValueError, NotImplementedError, RuntimeError):
+        return None
+    return kind if found.nbytes == dtype.size_bytes(ENCODED_TOGETHER) else None
+
+
+@cache
+def _weighted_type(dtype: DType) -> Any:
+    """Return the type of the encoder's enumeration; None if it cannot encode `dtype` with an importance matrix."""
+    encoder = _encoder()
+    kind = None if encoder is None else encoder.GGMLQuantizationType.__members__.get(dtype.name)
+    if kind is None or dtype.block_elements == 1:
+        return None
+    try:
+        row, weights = np.zeros((1, ENCODED_TOGETHER), np.float32), np.ones(ENCODED_TOGETHER, np.float32)
+        found = np.asarray(encoder.quantize_rows(row, kind, weights))
     except (ValueError, NotImplementedError, RuntimeError):
         return None
     return kind if found.nbytes == dtype.size_bytes(ENCODED_TOGETHER) else None

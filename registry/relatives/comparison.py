@@ -39,6 +39,7 @@ from organs.registry.entities.comparison import (
 from organs.registry.errors import BadQuery
 from organs.registry.measures import caution_of_mean, theta_caution
 from organs.registry.relatives.descent import MATCHED_MIN
+from organs.registry.relatives.sources import proof_of
 from organs.registry.similarity import (
     Changes,
     ComparableOrgan,
@@ -96,11 +97,16 @@ def compare_registered(
     own, other = (registered_model(session, model, tensors_max) for model in (first, second))
     stacks = _compare_stacks(session, (first.id, own), (second.id, other))
     edge = measured_edge(session, first.id, second.id)
-    return (
-        structs.replace(compare_models(own, other, None if edge is None else edge.matched), stacks=tuple(stacks)),
-        own,
-        other,
-    )
+    compared = compare_models(own, other, None if edge is None else edge.matched)
+    for quantised, source in ((own, other), (other, own)):
+        organs = _organs(_by_slot(source))
+        proof = proof_of(session, (quantised.name, quantised.organs), (source.name, organs))
+        if proof is not None:
+            break
+    if proof is not None:
+        sentence = proof.sentence if proof.is_likely else compared.sentence
+        compared = structs.replace(compared, proof=proof, sentence=sentence)
+    return structs.replace(compared, stacks=tuple(stacks)), own, other
 
 
 def _compare_stacks(

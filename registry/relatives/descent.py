@@ -91,7 +91,12 @@ def _floating(edge: Edge, is_float: Mapping[int, bool]) -> int:
 def _is_dequantised(edge: Edge, dtypes: Mapping[int, str]) -> bool:
     """Return whether one of the two models is quantised, and the other one has its values, rounded to its type."""
     floats = [dtype for dtype in (dtypes.get(edge.child_id, ""), dtypes.get(edge.parent_id, "")) if dtype in FLOATS]
-    return len(floats) == 1 and edge.change is not None and edge.change < FLOAT_ROUNDING[floats[0]] + CHANGE_MIN
+    return len(floats) == 1 and is_decoded(edge.change, floats[0])
+
+
+def is_decoded(change: float | None, dtype: str) -> bool:
+    """Return whether a model in floats has the values of a quantisation: `change` is that of rounding to `dtype`."""
+    return change is not None and change < FLOAT_ROUNDING[dtype] + CHANGE_MIN
 
 
 def _nearest_sources(edges: Iterable[Edge], is_float: Mapping[int, bool]) -> dict[int, int]:

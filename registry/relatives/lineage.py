@@ -13,6 +13,7 @@ from organs.registry.catalog.queries.model_names import withdrawn_models
 from organs.registry.catalog.queries.relatives import (
     Edge,
     StatedEdge,
+    comparable_organs,
     edges_from,
     edges_of,
     main_dtypes,
@@ -20,13 +21,16 @@ from organs.registry.catalog.queries.relatives import (
     organs_by_slot,
     other_end,
     parents_of,
+    proved_models,
 )
 from organs.registry.catalog.tables import Lineage, ModelRow
+from organs.registry.entities.comparison import UNCHECKED, Proof
 from organs.registry.entities.finding import Finding, Severity
-from organs.registry.entities.lineage import RELATIVE, LineageEdge, ModelLineage
+from organs.registry.entities.lineage import PROVED, RELATIVE, LineageEdge, ModelLineage
 from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.relatives.declared import folded
 from organs.registry.relatives.descent import FLOATS, MATCHED_MIN, Descent, descents
+from organs.registry.relatives.sources import proof_of
 from organs.registry.similarity import CLOSE, Groups, Kinship, is_another_encoding, similarity
 
 SELF_RELATIONS = ("quantized", "relative")
@@ -146,6 +150,8 @@ EDGES_READ_MAX = 1000
 """Edges to parents, to children and to relatives (each up to this many) by which declared and measured are compared."""
 PARENTS_COMPARED = 8
 """Declared parents that are compared on every reading. A hostile file may name any number."""
+PROOFS_MAX = 32
+"""Models of which a proof is read for a lineage, those with most proved organs."""
 TENSORS_COMPARED = 16_384
 """Tensors of a model and its declared parents together that are compared on every reading. Larger models are compared
 once, when they are published."""
@@ -160,6 +166,7 @@ def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
     ends = {end for edge in rows for end in (edge.child_model_id, edge.parent_model_id) if end is not None}
     others = models_by_id(session, ends - {model.id})
     declared = _declared(session, model, rows, others)
+    proofs = _proofs(session, model, others)
     measured = {other_end(edge, model.id): edge for edge in rows if edge.evidence == "measured"}
     undeclared = _undeclared(session, model, measured, others)
     near = [model.id, *list(measured)[:COMPARED_MAX]]
@@ -186,7 +193,7 @@ def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
             model=None if other is None else other.full_name,
             text=edge.parent_text,
             relation=edge.relation if edge.evidence != "measured" else _descent(edge, kin).relation,
-            evidence=edge.evidence,
+            evidence=PROVED if edge.evidence == "measured" and _is_proved(edge, model, proofs) else edge.evidence,
             likeness=edge.score if compared is None else compared.likeness,
             change=edge.change if compared is None else compared.change,
             compared=edge.compared if compared is None else compared.organ_count,
@@ -200,7 +207,7 @@ def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
         findings=(
             *_withdrawn_origins(session, model, rows, others),
             *findings(model.kind, list(declared.values()), undeclared, len(measured)),
-            *_source_findings(session, model, measured.values()),
+            *_source_findings(session, model, measured.values(), proofs),
         ),
     )
 
@@ -261,8 +268,41 @@ def descents_among(
     return descents(measured, main_dtypes(session, model_ids)) if measured else {}
 
 
-def _source_findings(session: Session, model: ModelRow, edges: Collection[Lineage]) -> list[Finding]:
-    """Return the finding that the source of a quantisation is not settled, if it has relatives that may be it."""
+def _proofs(session: Session, model: ModelRow, others: Mapping[int, ModelRow]) -> dict[int, Proof]:
+    """Return what is proved of a model and its sources or quantisations, by the id of the other model."""
+    sources = proved_models(session, model.id)
+    made = proved_models(session, model.id, is_source=True)
+    near = [others[other] for other in (*sources, *made) if other in others][:PROOFS_MAX]
+    placed = {one.id: comparable_organs(session, one.id) for one in ((model, *near) if near else ())}
+    found: dict[int, Proof] = {}
+    for other in near:
+        quantised, source = (model, other) if other.id in sources else (other, model)
+        organs = {item.slot: item.organ for item in placed[source.id]}
+        proof = proof_of(session, (quantised.full_name, placed[quantised.id]), (source.full_name, organs))
+        found |= {other.id: proof} if proof is not None else {}
+    return found
+
+
+def _is_proved(edge: Lineage, model: ModelRow, proofs: Mapping[int, Proof]) -> bool:
+    proof = proofs.get(other_end(edge, model.id))
+    return proof is not None and proof.is_complete
+
+
+def _source_findings(
+    session: Session, model: ModelRow, edges: Collection[Lineage], proofs: Mapping[int, Proof]
+) -> list[Finding]:
+    """Return the finding that the source of a quantisation is not settled, if it has relatives that may be it.
+
+    Or the one that its source does not explain some organs. A chimera was not made by quantising another model.
+    """
+    own = [proof for proof in proofs.values() if proof.quantised == model.full_name]
+    if chimera_of(session, model.id) is not None or any(proof.is_complete for proof in own):
+        return []
+    altered = [proof for proof in own if proof.is_likely and all(one.result != UNCHECKED for one in proof.others)]
+    if altered:
+        proof = max(altered, key=lambda proof: proof.explained)
+        names = tuple(organ.name for organ in proof.others)
+        return [Finding(Severity.WARN, "not-explained", proof.sentence, models=(proof.source,), organs=names)]
     dtype = main_dtypes(session, [model.id]).get(model.id, "")
     tried = [edge.matched for edge in edges if edge.matched is not None]
     best = max(tried, default=0.0)
@@ -273,13 +313,13 @@ def _source_findings(session: Session, model: ModelRow, edges: Collection[Lineag
             return []
         sentence = (
             "The source of this quantisation is not settled: it was not encoded again. For most tensor types this "
-            "needs the extra quantize; then run organ measure --missing."
+            "needs the extra quantize; then run organ measure --missing, or organ prove."
         )
         return [Finding(Severity.INFO, "source-not-tried", sentence)]
     sentence = (
         "The source of this quantisation is not settled: encoding its relatives again gives at most "
         f"{percent_text(best)} of its blocks. The source is not registered in the tensor type that was encoded, or an "
-        "importance matrix or another program was used."
+        "importance matrix or another program was used: organ prove tries a given one."
     )
     return [Finding(Severity.INFO, "source-not-settled", sentence)]
 

@@ -38,6 +38,8 @@ BAND_ELEMENTS = 1 << 18
 """Values of each operand in a band, or one row. A change of it changes random masks and the last bits of sums."""
 TINY = 1e-8
 """A divisor below it is 1, as in mergekit."""
+SAME_ANGLE = 1e-6
+"""Directions with a smaller angle are the same; with this angle less than π, they are opposite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,14 +226,16 @@ def _karcher(operands: Operands, *, max_iter: int, tol: float) -> Blend:
     mean = unit([1.0] * count)
     for _ in range(max_iter):
         step = [0.0] * count
-        for corner in corners:
-            along = inner(mean, corner)
+        for number, corner in enumerate(corners):
+            along = math.fsum(item * row[number] for item, row in zip(mean, cosines, strict=True))
             angle = angle_of(1.0, 1.0, along)
-            if angle > 1e-6:
+            if math.pi - angle < SAME_ANGLE:
+                raise BadOrgan("the donors have no mean direction: one is opposite to the mean of all")
+            if angle > SAME_ANGLE:
                 stretch = angle / sine(angle) / count
                 step = [item + stretch * (own - along * at) for item, own, at in zip(step, corner, mean, strict=True)]
         length = math.sqrt(max(0.0, inner(step, step)))
-        if length < tol:
+        if length < tol or not length:
             break
         forward, aside = cosine(length), sine(length)
         mean = unit([at * forward + item * aside / length for at, item in zip(mean, step, strict=True)])
@@ -541,8 +545,11 @@ def blended(
     """
     one = METHODS[method]
     arguments = {"scale" if name == "lambda" else name: value for name, value in settings.items()}
-    for matrix in range(math.prod(donors[0].shape[2:])):
-        operands = Operands(None if one.needs_base is False else base, tuple(donors), matrix, key)
-        blend = one.function(operands, **arguments)
-        for band in operands.bands():
-            yield blend(band).reshape(-1)
+    try:
+        for matrix in range(math.prod(donors[0].shape[2:])):
+            operands = Operands(None if one.needs_base is False else base, tuple(donors), matrix, key)
+            blend = one.function(operands, **arguments)
+            for band in operands.bands():
+                yield blend(band).reshape(-1)
+    except ArithmeticError as error:
+        raise BadOrgan(f"{method} has no result for these organs and parameters ({error})") from error

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.errors import BadOrgan
-from organs.registry.gguf.quants import Floats
+from organs.registry.gguf.quants import FLOAT32_MAX, Floats
 from organs.registry.gguf.types import DType
 from organs.registry.transform.blend import Settings, blended
 from organs.registry.transform.purify import Purification, purified_and_encoded
@@ -105,6 +105,8 @@ class Adapted:
             self._matrix = matrix
         band = self.base.values(start, count)
         _add(band.reshape(-1, row), [(pair, pair.left(first, count // row)) for pair in self._pairs])
+        if not (band.max() <= FLOAT32_MAX and band.min() >= -FLOAT32_MAX):
+            raise BadOrgan("a value with an adapter added is not a number that F32 can store")
         return band
 
     def bands(self) -> Iterator[Window]:

@@ -182,18 +182,19 @@ def logarithm(values: Values) -> Values:
 
 
 def sine(angle: float) -> float:
-    """Return the sine of an angle from 0 to π, by its series about 0 or π."""
-    near = min(angle, math.pi - angle)
+    """Return the sine of an angle, by its series about 0 or π."""
+    rest = angle - 2.0 * math.pi * round(angle / (2.0 * math.pi))
+    near = min(abs(rest), math.pi - abs(rest))
     term = result = near
     for number in range(1, SINE_TERMS):
         term *= -near * near / (2 * number * (2 * number + 1))
         result += term
-    return result
+    return result if rest >= 0.0 else -result
 
 
 def cosine(angle: float) -> float:
-    """Return the cosine of an angle from 0 to π."""
-    return sine(math.pi / 2.0 - angle) if angle <= math.pi / 2.0 else -sine(angle - math.pi / 2.0)
+    """Return the cosine of an angle."""
+    return sine(math.pi / 2.0 - angle)
 
 
 def angle_of(first: float, second: float, product: float) -> float:

@@ -144,6 +144,11 @@ _WHOLE_NUMBERS = frozenset({"I8", "I16", "I32", "I64"})
 _LARGEST = {"F16": FLOAT16_MAX, "BF16": BFLOAT16_MAX, "F32": FLOAT32_MAX}
 
 
+def holds_weights(dtype: DType) -> bool:
+    """Return whether weights can be computed from organs of `dtype`: its values can be decoded, and are no integers."""
+    return dtype.name not in _WHOLE_NUMBERS and can_dequantize(dtype)
+
+
 def encoded_dtype(dtype: DType, shape: Sequence[int], wanted: str = SAME) -> DType:
     """Return the type of an organ computed from an organ of `dtype` and `shape` (row length first).
 
@@ -152,7 +157,7 @@ def encoded_dtype(dtype: DType, shape: Sequence[int], wanted: str = SAME) -> DTy
     Raises UnsupportedDType for types of whole numbers, which hold no weights, for types that cannot be decoded, and for
     those that cannot be written; EncoderMissing if an extra can write them.
     """
-    if dtype.name in _WHOLE_NUMBERS or not can_dequantize(dtype):
+    if not holds_weights(dtype):
         raise UnsupportedDType(f"no weights can be computed from tensor type {dtype.name}")
     is_matrix = sum(length > 1 for length in shape) > 1
     other = dtype_by_name(wanted) if wanted in WANTED and is_matrix else dtype

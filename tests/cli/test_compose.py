@@ -69,6 +69,9 @@ def test_all_warnings_accepted_together_are_in_the_stored_recipe(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     options = ("-y", "--write-recipe", out / "kept.yaml", "--name", "acme/odd", "-q")
+    organ.done("compose", parents.graft("stranger"), *options, "--dry-run")  # the recipe is all that it writes
+    assert "accept: [unrelated-lineage]\n" in (out / "kept.yaml").read_text()
+    (out / "kept.yaml").unlink()
     assert organ.done("compose", parents.graft("stranger"), *options).lines == ["acme/odd@1"]
     text = (out / "kept.yaml").read_text()
     assert "accept: [unrelated-lineage]\n" in text

@@ -21,7 +21,6 @@ WRITERS = {
     "the file of a recipe": "assemble {folder}/recipe.yaml -o {out}/x.gguf",
     "a chimera": "compose {folder}/recipe.yaml -o {out}/x.gguf --quick-look 0",
     "a lock": "compose {folder}/recipe.yaml --lock {out}/x.lock --quick-look 0",
-    "a recipe": "compose {folder}/recipe.yaml --write-recipe {out}/x.yaml --quick-look 0",
     "an organ directory": "extract {folder}/base.gguf -o {out}/x",
     "a transplant": "transplant {folder}/base.gguf {folder}/tuned.gguf -o {out}/x.gguf",
     "a graft": "graft {folder}/base.gguf {folder}/tuned.gguf -o {out}/x",

@@ -42,6 +42,9 @@ class MemoryLibrary:
     def stored(self, parts: Collection[Part]) -> None:
         return None
 
+    def source_of(self, model: Parent, named: str | None = None) -> None:
+        return None
+
     def measured(self, base: Parent, donors: Sequence[Parent]) -> dict[str, DonorGain]:
         return {}
 

@@ -13,6 +13,8 @@ from organs.registry.compose.recipe import (
     ENCODINGS,
     FIXED_KEYS,
     FIXED_PREFIXES,
+    GIVEN,
+    PROVED,
     WARNINGS,
     WHOLE_MAX,
     WHOLE_MIN,
@@ -59,6 +61,7 @@ def recipes() -> st.SearchStrategy[Recipe]:
         adapters=_several(st.builds(AdapterMerge, _models(), _scales())),
         purify=_several(_purifications()),
         encode=st.sampled_from(ENCODINGS),
+        source=st.sampled_from((PROVED, GIVEN)) | _models(),
         accept=st.lists(st.sampled_from(_CODES), unique=True, max_size=3).map(tuple),
         metadata=_changes(),
         name=st.none() | st.sampled_from(("tiny", "acme/tiny", "2024", "no", "1e5")),
@@ -110,6 +113,7 @@ def _blends() -> st.SearchStrategy[Blend]:
         models=st.lists(donors, min_size=1, max_size=3).map(tuple),
         parameters=shared,
         seed=st.integers(0, 2**32 - 1),
+        where=st.just("") | st.sampled_from(_MEASURES),
         **place,
     )
     one = st.builds(Blend, donor=_models(), parameters=settings.map(lambda weight: {"weight": weight}), **place)

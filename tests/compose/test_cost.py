@@ -26,6 +26,7 @@ from organs.registry.names import CANDIDATES_MAX, nearest
 from tests.registry_templates import RegistryTemplates, add_three_models
 
 LIMIT = 2_000_000
+RANGES = list(range(120))
 
 
 @pytest.fixture
@@ -90,8 +91,14 @@ def test_a_large_header_is_charged(kin: LocalRegistry) -> None:
         {"grafts": [{"where": f"theta>={number / 100}"} for number in range(300)]},
         {"purify": [{"method": "fractal", "where": f"theta>={number / 100}"} for number in range(300)]},
         {"grafts": [{"from": "tuned", "slot": [f"x{step}*{slot}" for slot in range(950)]} for step in range(20)]},
+        {
+            "blends": {
+                "from": "tuned",
+                "weight": [{"slot": f"x*{rule}", "blocks": RANGES, "value": 1} for rule in range(99)],
+            }
+        },
     ],
-    ids=["models", "missing models", "queries of grafts", "queries to purify", "patterns"],
+    ids=["models", "missing models", "queries of grafts", "queries to purify", "patterns", "rules"],
 )
 def test_many_steps_are_refused_before_the_first(
     kin: LocalRegistry, statements: list[str], steps: dict[str, Any]
@@ -125,6 +132,18 @@ def test_an_honest_recipe_costs_a_small_part_of_what_is_allowed(kin: LocalRegist
     planned = plan(kin, recipe({"from": "tuned", "type": "organ"}, {"where": "type:norm"}), budget)
     assert planned.can_be_made or planned.findings
     assert 0 < budget.spent < LIMIT / 20
+
+
+def test_a_trial_is_charged_for_its_models_types_and_rounds(kin: LocalRegistry) -> None:
+    spent = []
+    for models, more in ((1, {}), (2, {}), (2, {"max_iter": 1000})):
+        budget = Budget(LIMIT)
+        blend = {"method": "karcher", "models": [{"from": "tuned"}, {"from": "base"}][:models], "type": "organ", **more}
+        plan(kin, read_recipe(json.dumps({"base": "base", "blends": blend})), budget)
+        spent.append(budget.spent)
+    assert spent[0] < spent[1] < spent[2] - 50_000
+    with pytest.raises(TooCostly):
+        plan(kin, read_recipe(json.dumps({"base": "base", "blends": blend})), Budget(spent[2] - 1))
 
 
 def test_two_large_models_are_not_compared_by_type(kin: LocalRegistry, statements: list[str]) -> None:

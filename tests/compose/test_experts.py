@@ -160,6 +160,21 @@ def test_mistakes_are_findings(mixtures: LocalRegistry, tmp_path: Path, recipe: 
     assert (code, field) in refusals
 
 
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("encode: F32", "encode: F32 changes the type"),
+        ("encode: F32\nblends: {from: local/Edited, weight: 0.5, type: organ}", "a blend changes the whole stack"),
+    ],
+)
+def test_why_experts_cannot_be_purified_is_stated(mixtures: LocalRegistry, more: str, reason: str) -> None:
+    recipe = f"base: local/Mixture\npurify: {{method: fractal, experts: 5}}\n{more}"
+    findings = mixtures.compose(read_recipe(recipe)).plan().findings
+    sentences = [finding.sentence for finding in findings if finding.code == "experts-refused"]
+    assert sentences
+    assert all(reason in sentence for sentence in sentences)
+
+
 def test_likeness_and_relation_are_those_of_the_grafted_experts(mixtures: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(mixtures, tmp_path, "Kin", expert_model("Kin", mixed={5: 0.05, 6: 0.05}))
     kin, stranger = (

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from organs.registry.anatomy import place_of
-from organs.registry.compose.blend_steps import settings_at
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from organs.registry.anatomy import LLAMA_BIASES, LLAMA_NAMES, place_of
+from organs.registry.compose.blend_steps import Blend, settings_at
 from organs.registry.compose.mergekit import read_recipes
 from organs.registry.compose.recipe import Recipe, recipe_values
 from organs.registry.errors import BadRecipe
+from tests.random_files import PATIENT
 
 BLOCKS = 5
 
 
-def recipes(text: str) -> list[Recipe]:
-    return read_recipes(text, "merge.yml", lambda _model: BLOCKS)
+def recipes(text: str, blocks: int = BLOCKS) -> list[Recipe]:
+    return read_recipes(text, "merge.yml", lambda _model: blocks)
+
+
+def setting_of(step: Blend, name: str, parameter: str, blocks: int = BLOCKS) -> object:
+    """Return the value of a parameter for the tensor `name`; None if it has none."""
+    place = place_of(name)
+    settings, missing = settings_at(step, place, (place.block or 0) / (blocks - 1))
+    return None if missing else settings[parameter]
 
 
 def test_models_become_donors_and_the_first_one_is_the_base() -> None:
@@ -72,9 +84,36 @@ def test_filters_and_gradients_give_each_tensor_the_value_of_mergekit(value: str
     (recipe,) = recipes(f"merge_method: linear\nmodels: [{{model: a, parameters: {{weight: {value}}}}}]")
     (step,) = recipe.blends
     for name, weight in expected.items():
-        place = place_of(name)
-        settings, missing = settings_at(step, place, (place.block or 0) / (BLOCKS - 1))
-        assert (settings["weight"], missing) == ([pytest.approx(weight)], [])
+        assert setting_of(step, name, "weight") == [pytest.approx(weight)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["*", "", "layers.1", "layers.1.", "1.mlp", "0.self_attn.q_proj", "model.", "model.layers.1", "norm.weight",
+     "lm_head", "q_proj.bias", "bias", ".", "mlp.gate", "experts", "s.", "layers.21.mlp.up", "absent", "layers.23"],
+)  # fmt: skip
+def test_a_filter_selects_the_tensors_whose_name_contains_it(text: str) -> None:
+    blocks = 23
+    weight = json.dumps([{"filter": text, "value": 1}, {"value": 0}])
+    (recipe,) = recipes(f"merge_method: linear\nmodels: [{{model: a, parameters: {{weight: {weight}}}}}]", blocks)
+    (step,) = recipe.blends
+    for slot, pattern in LLAMA_NAMES.items():
+        for ending in ("weight", "bias") if slot in LLAMA_BIASES else ("weight",):
+            for block in range(blocks) if "{}" in pattern else (0,):
+                theirs = f"{pattern.format(block, 'E')}.{ending}"
+                ours = f"blk.{block}.{slot}.{ending}" if "{}" in pattern else f"{slot}.{ending}"
+                assert setting_of(step, ours, "weight", blocks) == [float(text == "*" or text in theirs)], theirs
+
+
+def test_tensors_without_a_value_of_their_own_have_the_inherited_one_or_the_default() -> None:
+    (recipe,) = recipes(
+        "merge_method: ties\nbase_model: a\nparameters: {density: [{filter: mlp, value: 0.5}], weight: 1}\nmodels:\n"
+        "- {model: b, parameters: {density: [{filter: layers.0., value: 0.25}], weight: [{filter: mlp, value: .5}]}}\n"
+    )
+    (step,) = recipe.blends
+    names = ("blk.0.ffn_up.weight", "blk.1.ffn_up.weight", "blk.1.attn_q.weight")
+    assert [setting_of(step, name, "density") for name in names] == [[0.25], [0.5], [1.0]]
+    assert [setting_of(step, name, "weight") for name in names] == [[0.5], [0.5], [1.0]]
 
 
 def test_slices_are_blends_of_their_blocks_with_gradients_along_each() -> None:
@@ -85,11 +124,32 @@ def test_slices_are_blends_of_their_blocks_with_gradients_along_each() -> None:
     )
     chosen = {}
     for name in ("token_embd.weight", *(f"blk.{block}.ffn_up.weight" for block in range(BLOCKS)), "output_norm.weight"):
-        place = place_of(name)
-        (step,) = (step for step in recipe.blends if step.holds(place))
-        settings, _ = settings_at(step, place, (place.block or 0) / (BLOCKS - 1))
-        chosen[name] = (step.donors[0].model, settings["t"])
+        (step,) = (step for step in recipe.blends if step.holds(place_of(name)))
+        chosen[name] = (step.donors[0].model, setting_of(step, name, "t"))
     assert list(chosen.values()) == [("b", 0.0), ("b", 0.0), ("b", 0.5), ("b", 1.0), ("c", 0.5), ("c", 0.5), ("b", 0.0)]
+
+
+def test_gradients_of_slices_have_filters_in_models_of_hundreds_of_blocks() -> None:
+    blocks, edge = 300, 299
+    item = "- {sources: [{model: a, layer_range: [%d, %d]}, {model: b, layer_range: [%d, %d]}], parameters: {t: %s}}\n"
+    filters = (
+        "[{filter: layers.1., value: 0.75}, {filter: self_attn, value: [0, 1]}, {filter: mlp, value: [1, 0]}, "
+        "{value: [0.5, 0.5]}]"
+    )
+    (recipe,) = recipes(
+        "merge_method: slerp\nbase_model: a\nslices:\n"
+        + item % (0, edge, 0, edge, filters)
+        + item % (edge, blocks, edge, blocks, "[0, 0.125]"),
+        blocks,
+    )
+    expected = {
+        "blk.0.attn_q.weight": 0.0, "blk.149.attn_q.weight": 0.5, "blk.298.attn_q.weight": 1.0,
+        "blk.0.ffn_up.weight": 1.0, "blk.298.ffn_up.weight": 0.0, "blk.1.ffn_up.weight": 0.75,
+        "blk.7.attn_norm.weight": 0.5, "token_embd.weight": 0.5, "blk.299.ffn_up.weight": 0.125,
+    }  # fmt: skip
+    for name, value in expected.items():
+        (step,) = (step for step in recipe.blends if step.holds(place_of(name)))
+        assert setting_of(step, name, "t", blocks) == pytest.approx(value), name
 
 
 def test_later_documents_name_earlier_ones() -> None:
@@ -107,6 +167,12 @@ def test_a_recipe_of_our_own_is_read_too() -> None:
 SLICE = "slices: [{sources: [{model: a, layer_range: %s}, {model: b, layer_range: %s}]}]"
 LINEAR = "merge_method: linear\n"
 MODELS = LINEAR + "models: [{model: a, parameters: {weight: 1}}]\n"
+NUMBERS = "a number, or a list of numbers"
+RANGE = "slices[0].sources[0].layer_range"
+FIRST = "models[0].parameters.weight[0]"
+TWO = "models: [{model: a, parameters: {weight: 1}}, {model: b, parameters: {weight: 1}}]\n"
+WEIGHT = LINEAR + "models: [{model: a, parameters: {weight: %s}}]"
+GRADIENT = (SLICE % ("[0, 5]", "[0, 5]")).replace("}]}]", "}], parameters: {t: %s}}]")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +188,7 @@ MODELS = LINEAR + "models: [{model: a, parameters: {weight: 1}}]\n"
         (MODELS + "slice: []", "slice", "did you mean slices"),
         (LINEAR + SLICE % ("[0, 5]", "[1, 5]"), "slices[0]", "different ranges"),
         (LINEAR + SLICE % ("[0, 4]", "[0, 4]"), "slices", "the blocks 0 to 4"),
-        (LINEAR + SLICE % ("5", "5"), "slices[0].sources[0].layer_range", "[first, after the last]"),
+        (LINEAR + SLICE % ("5", "5"), RANGE, "[first, after the last]"),
         (LINEAR + "models: [{parameters: {weight: 1}}]", "models[0].model", "is missing"),
         (LINEAR + "models: 5", "models", "a list of models"),
         (MODELS + SLICE % ("[0, 5]", "[0, 5]"), "", "either models or slices"),
@@ -130,9 +196,72 @@ MODELS = LINEAR + "models: [{model: a, parameters: {weight: 1}}]\n"
         ("name: a\n" + MODELS + "---\n5", "", "an object"),
         (MODELS + "---\n" + MODELS, "name", "needs a name"),
         ("base: a\n---\nbase: b", "", "only configurations of mergekit"),
+        (LINEAR + "slices: []", "slices", "a list of slices"),
+        (LINEAR + "slices: null", "", "either models or slices"),
+        (LINEAR + "slices: [{sources: [], residual_weight: 1}]", "slices[0]", "a slice has sources"),
+        (LINEAR + "slices: [{sources: [{model: a, layer_range: [0, 5]}], base_model: b}]",
+         "slices[0].base_model", "unknown key"),
+        (LINEAR + SLICE % ((f"[0, {'9' * 5000}]",) * 2), RANGE, "[first, after the last]"),
+        (LINEAR + SLICE % ("[0, ٥]", "[0, ٥]"), RANGE, "[first, after the last]"),
+        *((LINEAR + GRADIENT % value, "slices[0].parameters.t", NUMBERS)
+          for value in ("[0, abc]", "[0, .nan]", "[0, [1]]", "[]", "[0, true]", "{value: 1}", ".inf", "null")),
+        (LINEAR + GRADIENT % f"[0, {'9' * 400}]", "slices[0].parameters.t", NUMBERS),
+        (WEIGHT % "[{filter: mlp, value: []}]", f"{FIRST}.value", NUMBERS),
+        (WEIGHT % "[{filter: mlp}]", f"{FIRST}.value", NUMBERS),
+        (WEIGHT % "[{filter: [mlp], value: 1}]", f"{FIRST}.filter", "a part of the names"),
+        (WEIGHT % "[{filters: mlp, value: 1}]", f"{FIRST}.filters", "did you mean filter"),
+        (WEIGHT % "[{filter: mlp, value: 1}, 5]", "models[0].parameters.weight[1]", "objects with filter and value"),
+        (WEIGHT % "[{filter: experts.3, value: 1}]", f"{FIRST}.filter", "single experts"),
+        (WEIGHT % "[{filter: 3.up_proj, value: 1}]", f"{FIRST}.filter", "single experts"),
+        (WEIGHT % "[{filter: absent, value: 1}]", "blends[0].models[0].weight", "linear needs it"),
+        (LINEAR + "models: [{model: +lora}]", "models[0].model", "is missing"),
+        ("merge_method: nuslerp\n" + TWO, "base_model", "write merge_method: slerp, base_model: 'a'"),
+        ("merge_method: nuslerp\nbase_model: null\n" + TWO, "base_model", "not possible without a base"),
+        ("merge_method: ties\nbase_model:\n" + TWO, "base_model", "ties needs a base"),
+        (MODELS + "base_model: a+lora", "base_model", "'a+lora': a base has no adapter"),
+        (MODELS + "base_model: [a]", "base_model", "the name of a model"),
+        (MODELS + "base_model: ''", "base_model", "the name of a model"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused_by_name(text: str, path: str, sentence: str) -> None:
     with pytest.raises(BadRecipe) as caught:
         recipes(text)
     assert [(field, sentence in reason) for field, reason in caught.value.reasons] == [(path, True)]
+
+
+_WORDS = st.sampled_from(["", "*", "a", "a+b", "layers.1", "experts.2", ".nan", "1_0", "9" * 400, "slerp", "٣", "+"])
+_KEYS = st.sampled_from(["model", "parameters", "weight", "t", "filter", "value", "sources", "layer_range", "k"])
+
+
+@PATIENT
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-1, 6) | st.floats(-200, 200) | st.just(10**400) | _WORDS,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
+        max_leaves=8,
+    ),
+    st.sampled_from([
+        "{'models': %s}", "{'slices': %s}", "{'models': [%s]}", "{'models': [{'model': %s}]}",
+        "{'models': [{'model': 'a', 'parameters': {'t': %s}}]}", "{'slices': [{'sources': %s}]}",
+        "{'slices': [{'sources': [{'model': 'b', 'layer_range': [0, %s]}]}]}",
+        "{'slices': [{'sources': [{'model': 'b', 'layer_range': [0, 5]}], 'parameters': {'t': %s, 'weight': %s}}]}",
+        "{'slices': [{'sources': [{'model': 'b', 'layer_range': [0, 5]}], 'parameters': {'t': [{'value': 0}, %s]}}]}",
+        "{'models': [{'model': 'b'}], 'parameters': {'t': [{'filter': %s, 'value': [0, 1]}]}}",
+        "{'models': [{'model': 'b'}], 'parameters': {'t': 0}, 'name': %s, 'dtype': null, 'tokenizer': %s}",
+        "{'models': [{'model': 'b'}], 'parameters': {'t': 0}, 'merge_method': %s, 'base_model': %s}",
+    ]),
+)  # fmt: skip
+def test_any_value_at_any_place_is_read_or_refused_in_words(value: object, outline: str) -> None:
+    written = outline.replace("'", '"').replace("%s", json.dumps(value))
+    defaults = {"merge_method": "slerp", "base_model": "a"}
+    text = "{" + "".join(f'"{key}": "{item}", ' for key, item in defaults.items() if key not in outline) + written[1:]
+    assert all(field.isprintable() and sentence for field, sentence in refused(text))
+
+
+def refused(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the faults of `text`; none for a configuration that can be done."""
+    try:
+        recipes(text)
+    except BadRecipe as error:
+        return error.reasons
+    return ()

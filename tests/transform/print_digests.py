@@ -60,7 +60,7 @@ def functions() -> dict[str, str]:
     return {
         "exponential": hashlib.sha256(exponential(-np.abs(values) * 1e4).tobytes()).hexdigest(),
         "logarithm": hashlib.sha256(logarithm(np.abs(values) + 1e-9).tobytes()).hexdigest(),
-        "angles": str([(sine(angle), cosine(angle), angle_of(1.0, 1.0, angle)) for angle in angles]),
+        "angles": str([(sine(x), cosine(x), sine(-1e3 * x), cosine(1e3 * x), angle_of(1.0, 1.0, x)) for x in angles]),
     }
 
 

@@ -84,7 +84,7 @@ def test_every_method_has_a_case() -> None:
 def test_a_donor_that_is_the_base_changes_nothing(method: str) -> None:
     base = np.random.default_rng(1).standard_normal((6, 8)).astype(np.float32)
     donors = [base] * (METHODS[method].donors[1] or 3)
-    given = {"weight": [0.5] * len(donors), "density": [0.5] * len(donors), "t": 0.3}
+    given = {"weight": [0.5] * len(donors), "density": [0.5] * len(donors), "t": 0.3, "tol": 0.0}
     np.testing.assert_allclose(result(method, base, donors, given), base, rtol=0, atol=1e-14)
 
 
@@ -118,11 +118,28 @@ def test_of_equal_changes_the_first_are_kept_and_no_more_than_the_density() -> N
     assert kept.reshape(-1).tolist() == [1.0] * 9 + [0.0] * 23
 
 
+@pytest.mark.parametrize("weights", [[0.75, 0.25], [1.0, -0.9], [-1.0, 1.1], [3.0, -3.01]])
+def test_an_arc_continues_beyond_its_ends(weights: list[float]) -> None:
+    base, first, other = np.random.default_rng(3).standard_normal((3, 6, 8)).astype(np.float32).astype(np.float64)
+    norms = [np.linalg.norm(donor - base) for donor in (first, other)]
+    angle = np.arccos(((first - base) * (other - base)).sum() / np.prod(norms))
+    t = weights[1] / sum(weights)
+    expected = base + ((first - base) * np.sin((1.0 - t) * angle) + (other - base) * np.sin(t * angle)) / np.sin(angle)
+    found = result("nuslerp", base, [first, other], {"weight": weights})
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)
+
+
+def test_an_arithmetic_error_is_a_blend_without_a_result() -> None:
+    with pytest.raises(BadOrgan, match="no result"):
+        result("linear", np.zeros((1, 2)), [np.ones((1, 2))] * 2, {"weight": [1e308, 1e308]})
+
+
 @pytest.mark.parametrize(
     ("method", "donors", "given", "sentence"),
     [
         ("linear", [[[1.0, 2.0]], [[2.0, 3.0]]], {"weight": [1.0, -1.0]}, "sum 0"),
         ("karcher", [[[1.0, 2.0]], [[-1.0, -2.0]]], {}, "no mean direction"),
+        ("karcher", [[[1.0, 2.0]], [[1.0, 2.0]], [[-1.0, -2.0]]], {}, "no mean direction"),
         ("della", [[[1.0, 2.0]]], {"weight": [1.0], "density": [0.1]}, "between 0 and 1"),
     ],
 )

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 
 from organs.registry.entities.comparison import OrganChange
+from organs.registry.entities.plan import ACTS, SOURCE
 from organs.web.charts.network import HEADING_DEGREES, LETTER_WIDTH, Shape, network
-from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
+from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, acts_text, anatomy
 from organs.web.render import change_share
 from tests.gguf_files import placed_organ
 
@@ -178,3 +179,10 @@ def test_a_size_is_shortened_to_fit_into_a_cell() -> None:
     ]
     grid = anatomy(organs, "size", {})
     assert [cell_of(grid, slot)["number"] for slot in "abc"] == ["999", "1M", "197k"]
+
+
+def test_every_use_of_a_parent_has_words() -> None:
+    assert (
+        acts_text((*ACTS, SOURCE))
+        == "grafted, then blended, then adapter added, then purified, then source of a quantisation"
+    )

@@ -125,7 +125,12 @@ def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClie
             {"add": "purify", "method": "fractal", "type": "organ", "experts": "5,17"},
             ("purify", "method:fractal type:organ experts:5,17"),
         ),
+        (
+            {"add": "blend", "from": f"{TUNED}, local/x", "weight": "0.5", "method": "ties"},
+            ("blend", 'method:ties weight:0.5 models:"[{\\"from\\":\\"local/tuned@1\\"},{\\"from\\":\\"local/x\\"}]"'),
+        ),
         ({"add": "encode", "dtype": "F16"}, ("encode", "F16")),
+        ({"add": "source", "weights": "given"}, ("source", "given")),
         ({"add": "meta", "key": "general.name", "value": "A & B"}, ("meta", "general.name=A & B")),
     ):
         answer = family_client.get("/compose", query_string={"base": BASE, **fields})

@@ -259,6 +259,7 @@ def composition(
     accept: list[str],
     meta: list[str],
     encode: str | None,
+    source: str | None,
     name: str | None,
     cell: str | None,
     order: str,
@@ -271,7 +272,8 @@ def composition(
         "accept": accept,
         "meta": meta,
     }
-    texts = lists | {"base": [base], "encode": [encode] if encode else [], "name": [name] if name else []}
+    singles = {"base": base, "encode": encode, "source": source, "name": name}
+    texts = lists | {parameter: [text] if text else [] for parameter, text in singles.items()}
     recipe = read_steps((parameter, text) for parameter in PARAMETERS for text in texts[parameter])
     return compose_for_client(recipe, (), cell or "", order).state
 

@@ -26,7 +26,13 @@ from organs.web.render import (
     theta_class,
 )
 
-ACTS = {"grafted": "grafted", "merged": "blended", "adapter": "adapter added", "purified": "purified"}
+ACTS = {
+    "grafted": "grafted",
+    "merged": "blended",
+    "adapter": "adapter added",
+    "purified": "purified",
+    "source": "source of a quantisation",
+}
 """Words for what a recipe did to an organ."""
 
 Place = tuple[str, int | None, str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
@@ -21,6 +22,8 @@ from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.recipe import (
     ENCODINGS,
+    GIVEN,
+    PROVED,
     PurifyMethod,
     Recipe,
     recipe_findings,
@@ -49,11 +52,13 @@ from organs.web.responses import reading, searching, settings
 
 STEP_FIELDS = {
     "graft": ("from", "where", "sort", "strangers", "type", "slot", "blocks", "experts"),
-    "blend": ("method", "from", "weight", "density", "type", "slot", "blocks"),
+    "blend": ("method", "from", "weight", "density", "where", "type", "slot", "blocks"),
     "adapter": ("from", "scale"),
     "purify": ("method", "where", "type", "slot", "blocks", "experts", "keep"),
 }
 """Fields of the forms that add a step, with the names that a recipe uses."""
+SINGLE_FIELDS = {"encode": "dtype", "source": "weights"}
+"""The fields of the forms that set a single value. They are not named as the value, which is in the address too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +136,16 @@ def filled_step(form: MultiDict[str, str]) -> Step:
             filled = {
                 name: value for name, value in filled.items() if name not in BLEND_PARAMETERS or name in method.defaults
             }
+            donors = [name.strip() for name in filled.get("from", "").split(",") if name.strip()]
+            if len(donors) > 1:
+                del filled["from"]
+                filled["models"] = json.dumps([{"from": name} for name in donors], separators=(",", ":"))
         return kind, step_text(filled)
-    if kind == "encode":
-        return kind, form.get("dtype", "")
+    if kind in SINGLE_FIELDS:
+        return kind, form.get(SINGLE_FIELDS[kind], "")
     if kind == "meta":
         return kind, f"{form.get('key', '').strip()}={form.get('value', '').strip()}"
-    raise BadQuery("add", f"one of {', '.join((*STEP_FIELDS, 'encode', 'meta'))}")
+    raise BadQuery("add", f"one of {', '.join((*STEP_FIELDS, *SINGLE_FIELDS, 'meta'))}")
 
 
 def cell_graft(model: str, cell: Candidates, towers: Sequence[str]) -> Step:
@@ -254,14 +263,12 @@ def _compose_page(requested: RequestedSteps, under_way: UnderWay, status: int, p
         "name": next((text for parameter, text in requested.steps if parameter == "name"), ""),
         "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
-        "blend_methods": [
-            name
-            for name, method in METHODS.items()
-            if method.needs_base and method.donors[0] == 1 and name != BLEND_DEFAULT
-        ],
+        "blend_methods": [name for name, method in METHODS.items() if method.needs_base and name != BLEND_DEFAULT],
         "purification_cost": KNOWN[ChangeKind.PURIFIED].sentence,
         "encodings": ENCODINGS,
         "encode": under_way.recipe.encode,
+        "source": under_way.recipe.source,
+        "sources": (PROVED, GIVEN),
         "other_base": compose_address([step for step in requested.steps if step[0] != "base"]),
         "fits": compose_address([("base", base)], "pages.compose_fits"),
         "recipe_lines": {

@@ -16,6 +16,7 @@ from organs.registry.catalog.cache import cached
 from organs.registry.catalog.rows import among, batches, count, first, rows_among, scalars_among
 from organs.registry.catalog.tables import (
     Blob,
+    Derivation,
     Expert,
     FilePart,
     Fingerprint,
@@ -337,6 +338,66 @@ def blobs_of_organs(session: Session, organ_ids: Collection[int]) -> dict[int, i
     """Return the blob of each organ."""
     rows = rows_among(session, select(OrganRow.id, OrganRow.blob_id), OrganRow.id, organ_ids)
     return {organ_id: blob_id for organ_id, blob_id in rows}  # noqa: C416  # rows are not plain tuples
+
+
+def derivations(session: Session, organ_ids: Collection[int]) -> dict[tuple[int, int], Derivation]:
+    """Return what is proved of these organs, by the organ and its source."""
+    rows = scalars_among(session, select(Derivation), Derivation.organ_id, organ_ids)
+    return {(row.organ_id, row.source_id): row for row in rows}
+
+
+class ProvedPlace(NamedTuple):
+    """An organ of a quantisation, and the organ at the same place of the model from which it was made."""
+
+    name: str
+    """The tensor in the source."""
+    slot: Slot
+    row: Derivation
+
+
+def proved_models(session: Session, model_id: int, *, is_source: bool = False) -> dict[int, int]:
+    """Return the visible models from which organs of a model were made, or with `is_source` those made from its organs.
+
+    Beside each is the number of organs of which all blocks are equal, at the same places; the models with most of them
+    come first, of equal ones the oldest.
+    """
+    own, other = aliased(Placement), aliased(Placement)
+    number = func.count()
+    statement = (
+        _at_same_places(select(other.model_id, number), own, other, is_source=is_source)
+        .where(own.model_id == model_id, other.model_id != model_id, other.visible)
+        .where(Derivation.equal_blocks == Derivation.blocks)
+        .group_by(other.model_id)
+        .order_by(number.desc(), other.model_id)
+    )
+    return {other_id: found for other_id, found in session.execute(statement)}  # noqa: C416  # rows are not plain tuples
+
+
+def proved_places(session: Session, model_id: int, source_id: int) -> list[ProvedPlace]:
+    """Return what is proved of the organs of a model and of those at the same places of another one."""
+    own, other = aliased(Placement), aliased(Placement)
+    statement = _at_same_places(select(other.name, own.tower, own.block, own.slot, Derivation), own, other)
+    statement = statement.where(own.model_id == model_id, other.model_id == source_id).order_by(own.position)
+    return [
+        ProvedPlace(name, (tower, block, slot), row) for name, tower, block, slot, row in session.execute(statement)
+    ]
+
+
+def _at_same_places(statement: Any, own: Any, other: Any, *, is_source: bool = False) -> Any:
+    """Return a statement joined with derivations, and with the placements of both organs at the same place."""
+    mine, theirs = Derivation.organ_id, Derivation.source_id
+    if is_source:
+        mine, theirs = theirs, mine
+    same = and_(other.slot == own.slot, other.tower == own.tower, other.block.is_not_distinct_from(own.block))
+    joined = statement.select_from(Derivation).join(own, own.organ_id == mine)
+    return joined.join(other, and_(other.organ_id == theirs, same))
+
+
+def organ_identities(session: Session, organ_ids: Collection[int]) -> dict[int, tuple[str, str, str]]:
+    """Return digest, dtype and shape of each organ: SQLite uses ids of removed organs again."""
+    statement = select(OrganRow.id, Blob.digest, OrganRow.dtype, OrganRow.shape)
+    rows = rows_among(session, statement.join(Blob, Blob.id == OrganRow.blob_id), OrganRow.id, organ_ids)
+    return {organ_id: (digest, dtype, shape) for organ_id, digest, dtype, shape in rows}
 
 
 def edges_without_change(session: Session, after_id: int, limit: int) -> Sequence[Lineage]:

@@ -161,6 +161,7 @@ def _attribution(session: Session, chimera: ChimeraRow) -> tuple[int | None, set
     acts = {place.name: parts[place.name][1] for place in changed}
     grafted = shown_text("; ".join(_groups(changed, acts)))
     without_effect = {model for model, _ in parts.values()} - {parts[name][0] for name in acts}
+    without_effect |= set(origins.sources) - {number for numbers in origins.merged.values() for number in numbers}
     donors = [name for number, name in enumerate(origins.parents) if number and number not in without_effect]
     if len(donors) > 1 or (donors and any(PURIFIED in done for done in acts.values())):
         return None, set(), grafted

@@ -8,7 +8,7 @@ from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.relatives import Edge
-from organs.registry.catalog.tables import Lineage, now
+from organs.registry.catalog.tables import Derivation, Lineage, now
 
 
 def record_measured(session: Session, edges: Iterable[Edge]) -> None:
@@ -41,6 +41,20 @@ def record_matched(session: Session, shares: Mapping[int, float]) -> None:
     """Write the shares of equal blocks into measured edges, by the ids of their rows."""
     for row_id, share in shares.items():
         session.execute(update(Lineage).where(Lineage.id == row_id).values(matched=share))
+
+
+def record_derivations(session: Session, rows: Iterable[Derivation]) -> tuple[int, int]:
+    """Write what is proved of pairs of organs, unless as many blocks are known to be equal.
+
+    Return the numbers of equal and of all blocks, as they are recorded then.
+    """
+    equal = blocks = 0
+    for row in rows:
+        known = session.get(Derivation, (row.organ_id, row.source_id))
+        kept = known if known is not None and known.equal_blocks >= row.equal_blocks else session.merge(row)
+        equal, blocks = equal + kept.equal_blocks, blocks + kept.blocks
+    session.flush()
+    return equal, blocks
 
 
 def resolve_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:

@@ -41,6 +41,7 @@ from organs.registry.catalog.rows import batches, execute_quietly, scalars_among
 from organs.registry.catalog.tables import (
     ChimeraRow,
     ComputationRow,
+    Derivation,
     Expert,
     FilePart,
     Fingerprint,
@@ -220,6 +221,8 @@ def _delete_organs(session: Session, organ_ids: list[int]) -> None:
     for batch in batches(organ_ids):
         ends = or_(Lineage.child_organ_id.in_(batch), Lineage.parent_organ_id.in_(batch))
         execute_quietly(session, delete(Lineage).where(ends))
+        ends = or_(Derivation.organ_id.in_(batch), Derivation.source_id.in_(batch))
+        execute_quietly(session, delete(Derivation).where(ends))
         for table in (ComputationRow, GainOrgan, MeasurementRow, Fingerprint):
             execute_quietly(session, delete(table).where(table.organ_id.in_(batch)))
         execute_quietly(session, delete(OrganRow).where(OrganRow.id.in_(batch)))

@@ -1,0 +1,112 @@
+"""Importance matrices: how large the inputs of each column of a model's weights were, which encoders weigh errors by.
+
+llama.cpp writes them as GGUF files with two tensors for each weight, the sums of squares and the counts, and wrote them
+before in a format of its own: records of a name, a count and sums.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput
+from organs.registry.gguf.header import ByteSource, range_digest
+from organs.registry.gguf.read import read_header
+from organs.registry.gguf.types import MAGIC, NAME_MAX_BYTES
+
+FILE_MAX_BYTES = 1 << 30
+"""The largest file that is read. That of a model of 70 billion weights has 25 MB."""
+SUMS, COUNTS = ".in_sum2", ".counts"
+"""The ends of the names of the two tensors of a weight."""
+LARGEST = 1e20
+"""Encoders of larger importances stop the program."""
+_WHOLE = struct.Struct("<i")
+_RECORD_MIN_BYTES = 3 * _WHOLE.size
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceMatrix:
+    """The importances of the columns of a model's matrices."""
+
+    digest: Digest
+    """SHA-256 of the file."""
+    by_tensor: Mapping[str, NDArray[np.float32]]
+    """By the name of the weight: mean squares of the inputs of the columns, of a stack those of each expert in turn."""
+
+    def fits(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Return whether the file has importances of the weight `name`, for each matrix of a stack."""
+        values = self.by_tensor.get(name)
+        return values is not None and values.size == shape[0] * math.prod(shape[2:])
+
+    def of(self, name: str, row: int, matrix: int = 0) -> NDArray[np.float32]:
+        """Return the importances of one matrix with rows of length `row`, of a weight that fits."""
+        return self.by_tensor[name][matrix * row : (matrix + 1) * row]
+
+
+def read_importances(source: ByteSource) -> ImportanceMatrix:
+    """Return the importance matrix in a file of either format. Raises BadInput, BadGguf."""
+    if source.size_bytes > FILE_MAX_BYTES:
+        raise BadInput(f"{source.name}: {source.size_bytes:,} bytes are more than an importance matrix has")
+    is_gguf = source.size_bytes >= len(MAGIC) and source.read_at(0, len(MAGIC)) == MAGIC
+    found = _of_gguf(source) if is_gguf else _of_records(source)
+    if not found:
+        raise BadInput(f"{source.name} is no importance matrix: no tensor has sums of squares")
+    for name, values in found.items():
+        if not ((values >= 0) & (values <= LARGEST)).all():  # False for NaN
+            raise BadInput(f"{source.name}: importances of {name} are negative, or larger than {LARGEST:g}")
+    return ImportanceMatrix(range_digest(source, 0, source.size_bytes), found)
+
+
+def _of_gguf(source: ByteSource) -> dict[str, NDArray[np.float32]]:
+    header = read_header(source)
+    plain = {
+        tensor.name: np.frombuffer(source.read_at(header.data_offset + tensor.offset, tensor.size_bytes), "<f4")
+        for tensor in header.tensors
+        if tensor.dtype.name == "F32" and tensor.name.endswith((SUMS, COUNTS))
+    }
+    found = {}
+    for name, sums in plain.items():
+        if name.endswith(SUMS):
+            weight = name.removesuffix(SUMS)
+            counts = plain.get(weight + COUNTS)
+            if counts is None or not counts.size or sums.size % counts.size:
+                raise BadInput(f"{source.name} has no counts for the sums of {weight}")
+            found[weight] = _means(sums.reshape(counts.size, -1), counts)
+    return found
+
+
+def _of_records(source: ByteSource) -> dict[str, NDArray[np.float32]]:
+    offset, found = 0, dict[str, NDArray[np.float32]]()
+
+    def take(size: int) -> bytes:
+        nonlocal offset
+        if not 0 <= size <= source.size_bytes - offset:
+            raise BadInput(f"{source.name} is no importance matrix: it ends in the middle of a record")
+        offset += size
+        return source.read_at(offset - size, size)
+
+    def number(most: int) -> int:
+        (value,) = _WHOLE.unpack(take(_WHOLE.size))
+        if not 0 <= value <= most:
+            raise BadInput(f"{source.name} is no importance matrix: a record has the number {value}")
+        return int(value)
+
+    for _ in range(number(source.size_bytes // _RECORD_MIN_BYTES)):
+        name = take(number(NAME_MAX_BYTES)).decode("utf-8", "replace")
+        count, size = number(2**31 - 1), number(FILE_MAX_BYTES // 4)
+        sums = np.frombuffer(take(4 * size), "<f4")
+        found[name] = (sums / np.float32(count or 1)).astype(np.float32)
+    return found
+
+
+def _means(sums: NDArray[np.float32], counts: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the means of each row of `sums`; those of an expert that was never used are 1, as in llama.cpp."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = np.where(counts[:, np.newaxis] > 0, sums / counts[:, np.newaxis], np.float32(1))
+    return means.reshape(-1)
