@@ -63,10 +63,10 @@ def main() -> None:
         for path in paths:
             for source in find_sources([str(path)]):
                 ingest_model(registry, source)
-        given = dict(made(registry, options.folder, Path(place), "given"))
+        unproved = dict(made(registry, options.folder, Path(place), "given"))
         print_proofs(registry, [path for path in paths if "-Q" in path.name])
         proved = dict(made(registry, options.folder, Path(place), "proved"))
-        print_merges({**given, **proved}, options.folder, texts, options.windows)
+        print_merges({**unproved, **proved}, options.folder, texts, options.windows)
 
 
 def altered(folder: Path, target: Path) -> Path:

@@ -47,7 +47,6 @@ from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.lineage import EDGE_COLUMNS, RELATIVE, LineageEdge, merged_edges
 from organs.registry.entities.model import TYPE_COLUMNS, Model
 from organs.registry.entities.organ import COLUMNS, MadeOrgan, Organ, OrganMeasurement
-from organs.registry.entities.plan import SOURCE
 from organs.registry.entities.storage import OrganStorage, Way
 from organs.registry.errors import BadName, Incomplete, NotFound
 from organs.registry.kinds import KIND_NOTES
@@ -266,7 +265,7 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
             yield "base", f"and {len(parents) - NAMES_SHOWN} more, with --lineage"
         return
     base, *others = model.chimera.parents
-    donors = [parent for parent in others if parent.acts != (SOURCE,)]
+    donors = [parent for parent in others if not parent.is_source]
     alike = {edge.model: edge for edge in edges}
     yield "base", f"{base.model}{alike_text(alike.get(base.model))}"
     for donor in donors[:NAMES_SHOWN]:
@@ -282,7 +281,7 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield "donor", f"{donor.model}{alike_text(alike.get(donor.model))}: {content}"
     if len(donors) > NAMES_SHOWN:
         yield "donor", f"and {len(donors) - NAMES_SHOWN} more, with --recipe"
-    sources = [_shown_name(parent.model) for parent in others if parent.acts == (SOURCE,)]
+    sources = [_shown_name(parent.model) for parent in others if parent.is_source]
     if sources:
         yield "sources", f"{first_of(sources, NAMES_SHOWN)}, in the place of what was quantised from them"
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from organs.registry.catalog.cursor import check_limit
@@ -225,6 +224,8 @@ class LocalRegistry:
         relative is the source, BadInput if nothing of the source can be encoded as the quantisation is, or if it was
         decoded from it, or if the file is no importance matrix; Conflict if a model was removed meanwhile.
         """
+        from tempfile import TemporaryDirectory
+
         from organs.registry.gguf.importance import read_importances
         from organs.registry.input_files import FileSource
         from organs.registry.relatives.sources import likely_source, prove_source

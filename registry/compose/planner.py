@@ -286,7 +286,7 @@ class Draft:
                 continue
             operands = [(planned.donor or self.base, planned.source), *((pair.donor, pair.after) for pair in pairs)]
             lacking_source = [model.label for model, part in operands if self._lacks_source(model, part)]
-            of_source = not lacking_source or named_source(self.recipe) is not None
+            of_source = not lacking_source
             if not of_source and any(self._has_source(model, part) for model, part in operands):
                 half_proved.setdefault(lacking_source[0], []).append(before.name)
             computation = None if missing else self._computation(before.name, at, of_source=of_source)

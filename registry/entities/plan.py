@@ -214,6 +214,11 @@ class ParentModel(Entity):
     license: Text | None
     acts: Acts
 
+    @property
+    def is_source(self) -> bool:
+        """Whether it gave nothing but the weights from which organs of another parent were quantised."""
+        return self.acts == (SOURCE,)
+
 
 class PlanPart(ActedOn):
     """A tensor of a planned or finished chimera, compared with the tensor of the base at the same place."""

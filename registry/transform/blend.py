@@ -466,7 +466,7 @@ def _divergences(first: Values, second: Values) -> Values:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class BlendParameter:
     """A parameter of blends, with its limits."""
 
     low: float
@@ -476,21 +476,21 @@ class Parameter:
     kind: type = float
 
 
-PARAMETERS: Mapping[str, Parameter] = {
-    "weight": Parameter(-100.0, 100.0, is_each=True),
-    "density": Parameter(0.0, 1.0, is_each=True),
-    "gamma": Parameter(0.0, 1.0, is_each=True),
-    "epsilon": Parameter(0.0, 0.5, is_each=True),
-    "t": Parameter(0.0, 1.0),
-    "lambda": Parameter(-100.0, 100.0),
-    "normalize": Parameter(0, 1, kind=bool),
-    "rescale": Parameter(0, 1, kind=bool),
-    "select_topk": Parameter(0.0, 1.0),
-    "filter_wise": Parameter(0, 1, kind=bool),
-    "nuslerp_flatten": Parameter(0, 1, kind=bool),
-    "nuslerp_row_wise": Parameter(0, 1, kind=bool),
-    "max_iter": Parameter(1, 1000, kind=int),
-    "tol": Parameter(0.0, 1.0),
+PARAMETERS: Mapping[str, BlendParameter] = {
+    "weight": BlendParameter(-100.0, 100.0, is_each=True),
+    "density": BlendParameter(0.0, 1.0, is_each=True),
+    "gamma": BlendParameter(0.0, 1.0, is_each=True),
+    "epsilon": BlendParameter(0.0, 0.5, is_each=True),
+    "t": BlendParameter(0.0, 1.0),
+    "lambda": BlendParameter(-100.0, 100.0),
+    "normalize": BlendParameter(0, 1, kind=bool),
+    "rescale": BlendParameter(0, 1, kind=bool),
+    "select_topk": BlendParameter(0.0, 1.0),
+    "filter_wise": BlendParameter(0, 1, kind=bool),
+    "nuslerp_flatten": BlendParameter(0, 1, kind=bool),
+    "nuslerp_row_wise": BlendParameter(0, 1, kind=bool),
+    "max_iter": BlendParameter(1, 1000, kind=int),
+    "tol": BlendParameter(0.0, 1.0),
 }
 
 

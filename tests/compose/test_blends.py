@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 
 from organs.registry.anatomy import place_of
@@ -388,4 +389,5 @@ def test_a_blend_uses_the_sources_of_all_its_quantised_models_or_of_none(coarse:
         assert found == {code}
         is_used = {bool(item.source_models) for item in planned.computations.values()}
         assert is_used == {code == "computed-from-source"}
+        assert plan(coarse, structs.replace(recipe, source="source")).digest == planned.digest
         coarse.prove("tuned-coarse", "tuned")

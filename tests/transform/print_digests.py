@@ -83,9 +83,9 @@ def digests() -> dict[str, str]:
     donors = tuple(organ((512, 600), name, seed) for name, seed in (("F16", 7), ("Q8_0", 8), ("F32", 9)))
     for name, method in METHODS.items():
         chosen = donors[: method.donors[1] or 3]
-        given = {"weight": 0.5, "density": 0.4, "t": 0.3}
+        usual = {"weight": 0.5, "density": 0.4, "t": 0.3}
         settings = {
-            key: [given.get(key, value)] * len(chosen) if PARAMETERS[key].is_each else given.get(key, value)
+            key: [usual.get(key, value)] * len(chosen) if PARAMETERS[key].is_each else usual.get(key, value)
             for key, value in method.defaults.items()
         }
         blending = Blending(name, tuple(map(Operand, chosen)), settings, "0/tensor")

@@ -32,10 +32,10 @@ def plain(values: NDArray[Any]) -> Plain:
     return Plain(lambda offset, size: data[offset : offset + size], F32, tuple(reversed(values.shape)))
 
 
-def settings_of(method: str, donors: int, given: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of(method: str, donors: int, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return all parameters of a method, by default those of mergekit."""
     return {
-        name: given.get(name, [default] * donors if PARAMETERS[name].is_each else default)
+        name: parameters.get(name, [default] * donors if PARAMETERS[name].is_each else default)
         for name, default in METHODS[method].defaults.items()
     }
 
@@ -44,10 +44,10 @@ def result(
     method: str,
     base: NDArray[Any],
     donors: Sequence[NDArray[Any]],
-    given: Mapping[str, Any] | None = None,
+    parameters: Mapping[str, Any] | None = None,
     key: str = "",
 ) -> NDArray[np.float64]:
-    settings = settings_of(method, len(donors), given or {})
+    settings = settings_of(method, len(donors), parameters or {})
     values = np.concatenate(list(blended(method, plain(base), list(map(plain, donors)), settings, key)))
     return values.reshape(base.shape)
 
@@ -84,8 +84,8 @@ def test_every_method_has_a_case() -> None:
 def test_a_donor_that_is_the_base_changes_nothing(method: str) -> None:
     base = np.random.default_rng(1).standard_normal((6, 8)).astype(np.float32)
     donors = [base] * (METHODS[method].donors[1] or 3)
-    given = {"weight": [0.5] * len(donors), "density": [0.5] * len(donors), "t": 0.3, "tol": 0.0}
-    np.testing.assert_allclose(result(method, base, donors, given), base, rtol=0, atol=1e-14)
+    parameters = {"weight": [0.5] * len(donors), "density": [0.5] * len(donors), "t": 0.3, "tol": 0.0}
+    np.testing.assert_allclose(result(method, base, donors, parameters), base, rtol=0, atol=1e-14)
 
 
 def test_the_matrices_of_a_stack_are_blended_one_by_one() -> None:
@@ -101,9 +101,10 @@ def test_the_matrices_of_a_stack_are_blended_one_by_one() -> None:
 
 def test_random_masks_depend_on_the_key_and_the_donor_alone() -> None:
     base, donor = np.zeros((4, 1024), np.float32), np.ones((4, 1024), np.float32)
-    given = {"weight": [1.0, 2.0], "density": [0.25, 0.25], "rescale": False}
+    parameters = {"weight": [1.0, 2.0], "density": [0.25, 0.25], "rescale": False}
     first, again, other = (
-        result("dare_linear", base, [donor, donor], given, key) for key in ("0/a.weight", "0/a.weight", "0/b.weight")
+        result("dare_linear", base, [donor, donor], parameters, key)
+        for key in ("0/a.weight", "0/a.weight", "0/b.weight")
     )
     np.testing.assert_array_equal(first, again)
     assert (first != other).mean() > 0.3
@@ -135,7 +136,7 @@ def test_an_arithmetic_error_is_a_blend_without_a_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "donors", "given", "sentence"),
+    ("method", "donors", "parameters", "sentence"),
     [
         ("linear", [[[1.0, 2.0]], [[2.0, 3.0]]], {"weight": [1.0, -1.0]}, "sum 0"),
         ("karcher", [[[1.0, 2.0]], [[-1.0, -2.0]]], {}, "no mean direction"),
@@ -144,7 +145,7 @@ def test_an_arithmetic_error_is_a_blend_without_a_result() -> None:
     ],
 )
 def test_parameters_without_a_result_are_refused(
-    method: str, donors: list[Any], given: dict[str, Any], sentence: str
+    method: str, donors: list[Any], parameters: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(BadOrgan, match=sentence):
-        result(method, np.zeros((1, 2)), [np.array(donor) for donor in donors], given)
+        result(method, np.zeros((1, 2)), [np.array(donor) for donor in donors], parameters)

@@ -205,7 +205,8 @@ def planned_steps(requested: RequestedSteps) -> tuple[UnderWay, int]:
 
 def _compose_page(requested: RequestedSteps, under_way: UnderWay, status: int, problem: str | None = None) -> WebPage:
     plan, state, base = under_way.plan, under_way.state, under_way.plan.base.label
-    marks = letters([parent.label for parent in plan.parents])
+    sources = {parent.model for parent in (state.plan.parents if state.plan else ()) if parent.is_source}
+    marks = letters([parent.label for parent in plan.parents if parent.label not in sources])
     findings = [
         finding for finding in state.findings if finding.code != NOTHING_YET or len(requested.steps) > 1 or problem
     ]

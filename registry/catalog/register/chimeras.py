@@ -30,7 +30,7 @@ from organs.registry.catalog.tables import (
     now,
 )
 from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.entities.plan import ADAPTER, GRAFTED, PURIFIED
+from organs.registry.entities.plan import ADAPTER, GRAFTED, PURIFIED, SOURCE
 from organs.registry.entities.validation import TextVerdict
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
@@ -161,8 +161,12 @@ def _attribution(session: Session, chimera: ChimeraRow) -> tuple[int | None, set
     acts = {place.name: parts[place.name][1] for place in changed}
     grafted = shown_text("; ".join(_groups(changed, acts)))
     without_effect = {model for model, _ in parts.values()} - {parts[name][0] for name in acts}
-    without_effect |= set(origins.sources) - {number for numbers in origins.merged.values() for number in numbers}
-    donors = [name for number, name in enumerate(origins.parents) if number and number not in without_effect]
+    uses = origins.acts()
+    donors = [
+        name
+        for number, name in enumerate(origins.parents)
+        if number and number not in without_effect and uses[name] != (SOURCE,)
+    ]
     if len(donors) > 1 or (donors and any(PURIFIED in done for done in acts.values())):
         return None, set(), grafted
     organs = {place.organ_id for place in changed}

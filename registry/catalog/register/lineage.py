@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import insert, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.relatives import Edge
+from organs.registry.catalog.queries.relatives import Edge, derivations
 from organs.registry.catalog.tables import Derivation, Lineage, now
 
 
@@ -43,18 +43,18 @@ def record_matched(session: Session, shares: Mapping[int, float]) -> None:
         session.execute(update(Lineage).where(Lineage.id == row_id).values(matched=share))
 
 
-def record_derivations(session: Session, rows: Iterable[Derivation]) -> tuple[int, int]:
+def record_derivations(session: Session, rows: Sequence[Derivation]) -> tuple[int, int]:
     """Write what is proved of pairs of organs, unless as many blocks are known to be equal.
 
     Return the numbers of equal and of all blocks, as they are recorded then.
     """
-    equal = blocks = 0
+    known = derivations(session, [row.organ_id for row in rows])
+    kept = []
     for row in rows:
-        known = session.get(Derivation, (row.organ_id, row.source_id))
-        kept = known if known is not None and known.equal_blocks >= row.equal_blocks else session.merge(row)
-        equal, blocks = equal + kept.equal_blocks, blocks + kept.blocks
+        best = known.get((row.organ_id, row.source_id))
+        kept.append(best if best is not None and best.equal_blocks >= row.equal_blocks else session.merge(row))
     session.flush()
-    return equal, blocks
+    return sum(row.equal_blocks for row in kept), sum(row.blocks for row in kept)
 
 
 def resolve_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:
