@@ -290,6 +290,12 @@ def is_factor(slot: Slot, slots: Container[Slot]) -> bool:
     return any(weight_slot(slot, companion) in slots for companion in COMPANIONS if companion.is_factor)
 
 
+def in_block(name: str, block: int) -> str:
+    """Return the name of the tensor that has another block's number, and else the name `name`."""
+    match = _BLOCK.search(name)
+    return name if match is None else f"{name[: match.start('block')]}{block}{name[match.end('block') :]}"
+
+
 def component_of(kind: OrganType, slot: str) -> Component:
     """Return the component of an organ of type `kind` in `slot`. A bias is in the component of its weight."""
     special, usual = _COMPONENTS[kind]

@@ -55,6 +55,15 @@ class RecipeBuilder(ABC):
     def plan(self) -> RecipePlan:
         """Return the plan; no chimera is made. Raises NotFound for a base that is not registered."""
 
+    def layers(self, blocks: Blocks, *, donor: str | None = None) -> Self:
+        """Add blocks to the result, in their order: those of the base, or of the model `donor`.
+
+        Without this step the result has the blocks of the base. Each block can be there several times; the registry
+        stores it once.
+        """
+        run = {"blocks": blocks if isinstance(blocks, int) else _words(blocks), "from": donor}
+        return self._with(layers=(*self.recipe.layers, *self._read(layers=[run]).layers))
+
     def graft(
         self,
         donor: str | None = None,
@@ -166,7 +175,7 @@ class RecipeBuilder(ABC):
     def __repr__(self) -> str:
         recipe = self.recipe
         counts = (
-            *((recipe.grafts, "graft"), (recipe.blends, "blend")),
+            *((recipe.layers, "layer run"), (recipe.grafts, "graft"), (recipe.blends, "blend")),
             *((recipe.adapters, "adapter"), (recipe.purify, "purification")),
         )
         steps = ", ".join(plural_text(len(steps), item, f"{item}s") for steps, item in counts if steps)

@@ -64,7 +64,7 @@ from organs.registry.compose.screen import screened
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
 from organs.registry.entities.finding import PLAN_CODES
-from organs.registry.entities.plan import ACTS, ADAPTER, GRAFTED, MERGED, MadeChimera, Reading
+from organs.registry.entities.plan import ADAPTER, GRAFTED, MERGED, PLACED, MadeChimera, Reading
 from organs.registry.errors import (
     BadOrgan,
     CorruptBlob,
@@ -341,13 +341,16 @@ class _Build:
             with self.catalog.writing() as session:
                 lease_blobs(session, self.ingest_id, [row.id for row in rows.values()])
         digests, computed = {}, {}
+        done: dict[str, ComputedBlobs] = {}  # a block that is repeated has equal organs
         for tensor, computation in computations.items():
             if computation.key in known:
                 digests[tensor] = known[computation.key]
                 continue
-            organ = compute_organ(self.store, computation, rows, self._stored)
+            organ = done.get(computation.key)
+            if organ is None:
+                organ = done[computation.key] = compute_organ(self.store, computation, rows, self._stored)
+                self._record(organ.blobs, {organ.digest: organ.parts} if organ.parts else {})
             digests[tensor], computed[tensor] = organ.digest, organ
-            self._record(organ.blobs, {organ.digest: organ.parts} if organ.parts else {})
             self.progress("compute", organ.size_bytes)
         return digests, computed
 
@@ -431,12 +434,13 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
     computations, base = plan.computations, plan.base
     # Measurements of computed organs complete the plan's screen.
     measured = {part.name: part for part in parts_of(session, model.id) if part.name in computations}
-    screen = screened(plan.parts, measured) if computations else plan.screen
-    done = {act for part in plan.parts for act in part.acts}
+    screen = screened(plan.parts, measured, layers=plan.layers) if computations else plan.screen
     assert base.model_id is not None
-    parents = [(base.model_id, next(act for act in ACTS if act in done))]
+    parents = [(base.model_id, plan.acts[0])]
+    placed = plan.layers.blocks if plan.layers else ()
+    parents += [(giver.model_id, PLACED) for giver, _ in placed if giver is not None and giver.model_id is not None]
     for part in plan.parts:
-        donors = (part.donor, *(graft.donor for graft in part.expert_grafts))
+        donors = (part.donor if GRAFTED in part.acts else None, *(graft.donor for graft in part.expert_grafts))
         parents += [(donor.model_id, GRAFTED) for donor in donors if donor is not None and donor.model_id is not None]
         parents += [(model.model_id, MERGED) for model in part.merged if model.model_id is not None]
         parents += [(adapter.model_id, ADAPTER) for adapter in part.adapters if adapter.model_id is not None]

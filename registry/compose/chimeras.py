@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import NO_VALUE, count_text, size_text, theta_text
-from organs.registry.anatomy import place_of
+from organs.registry.anatomy import in_block, place_of
 from organs.registry.catalog.queries import chimeras as chimera_rows
 from organs.registry.catalog.queries.chimeras import chimera_of, recorded_children, recorded_parents, stored_origins
 from organs.registry.catalog.queries.model_contents import files_of, metadata_of, metadata_of_models, placements_of
@@ -44,6 +44,7 @@ from organs.registry.entities.finding import WITHDRAWN_CODES, Finding, Severity,
 from organs.registry.entities.gain import Gain, Leaderboard
 from organs.registry.entities.plan import (
     GRAFTED,
+    PLACED,
     GraftedExperts,
     ParentModel,
     PlanPart,
@@ -228,7 +229,8 @@ def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart
         if name not in changed:
             continue
         number, acts = changed[name]
-        before = of_base.get(name)
+        from_block = origins.from_block(place_of(name))
+        before = of_base.get(name if from_block is None else in_block(name, from_block))
         parts.append(
             PlanPart(
                 name=name,
@@ -253,6 +255,7 @@ def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart
                     for donor, experts in origins.experts.get(name, ())
                 ),
                 purified_experts=origins.purified_experts.get(name, ()),
+                from_block=from_block if PLACED in acts else None,
             )
         )
     return tuple(parts)

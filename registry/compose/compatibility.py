@@ -127,7 +127,6 @@ def check_replacements(
 
     Grafts without a replacement are not checked here. Licenses are checked by `license_of_parents`.
     """
-    ours = facts_of(base)
     findings = list(_of_base(base))
     befores = [replacement.before for replacement in replacements]
     foreign = [before.name for before in befores if base.by_name.get(before.name) != before]
@@ -146,11 +145,16 @@ def check_replacements(
         odd[replacement.before.name] += sum(before.nonfinite or 0 for before, _ in replacement.pairs)
     kept = [part for part in base.parts if part.name not in counts]
     findings += odd_weights(base, (part for part in kept if (part.nonfinite or 0) > odd[part.name]), (base,))
-    for donor, taken in by_donor(replacements):
-        findings += _of_donor(base, donor, taken, (ours, facts_of(donor)))
-    for donor, taken in by_donor(blended):
-        findings += _of_donor(base, donor, taken, (ours, facts_of(donor)), is_blended=True)
+    findings += check_donors(base, replacements)
+    findings += check_donors(base, blended, is_blended=True)
     return list(dict.fromkeys([*findings, *_changes(base, replacements)]))
+
+
+def check_donors(base: Parent, replacements: Sequence[Replacement], *, is_blended: bool = False) -> Iterator[Finding]:
+    """Yield the findings on the replacements of each donor, or if `is_blended`, on organs that are blended instead."""
+    ours = facts_of(base)
+    for donor, taken in by_donor(replacements):
+        yield from _of_donor(base, donor, taken, (ours, facts_of(donor)), is_blended=is_blended)
 
 
 def check_withdrawn(parents: Sequence[Parent]) -> list[Finding]:

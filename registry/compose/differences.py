@@ -11,6 +11,7 @@ from organs.registry.compose.parents import Parent, Replacement
 from organs.registry.digest import Digest
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
 from organs.registry.gguf import ByteSource, Field, ValueType, read_array
+from organs.registry.gguf.blocks import stated_blocks
 from organs.registry.gguf.header import range_digest
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
 from organs.registry.recent import RecentValues
@@ -201,6 +202,8 @@ def facts_of(parent: Parent) -> Facts:
     prefix = f"{architecture}."
     fields = [field for field in header.fields if architecture and field.key.startswith(prefix)]
     values = {field.key.removeprefix(prefix): _value(field, parent.source) for field in fields}
+    if parent.former is not None:
+        values = {key: _arranged(value, stated_blocks(header), parent.former) for key, value in values.items()}
 
     def settings(is_wanted: Callable[[str], bool]) -> dict[str, Value | None]:
         return {key: value for key, value in values.items() if value is not None and is_wanted(key)}
@@ -286,6 +289,13 @@ def _value(field: Field, source: ByteSource) -> Value | None:
     # A boolean that is neither 0 nor 1 is no value.
     is_boolean = field.type is ValueType.BOOL
     return value if isinstance(value, int) and isinstance(value, bool) == is_boolean else None
+
+
+def _arranged(value: Value | None, count: int | None, former: Sequence[int]) -> Value | None:
+    """Return a value with one number for each of `count` blocks in their new order; other values are unchanged."""
+    if not isinstance(value, tuple) or len(value) != count:
+        return value
+    return tuple(value[number] for number in former if number < count)
 
 
 def _whole(value: Value | None) -> int | None:

@@ -40,8 +40,11 @@ LOCK_MAX_BYTES = 16 * 1024 * 1024
 ENCODER_MAX_LENGTH = 100
 LIMITS = Limits(LOCK_MAX_BYTES, depth=8, values=1_300_000)
 _TYPES = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
-_TEXTS = "texts"
-"""The type of a list of texts, the only kind of array that a lock can set."""
+_LISTS = {"texts": ValueType.STRING} | {
+    f"[{name}]": kind for name, kind in _TYPES.items() if kind is not ValueType.STRING
+}
+"""The types of arrays: `texts`, and for numbers their type in brackets."""
+_LIST_NAMES = {kind: name for name, kind in _LISTS.items()}
 _VALUES = {
     ValueType.STRING: str,
     ValueType.BOOL: bool,
@@ -104,7 +107,11 @@ class Lock:
             "format": FORMAT,
             "header": self.header,
             "set": [
-                [entry.key, _TEXTS if entry.type is ValueType.ARRAY else entry.type.name.lower(), entry.value]
+                [
+                    entry.key,
+                    entry.type.name.lower() if entry.element_type is None else _LIST_NAMES[entry.element_type],
+                    entry.value,
+                ]
                 for entry in self.sets
             ],
             "tensors": [
@@ -197,9 +204,10 @@ def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
 
 
 def _entry(key: str, kind: str, value: Any) -> KeyValue:
-    if kind == _TEXTS:
-        entry = KeyValue(key, ValueType.ARRAY, value, element_type=ValueType.STRING)
-        fits = isinstance(value, list) and all(isinstance(item, str) for item in value)
+    if kind in _LISTS:
+        element = _LISTS[kind]
+        entry = KeyValue(key, ValueType.ARRAY, value, element_type=element)
+        fits = isinstance(value, list) and all(type(item) is _VALUES.get(element, int) for item in value)
     elif kind in _TYPES:
         entry = KeyValue(key, _TYPES[kind], value)
         fits = type(value) is _VALUES.get(entry.type, int)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from organs.registry.amounts import names_text
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.parents import Parent
-from organs.registry.compose.recipe import MetadataValue
-from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
+from organs.registry.compose.recipe import ARCHITECTURE_KEY, TEMPLATE_KEY, MetadataValue
+from organs.registry.entities.finding import Finding, Severity
+from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType, read_array
+from organs.registry.gguf.header import ARRAY_BLOB_MIN_BYTES, Field
 from organs.registry.gguf.quants import FLOAT32_MAX
 from organs.registry.gguf.split import SPLIT_KEYS
 from organs.registry.gguf.types import FILE_TYPE_KEY, FILE_TYPES, UNQUANTISED, file_type_of, main_dtype
@@ -44,6 +48,13 @@ NAMED_PARENTS_MAX = 3
 QUANTIZATION_VERSION = 2
 """Version of the layout of quantised blocks; ggml has used only this version since 2023."""
 
+TEMPLATES_KEY = "tokenizer.chat_templates"
+"""The names of the chat templates besides the default one."""
+TEMPLATES_MAX = 1000
+
+_ARCHITECTURE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+_GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}", re.ASCII)
+"""A tag that only trainings use; runtimes leave it out."""
 _PARENT_KEYS = ("name", "author", "version", "organization", "url", "doi", "uuid", "repo_url")
 _DROPPED = (
     "general.description",
@@ -70,45 +81,159 @@ _USUAL_WHOLE_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueT
 _FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
 
 
-def dropped_keys(base: Header, sets: Iterable[KeyValue]) -> tuple[str, ...]:
-    """Return the sorted keys of `base` that a chimera leaves out; keys that it sets are not included."""
-    replaced, only_of_base = {entry.key for entry in sets}, (*_DROPPED, *SPLIT_KEYS)
+def dropped_keys(base: Header, sets: Iterable[KeyValue], *, is_edit: bool = False) -> tuple[str, ...]:
+    """Return the sorted keys of `base` that a chimera leaves out; keys that it sets are not included.
+
+    An edit, which keeps all organs, leaves out only the keys of split files, and those of another architecture.
+    """
+    replaced = {entry.key: entry.value for entry in sets}
+    dropped = {LOCK_KEY, *SPLIT_KEYS} | (set() if is_edit else set(_DROPPED))
+    groups = (*_renamed_group(base, replaced.get(ARCHITECTURE_KEY)), *(() if is_edit else _DROPPED_GROUPS))
     keys = (field.key for field in base.fields if field.key not in replaced)
-    return tuple(sorted(key for key in keys if key in only_of_base or key.startswith(_DROPPED_GROUPS)))
+    return tuple(sorted(key for key in keys if key in dropped or (groups and key.startswith(groups))))
+
+
+def _renamed_group(base: Header, architecture: object) -> Iterator[str]:
+    """Yield the beginning of the keys of the base's hyperparameters if these get another one."""
+    if architecture is not None and base.architecture not in (None, architecture):
+        yield f"{base.architecture}."
 
 
 def set_entries(
-    base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec], changes: Mapping[str, MetadataValue]
+    base: Parent,
+    parents: Sequence[Parent],
+    tensors: Sequence[TensorSpec],
+    changes: Mapping[str, MetadataValue],
+    hyperparameters: Iterable[KeyValue] = (),
+    *,
+    is_edit: bool = False,
 ) -> tuple[KeyValue, ...]:
     """Return the entries of a chimera's header: its name, its `parents` (the base first), its types, then `changes`.
 
-    Only a parent's own metadata describes it. If two entries have the same key, the last one is used.
+    Only a parent's own metadata describes it. If two entries have the same key, the last one is used. `hyperparameters`
+    follow from its organs. An edit has only its changes.
     """
-    entries = [
-        KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
-        KeyValue("general.base_model.count", ValueType.UINT32, len(parents)),
-    ]
+    entries = [] if is_edit else list(_descriptions(base, parents, tensors))
+    entries += hyperparameters
+    architecture = changes.get(ARCHITECTURE_KEY)
+    if isinstance(architecture, str):
+        entries += _renamed_hyperparameters(base, architecture, {entry.key for entry in entries})
+        entries = [_with_architecture(entry, base.header, architecture) for entry in entries]
+    entries += [_changed_entry(base.header, key, value) for key, value in changes.items()]
+    entries += _template_names(base, changes)
+    return tuple({entry.key: entry for entry in entries}.values())
+
+
+def metadata_findings(base: Parent, changes: Mapping[str, MetadataValue]) -> Iterator[Finding]:
+    """Yield the findings on the metadata that a recipe sets."""
+    labels, architecture = (base.label,), base.header.architecture
+    for key, value in changes.items():
+        field = f"metadata.{key}"
+        if architecture and key.startswith(f"{architecture}."):
+            sentence = f"{key} is a hyperparameter of {base.label} and cannot be changed."
+            yield Finding(Severity.REFUSE, "bad-metadata", sentence, field, labels)
+        elif key == ARCHITECTURE_KEY and not (isinstance(value, str) and _ARCHITECTURE.fullmatch(value)):
+            sentence = "An architecture is a word of letters, digits, - and _."
+            yield Finding(Severity.REFUSE, "bad-metadata", sentence, field, labels)
+        elif key == ARCHITECTURE_KEY and value != architecture:
+            large = [item.key for item in _hyperparameters(base.header) if not _can_be_renamed(item)]
+            if large:
+                sentence = f"{names_text(large)} cannot be renamed: they are too large, or not UTF-8."
+                yield Finding(Severity.REFUSE, "bad-metadata", sentence, field, labels)
+            sentence = (
+                f"{architecture or 'No architecture'} becomes {value}, and the keys of its hyperparameters follow. "
+                "Runtimes will read the tensors as those of such a model: it works only if they are."
+            )
+            yield Finding(Severity.WARN, "architecture-renamed", sentence, field, labels)
+        elif key.startswith(TEMPLATE_KEY):
+            fault = template_fault(value) if isinstance(value, str) else "it is no text"
+            if fault is not None:
+                sentence = f"The chat template cannot be parsed: {fault}."
+                yield Finding(Severity.WARN, "template-unread", sentence, field, labels)
+
+
+def template_fault(text: str) -> str | None:
+    """Return why a chat template is not one in Jinja, in a few words; None if it can be parsed. It is not run."""
+    from jinja2 import Environment, TemplateError  # slow to import, and rarely needed
+
+    environment = Environment(extensions=["jinja2.ext.loopcontrols", "jinja2.ext.do"], autoescape=True)
+    try:
+        environment.parse(_GENERATION.sub("", text))
+    except TemplateError as error:
+        line = getattr(error, "lineno", None)
+        return f"{error.message}{'' if line is None else f', in line {line}'}".rstrip(".")
+    except RecursionError:
+        return "it is nested too deeply"
+    return None
+
+
+def _descriptions(base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:
+    """Yield the entries that describe a chimera: its name, its parents, its types and its license."""
+    yield KeyValue(NAME_KEY, ValueType.STRING, default_name(parents))
+    yield KeyValue("general.base_model.count", ValueType.UINT32, len(parents))
     for number, parent in enumerate(parents):
         for part in _PARENT_KEYS:
             value = parent.header.text(f"general.{part}")
             if value:
-                entries.append(KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, value))
+                yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, value)
     main, before = (
         main_dtype((tensor.dtype.name, tensor.size_bytes) for tensor in specs)
         for specs in (tensors, [part.spec for part in base.parts])
     )
     number_of_type = file_type_of(main)
     if number_of_type is not None and (main != before or base.header.integer(FILE_TYPE_KEY) is None):
-        entries.append(KeyValue(FILE_TYPE_KEY, ValueType.UINT32, number_of_type))
+        yield KeyValue(FILE_TYPE_KEY, ValueType.UINT32, number_of_type)
     quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in tensors)
     if quantised and base.header.integer("general.quantization_version") is None:
-        entries.append(KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION))
+        yield KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION)
     # Without all licenses, a chimera of this chimera would inherit only the license of the base.
     licenses = license_expression({parent.label: parent.license for parent in parents}) or parents[0].stated_license
     if licenses is not None:
-        entries.append(KeyValue(LICENSE_KEY, ValueType.STRING, licenses))
-    entries += [_changed_entry(base.header, key, value) for key, value in changes.items()]
-    return tuple({entry.key: entry for entry in entries}.values())
+        yield KeyValue(LICENSE_KEY, ValueType.STRING, licenses)
+
+
+def _hyperparameters(header: Header) -> list[Field]:
+    """Return the entries of the header whose keys begin with its architecture."""
+    return [field for field in header.fields if field.key.startswith(f"{header.architecture}.")]
+
+
+def _can_be_renamed(field: Field) -> bool:
+    return field.value is not None if not field.is_array else field.size_bytes <= ARRAY_BLOB_MIN_BYTES
+
+
+def _renamed_hyperparameters(base: Parent, architecture: str, known: Collection[str]) -> Iterator[KeyValue]:
+    """Yield the base's hyperparameters with the keys of another architecture, without those whose keys are `known`."""
+    for field in _hyperparameters(base.header):
+        if base.header.architecture == architecture or field.key in known or not _can_be_renamed(field):
+            continue
+        key = architecture + field.key.removeprefix(base.header.architecture or "")
+        if not field.is_array:
+            assert field.value is not None
+            yield KeyValue(key, field.type, field.value)
+            continue
+        items = read_array(base.source, field)
+        texts = [item.decode("utf-8", "replace") for item in items] if isinstance(items, list) else items.tolist()
+        values = [bool(item) for item in texts] if field.element_type is ValueType.BOOL else texts
+        yield KeyValue(key, ValueType.ARRAY, values, element_type=field.element_type)
+
+
+def _with_architecture(entry: KeyValue, base: Header, architecture: str) -> KeyValue:
+    """Return an entry with the key of another architecture, if it is a hyperparameter of the base."""
+    own = f"{base.architecture}."
+    return replace(entry, key=f"{architecture}.{entry.key.removeprefix(own)}") if entry.key.startswith(own) else entry
+
+
+def _template_names(base: Parent, changes: Mapping[str, MetadataValue]) -> Iterator[KeyValue]:
+    """Yield the list of the named chat templates, if a new one is set."""
+    prefix = f"{TEMPLATE_KEY}."
+    new = [key.removeprefix(prefix) for key in changes if key.startswith(prefix)]
+    field = base.header.field(TEMPLATES_KEY)
+    is_list = field is not None and field.element_type is ValueType.STRING and field.count <= TEMPLATES_MAX
+    stored = read_array(base.source, field) if field is not None and is_list else []
+    names = [item.decode("utf-8", "replace") for item in stored if isinstance(item, bytes)]
+    if any(name not in names for name in new):
+        merged = list(dict.fromkeys((*names, *new)))
+        yield KeyValue(TEMPLATES_KEY, ValueType.ARRAY, merged, element_type=ValueType.STRING)
 
 
 def default_name(parents: Sequence[Parent]) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text
-from organs.registry.anatomy import Place, Slot, place_of
+from organs.registry.anatomy import Place, Slot, Tower, place_of
 from organs.registry.assembly import first_header
 from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
 from organs.registry.catalog.queries.chimeras import names_of_chimeras
@@ -107,6 +107,8 @@ class Parent:
     """The warnings that the model was yanked, or was made from models that were yanked or removed."""
     stated_license: str | None = None
     """The license that the contributor stated, if it differs from the header."""
+    former: tuple[int, ...] | None = None
+    """For each of its blocks the number in the header and in the catalog, if `parts` has them arranged anew."""
 
     @cached_property
     def by_name(self) -> Mapping[str, Part]:
@@ -115,6 +117,15 @@ class Parent:
     @cached_property
     def by_slot(self) -> Mapping[Slot, Part]:
         return {part.slot: part for part in self.parts}
+
+    @cached_property
+    def by_block(self) -> Mapping[int, Sequence[Part]]:
+        """The tensors of each block of the text tower."""
+        blocks: dict[int, list[Part]] = {}
+        for part in self.parts:
+            if part.place.block is not None and part.place.tower is Tower.TEXT:
+                blocks.setdefault(part.place.block, []).append(part)
+        return blocks
 
     @property
     def kind(self) -> str:

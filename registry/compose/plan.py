@@ -13,6 +13,7 @@ from msgspec import structs
 
 from organs.registry.anatomy import TOKEN_EMBEDDING
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.compose.layers import Layers
 from organs.registry.compose.lock import Lock, LockedTensor, locked_header
 from organs.registry.compose.parents import (
     Parent,
@@ -24,6 +25,10 @@ from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.chimera import Origins
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import (
+    ACTS,
+    EDITED,
+    GRAFTED,
+    PLACED,
     GraftedExperts,
     KeptChange,
     ParentModel,
@@ -122,7 +127,7 @@ class PlannedComputation:
     @property
     def acts(self) -> tuple[str, ...]:
         """The acts, by their names in lineage, in their order."""
-        done = {"grafted": self.grafted, "merged": self.blend, "adapter": self.additions, "purified": self.method}
+        done = {GRAFTED: self.grafted, "merged": self.blend, "adapter": self.additions, "purified": self.method}
         return tuple(act for act, steps in done.items() if steps)
 
     @property
@@ -192,6 +197,8 @@ class PlannedPart:
     donor: Parent | None
     """The model of `source`; None for the base's own."""
     computation: PlannedComputation | None = None
+    from_block: int | None = None
+    """The number in its own model of the block that was placed here; None if no layers were arranged."""
     moved: float | None = None
     """The energy that blends and adapters move, over that of the source, as a trial measured it; None without one."""
 
@@ -224,8 +231,8 @@ class PlannedPart:
     @property
     def acts(self) -> tuple[str, ...]:
         """The acts at this place, by their names in lineage; empty if the base's own tensor stays."""
-        grafted = ("grafted",) if self.donor is not None else ()
-        return tuple(dict.fromkeys((*grafted, *(self.computation.acts if self.computation else ()))))
+        taken = (PLACED,) if self.from_block is not None else (GRAFTED,) if self.donor is not None else ()
+        return tuple(dict.fromkeys((*taken, *(self.computation.acts if self.computation else ()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +254,14 @@ class Plan:
     """The file's name without its ending."""
     kept: tuple[KeptChange, ...] = ()
     """What rounding keeps of the change, by type and tensor type."""
+    layers: Layers | None = None
+    """The blocks of the result, if they are not the base's in their order."""
+
+    @property
+    def acts(self) -> tuple[str, ...]:
+        """The acts on the base, by their names in lineage, in their order."""
+        done = {act for part in self.parts for act in part.acts} | ({PLACED} if self.layers else set())
+        return tuple(act for act in ACTS if act in done) or (EDITED,)
 
     @property
     def refusals(self) -> list[Finding]:
@@ -325,6 +340,7 @@ def origins_of(plan: Plan) -> Origins:
     The parent of a part is that of its organ, or of the source of its computation.
     """
     numbers = {parent.label: number for number, parent in enumerate(plan.parents)}
+    blocks = plan.layers.blocks if plan.layers else ()
     changed = {part.before.name: part for part in plan.parts if part.acts}
     return Origins(
         parents=tuple(parent.label for parent in plan.parents),
@@ -347,6 +363,7 @@ def origins_of(plan: Plan) -> Origins:
             for name, computation in plan.computations.items()
             if computation.purified_experts
         },
+        layers=tuple((numbers[giver.label] if giver else 0, number) for giver, number in blocks),
         sources=tuple(
             dict.fromkeys(
                 numbers[model.label]
@@ -417,6 +434,7 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
         adapters=tuple(adapter.label for adapter in part.adapters),
         experts=tuple(GraftedExperts(model=graft.donor.label, experts=graft.experts) for graft in part.expert_grafts),
         purified_experts=() if part.computation is None else part.computation.purified_experts,
+        from_block=part.from_block,
     )
 
 
@@ -442,6 +460,7 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
     for part in parts:
         key = (
             *(part.model, part.type, part.tower, part.acts),
+            None if part.from_block is None or part.block is None else part.block - part.from_block,
             *(part.merged, part.adapters, part.experts, part.purified_experts),
         )
         groups.setdefault(key, {}).setdefault(part.block, []).append(part)
@@ -471,6 +490,7 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
                     adapters=first.adapters,
                     experts=first.experts,
                     purified_experts=first.purified_experts,
+                    from_block=first.from_block,
                 )
             )
     types = list(dict.fromkeys(part.type for part in parts))

@@ -5,7 +5,7 @@ Nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -26,15 +26,16 @@ from organs.registry.anatomy import (
 )
 from organs.registry.compose.adapters import additions_of, check_adapter
 from organs.registry.compose.blend_steps import Blend, settings_at
-from organs.registry.compose.compatibility import check_replacements, check_withdrawn
-from organs.registry.compose.cost import Budget, steps_cost
+from organs.registry.compose.compatibility import check_donors, check_replacements, check_withdrawn
+from organs.registry.compose.cost import PLACE_COST, Budget, steps_cost
+from organs.registry.compose.layers import BLOCKS_MAX, Layers
 from organs.registry.compose.licenses import license_expression
-from organs.registry.compose.metadata import LICENSE_KEY, dropped_keys, file_stem, set_entries
+from organs.registry.compose.metadata import LICENSE_KEY, dropped_keys, file_stem, metadata_findings, set_entries
 from organs.registry.compose.parents import Library, Parent, Part, ProvedSource, Replacement, license_of_parents
 from organs.registry.compose.plan import Addition, BlendedPart, Plan, PlannedBlend, PlannedComputation, PlannedPart
 from organs.registry.compose.recipe import GIVEN, Graft, Recipe, RecipePurification, donors_of, named_source
 from organs.registry.compose.screen import screened
-from organs.registry.compose.selection import Selection, matches_slot, range_text
+from organs.registry.compose.selection import BlockRange, Selection, matches_slot, range_text
 from organs.registry.compose.trial import Trial, summed, trial_cost, tried
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
@@ -91,6 +92,7 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     if budget is not None:
         budget.spend(steps_cost(recipe, len(base.parts)))
     draft = Draft(base, recipe, library, budget or Budget())
+    draft.arrange()
     draft.graft()
     draft.blend()
     draft.adapt()
@@ -128,15 +130,19 @@ class Draft:
     """An unfinished plan. Its methods do the steps of the recipe, in their order; mistakes become findings."""
 
     base: Parent
+    """With the blocks of the result, once they are arranged."""
     recipe: Recipe
     library: Library
     budget: Budget = field(default_factory=Budget)
+    layers: Layers | None = None
     findings: list[Finding] = field(default_factory=list)
     replacements: list[Replacement] = field(default_factory=list)
     """Those of all grafts, in the order of the grafts."""
     blended: list[Replacement] = field(default_factory=list)
     """The organs that are blended with those of the base."""
     adapters: list[Parent] = field(default_factory=list)
+    placed: list[Parent] = field(default_factory=list)
+    """The other models that give blocks."""
     steps: dict[str, str] = field(default_factory=dict)
     """By tensor: the field of the blend or the first adapter that changes it."""
     kept: list[KeptChange] = field(default_factory=list)
@@ -146,12 +152,52 @@ class Draft:
     def __post_init__(self) -> None:
         self.parts = {part.name: PlannedPart(part, part, None) for part in self.base.parts}
 
+    def arrange(self) -> None:
+        """Give the result other blocks than those of the base, or in another order."""
+        blocks = list(self._arranged_blocks())
+        if any(finding.severity is Severity.REFUSE for finding in self.findings):
+            return
+        if blocks in ([], [(None, number) for number in range(len(self.base.by_block))]):
+            return
+        layers = Layers(self.base, tuple(blocks))
+        faults = list(layers.faults())
+        for fault in faults:
+            self._refuse("layer-pattern", f"{fault[:1].upper()}{fault[1:]}.", "layers")
+        replacements = layers.replacements()
+        self.findings += (item for item in check_donors(self.base, replacements) if item.code != "already-equal")
+        if faults or any(finding.severity is Severity.REFUSE for finding in self.findings):
+            return
+        self.layers, self.base = layers, layers.result()
+        self.budget.spend(PLACE_COST * len(self.base.parts))
+        self.placed = list(dict.fromkeys(giver for giver, _ in blocks if giver is not None))
+        for part in self.base.parts:
+            giver, number = layers.origin(part) or (None, part.place.block)
+            is_placed = giver is not None or number != part.place.block
+            donor = None if giver is None else layers.arranged(giver)
+            self.parts[part.name] = PlannedPart(part, part, donor, from_block=number if is_placed else None)
+
+    def _arranged_blocks(self) -> Iterator[tuple[Parent | None, int]]:
+        """Yield the blocks of the recipe: the model that gives each, None for the base, and its number there."""
+        count = 0
+        for number, run in enumerate(self.recipe.layers):
+            at = f"layers[{number}]"
+            giver = self.base if run.donor is None else self._parent(run.donor, "unknown-donor", f"{at}.from")
+            if giver is None or self._lacks_blocks(run.blocks, at, giver, giver.by_block):
+                continue
+            count += sum(last - first + 1 for first, last in run.blocks)
+            if count > BLOCKS_MAX:
+                self._refuse("bad-layers", f"A result has at most {BLOCKS_MAX:,} blocks.", at)
+                return
+            is_base = giver.header_digest == self.base.header_digest and giver.parts == self.base.parts
+            for first, last in run.blocks:
+                yield from ((None if is_base else giver, block) for block in range(first, last + 1))
+
     def graft(self) -> None:
         """Replace tensors and experts of the base. Raises StoreError for stored bytes that cannot be read."""
         taken: dict[Slot, dict[int | None, str]] = {}
         for number, graft in enumerate(self.recipe.grafts):
             at = f"grafts[{number}]"
-            if self._lacks_blocks(graft, at):
+            if self._lacks_blocks(graft.blocks, at, self.base, self._blocks):
                 continue
             places = [part for part in self.base.parts if graft.holds(part.place)]
             if not places:
@@ -186,7 +232,7 @@ class Draft:
         """Blend tensors with those of other models; each tensor can be blended once."""
         for number, step in enumerate(self.recipe.blends):
             at = "blends" if len(self.recipe.blends) == 1 else f"blends[{number}]"
-            if self._lacks_blocks(step, at):
+            if self._lacks_blocks(step.blocks, at, self.base, self._blocks):
                 continue
             try:
                 places = self._blended_places(step)
@@ -207,14 +253,31 @@ class Draft:
 
     def _blended_places(self, step: Blend) -> list[Part]:
         """Return the tensors of the base that a blend selects, without factors of others of them. Raises BadQuery."""
-        places = [part for part in self.base.parts if step.holds(part.place)]
-        found = self._matching(self.base.label, step.where) if step.where else None
-        slots = {part.slot for part in places if found is None or part.slot in found}
-        return [part for part in places if part.slot in slots and not is_factor(part.slot, slots)]
+        places = {part.slot: part for part in self.base.parts if step.holds(part.place)}
+        if step.where:
+            models = {slot: self._giver(part).label for slot, part in places.items()}
+            matching = {model: self._matching(model, step.where) for model in dict.fromkeys(models.values())}
+            places = {slot: part for slot, part in places.items() if slot in matching[models[slot]]}
+        return [part for slot, part in places.items() if not is_factor(slot, places)]
+
+    def _giver(self, part: Part) -> Parent:
+        """Return the model whose organ a tensor of the base is: another one if it gave the block."""
+        origin = None if self.layers is None else self.layers.origin(part)
+        return self.base if origin is None or origin[0] is None else origin[0]
 
     def _matching(self, model: str, where: str) -> set[Slot]:
         """Return the places of the organs of a model that a query finds. Raises BadQuery."""
-        return {(organ.tower, organ.block, organ.slot) for organ in self.library.organs(f"model:{model} {where}")}
+        found = self.library.organs(f"model:{model} {where}")
+        return {slot for organ in found for slot in self._slots((organ.tower, organ.block, organ.slot))}
+
+    def _slots(self, slot: Slot) -> Iterable[Slot]:
+        """Return the places in the result of an organ that the catalog has at `slot`."""
+        return (slot,) if self.layers is None else self.layers.slots(slot)
+
+    def _arranged(self, model: str) -> Parent:
+        """Return the model that `model` names, with the blocks of the result. Raises the errors of the library."""
+        parent = self.library.parent(model)
+        return parent if self.layers is None else self.layers.arranged(parent)
 
     def _blended_models(self, step: Blend, at: str) -> list[BlendedModel] | None:
         """Return the models of a blend, each with the products of its adapter; None after a refusal."""
@@ -472,12 +535,15 @@ class Draft:
         sources = [model for computation in computations for model in computation.source_models]
         used = [
             base,
+            *self.placed,
             *(replacement.donor for replacement in (*self.replacements, *self.blended)),
             *self.adapters,
             *sources,
         ]
         parents = tuple({(parent.label, parent.header_digest): parent for parent in used}.values())
-        sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
+        is_edit = self.layers is None and not any(part.acts for part in parts)
+        entries = [] if self.layers is None else list(self.layers.entries())
+        sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata, entries, is_edit=is_edit)
         license = license_of_parents(parents)
         findings = [
             *self.findings,
@@ -487,24 +553,26 @@ class Draft:
             *check_withdrawn(parents),
             *license.findings,
         ]
-        if not any(part.acts for part in parts) and not any(item.severity is Severity.REFUSE for item in findings):
-            sentence = f"Nothing of {base.label} is replaced, blended, adapted or purified."
+        drops = dropped_keys(base.header, sets, is_edit=is_edit)
+        if is_edit and not sets and not drops and not any(item.severity is Severity.REFUSE for item in findings):
+            sentence = f"Nothing of {base.label} is replaced, blended, adapted or purified, and no metadata is set."
             findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
         of_base = self._sources.get(base.label)
         if of_base is not None and any(computation.source_model is of_base.model for computation in computations):
             recipe = structs.replace(recipe, source=of_base.model.label)
         return Plan(
             recipe=recipe,
-            base=base,
+            base=base if self.layers is None else self.layers.base,
             parents=parents,
             parts=parts,
             sets=sets,
-            drops=dropped_keys(base.header, sets),
+            drops=drops,
             findings=tuple(dict.fromkeys(findings)),
-            screen=screened(parts),
+            screen=screened(parts, layers=self.layers),
             license=license.text,
             stem=file_stem(base, sets, recipe.name),
             kept=tuple(self.kept),
+            layers=self.layers,
         )
 
     def _of_sources(self, computations: Sequence[PlannedComputation]) -> Iterator[Finding]:
@@ -526,7 +594,7 @@ class Draft:
 
         `encoded-again`: the dtype of a computed organ cannot be written. `tied-output`: a changed token embedding is
         the output matrix too. `measured-graft`: the best result of chimeras of the same base with organs of a donor.
-        `bad-metadata`: a hyperparameter of the base would change. `licenses-conflict`: another license is stated.
+        `licenses-conflict`: another license is stated. Those on metadata are in `metadata.metadata_findings`.
         """
         base, labels = self.base, (self.base.label,)
         encoded: dict[tuple[str, str], list[str]] = {}
@@ -549,11 +617,8 @@ class Draft:
             worst = "" if gain.worst is None else f", at worst {gain.worst}"
             sentence = f"Validated before: {gain.chimera}, with {gain.grafted} of {label}. At best {gain.best}{worst}."
             yield Finding(Severity.INFO, "measured-graft", sentence, models=(base.label, label))
-        metadata, architecture = self.recipe.metadata, base.header.architecture
-        for key in metadata:
-            if architecture and key.startswith(f"{architecture}."):
-                sentence = f"{key} is a hyperparameter of {base.label} and cannot be changed."
-                yield Finding(Severity.REFUSE, "bad-metadata", sentence, f"metadata.{key}", labels)
+        metadata = self.recipe.metadata
+        yield from metadata_findings(base, metadata)
         stated = license_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
         if metadata.get(LICENSE_KEY, stated) != stated:
             value = metadata[LICENSE_KEY]
@@ -602,7 +667,7 @@ class Draft:
             replacement
             for key, group in groups.items()
             if key in winners
-            for replacement in self._replacements_by(self.library.parent(winners[key]), group.values(), graft)
+            for replacement in self._replacements_by(self._arranged(winners[key]), group.values(), graft)
         ]
         if not winners and not takes_strangers(graft):
             _, strangers = self._search(structs.replace(graft, strangers=True), groups)
@@ -638,7 +703,9 @@ class Draft:
         It stops when every group that the query's types allow has a model, or after EXAMINED_MAX organs. Organs that a
         model has in common with the base count as present, because queries do not find them.
         """
-        query, common = query_of(self.base, graft), self.library.in_common(self.base)
+        stored = self.library.in_common(self.base)
+        common = {place: names for slot, names in stored.items() for place in self._slots(slot)}
+        query = query_of(self.base, graft if self.layers is None else self.layers.stored_selection(graft))
         types = [choice for choice in parse_query(query, base=self.base.label).choices("type") if not choice.negated]
         searched = {key: group for key, group in groups.items() if all(key[2] in choice.values for choice in types)}
         examined: list[PlacedOrgan] = []
@@ -646,18 +713,18 @@ class Draft:
         winners: dict[GroupKey, str] = {}
         for organ in islice(self.library.organs(query, self.base.label), EXAMINED_MAX):
             examined.append(organ)
-            key = (organ.tower, organ.block, organ.type)
-            group = searched.get(key, {})
-            slot = (organ.tower, organ.block, organ.slot)
-            if key in winners or slot not in group:
-                continue
-            if (key, organ.model) not in lacking:
-                lacking[key, organ.model] = {item for item in group if organ.model not in common.get(item, ())}
-            lacking[key, organ.model].discard(slot)
-            if not lacking[key, organ.model]:
-                winners[key] = organ.model
-                if len(winners) == len(searched):
-                    break
+            for slot in self._slots((organ.tower, organ.block, organ.slot)):
+                key = (*slot[:2], organ.type)
+                group = searched.get(key, {})
+                if key in winners or slot not in group:
+                    continue
+                if (key, organ.model) not in lacking:
+                    lacking[key, organ.model] = {item for item in group if organ.model not in common.get(item, ())}
+                lacking[key, organ.model].discard(slot)
+                if not lacking[key, organ.model]:
+                    winners[key] = organ.model
+            if len(winners) == len(searched):
+                break
         return examined, winners
 
     def _replacements_by(self, donor: Parent, places: Iterable[Part], selection: Selection) -> list[Replacement]:
@@ -667,8 +734,12 @@ class Draft:
             return [Replacement(before, after, donor, by_slot=bool(selection.slots)) for before, after in pairs]
         numbers = {before.name: selection.expert_numbers(before.shape[-1]) for before, _ in pairs}
         every = {number for selected in numbers.values() for number in selected}
-        ours = self.library.experts(self.base, {before.name for before, _ in pairs}, every)
-        theirs = self.library.experts(donor, {after.name for _, after in pairs}, every)
+        stacks: dict[str, tuple[Parent, list[Part]]] = {}
+        for before, _ in pairs:
+            giver = self._giver(before)
+            stacks.setdefault(giver.label, (giver, []))[1].append(before)
+        ours = {key: part for giver, own in stacks.values() for key, part in self._experts(giver, own, every).items()}
+        theirs = self._experts(donor, [after for _, after in pairs], every)
 
         def expert(known: Mapping[tuple[str, int], Part], stack: Part, number: int, nonfinite: int | None) -> Part:
             """Return an expert; one that the library does not know has the digest of its stack, and no measures."""
@@ -689,6 +760,21 @@ class Draft:
             )
             for before, after in pairs
         ]
+
+    def _experts(
+        self, model: Parent, stacks: Sequence[Part], numbers: Collection[int]
+    ) -> Mapping[tuple[str, int], Part]:
+        """Return the known experts `numbers` of `stacks`, by the names of these and by number."""
+        if self.layers is None:
+            return self.library.experts(model, {stack.name for stack in stacks}, numbers)
+        names = {stack.name: self.layers.stored_name(stack) for stack in stacks}
+        known = self.library.experts(model, set(names.values()), numbers)
+        return {
+            (stack.name, number): replace(expert, name=expert_name(stack.name, number), place=stack.place)
+            for stack in stacks
+            for number in numbers
+            if (expert := known.get((names[stack.name], number))) is not None
+        }
 
     def _add(self, replacements: Sequence[Replacement], taken: dict[Slot, dict[int | None, str]], at: str) -> None:
         """Add the replacements of one graft, without those that earlier grafts have `taken`, which are refused.
@@ -718,7 +804,7 @@ class Draft:
         A query uses the measures of the models' own organs, before any step. Factors of weights are left out: a weight
         is purified as it is stored, and its factor stays. Raises BadQuery.
         """
-        if self._lacks_blocks(step, at):
+        if self._lacks_blocks(step.blocks, at, self.base, self._blocks):
             return []
         selection = step if step.types or step.slots or step.where else structs.replace(step, types=(TYPE_DEFAULT,))
         sources = {name: (part.source, (part.donor or self.base).label) for name, part in self.parts.items()}
@@ -740,13 +826,18 @@ class Draft:
 
     def _blended_part(self, model: Parent, part: Part, addition: Addition | None, *, of_source: bool) -> BlendedPart:
         source = self._source(model) if of_source else None
-        if source is None or part.slot not in source.parts:
+        made_from = None if source is None else source.parts.get(self._stored_slot(part))
+        if source is None or made_from is None:
             return BlendedPart(model, part, addition)
-        return BlendedPart(model, source.parts[part.slot], addition, source.model)
+        return BlendedPart(model, made_from, addition, source.model)
 
     def _has_source(self, model: Parent, part: Part) -> bool:
         source = self._source(model)
-        return source is not None and part.slot in source.parts
+        return source is not None and self._stored_slot(part) in source.parts
+
+    def _stored_slot(self, part: Part) -> Slot:
+        """Return the place that a tensor has in the catalog."""
+        return part.slot if self.layers is None else self.layers.stored_slot(part.slot)
 
     def _lacks_source(self, model: Parent, part: Part) -> bool:
         """Return whether a tensor of a model is quantised, and its source is not proved.
@@ -797,8 +888,9 @@ class Draft:
         if part.computation is not None:  # grafted experts keep their type, but adapted and purified ones are written
             return replace(part.computation, dtype=dtype)
         proved = self._source(part.donor or self.base) if of_source else None
-        if proved is not None and source.slot in proved.parts:
-            return PlannedComputation(proved.parts[source.slot], dtype, source_model=proved.model)
+        made_from = None if proved is None else proved.parts.get(self._stored_slot(source))
+        if proved is not None and made_from is not None:
+            return PlannedComputation(made_from, dtype, source_model=proved.model)
         return PlannedComputation(source, dtype)
 
     def _refuses_experts(self, computation: PlannedComputation, at: str) -> bool:
@@ -817,19 +909,23 @@ class Draft:
         self._refuse("experts-refused", sentence, f"{at}.experts", organs=[source.name])
         return True
 
-    def _lacks_blocks(self, selection: Selection, at: str) -> bool:
-        """Return whether `selection` names blocks that the base does not have; if so, add a refusal."""
-        blocks = sorted({part.place.block for part in self.base.parts if part.place.block is not None})
+    def _lacks_blocks(self, selected: Sequence[BlockRange], at: str, model: Parent, blocks: Collection[int]) -> bool:
+        """Return whether `selected` has others than the `blocks` of `model`; if so, add a refusal."""
         absent = [
             range_text((first, last))
-            for first, last in selection.blocks
+            for first, last in selected
             if sum(first <= block <= last for block in blocks) <= last - first
         ]
         if absent:
-            known = f"its blocks are {ranges_text(blocks)}" if blocks else "it has no blocks"
-            sentence = f"{self.base.label} does not have these blocks: {names_text(absent)}; {known}."
+            known = f"its blocks are {ranges_text(sorted(blocks))}" if blocks else "it has no blocks"
+            sentence = f"{model.label} does not have these blocks: {names_text(absent)}; {known}."
             self._refuse("no-such-block", sentence, f"{at}.blocks")
         return bool(absent)
+
+    @property
+    def _blocks(self) -> set[int]:
+        """The numbers of the blocks of the result, of all its towers."""
+        return {part.place.block for part in self.base.parts if part.place.block is not None}
 
     def _lacks_experts(self, selection: Selection, places: Sequence[Part], at: str) -> bool:
         """Return whether `selection` names experts that a selected stack does not have; if so, add a refusal."""
@@ -855,9 +951,12 @@ class Draft:
         return f"{base.label} has no organ in this selection{f'; did you mean {guesses}?' if guesses else '.'}"
 
     def _parent(self, text: str, code: str, at: str) -> Parent | None:
-        """Return the model that `text` names; None, with a refusal, if it is not found. Raises StoreError."""
+        """Return the model that `text` names, with the blocks of the result; None, with a refusal, if it is not found.
+
+        Raises StoreError.
+        """
         try:
-            return self.library.parent(text)
+            return self._arranged(text)
         except OrganError as error:
             self._refuse_error(code, error, at)
             return None

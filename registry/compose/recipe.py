@@ -28,6 +28,7 @@ from organs.registry.compose.selection import (
     checked_query,
     choice,
     range_text,
+    ranges,
     read_query,
     sorts_itself,
     unique,
@@ -63,13 +64,14 @@ KEY_MAX_LENGTH = 255
 CHANGES_MAX = 1000
 WHOLE_MIN, WHOLE_MAX = -(2**63), 2**64 - 1
 """Limits of the 64-bit integers of GGUF."""
-FIXED_KEYS = (
-    *("general.type", "general.architecture", "general.alignment"),
-    *("general.quantization_version", "general.file_type"),
-)
+FIXED_KEYS = ("general.type", "general.alignment", "general.quantization_version", "general.file_type")
 """Keys that describe the file; their values depend on its organs."""
 FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.")
 """Keys of the base's vocabulary, of split files, of the parents, and of this registry."""
+ARCHITECTURE_KEY = "general.architecture"
+TEMPLATE_KEY = "tokenizer.chat_template"
+"""The key of the chat template, and before a dot and a name that of a named one."""
+TEMPLATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 MetadataValue = str | int | float | bool | tuple[str, ...]
 
 ENCODINGS = (SAME, FINER, *WANTED)
@@ -80,6 +82,8 @@ if these are known, or the given ones."""
 PURIFY_METHODS = tuple(method.value for method in PurifyMethod)
 
 WARNINGS = {
+    "architecture-renamed": "the architecture in the header is set: runtimes read the file as another model",
+    "template-unread": "the chat template cannot be parsed",
     "unrelated-lineage": "the organs are no more alike than those of unrelated models",
     "lineage-unknown": "there is no fingerprint to compare the two models by",
     "adapter-base-differs": "the adapter names another model as its base",
@@ -142,6 +146,13 @@ class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             yield "sort", f"the query already has sort:{query.sort}: remove one of the two"
 
 
+class LayerRun(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"donor": "from"}):
+    """Blocks of the result: those of the base, or of `donor`, in this order. Each may be there several times."""
+
+    blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block", repeated=True)]
+    donor: Annotated[str | None, MODEL] = None
+
+
 def _scale(scale: float) -> float:
     if scale == 0 or abs(scale) > SCALE_MAX:
         raise ValueError(f"{scale:g} is not a scale: it must be from -{SCALE_MAX:g} to {SCALE_MAX:g}, and not 0")
@@ -191,9 +202,12 @@ def _metadata_key(key: str) -> str:
         raise ValueError(f"a key has 1 to {KEY_MAX_LENGTH} characters of printable ASCII, such as general.name")
     if key in FIXED_KEYS:
         raise ValueError("the key follows from the organs and cannot be set")
+    if key == TEMPLATE_KEY or TEMPLATE_NAME.fullmatch(key.removeprefix(f"{TEMPLATE_KEY}.")):
+        return key
     for prefix in FIXED_PREFIXES:
         if key.startswith(prefix):
-            raise ValueError(f"keys that begin with {prefix} cannot be set")
+            others = "; the chat template is tokenizer.chat_template" if prefix == "tokenizer." else ""
+            raise ValueError(f"keys that begin with {prefix} cannot be set{others}")
     return key
 
 
@@ -236,11 +250,13 @@ def _source(word: str) -> str:
 
 
 class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The steps of a composition, in the order in which they are done: grafts, blends, adapters, purification."""
+    """The steps of a composition, in the order in which they are done: layers, grafts, blends, adapters, purify."""
 
     base: Annotated[str, line("the base model", MODEL_TEXT_MAX_LENGTH)]
     name: Annotated[str | None, line("a name such as acme/chimera", MODEL_TEXT_MAX_LENGTH, _new_name)] = None
     """The name of the chimera in the registry; None for a name by convention."""
+    layers: Annotated[tuple[LayerRun, ...], Meta(max_length=STEPS_MAX)] = ()
+    """The blocks of the result, in order; empty for those of the base."""
     grafts: Annotated[tuple[Graft, ...], Meta(max_length=STEPS_MAX)] = ()
     blends: Annotated[tuple[Blend, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
     adapters: Annotated[tuple[AdapterMerge, ...], Meta(max_length=STEPS_MAX)] = ()
@@ -270,8 +286,8 @@ class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 def donors_of(recipe: Recipe) -> tuple[str, ...]:
     """Return the names of all models besides the base, in the order of the steps, each once."""
     blended = (name for step in recipe.blends for donor in step.donors for name in (donor.model, donor.adapter))
-    grafted = (graft.donor for graft in recipe.grafts)
-    names = (*grafted, *blended, *(merge.adapter for merge in recipe.adapters), named_source(recipe))
+    placed, grafted = (run.donor for run in recipe.layers), (graft.donor for graft in recipe.grafts)
+    names = (*placed, *grafted, *blended, *(merge.adapter for merge in recipe.adapters), named_source(recipe))
     return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -285,6 +301,7 @@ def renamed(recipe: Recipe, name_of: Callable[[str], str]) -> Recipe:
     return replace(
         recipe,
         base=name_of(recipe.base),
+        layers=tuple(run if run.donor is None else replace(run, donor=name_of(run.donor)) for run in recipe.layers),
         grafts=tuple(
             graft if graft.donor is None else replace(graft, donor=name_of(graft.donor)) for graft in recipe.grafts
         ),
@@ -353,13 +370,15 @@ _SYNONYMS = {
     **dict.fromkeys(("donor", "model"), "from"),
     **dict.fromkeys(("query", "search"), "where"),
     **dict.fromkeys(("layer", "layers"), "blocks"),
+    "slices": "layers",
     "expert": "experts",
     **dict.fromkeys(("weight", "strength", "alpha"), "scale"),
 }
 """Other words for keys. Misspelt keys are recognised without this table."""
 _SELECTION_KEYS = Selection.__struct_encode_fields__
 _ARGUMENTS = (
-    *("method", "models", "where", *_SELECTION_KEYS, "sort", "strangers", "scale", "keep", *PARAMETERS, "seed"),
+    *("donor", "method", "models", "where", *_SELECTION_KEYS),
+    *("sort", "strangers", "scale", "keep", *PARAMETERS, "seed"),
 )
 """Named arguments of steps in Python, in their order."""
 
@@ -436,7 +455,7 @@ def _entity_values(recipe: Recipe) -> dict[str, Any]:
     for adapter, step in zip(recipe.adapters, values.get("adapters", ()), strict=True):
         if adapter.scale == 1.0:
             step.pop("scale", None)
-    for step in _selections((values.get("grafts"), values.get("blends"), values.get("purify"))):
+    for step in _selections((values.get("layers"), values.get("grafts"), values.get("blends"), values.get("purify"))):
         for key in ("blocks", "experts"):
             if key in step:
                 step[key] = [first if first == last else range_text((first, last)) for first, last in step[key]]
@@ -530,7 +549,7 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
     values: dict[str, Any] = recipe_values(recipe)
     calls = []
     kinds = (
-        *(("grafts", "graft", "from"), ("blends", "blend", "from")),
+        *(("layers", "layers", "blocks"), ("grafts", "graft", "from"), ("blends", "blend", "from")),
         *(("adapters", "adapter", "from"), ("purify", "purify", "method")),
     )
     for key, verb, first in kinds:
@@ -539,6 +558,7 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
             for name in (name for name in _SELECTION_KEYS if name in step):
                 words = step[name] if isinstance(step[name], list) else [step[name]]
                 step[name] = ",".join(map(str, words))
+            step |= {"donor": step.pop("from")} if verb == "layers" and "from" in step else {}
             arguments = [repr(step[first])] if first in step else []
             defaults = ("", False, None, 1.0 if verb == "adapter" else None)
             named = ((name, step[name]) for name in _ARGUMENTS if name in step and name != first)

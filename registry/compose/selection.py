@@ -28,10 +28,11 @@ _BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*[-–]\s*([0-9]{{1,
 _SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
 
 
-def several(item: object) -> Parse:
-    """Return the reader of one `item` or of a list of them; repeated items are left out."""
+def several(item: object, *, repeated: bool = False) -> Parse:
+    """Return the reader of one `item` or of a list of them; repeated items are left out, unless they are `repeated`."""
     items = tuple[item, ...]  # type: ignore[valid-type]  # only read by documents.convert
-    return Parse(unique, Annotated[items, Meta(min_length=1, max_length=CHOICES_MAX), ONE_OR_MORE])
+    items = Annotated[items, Meta(min_length=1, max_length=CHOICES_MAX), ONE_OR_MORE]  # type: ignore[misc, assignment]
+    return Parse(tuple if repeated else unique, items)
 
 
 def unique(items: Sequence[object]) -> tuple[object, ...]:
@@ -79,8 +80,8 @@ def _slot(word: str) -> str:
     return word
 
 
-def _ranges(article: str, noun: str) -> Parse:
-    """Return the reader of ranges of blocks or experts."""
+def ranges(article: str, noun: str, *, repeated: bool = False) -> Parse:
+    """Return the reader of ranges of blocks or experts; `repeated` ones count each time."""
     due = f"{article} {noun} such as 3, a range such as 2-5, or a list of these"
 
     def check(value: int | str) -> BlockRange:
@@ -94,7 +95,7 @@ def _ranges(article: str, noun: str) -> Parse:
             raise ValueError(f"a range goes from the first {noun} to the last: {last}-{first}")
         return first, last
 
-    return several(Annotated[BlockRange, Parse(check, int | str, due)])
+    return several(Annotated[BlockRange, Parse(check, int | str, due)], repeated=repeated)
 
 
 class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -111,8 +112,8 @@ class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     slots: Annotated[tuple[str, ...], several(Annotated[str, line("a slot", WORD_MAX_LENGTH, _slot)])] = msgspec.field(
         default=(), name="slot"
     )
-    blocks: Annotated[tuple[BlockRange, ...], _ranges("a", "block")] = ()
-    experts: Annotated[tuple[BlockRange, ...], _ranges("an", "expert")] = ()
+    blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block")] = ()
+    experts: Annotated[tuple[BlockRange, ...], ranges("an", "expert")] = ()
 
     def holds(self, place: Place) -> bool:
         """Return whether `place` is selected, or some experts of it."""

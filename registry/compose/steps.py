@@ -32,6 +32,7 @@ STEPS_MAX = 64
 """Parameters of one recipe, including its base and its name."""
 
 LISTS = {
+    "layer": "layers",
     "graft": "grafts",
     "blend": "blends",
     "adapter": "adapters",
@@ -41,7 +42,7 @@ LISTS = {
 }
 """Parameters that can be repeated, each with the key of its list in a recipe."""
 SINGLE = ("base", "name", "encode", "source")
-PARAMETERS = ("base", "graft", "blend", "adapter", "purify", "encode", "source", "accept", "meta", "name")
+PARAMETERS = ("base", "layer", "graft", "blend", "adapter", "purify", "encode", "source", "accept", "meta", "name")
 """All parameters, in their order in an address."""
 
 Step = tuple[str, str]
@@ -52,6 +53,7 @@ _SPLIT = ("type", "slot", "blocks", "experts")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _META_KEY = re.compile(r'(?P<quoted>"(?:[^"\\]|\\.)*")=|(?P<bare>[^="]+)=')
 _PLACEHOLDERS: Mapping[str, Any] = {
+    "layer": {"blocks": 0},
     "graft": {"from": "any"},
     "blend": {"from": "any", "weight": 1.0},
     "adapter": {"from": "any"},

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from organs.registry.anatomy import Place, Tower
 from organs.registry.entities.base import (
     Acts,
     Bytes,
@@ -32,6 +33,7 @@ from organs.registry.entities.plan import (
     ADAPTER,
     GRAFTED,
     MERGED,
+    PLACED,
     SOURCE,
     Block,
     ParentModel,
@@ -62,6 +64,9 @@ class Origins(Entity, omit_defaults=True):
     experts: dict[Text, tuple[tuple[Count, tuple[Count, ...]], ...]] = msgspec.field(default_factory=dict)
     """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
     purified_experts: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
+    layers: tuple[tuple[Count, Count], ...] = ()
+    """For each block of the text tower the number of the parent that gives it, and its number there; empty if all are
+    the base's in their order."""
     sources: tuple[Count, ...] = ()
     """The numbers of the models from which others were quantised, and whose weights were used in place of theirs."""
 
@@ -69,11 +74,20 @@ class Origins(Entity, omit_defaults=True):
         """Return the number of the parent and the acts of each tensor that is not the base's own."""
         return {name: (int(number), tuple(map(str, acts))) for name, (number, *acts) in self.parts.items()}
 
+    def from_block(self, place: Place) -> int | None:
+        """Return the number in its own model of the block at `place`, if it is another one or another model's."""
+        if not self.layers or place.block is None or place.tower is not Tower.TEXT:
+            return None
+        number, block = self.layers[place.block]
+        return block if number or block != place.block else None
+
     def acts(self) -> dict[str, tuple[str, ...]]:
         """Return by which acts the chimera uses each parent. An adapter is a parent of its own."""
         acts: dict[str, set[str]] = {label: set() for label in self.parents}
         for number, done in self.by_tensor().values():
             acts[self.parents[number]].update(set(done) - {MERGED, ADAPTER})
+        for number, _ in self.layers:
+            acts[self.parents[number]].add(PLACED)
         for number, _ in (graft for grafts in self.experts.values() for graft in grafts):
             acts[self.parents[number]].add(GRAFTED)
         for act, givers in ((MERGED, self.merged), (ADAPTER, self.adapters)):

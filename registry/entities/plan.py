@@ -48,6 +48,13 @@ class _SelectedStep(Entity, omit_defaults=True, forbid_unknown_fields=True):
     experts: Annotated[Blocks, Meta(description="Only these experts of stacks: numbers and ranges.")] | None = None
 
 
+class LayerStep(Entity, omit_defaults=True, forbid_unknown_fields=True, rename={"donor": "from"}):
+    """Blocks of the result, in their order."""
+
+    blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")]
+    donor: Annotated[Text, Meta(description="The model that gives them, if it is not the base.")] | None = None
+
+
 class GraftStep(_SelectedStep, rename={"donor": "from"}):
     """Organs of a donor, or of the models that a query finds."""
 
@@ -114,6 +121,9 @@ class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
 
     base: Annotated[Text, Meta(description="The model that receives the organs.")]
     name: Annotated[Text, Meta(description="The name under which it is registered.")] | None = None
+    layers: Annotated[
+        Items[LayerStep], Meta(description="The blocks of the result, in order; empty for those of the base.")
+    ] = ()
     grafts: Items[GraftStep] = ()
     blends: BlendStep | Items[BlendStep] = ()
     adapters: Items[AdapterStep] = ()
@@ -150,9 +160,10 @@ class RecipeRequest(RecipeFile):
     yaml: Annotated[Text, Meta(description="The complete recipe as YAML, without other members.")] | None = None
 
 
-GRAFTED, MERGED, ADAPTER, PURIFIED = "grafted", "merged", "adapter", "purified"
-ACTS = (GRAFTED, MERGED, ADAPTER, PURIFIED)
-"""The acts on an organ, in this order."""
+PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED = "placed", "grafted", "merged", "adapter", "purified"
+EDITED = "edited"
+ACTS = (PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, EDITED)
+"""The acts on an organ, in this order; the last one is that on the header of a model whose organs all stay."""
 SOURCE = "source"
 """What a chimera uses a model for whose weights are used in place of those that were quantised from them."""
 
@@ -180,12 +191,15 @@ class ActedOn(Entity):
     adapters: Annotated[Texts, Meta(description="The adapters that are merged.")] = ()
     experts: Annotated[Items[GraftedExperts], Meta(description="Empty if no single experts were grafted.")] = ()
     purified_experts: Annotated[Experts, Meta(description="Empty if no single experts were purified.")] = ()
+    from_block: (
+        Annotated[Count, Meta(description="The (first) block that was placed here; null if none was.")] | None
+    ) = None
 
     @property
     def givers(self) -> tuple[str, ...]:
         """The models that give the organs or change them: the donor, those blended, the adapters; or else `model`."""
         others = (*self.merged, *self.adapters)
-        return others if others and GRAFTED not in self.acts else (self.model, *others)
+        return others if others and not {PLACED, GRAFTED} & set(self.acts) else (self.model, *others)
 
     @property
     def givers_text(self) -> str:
@@ -203,8 +217,14 @@ class ActedOn(Entity):
         experts = {
             GRAFTED: ", ".join(listed(item.experts) + of_model[item.model] for item in self.experts),
             PURIFIED: listed(self.purified_experts),
+            PLACED: self.placed_text,
         }
         return ", ".join(f"{act} ({experts[act]})" if experts.get(act) else act for act in self.acts)
+
+    @property
+    def placed_text(self) -> str:
+        """The number that a block had in its own model: `block 7`."""
+        return "" if self.from_block is None else f"block {self.from_block}"
 
 
 class ParentModel(Entity):
@@ -243,7 +263,7 @@ class PlanPart(ActedOn):
         return self.dtype if self.dtype == self.dtype_before else f"{self.dtype_before} → {self.dtype}"
 
     def __repr__(self) -> str:
-        giver = f" from {self.givers_text}" if {GRAFTED, MERGED, ADAPTER} & set(self.acts) else ""
+        giver = f" from {self.givers_text}" if {PLACED, GRAFTED, MERGED, ADAPTER} & set(self.acts) else ""
         return f"<{self.name}: {self.acts_text or 'kept'}{giver}>"
 
 
@@ -281,6 +301,14 @@ class PlanChange(ActedOn):
         """The blocks as text: `3`, `5-20`; None outside the blocks."""
         first, last = self.first_block, self.last_block
         return None if first is None else str(first) if first == last else f"{first}-{last}"
+
+    @property
+    def placed_text(self) -> str:
+        """The numbers that the blocks had in their own model: `blocks 7-10`."""
+        first, last = self.first_block, self.last_block
+        if self.from_block is None or first is None or last is None or first == last:
+            return super().placed_text
+        return f"blocks {self.from_block}-{self.from_block + last - first}"
 
 
 RUN_COLUMNS = (

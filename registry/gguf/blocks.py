@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from organs.registry.amounts import names_text, ranges_text, spans_text
 from organs.registry.anatomy import (
@@ -60,6 +60,128 @@ def block_faults(header: Header, places: Sequence[Place]) -> Iterator[str]:
             yield from _count_faults(header, tower, blocks)
             if not may_vary:
                 yield from _slot_faults(blocks)
+
+
+PERIODS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("gemma2", "gpt-oss"), (2, 1)),
+    **dict.fromkeys(("cohere2", "llama4", "smollm3", "exaone4", "exaone-moe", "olmo2", "afmoe"), (4, 3)),
+    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), (4, 3)),
+    **dict.fromkeys(("gemma3", "gemma-embedding"), (6, 5)),
+    "gemma3n": (5, 4),
+    "smallthinker": (4, 0),
+    "modern-bert": (3, 0),
+}
+"""Architectures in which runtimes treat one of so many blocks in another way, and which of them, counted from 0.
+
+It is the block with full attention among those with a window, with attention among recurrent ones, or the one without
+positions. llama.cpp has these numbers in its code, not in the header."""
+PERIOD_KEYS = (
+    *("attention.sliding_window_pattern", "full_attention_interval"),
+    *("interleave_moe_layer_step", "moe_every_n_layers"),
+)
+"""Keys that state such a number; in models that have an array there, each block has a value of its own."""
+DENSE_KEY, FURTHER_KEY = "leading_dense_block_count", "nextn_predict_layers"
+EACH_BLOCK_INPUT = "per_layer_token_embd"
+"""The slot of an embedding of which each block has a part."""
+
+
+def arrangement_faults(
+    header: Header,
+    own: Sequence[Collection[str]],
+    arranged: Sequence[tuple[int, Collection[str]]],
+    outside: Iterable[str],
+) -> Iterator[str]:
+    """Yield sentences on blocks that runtimes would treat as blocks of another kind if they are arranged anew.
+
+    `own` are the slots of each block of a model with the metadata `header`, `arranged` the former number and the slots
+    of each new block, `outside` the slots outside of blocks.
+    """
+    architecture = header.architecture
+    if EACH_BLOCK_INPUT in outside:
+        yield f"{EACH_BLOCK_INPUT} has a part for each block: the blocks of {architecture} cannot be arranged anew"
+    yield from _further_faults(header, [former for former, _ in arranged])
+    for length, special in dict.fromkeys(_periods(header)):
+        moved = [
+            new for new, (former, _) in enumerate(arranged) if (new % length == special) != (former % length == special)
+        ]
+        if moved:
+            yield (
+                f"runtimes treat every {_ordinal(length)} block of {architecture} in another way, by its number, "
+                f"and block {arranged[moved[0]][0]} would become block {moved[0]}: repeat, drop or move {length} "
+                "blocks together, or a multiple"
+            )
+    has_numbers = any(field.is_array and field.key in _varied_keys(header) for field in header.fields)
+    if has_numbers or len(own) < 2:
+        return
+    kinds = [_kind(slots) for slots in own]
+    new_kinds = [_kind(slots) for _, slots in arranged]
+    due = _kinds_by_number(kinds, len(new_kinds))
+    if header.field(f"{architecture}.{DENSE_KEY}") is not None:  # the number of the first ones can change
+        first = next((kind for kind in kinds if kind != kinds[0]), kinds[0])
+        lead = next((number for number, kind in enumerate(new_kinds) if kind == first), len(new_kinds))
+        due = [*new_kinds[:lead], *[first] * (len(new_kinds) - lead)]
+    wrong = [number for number, kind in enumerate(new_kinds) if due is None or kind != due[number]]
+    if wrong and [former for former, _ in arranged] != list(range(len(arranged))):
+        yield (
+            f"block {arranged[wrong[0]][0]} would become block {wrong[0]}, and has other parts than {architecture} "
+            "has there: keep the order of the kinds of blocks, or move whole periods"
+        )
+
+
+def leading_dense(header: Header, arranged: Sequence[Collection[str]]) -> int | None:
+    """Return how many of the first blocks have no experts, for models whose header states it; None for others."""
+    if header.field(f"{header.architecture}.{DENSE_KEY}") is None:
+        return None
+    of_experts = (number for number, slots in enumerate(arranged) if any("_exps" in slot for slot in slots))
+    return next(of_experts, len(arranged))
+
+
+def _further_faults(header: Header, former: Sequence[int]) -> Iterator[str]:
+    """Yield a sentence if blocks that predict further tokens would not be the last ones, or only some would be there."""
+    count, stated = further_blocks(header), stated_blocks(header) or 0
+    last = range(stated - count, stated)
+    if count and any(number in last for number in former) and list(former[-count:]) != list(last):
+        yield f"block {ranges_text(last)} predicts further tokens: it can only be dropped, or stay at the end"
+    elif count and sum(number in last for number in former) > count:
+        yield f"block {ranges_text(last)} predicts further tokens: it can be there only once"
+
+
+def _periods(header: Header) -> Iterator[tuple[int, int]]:
+    """Yield for each pattern by the number of a block its length, and which block of it is of another kind."""
+    architecture = header.architecture or ""
+    length, special = PERIODS.get(architecture, (1, 0))
+    stated = [header.field(f"{architecture}.{key}") for key in PERIOD_KEYS]
+    if not any(field is not None and field.is_array for field in stated) and length > 1:
+        yield length, special
+    for key, field in zip(PERIOD_KEYS, stated, strict=True):
+        number = header.integer(f"{architecture}.{key}") or 0
+        if field is not None and number > 1:
+            yield number, 0 if special == 0 and length > 1 else number - 1
+
+
+def _varied_keys(header: Header) -> set[str]:
+    return {f"{header.architecture}.{key}" for key in VARIED_KEYS}
+
+
+def _kind(slots: Iterable[str]) -> frozenset[str]:
+    """Return the slots of a block without those that belong to a tensor type."""
+    return frozenset(slot for slot in slots if not slot.endswith(_SCALES))
+
+
+def _kinds_by_number(kinds: Sequence[frozenset[str]], count: int) -> list[frozenset[str]] | None:
+    """Return the kinds of `count` blocks by the pattern of `kinds`; None if these have no pattern.
+
+    A pattern is a period of at most half of the blocks, or a first block that differs from the others.
+    """
+    for length in range(1, len(kinds) // 2 + 1):
+        if all(kind == kinds[number % length] for number, kind in enumerate(kinds)):
+            return [kinds[number % length] for number in range(count)]
+    is_first_alone = len(set(kinds[1:])) == 1
+    return [kinds[0], *[kinds[1]] * (count - 1)] if is_first_alone else None
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth"}.get(number, f"{number}th")
 
 
 def has_all_blocks(header: Header, *, may_be_tied: bool = False) -> bool:

@@ -27,10 +27,12 @@ from organs.web.render import (
 )
 
 ACTS = {
+    "placed": "block placed",
     "grafted": "grafted",
     "merged": "blended",
     "adapter": "adapter added",
     "purified": "purified",
+    "edited": "header edited",
     "source": "source of a quantisation",
 }
 """Words for what a recipe did to an organ."""
