@@ -38,7 +38,7 @@ RUNTIME_TEXTS_MAX = 16
 """The most such texts of a model."""
 OTHER_NAMES_MAX = 50
 """The most names of a model beside its own."""
-RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
+RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "pruned", "dissected", "relative")
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent", "writes")
 TEXT_GROUPS = {
     "code": ("python", "javascript"),

@@ -253,6 +253,7 @@ def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart
                     for donor, experts in origins.experts.get(name, ())
                 ),
                 purified_experts=origins.purified_experts.get(name, ()),
+                pruned=origins.pruned.get(name, ()),
             )
         )
     return tuple(parts)

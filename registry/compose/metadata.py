@@ -78,11 +78,16 @@ def dropped_keys(base: Header, sets: Iterable[KeyValue]) -> tuple[str, ...]:
 
 
 def set_entries(
-    base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec], changes: Mapping[str, MetadataValue]
+    base: Parent,
+    parents: Sequence[Parent],
+    tensors: Sequence[TensorSpec],
+    changes: Mapping[str, MetadataValue],
+    hyperparameters: Mapping[str, MetadataValue] | None = None,
 ) -> tuple[KeyValue, ...]:
     """Return the entries of a chimera's header: its name, its `parents` (the base first), its types, then `changes`.
 
-    Only a parent's own metadata describes it. If two entries have the same key, the last one is used.
+    `hyperparameters` are those of the base that the organs of the result change. Only a parent's own metadata describes
+    it. If two entries have the same key, the last one is used.
     """
     entries = [
         KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
@@ -107,7 +112,7 @@ def set_entries(
     licenses = license_expression({parent.label: parent.license for parent in parents}) or parents[0].stated_license
     if licenses is not None:
         entries.append(KeyValue(LICENSE_KEY, ValueType.STRING, licenses))
-    entries += [_changed_entry(base.header, key, value) for key, value in changes.items()]
+    entries += [_changed_entry(base.header, *item) for item in (*changes.items(), *(hyperparameters or {}).items())]
     return tuple({entry.key: entry for entry in entries}.values())
 
 

@@ -32,7 +32,17 @@ from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.metadata import LICENSE_KEY, dropped_keys, file_stem, set_entries
 from organs.registry.compose.parents import Library, Parent, Part, ProvedSource, Replacement, license_of_parents
 from organs.registry.compose.plan import Addition, BlendedPart, Plan, PlannedBlend, PlannedComputation, PlannedPart
-from organs.registry.compose.recipe import GIVEN, Graft, Recipe, RecipePurification, donors_of, named_source
+from organs.registry.compose.pruning import pruned
+from organs.registry.compose.recipe import (
+    GIVEN,
+    ExpertChoice,
+    Graft,
+    MetadataValue,
+    Recipe,
+    RecipePurification,
+    donors_of,
+    named_source,
+)
 from organs.registry.compose.screen import screened
 from organs.registry.compose.selection import Selection, matches_slot, range_text
 from organs.registry.compose.trial import Trial, summed, trial_cost, tried
@@ -95,6 +105,7 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     draft.blend()
     draft.adapt()
     draft.purify()
+    draft.choose_experts()
     draft.try_changes()
     return draft.finished()
 
@@ -140,6 +151,8 @@ class Draft:
     steps: dict[str, str] = field(default_factory=dict)
     """By tensor: the field of the blend or the first adapter that changes it."""
     kept: list[KeptChange] = field(default_factory=list)
+    hyperparameters: dict[str, MetadataValue] = field(default_factory=dict)
+    """Those of the base that the organs of the result change, by their keys."""
     parts: dict[str, PlannedPart] = field(init=False)
     _sources: dict[str, ProvedSource | None] = field(default_factory=dict)
 
@@ -364,6 +377,23 @@ class Draft:
                 purified = replace(computation, method=step.method.value, keep=keep, purified_experts=experts)
                 self.parts[name] = replace(self.parts[name], computation=purified)
 
+    def choose_experts(self) -> None:
+        """Leave out experts of the result, with their rows of the routers."""
+        steps: dict[str, ExpertChoice] = {}
+        for number, step in enumerate(self.recipe.experts):
+            at = "experts" if len(self.recipe.experts) == 1 else f"experts[{number}]"
+            if not self._lacks_blocks(Selection(blocks=step.blocks), at):
+                steps[at] = step
+        if not steps:
+            return
+        pruning = pruned(self.base, steps)
+        self.findings += pruning.findings
+        self.hyperparameters |= pruning.hyperparameters
+        for name, kept in pruning.kept.items():
+            part = self.parts[name]
+            computation = part.computation or PlannedComputation(part.source, part.source.dtype)
+            self.parts[name] = replace(part, computation=replace(computation, kept_experts=kept))
+
     def try_changes(self) -> None:
         """Try blends and adapters on some rows of some organs of each type, and choose their tensor types.
 
@@ -477,7 +507,7 @@ class Draft:
             *sources,
         ]
         parents = tuple({(parent.label, parent.header_digest): parent for parent in used}.values())
-        sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata)
+        sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata, self.hyperparameters)
         license = license_of_parents(parents)
         findings = [
             *self.findings,
@@ -488,7 +518,7 @@ class Draft:
             *license.findings,
         ]
         if not any(part.acts for part in parts) and not any(item.severity is Severity.REFUSE for item in findings):
-            sentence = f"Nothing of {base.label} is replaced, blended, adapted or purified."
+            sentence = f"Nothing of {base.label} is replaced, blended, adapted, purified or left out."
             findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
         of_base = self._sources.get(base.label)
         if of_base is not None and any(computation.source_model is of_base.model for computation in computations):

@@ -79,7 +79,7 @@ def _slot(word: str) -> str:
     return word
 
 
-def _ranges(article: str, noun: str) -> Parse:
+def ranges(article: str, noun: str) -> Parse:
     """Return the reader of ranges of blocks or experts."""
     due = f"{article} {noun} such as 3, a range such as 2-5, or a list of these"
 
@@ -111,8 +111,8 @@ class Selection(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_un
     slots: Annotated[tuple[str, ...], several(Annotated[str, line("a slot", WORD_MAX_LENGTH, _slot)])] = msgspec.field(
         default=(), name="slot"
     )
-    blocks: Annotated[tuple[BlockRange, ...], _ranges("a", "block")] = ()
-    experts: Annotated[tuple[BlockRange, ...], _ranges("an", "expert")] = ()
+    blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block")] = ()
+    experts: Annotated[tuple[BlockRange, ...], ranges("an", "expert")] = ()
 
     def holds(self, place: Place) -> bool:
         """Return whether `place` is selected, or some experts of it."""

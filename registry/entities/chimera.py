@@ -62,6 +62,8 @@ class Origins(Entity, omit_defaults=True):
     experts: dict[Text, tuple[tuple[Count, tuple[Count, ...]], ...]] = msgspec.field(default_factory=dict)
     """For stacks with grafted experts: the number of each parent, with the numbers of the experts."""
     purified_experts: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
+    pruned: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
+    """For tensors that lost experts: the number of those that stay, and that of the base."""
     sources: tuple[Count, ...] = ()
     """The numbers of the models from which others were quantised, and whose weights were used in place of theirs."""
 

@@ -109,6 +109,16 @@ class PurifyStep(_SelectedStep):
     keep: Annotated[float, Meta(description="The share of the energy that `spectral` keeps.")] | None = None
 
 
+class ExpertStep(Entity, omit_defaults=True, forbid_unknown_fields=True):
+    """Experts of the result: those that are kept, or those that are dropped."""
+
+    keep: Annotated[Blocks, Meta(description="The experts to keep: numbers and ranges.")] | None = None
+    drop: Annotated[Blocks, Meta(description="The experts to drop: numbers and ranges.")] | None = None
+    blocks: Annotated[Blocks, Meta(description="Only in these blocks; by default in all that have experts.")] | None = (
+        None
+    )
+
+
 class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
     """A recipe, which describes a chimera by the names of models and organs."""
 
@@ -118,6 +128,7 @@ class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
     blends: BlendStep | Items[BlendStep] = ()
     adapters: Items[AdapterStep] = ()
     purify: PurifyStep | Items[PurifyStep] | None = None
+    experts: ExpertStep | Items[ExpertStep] | None = None
     encode: (
         Annotated[
             Text,
@@ -150,8 +161,8 @@ class RecipeRequest(RecipeFile):
     yaml: Annotated[Text, Meta(description="The complete recipe as YAML, without other members.")] | None = None
 
 
-GRAFTED, MERGED, ADAPTER, PURIFIED = "grafted", "merged", "adapter", "purified"
-ACTS = (GRAFTED, MERGED, ADAPTER, PURIFIED)
+GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED = "grafted", "merged", "adapter", "purified", "pruned"
+ACTS = (GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED)
 """The acts on an organ, in this order."""
 SOURCE = "source"
 """What a chimera uses a model for whose weights are used in place of those that were quantised from them."""
@@ -180,6 +191,9 @@ class ActedOn(Entity):
     adapters: Annotated[Texts, Meta(description="The adapters that are merged.")] = ()
     experts: Annotated[Items[GraftedExperts], Meta(description="Empty if no single experts were grafted.")] = ()
     purified_experts: Annotated[Experts, Meta(description="Empty if no single experts were purified.")] = ()
+    pruned: Annotated[
+        Experts, Meta(description="The number of experts that stay, and of those before; empty if all stay.")
+    ] = ()
 
     @property
     def givers(self) -> tuple[str, ...]:
@@ -194,7 +208,7 @@ class ActedOn(Entity):
 
     @property
     def acts_text(self) -> str:
-        """The acts as text for people: `grafted (experts 5 and 17), purified (expert 3)`."""
+        """The acts as text for people: `grafted (experts 5 and 17), pruned to 256 of 384 experts`."""
 
         def listed(experts: Sequence[int]) -> str:
             return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}" if experts else ""
@@ -204,7 +218,9 @@ class ActedOn(Entity):
             GRAFTED: ", ".join(listed(item.experts) + of_model[item.model] for item in self.experts),
             PURIFIED: listed(self.purified_experts),
         }
-        return ", ".join(f"{act} ({experts[act]})" if experts.get(act) else act for act in self.acts)
+        pruned = {PRUNED: "pruned to {} of {} experts".format(*self.pruned)} if self.pruned else {}
+        texts = {act: f"{act} ({text})" for act, text in experts.items() if text} | pruned
+        return ", ".join(texts.get(act, act) for act in self.acts)
 
 
 class ParentModel(Entity):

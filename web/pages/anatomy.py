@@ -31,6 +31,7 @@ ACTS = {
     "merged": "blended",
     "adapter": "adapter added",
     "purified": "purified",
+    "pruned": "experts pruned",
     "source": "source of a quantisation",
 }
 """Words for what a recipe did to an organ."""
