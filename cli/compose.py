@@ -236,16 +236,22 @@ def read_last_composition(
     A configuration of mergekit may have several documents: all but the last are made first, and the name is that of the
     last one. Exits with the status of BadRecipe for an invalid recipe, and of NotComposable for one that is refused.
     """
+    from organs.registry.compose.files import with_files
     from organs.registry.compose.mergekit import read_recipes
     from organs.registry.compose.recipe import RECIPE_LIMITS
 
     def block_count(model: str) -> int:
         return 1 + max((organ.block for organ in registry.organs_of(model) if organ.block is not None), default=-1)
 
+    def resolved(values: object) -> object:
+        return with_files(values, Path() if path == STDIN else Path(path).parent, registry)
+
     most = RECIPE_LIMITS.size_bytes
     text = sys.stdin.buffer.read(most + 1) if path == STDIN else _read_input(Path(path), most)
     try:
-        *earlier, last = [registry.compose(item).accept(*accept) for item in read_recipes(text, path, block_count)]
+        *earlier, last = [
+            registry.compose(item).accept(*accept) for item in read_recipes(text, path, block_count, resolved)
+        ]
         last = last if name is None else last.named(name)
     except BadRecipe as error:
         refuse_recipe(error)

@@ -445,6 +445,8 @@ def _how_made(organ: MadeOrgan) -> str:
         which = f"{experts_text(organ.purified_experts)} " if organ.purified_experts else ""
         keep = f", keeping {organ.keep:.0%} of the energy" if organ.keep is not None else ""
         steps.append(f"{which}purified ({organ.method}{keep})")
+    if organ.kept_experts:
+        steps.append(f"pruned to {plural_text(len(organ.kept_experts), 'expert', 'experts')}")
     how = " and ".join(steps or ["encoded again"])
     return f"{how}, from {organ.source.digest[:12]} ({organ.source.dtype})"
 

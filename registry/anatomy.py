@@ -183,6 +183,21 @@ _IMAGE = re.compile(
 # The sums of an importance matrix have the name of their weight before these endings.
 _IMPORTANCE = re.compile(r"\.(in_sum2|counts)$")
 
+_STACKS = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
+EXPERT_DIMENSIONS: Mapping[str, int] = {
+    **dict.fromkeys(_STACKS, 2),
+    **{f"{slot}.bias": 1 for slot in _STACKS},
+    **{f"{slot}{factor}": 0 for slot in _STACKS for factor in (".scale", ".input_scale")},
+    "ffn_gate_inp": 1,
+    **dict.fromkeys(("ffn_gate_inp.bias", "exp_probs_b", "exp_probs_b.bias"), 0),
+}
+"""The slots whose last dimension has an item for each expert, with the number of that dimension, from 0.
+
+They are the stacks, their companions, the router (a row for each expert), and the biases by which it selects.
+`ffn_gate_inp.scale` (Gemma 4) has an item for each channel, and is not among them."""
+_OTHER_EXPERTS = re.compile(r"_chexps(\.|$)|^ffn_(gate|up|down)\.\d|tid2eid")
+"""Chunk experts (shared by several experts), experts in tensors of their own, and tables of experts by token."""
+
 _EXPERT_STACK = re.compile(r"ffn_[a-z_]+_(exps|chexps)")
 _EXPERT_NAME = re.compile(r"(?P<stack>.+)\[(?P<number>[0-9]{1,9})\]", re.DOTALL)
 
@@ -325,6 +340,11 @@ def is_image_tensor(name: str) -> bool:
 def is_expert_stack(place: Place) -> bool:
     """Return whether the weights at `place` are a stack of routed experts, one matrix for each expert."""
     return place.type is OrganType.ORGAN and _EXPERT_STACK.fullmatch(place.slot) is not None
+
+
+def is_tied_to_experts(place: Place) -> bool:
+    """Return whether the tensor at `place` depends on the number of experts in another way than EXPERT_DIMENSIONS."""
+    return _OTHER_EXPERTS.search(place.slot) is not None
 
 
 def expert_name(stack: str, number: int) -> str:

@@ -307,7 +307,7 @@ class LocalRegistry:
         from organs.registry.compose.api import Composition  # loads the codecs, which searches do not need
         from organs.registry.compose.recipe import recipe_of
 
-        return Composition(recipe_of(base), self.catalog, lambda: self.blobs)
+        return Composition(recipe_of(base), self, self.catalog, lambda: self.blobs)
 
     def chimera(self, lock: str) -> Chimera:
         """Return the chimera whose lock has a digest that begins with `lock`."""

@@ -40,7 +40,7 @@ OTHER_NAMES_MAX = 50
 """The most names of a model beside its own."""
 RELATIONS = (
     *("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative"),
-    *("placed", "edited"),
+    *("placed", "pruned", "edited"),
 )
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent", "writes")
 TEXT_GROUPS = {

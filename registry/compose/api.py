@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from msgspec import structs
 
@@ -17,12 +17,14 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.columns import Column
 from organs.registry.compose.blend_steps import BLEND_DEFAULT
 from organs.registry.compose.build import Progress, make
+from organs.registry.compose.files import ModelSource, with_files
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, recipe_of_values, recipe_yaml
 from organs.registry.digest import Digest
+from organs.registry.documents import BadDocument
 from organs.registry.entities.finding import FINDING_COLUMNS, Findings, Severity
 from organs.registry.entities.plan import (
     PART_COLUMNS,
@@ -50,6 +52,8 @@ class RecipeBuilder(ABC):
     """A recipe that is built step by step. Every step returns a new builder and leaves the old one unchanged."""
 
     recipe: Recipe
+    registry: ModelSource
+    """The registry of its models."""
 
     @abstractmethod
     def plan(self) -> RecipePlan:
@@ -138,6 +142,34 @@ class RecipeBuilder(ABC):
         step = {"method": method, "where": where or None, "keep": keep, **_selection(type, slot, blocks, experts)}
         return self._with(purify=(*self.recipe.purify, *self._read(purify=[step]).purify))
 
+    def experts(
+        self,
+        keep: Blocks = None,
+        *,
+        drop: Blocks = None,
+        blocks: Blocks = None,
+        count: int | None = None,
+        saliency: str | Path | None = None,
+    ) -> Self:
+        """Keep only some experts of the result: those of `keep`, all but those of `drop`, or the `count` most salient.
+
+        `saliency` is a JSON file with a list of numbers for each block, the file of an importance matrix, or the name
+        of a registered one; it is read now, and the recipe has the experts that are kept. `blocks` selects the blocks;
+        by default all that have experts.
+        """
+        step = {"keep": _ranges(keep), "drop": _ranges(drop), "blocks": _ranges(blocks), "count": count}
+        step = {key: value for key, value in step.items() if value is not None}
+        values: Any = {"base": self.recipe.base, "experts": step}
+        if saliency is not None or count is not None:
+            step |= {} if saliency is None else {"saliency": str(saliency)}
+            try:
+                values = with_files(values, Path(), self.registry)
+            except BadDocument as error:
+                raise BadRecipe(
+                    "experts", [(path.removeprefix("experts."), text) for path, text in error.reasons]
+                ) from error
+        return self._with(experts=(*self.recipe.experts, *self._read(experts=values["experts"]).experts))
+
     def encode(self, dtype: str) -> Self:
         """Choose the tensor type of computed organs.
 
@@ -176,7 +208,7 @@ class RecipeBuilder(ABC):
         recipe = self.recipe
         counts = (
             *((recipe.layers, "layer run"), (recipe.grafts, "graft"), (recipe.blends, "blend")),
-            *((recipe.adapters, "adapter"), (recipe.purify, "purification")),
+            *((recipe.adapters, "adapter"), (recipe.purify, "purification"), (recipe.experts, "pruning")),
         )
         steps = ", ".join(plural_text(len(steps), item, f"{item}s") for steps, item in counts if steps)
         return f"<{type(self).__name__} on {recipe.base!r}: {steps or 'no steps yet'}>"
@@ -204,9 +236,13 @@ def _selection(types: Words, slots: Words, blocks: Blocks, experts: Blocks) -> d
     return {
         "type": _words(types),
         "slot": _words(slots),
-        "blocks": blocks if isinstance(blocks, int) else _words(blocks),
-        "experts": experts if isinstance(experts, int) else _words(experts),
+        "blocks": _ranges(blocks),
+        "experts": _ranges(experts),
     }
+
+
+def _ranges(numbers: Blocks) -> object:
+    return numbers if isinstance(numbers, int) else _words(numbers)
 
 
 def _words(words: str | Iterable[str | int] | None) -> object:

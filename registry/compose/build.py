@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -89,8 +88,8 @@ from organs.registry.store.files import (
     translating,
 )
 from organs.registry.transform import (
-    Computation,
     computed,
+    experts_copied,
 )
 
 SPOOLED_MAX_BYTES = 64 * 1024 * 1024
@@ -129,9 +128,8 @@ def compute_organ(
     source, dtype = computation.source, computation.dtype
     with ExitStack() as opened, threadpool_limits(1, "blas"):
         transformation = transformation_of(store, computation, rows, opened)
-        is_of_experts = computation.grafted or computation.purified_experts
-        if is_of_experts and computation.changes_single_experts:
-            pieces = _expert_pieces(transformation, computation.purified_experts)
+        if computation.copies_experts:
+            pieces = experts_copied(transformation, computation.purified_experts)
         else:
             pieces = computed(transformation)
         spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
@@ -145,13 +143,13 @@ def compute_organ(
             raise BadOrgan(f"{source.name}: {error}") from error
         except OSError as error:  # from the temporary file: the store translates its own errors
             raise placing_error(error, Path(tempfile.gettempdir()) / source.name) from error
-        digest, whole = Digest(hashed.hexdigest()), _Slice(spool, 0, size_bytes)
-        measurement = whole.measurement(source.shape, dtype)
-        count = expert_count(place_of(source.name), source.shape, dtype)
+        digest, whole, result = Digest(hashed.hexdigest()), _Slice(spool, 0, size_bytes), computation.shape
+        measurement = whole.measurement(result, dtype)
+        count = expert_count(place_of(source.name), result, dtype)
         if not count or not rows[source.digest].parts:  # a stack above the limits of its file stays one blob
             return ComputedBlobs(digest, size_bytes, (whole.stored(store, digest, dtype),), measurement)
         experts = [_Slice(spool, number * size_bytes // count, size_bytes // count) for number in range(count)]
-        parts, shape = tuple(expert.digest() for expert in experts), expert_shape(source.shape)
+        parts, shape = tuple(expert.digest() for expert in experts), expert_shape(result)
         known = set(stored(set(parts)))
         blobs: list[StoredBlob] = []
         measured: dict[OrganKey, Measurement] = {}
@@ -197,21 +195,6 @@ class _Slice:
         """Store the organ that the slice is, and return its blob."""
         self.spool.seek(self.begin)
         return store.put_organ(digest, self.size_bytes, codec_for(dtype.name), self.spool.read)
-
-
-def _expert_pieces(transformation: Computation, purified: Collection[int]) -> Iterator[bytes]:
-    """Yield the experts of the source in order: those of `purified` purified, the bytes of the others as they are."""
-    source = transformation.source
-    size_bytes = source.size_bytes // source.shape[-1]
-    for number in range(source.shape[-1]):
-        begin = number * size_bytes
-        if number in purified:
-            shape = expert_shape(source.shape)
-            expert = source.part(number * math.prod(shape), shape)
-            yield from computed(replace(transformation, source=expert))
-        else:
-            for offset in range(begin, begin + size_bytes, PIECE_BYTES):
-                yield bytes(source.read(offset, min(PIECE_BYTES, begin + size_bytes - offset)))
 
 
 Progress = Callable[[str, int], None]

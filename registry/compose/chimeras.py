@@ -256,6 +256,7 @@ def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart
                 ),
                 purified_experts=origins.purified_experts.get(name, ()),
                 from_block=from_block if PLACED in acts else None,
+                pruned=origins.pruned.get(name, ()),
             )
         )
     return tuple(parts)

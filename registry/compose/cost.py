@@ -18,6 +18,7 @@ from organs.registry.compose.blend_steps import SettingRule
 from organs.registry.compose.recipe import Recipe, donors_of
 from organs.registry.compose.selection import Selection
 from organs.registry.errors import TooCostly
+from organs.registry.experts import EXPERTS_A_STACK_MAX
 
 MODEL_COST = 5_000
 """Find a model and open its header."""
@@ -45,6 +46,8 @@ COMMON_COST = 3
 """Examine a model that has the same organ as the base at a place: a graft by query searches all these models."""
 TRIED_COST = 10_000
 """Open an organ on which a change is tried, and decode what is read; `trial.trial_cost` has what is computed."""
+CHOSEN = 20
+"""Experts that are chosen in a microsecond."""
 MODELS_MAX = 256
 """Models that one recipe may name."""
 
@@ -104,10 +107,14 @@ def read_cost(session: Session, model: ModelRow) -> int:
 def steps_cost(recipe: Recipe, tensors: int) -> int:
     """Return the cost of a plan; `tensors` is the number of tensors of its base."""
     visits = sum(map(_comparisons, (*recipe.grafts, *recipe.blends, *recipe.purify)))
+    ranges = [item for choice in recipe.experts for item in (*choice.keep, *choice.drop)]
+    numbers = sum(min(last - first + 1, EXPERTS_A_STACK_MAX) for first, last in ranges)
+    visits += sum(1 + len(choice.blocks) for choice in recipe.experts)
     for step in recipe.blends:
         settings = [*step.parameters.values(), *(own for item in step.models for own in item.parameters.values())]
         visits += sum(_comparisons(item) for setting in settings if isinstance(setting, tuple) for item in setting)
-    return tensors * (PLACE_COST + DONOR_PLACE_COST * len(donors_of(recipe)) + VISIT_COST * visits)
+    places = tensors * (PLACE_COST + DONOR_PLACE_COST * len(donors_of(recipe)) + VISIT_COST * visits)
+    return places + numbers // CHOSEN
 
 
 def _comparisons(step: Selection | float) -> int:

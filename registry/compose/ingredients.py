@@ -82,4 +82,7 @@ def transformation_of(store: BlobStore, computation: PlannedComputation, rows: R
         purification = Purification(method) if computation.keep is None else Purification(method, computation.keep)
     grafts = [(plain(graft.after), graft.experts) for graft in computation.grafted]
     source = _with_experts(plain(computation.source), grafts)
-    return Computation(source, computation.dtype, adapters, computation.is_token_embedding, purification, blend)
+    return Computation(
+        *(source, computation.dtype, adapters, computation.is_token_embedding, purification, blend),
+        kept_experts=computation.kept_experts,
+    )

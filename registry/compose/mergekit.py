@@ -45,10 +45,16 @@ _NAMES = {slot: f"{name}.weight" for slot, name in LLAMA_NAMES.items()} | {
 """The names of tensors in Hugging Face's models, by slot; the first {} is the block, a second one the expert."""
 
 
-def read_recipes(text: str | bytes, where: str, block_count: Callable[[str], int]) -> list[Recipe]:
+def read_recipes(
+    text: str | bytes,
+    where: str,
+    block_count: Callable[[str], int],
+    with_files: Callable[[object], object] = lambda values: values,
+) -> list[Recipe]:
     """Return the recipes in `text`: one in our grammar, or the documents of a mergekit configuration, in order.
 
-    `block_count` returns the number of blocks of a model. Raises BadRecipe with all errors.
+    `block_count` returns the number of blocks of a model, `with_files` the values of a recipe with what its files say.
+    Raises BadRecipe with all errors.
     """
     check_text(text, where)
     try:
@@ -58,7 +64,11 @@ def read_recipes(text: str | bytes, where: str, block_count: Callable[[str], int
     if not any(isinstance(document, dict) and METHOD_KEY in document for document in documents):
         if len(documents) > 1:
             raise BadRecipe(where, [("", "only configurations of mergekit have several documents")])
-        return [recipe_of_values(documents[0], where)]
+        try:
+            values = with_files(documents[0])
+        except BadDocument as error:
+            raise BadRecipe(where, error.reasons) from error
+        return [recipe_of_values(values, where)]
     recipes: list[Recipe] = []
     counts: dict[str, int] = {}
 

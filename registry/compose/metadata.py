@@ -119,7 +119,7 @@ def set_entries(
     if isinstance(architecture, str):
         entries += _renamed_hyperparameters(base, architecture, {entry.key for entry in entries})
         entries = [_with_architecture(entry, base.header, architecture) for entry in entries]
-    entries += [_changed_entry(base.header, key, value) for key, value in changes.items()]
+    entries += [changed_entry(base.header, key, value) for key, value in changes.items()]
     entries += _template_names(base, changes)
     return tuple({entry.key: entry for entry in entries}.values())
 
@@ -244,7 +244,8 @@ def default_name(parents: Sequence[Parent]) -> str:
     return " × ".join(parts) if len(parts) > 1 else f"{parts[0]}, recomposed"
 
 
-def _changed_entry(base: Header, key: str, value: MetadataValue) -> KeyValue:
+def changed_entry(base: Header, key: str, value: MetadataValue) -> KeyValue:
+    """Return the entry with a value of a recipe, of the type that `base` has under this key if the value fits it."""
     if isinstance(value, tuple):
         return KeyValue(key, ValueType.ARRAY, list(value), element_type=ValueType.STRING)
     if isinstance(value, bool):

@@ -99,7 +99,7 @@ class PlannedBlend:
 
 @dataclass(frozen=True, slots=True)
 class PlannedComputation:
-    """A computation on `source`: experts are replaced, it is blended, products are added, then it is purified.
+    """A computation on `source`: experts are replaced, it is blended, products are added, it is purified, and cut.
 
     The result is written as `dtype`. Experts that no step changes keep their bytes.
     """
@@ -117,6 +117,19 @@ class PlannedComputation:
     blend: PlannedBlend | None = None
     source_model: Parent | None = None
     """The model of `source`, if the given organ was quantised from it."""
+    kept_experts: tuple[int, ...] = ()
+    """The experts of the result, in rising order, by items of the last dimension; empty for all of the source."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the result, row length first."""
+        shape = self.source.shape
+        return (*shape[:-1], len(self.kept_experts)) if self.kept_experts else shape
+
+    @property
+    def pruned(self) -> tuple[int, ...]:
+        """The number of experts of the result, and that of the source; empty if all are kept."""
+        return (len(self.kept_experts), self.source.shape[-1]) if self.kept_experts else ()
 
     @property
     def source_models(self) -> tuple[Parent, ...]:
@@ -127,18 +140,30 @@ class PlannedComputation:
     @property
     def acts(self) -> tuple[str, ...]:
         """The acts, by their names in lineage, in their order."""
-        done = {GRAFTED: self.grafted, "merged": self.blend, "adapter": self.additions, "purified": self.method}
+        done = {
+            GRAFTED: self.grafted,
+            "merged": self.blend,
+            "adapter": self.additions,
+            "purified": self.method,
+            "pruned": self.kept_experts,
+        }
         return tuple(act for act, steps in done.items() if steps)
 
     @property
-    def changes_single_experts(self) -> bool:
-        """Whether it only replaces or purifies single experts of a stack."""
-        return self.blend is None and not self.additions and (self.method is None or bool(self.purified_experts))
+    def copies_experts(self) -> bool:
+        """Whether it only replaces, purifies or leaves out single experts of a stack, and copies the others."""
+        is_of_experts = self.grafted or self.purified_experts or self.kept_experts
+        is_whole = self.blend or self.additions or (self.method and not self.purified_experts)
+        return bool(is_of_experts) and not is_whole
 
     @property
     def encoder(self) -> str | None:
-        """The name and version of the package that writes the result; None if every installation has it."""
-        return None if self.dtype.name in WRITTEN_AS_THEY_ARE else encoder_of(self.dtype)
+        """The name and version of the package that writes the result; None if every installation has it.
+
+        Also None for bytes that are copied.
+        """
+        is_copied = self.kept_experts and self.copies_experts and not self.purified_experts
+        return None if is_copied or self.dtype.name in WRITTEN_AS_THEY_ARE else encoder_of(self.dtype)
 
     @property
     def is_token_embedding(self) -> bool:
@@ -163,6 +188,7 @@ class PlannedComputation:
         values |= {"experts": experts} if experts else {}
         values |= {"blend": self.blend.document()} if self.blend else {}
         values |= {"encoder": self.encoder} if self.encoder else {}
+        values |= {"kept_experts": self.kept_experts} if self.kept_experts else {}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
@@ -225,8 +251,8 @@ class PlannedPart:
 
     @property
     def spec(self) -> TensorSpec:
-        dtype = self.source.dtype if self.computation is None else self.computation.dtype
-        return TensorSpec(self.before.name, self.source.shape, dtype)
+        result = self.computation or self.source
+        return TensorSpec(self.before.name, result.shape, result.dtype)
 
     @property
     def acts(self) -> tuple[str, ...]:
@@ -364,6 +390,7 @@ def origins_of(plan: Plan) -> Origins:
             if computation.purified_experts
         },
         layers=tuple((numbers[giver.label] if giver else 0, number) for giver, number in blocks),
+        pruned={name: computation.pruned for name, computation in plan.computations.items() if computation.pruned},
         sources=tuple(
             dict.fromkeys(
                 numbers[model.label]
@@ -435,6 +462,7 @@ def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
         experts=tuple(GraftedExperts(model=graft.donor.label, experts=graft.experts) for graft in part.expert_grafts),
         purified_experts=() if part.computation is None else part.computation.purified_experts,
         from_block=part.from_block,
+        pruned=() if part.computation is None else part.computation.pruned,
     )
 
 
@@ -461,7 +489,7 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
         key = (
             *(part.model, part.type, part.tower, part.acts),
             None if part.from_block is None or part.block is None else part.block - part.from_block,
-            *(part.merged, part.adapters, part.experts, part.purified_experts),
+            *(part.merged, part.adapters, part.experts, part.purified_experts, part.pruned),
         )
         groups.setdefault(key, {}).setdefault(part.block, []).append(part)
     changes = []
@@ -491,6 +519,7 @@ def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
                     experts=first.experts,
                     purified_experts=first.purified_experts,
                     from_block=first.from_block,
+                    pruned=first.pruned,
                 )
             )
     types = list(dict.fromkeys(part.type for part in parts))

@@ -30,10 +30,27 @@ from organs.registry.compose.compatibility import check_donors, check_replacemen
 from organs.registry.compose.cost import PLACE_COST, Budget, steps_cost
 from organs.registry.compose.layers import BLOCKS_MAX, Layers
 from organs.registry.compose.licenses import license_expression
-from organs.registry.compose.metadata import LICENSE_KEY, dropped_keys, file_stem, metadata_findings, set_entries
+from organs.registry.compose.metadata import (
+    LICENSE_KEY,
+    changed_entry,
+    dropped_keys,
+    file_stem,
+    metadata_findings,
+    set_entries,
+)
 from organs.registry.compose.parents import Library, Parent, Part, ProvedSource, Replacement, license_of_parents
 from organs.registry.compose.plan import Addition, BlendedPart, Plan, PlannedBlend, PlannedComputation, PlannedPart
-from organs.registry.compose.recipe import GIVEN, Graft, Recipe, RecipePurification, donors_of, named_source
+from organs.registry.compose.pruning import pruned
+from organs.registry.compose.recipe import (
+    GIVEN,
+    ExpertChoice,
+    Graft,
+    MetadataValue,
+    Recipe,
+    RecipePurification,
+    donors_of,
+    named_source,
+)
 from organs.registry.compose.screen import screened
 from organs.registry.compose.selection import BlockRange, Selection, matches_slot, range_text
 from organs.registry.compose.trial import Trial, summed, trial_cost, tried
@@ -97,6 +114,7 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     draft.blend()
     draft.adapt()
     draft.purify()
+    draft.choose_experts()
     draft.try_changes()
     return draft.finished()
 
@@ -146,6 +164,8 @@ class Draft:
     steps: dict[str, str] = field(default_factory=dict)
     """By tensor: the field of the blend or the first adapter that changes it."""
     kept: list[KeptChange] = field(default_factory=list)
+    hyperparameters: dict[str, MetadataValue] = field(default_factory=dict)
+    """Those of the base that the organs of the result change, by their keys."""
     parts: dict[str, PlannedPart] = field(init=False)
     _sources: dict[str, ProvedSource | None] = field(default_factory=dict)
 
@@ -427,6 +447,23 @@ class Draft:
                 purified = replace(computation, method=step.method.value, keep=keep, purified_experts=experts)
                 self.parts[name] = replace(self.parts[name], computation=purified)
 
+    def choose_experts(self) -> None:
+        """Leave out experts of the result, with their rows of the routers."""
+        steps: dict[str, ExpertChoice] = {}
+        for number, step in enumerate(self.recipe.experts):
+            at = "experts" if len(self.recipe.experts) == 1 else f"experts[{number}]"
+            if not self._lacks_blocks(step.blocks, at, self.base, self._blocks):
+                steps[at] = step
+        if not steps:
+            return
+        pruning = pruned(self.base, steps)
+        self.findings += pruning.findings
+        self.hyperparameters |= pruning.hyperparameters
+        for name, kept in pruning.kept.items():
+            part = self.parts[name]
+            computation = part.computation or PlannedComputation(part.source, part.source.dtype)
+            self.parts[name] = replace(part, computation=replace(computation, kept_experts=kept))
+
     def try_changes(self) -> None:
         """Try blends and adapters on some rows of some organs of each type, and choose their tensor types.
 
@@ -543,6 +580,7 @@ class Draft:
         parents = tuple({(parent.label, parent.header_digest): parent for parent in used}.values())
         is_edit = self.layers is None and not any(part.acts for part in parts)
         entries = [] if self.layers is None else list(self.layers.entries())
+        entries += [changed_entry(base.header, key, value) for key, value in self.hyperparameters.items()]
         sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata, entries, is_edit=is_edit)
         license = license_of_parents(parents)
         findings = [
@@ -555,7 +593,7 @@ class Draft:
         ]
         drops = dropped_keys(base.header, sets, is_edit=is_edit)
         if is_edit and not sets and not drops and not any(item.severity is Severity.REFUSE for item in findings):
-            sentence = f"Nothing of {base.label} is replaced, blended, adapted or purified, and no metadata is set."
+            sentence = f"Nothing of {base.label} is replaced, blended, adapted, purified or left out; no key is set."
             findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
         of_base = self._sources.get(base.label)
         if of_base is not None and any(computation.source_model is of_base.model for computation in computations):

@@ -190,6 +190,36 @@ class RecipePurification(Selection, frozen=True, omit_defaults=True, forbid_unkn
             yield "keep", "keep is for spectral; fractal chooses its own share"
 
 
+class ExpertChoice(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The experts that stay in blocks of the result: those of `keep`, or all but those of `drop`; one of both is set.
+
+    `count` and `saliency`, the name of a file, are only read together with files (`registry.compose.files`), which puts
+    `keep` in their place.
+    """
+
+    keep: Annotated[tuple[BlockRange, ...], ranges("an", "expert")] = ()
+    drop: Annotated[tuple[BlockRange, ...], ranges("an", "expert")] = ()
+    blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block")] = ()
+    """Empty for all blocks that have experts."""
+    count: int | None = None
+    saliency: Annotated[str | None, line("a file", WORD_MAX_LENGTH)] = None
+
+    def faults(self) -> Iterator[Reason]:
+        """Yield what is wrong with the members together."""
+        if self.count is not None or self.saliency is not None:
+            at = "count" if self.saliency is None else "saliency"
+            yield at, "only organ compose and Python choose experts by a file: write those to keep (keep: [0-31, 40])"
+        elif bool(self.keep) == bool(self.drop):
+            yield "", "it needs the experts to keep (keep: [0-31, 40]) or those to drop (drop: 7), not both"
+
+    def kept(self, count: int) -> tuple[int, ...]:
+        """Return the experts that stay of `count`, in rising order."""
+        chosen: set[int] = set()
+        for first, last in self.keep or self.drop:
+            chosen.update(range(first, min(last + 1, count)))
+        return tuple(number for number in range(count) if (number in chosen) == bool(self.keep))
+
+
 def _code(word: str) -> str:
     if word in WARNINGS or word in RETIRED_WARNINGS:
         return word
@@ -250,7 +280,7 @@ def _source(word: str) -> str:
 
 
 class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The steps of a composition, in the order in which they are done: layers, grafts, blends, adapters, purify."""
+    """The steps of a composition, in their order: layers, grafts, blends, adapters, purification, choice of experts."""
 
     base: Annotated[str, line("the base model", MODEL_TEXT_MAX_LENGTH)]
     name: Annotated[str | None, line("a name such as acme/chimera", MODEL_TEXT_MAX_LENGTH, _new_name)] = None
@@ -261,6 +291,7 @@ class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     blends: Annotated[tuple[Blend, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
     adapters: Annotated[tuple[AdapterMerge, ...], Meta(max_length=STEPS_MAX)] = ()
     purify: Annotated[tuple[RecipePurification, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
+    experts: Annotated[tuple[ExpertChoice, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
     encode: Annotated[str, line(f"one of {', '.join(ENCODINGS)}", WORD_MAX_LENGTH, choice(ENCODINGS, _encoding))] = SAME
     source: Annotated[str, line("proved, given, or the base's source", MODEL_TEXT_MAX_LENGTH, _source)] = PROVED
     """PROVED, GIVEN, or the model from which the base must be proved to be quantised."""
@@ -376,9 +407,11 @@ _SYNONYMS = {
 }
 """Other words for keys. Misspelt keys are recognised without this table."""
 _SELECTION_KEYS = Selection.__struct_encode_fields__
+_CHOICE_KEYS = ("keep", "drop", "blocks")
+_RANGES = ("blocks", "experts", "keep", "drop")
 _ARGUMENTS = (
     *("donor", "method", "models", "where", *_SELECTION_KEYS),
-    *("sort", "strangers", "scale", "keep", *PARAMETERS, "seed"),
+    *("sort", "strangers", "scale", "keep", "drop", *PARAMETERS, "seed"),
 )
 """Named arguments of steps in Python, in their order."""
 
@@ -455,12 +488,13 @@ def _entity_values(recipe: Recipe) -> dict[str, Any]:
     for adapter, step in zip(recipe.adapters, values.get("adapters", ()), strict=True):
         if adapter.scale == 1.0:
             step.pop("scale", None)
-    for step in _selections((values.get("layers"), values.get("grafts"), values.get("blends"), values.get("purify"))):
-        for key in ("blocks", "experts"):
-            if key in step:
-                step[key] = [first if first == last else range_text((first, last)) for first, last in step[key]]
-        step |= {key: _one_or_list(step[key]) for key in _SELECTION_KEYS if key in step}
-    for key in ("blends", "purify"):
+    steps = (values.get(key) for key in ("layers", "grafts", "blends", "purify"))
+    for step in (*_selections(steps), *values.get("experts", ())):
+        listed = [key for key in (*_SELECTION_KEYS, *_CHOICE_KEYS) if isinstance(step.get(key), list)]
+        for key in (key for key in listed if key in _RANGES):
+            step[key] = [first if first == last else range_text((first, last)) for first, last in step[key]]
+        step |= {key: _one_or_list(step[key]) for key in listed}
+    for key in ("blends", "purify", "experts"):
         if key in values:
             values[key] = _one_or_list(values[key])
     return values
@@ -550,12 +584,12 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
     calls = []
     kinds = (
         *(("layers", "layers", "blocks"), ("grafts", "graft", "from"), ("blends", "blend", "from")),
-        *(("adapters", "adapter", "from"), ("purify", "purify", "method")),
+        *(("adapters", "adapter", "from"), ("purify", "purify", "method"), ("experts", "experts", "")),
     )
     for key, verb, first in kinds:
         steps = values.get(key, [])
         for step in steps if isinstance(steps, list) else [steps]:
-            for name in (name for name in _SELECTION_KEYS if name in step):
+            for name in (name for name in (_CHOICE_KEYS if verb == "experts" else _SELECTION_KEYS) if name in step):
                 words = step[name] if isinstance(step[name], list) else [step[name]]
                 step[name] = ",".join(map(str, words))
             step |= {"donor": step.pop("from")} if verb == "layers" and "from" in step else {}

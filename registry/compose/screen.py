@@ -44,6 +44,8 @@ class ChangeKind(StrEnum):
     """Organs that are blended with those of other models."""
     ADAPTER = "adapter"
     PURIFIED = "purified"
+    PRUNED = "pruned"
+    """Mixtures that lose experts."""
     FAR_KIN = "far kin"
     """Organs of relatives with much training in between."""
     EMBEDDINGS = "embeddings"
@@ -102,6 +104,9 @@ KNOWN: Mapping[ChangeKind, Known] = {
         "all feed-forward organs, keeping 97% of the energy, gave +114% to +320% perplexity, keeping 99% +21% to +32%",
         REAL_MODEL,
     ),
+    ChangeKind.PRUNED: Known(
+        "Fewer experts", "what it costs depends on the texts, and on which experts stay; measure it"
+    ),
     ChangeKind.FAR_KIN: Known(
         "Distantly related (change {change})",
         "measure it",
@@ -152,12 +157,19 @@ class Change:
     """Whether it is blended with other organs."""
     is_expert: bool = False
     """Whether it is an expert of a stack, and the other experts stay."""
+    left_out: float = 0.0
+    """The share of the organ that is left out, if nothing else changes it."""
 
     @property
     def is_grafted(self) -> bool:
         """Whether `source` is not the base's own organ."""
         before, source = self.before, self.source
         return (before.digest, before.dtype, before.shape) != (source.digest, source.dtype, source.shape)
+
+    @property
+    def elements(self) -> float:
+        """The values of the base that change."""
+        return self.before.spec.elements * (self.left_out or 1.0)
 
     @property
     def is_computed(self) -> bool:
@@ -180,6 +192,8 @@ class Change:
 
         Before an organ is computed, and if the measured change is below `resolution`, the estimate counts.
         """
+        if self.left_out:  # the organs have different shapes
+            return None
         measured = None if self.after is None else moved_energy(self.before, self.after)
         if self.after is not None and measured is not None and measured >= resolution(self.before, self.after):
             return measured
@@ -213,6 +227,10 @@ def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part]) -> li
             energy = _estimated_energy(computation, part.moved)
             acts = computation.method is not None, computation.blend is not None
             found.append(Change(part.before, part.source, measured, energy, scales, *acts))
+        elif computation.kept_experts:
+            kept, count = computation.pruned
+            after = computed.get(part.before.name)
+            found.append(Change(part.before, part.source, after, left_out=1.0 - kept / count))
     return [change for change in found if change.is_grafted or change.is_computed]
 
 
@@ -261,7 +279,7 @@ def screen(changed: Sequence[Change], elements: int, arrangement: str = "") -> S
     kinds = _kinds(changed)
     if arrangement:
         kinds = {ChangeKind.ARRANGED: KNOWN[ChangeKind.ARRANGED].sentence.format(change=arrangement), **kinds}
-    share = min(1.0, sum(change.before.spec.elements for change in changed) / elements) if elements else None
+    share = min(1.0, sum(change.elements for change in changed) / elements) if elements else None
     provisional = any(change.after is None for change in changed)
     totals = _totals(changed)
     relation = next(
@@ -291,6 +309,7 @@ def _kinds(changed: Sequence[Change]) -> dict[ChangeKind, str]:
     scale = max((scale for change in changed for scale in change.scales), key=abs, default=None)
     found = {*grafts, *([ChangeKind.ADAPTER] if scale is not None else [])}
     found |= {ChangeKind.PURIFIED} if any(change.is_purified for change in changed) else set()
+    found |= {ChangeKind.PRUNED} if any(change.left_out for change in changed) else set()
     merged = [change for change in changed if change.is_merged]
     found |= {ChangeKind.MERGED} if merged else set()
     if changed and not found:  # only vectors

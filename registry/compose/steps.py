@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from organs.registry.compose.recipe import RECIPE_LIMITS, Recipe, recipe_of_values, recipe_values
@@ -37,19 +37,23 @@ LISTS = {
     "blend": "blends",
     "adapter": "adapters",
     "purify": "purify",
+    "expert": "experts",
     "accept": "accept",
     "meta": "metadata",
 }
 """Parameters that can be repeated, each with the key of its list in a recipe."""
 SINGLE = ("base", "name", "encode", "source")
-PARAMETERS = ("base", "layer", "graft", "blend", "adapter", "purify", "encode", "source", "accept", "meta", "name")
+PARAMETERS = (
+    *("base", "layer", "graft", "blend", "adapter", "purify", "expert"),
+    *("encode", "source", "accept", "meta", "name"),
+)
 """All parameters, in their order in an address."""
 
 Step = tuple[str, str]
 """A parameter (one of `PARAMETERS`) and its text."""
 
 _WORD = re.compile(r'(?P<key>[^\s:"]+):(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"]*))(?:\s+|\Z)')
-_SPLIT = ("type", "slot", "blocks", "experts")
+_SPLIT = ("type", "slot", "blocks", "experts", "drop")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _META_KEY = re.compile(r'(?P<quoted>"(?:[^"\\]|\\.)*")=|(?P<bare>[^="]+)=')
 _PLACEHOLDERS: Mapping[str, Any] = {
@@ -58,6 +62,7 @@ _PLACEHOLDERS: Mapping[str, Any] = {
     "blend": {"from": "any", "weight": 1.0},
     "adapter": {"from": "any"},
     "purify": {"method": "fractal"},
+    "expert": {"drop": 0},
 }
 """Replacements for steps that cannot be read, so that the other steps keep their numbers."""
 _ADVICE = 'write words such as type:organ, and values with spaces in quotation marks: where:"type:organ theta>=40"'
@@ -136,7 +141,8 @@ def _recipe_values(steps: Iterable[Step], reasons: list[Reason]) -> dict[str, An
                     raise BadDocument([(joined("metadata", key), "the key is given twice")])
                 metadata[key] = value
             else:
-                value = text if parameter == "accept" else _read_step(text.strip(), path)
+                lists_of = (*_SPLIT, "keep") if parameter == "expert" else _SPLIT
+                value = text if parameter == "accept" else _read_step(text.strip(), path, lists_of)
                 lists.setdefault(parameter, []).append(value)
         except BadDocument as error:
             reasons += error.reasons
@@ -146,8 +152,8 @@ def _recipe_values(steps: Iterable[Step], reasons: list[Reason]) -> dict[str, An
     return values | ({"metadata": metadata} if metadata else {})
 
 
-def _read_step(text: str, path: str) -> dict[str, Any]:
-    """Return the members of a step. Raises BadDocument."""
+def _read_step(text: str, path: str, lists: Collection[str]) -> dict[str, Any]:
+    """Return the members of a step, of which `lists` are words with commas. Raises BadDocument."""
     members: dict[str, Any] = {}
     position = 0
     while position < len(text):
@@ -160,7 +166,7 @@ def _read_step(text: str, path: str) -> dict[str, Any]:
             raise BadDocument([(joined(path, key), f"{quoted(key)} is given twice in the step")])
         value = match["bare"] if match["quoted"] is None else _unquoted(match["quoted"], path)
         words = [word.strip() for word in value.split(",")]
-        if key in _SPLIT:
+        if key in lists:
             members[key] = words if len(words) > 1 else words[0]
         elif value.startswith("["):
             members[key] = _listed(value, joined(path, key))

@@ -87,6 +87,9 @@ Blends = Annotated[
 ]
 Adapters = Annotated[tuple[Step, ...], note("An adapter: `from:acme/lora scale:0.5`. May be repeated.")]
 Purifications = Annotated[tuple[Step, ...], note("A purification: `method:fractal type:organ`. May be repeated.")]
+ExpertChoices = Annotated[
+    tuple[Step, ...], note("Experts to keep or to drop: `keep:0-31,40 blocks:1-60`. May be repeated.")
+]
 AcceptedCodes = Annotated[tuple[Step, ...], note("The code of a warning to accept. May be repeated.")]
 Metadata = Annotated[tuple[Step, ...], note("Metadata: `general.name=Tiny`. May be repeated.")]
 Encoding = Annotated[
@@ -226,6 +229,7 @@ def composition(
     blend: Blends = (),
     adapter: Adapters = (),
     purify: Purifications = (),
+    expert: ExpertChoices = (),
     accept: AcceptedCodes = (),
     meta: Metadata = (),
     encode: Encoding | None = None,

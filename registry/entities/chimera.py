@@ -67,6 +67,8 @@ class Origins(Entity, omit_defaults=True):
     layers: tuple[tuple[Count, Count], ...] = ()
     """For each block of the text tower the number of the parent that gives it, and its number there; empty if all are
     the base's in their order."""
+    pruned: dict[Text, tuple[Count, ...]] = msgspec.field(default_factory=dict)
+    """For tensors that lost experts: the number of those that stay, and that of the base."""
     sources: tuple[Count, ...] = ()
     """The numbers of the models from which others were quantised, and whose weights were used in place of theirs."""
 

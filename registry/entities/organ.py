@@ -289,6 +289,7 @@ class MadeOrgan(Entity):
     theta_before: Theta | None
     experts: Annotated[Items[Count], Meta(description="Experts of the stack that came from other stacks.")] = ()
     purified_experts: Annotated[Items[Count], Meta(description="Experts that were purified; empty for all.")] = ()
+    kept_experts: Annotated[Items[Count], Meta(description="The experts that stay; empty for all.")] = ()
     blend: Annotated[Word, Meta(description="The method of a blend.")] | None = None
     blended: Annotated[Items[Digest], Meta(description="The organs that were blended into it.")] = ()
 

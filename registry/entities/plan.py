@@ -116,6 +116,16 @@ class PurifyStep(_SelectedStep):
     keep: Annotated[float, Meta(description="The share of the energy that `spectral` keeps.")] | None = None
 
 
+class ExpertStep(Entity, omit_defaults=True, forbid_unknown_fields=True):
+    """Experts of the result: those that are kept, or those that are dropped."""
+
+    keep: Annotated[Blocks, Meta(description="The experts to keep: numbers and ranges.")] | None = None
+    drop: Annotated[Blocks, Meta(description="The experts to drop: numbers and ranges.")] | None = None
+    blocks: Annotated[Blocks, Meta(description="Only in these blocks; by default in all that have experts.")] | None = (
+        None
+    )
+
+
 class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
     """A recipe, which describes a chimera by the names of models and organs."""
 
@@ -128,6 +138,7 @@ class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
     blends: BlendStep | Items[BlendStep] = ()
     adapters: Items[AdapterStep] = ()
     purify: PurifyStep | Items[PurifyStep] | None = None
+    experts: ExpertStep | Items[ExpertStep] | None = None
     encode: (
         Annotated[
             Text,
@@ -160,9 +171,9 @@ class RecipeRequest(RecipeFile):
     yaml: Annotated[Text, Meta(description="The complete recipe as YAML, without other members.")] | None = None
 
 
-PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED = "placed", "grafted", "merged", "adapter", "purified"
+PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED = "placed", "grafted", "merged", "adapter", "purified", "pruned"
 EDITED = "edited"
-ACTS = (PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, EDITED)
+ACTS = (PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED, EDITED)
 """The acts on an organ, in this order; the last one is that on the header of a model whose organs all stay."""
 SOURCE = "source"
 """What a chimera uses a model for whose weights are used in place of those that were quantised from them."""
@@ -194,6 +205,9 @@ class ActedOn(Entity):
     from_block: (
         Annotated[Count, Meta(description="The (first) block that was placed here; null if none was.")] | None
     ) = None
+    pruned: Annotated[
+        Experts, Meta(description="The number of experts that stay, and of those before; empty if all stay.")
+    ] = ()
 
     @property
     def givers(self) -> tuple[str, ...]:
@@ -208,7 +222,7 @@ class ActedOn(Entity):
 
     @property
     def acts_text(self) -> str:
-        """The acts as text for people: `grafted (experts 5 and 17), purified (expert 3)`."""
+        """The acts as text for people: `grafted (experts 5 and 17), pruned to 256 of 384 experts`."""
 
         def listed(experts: Sequence[int]) -> str:
             return f"{'expert' if len(experts) == 1 else 'experts'} {ranges_text(experts)}" if experts else ""
@@ -219,7 +233,9 @@ class ActedOn(Entity):
             PURIFIED: listed(self.purified_experts),
             PLACED: self.placed_text,
         }
-        return ", ".join(f"{act} ({experts[act]})" if experts.get(act) else act for act in self.acts)
+        pruned = {PRUNED: "pruned to {} of {} experts".format(*self.pruned)} if self.pruned else {}
+        texts = {act: f"{act} ({text})" for act, text in experts.items() if text} | pruned
+        return ", ".join(texts.get(act, act) for act in self.acts)
 
     @property
     def placed_text(self) -> str:

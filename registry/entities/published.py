@@ -119,7 +119,10 @@ class Descendant(Entity):
     contributor: Annotated[Word, Meta(description="The account that made it.")]
     role: Annotated[Word, Meta(description="The role of the model in the chimera: `base` or `donor`.")]
     acts: Annotated[
-        tuple[Word, ...], Meta(max_length=16, description="The acts on its organs: `grafted`, `adapter`, `purified`.")
+        tuple[Word, ...],
+        Meta(
+            max_length=16, description="The acts on its organs: `grafted`, `merged`, `adapter`, `purified`, `pruned`."
+        ),
     ]
     organs: Annotated[Count, Meta(description="Organs of the chimera that come from this model.")]
     created_at: Time

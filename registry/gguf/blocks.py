@@ -137,7 +137,7 @@ def leading_dense(header: Header, arranged: Sequence[Collection[str]]) -> int | 
 
 
 def _further_faults(header: Header, former: Sequence[int]) -> Iterator[str]:
-    """Yield a sentence if blocks that predict further tokens would not be the last ones, or only some would be there."""
+    """Yield a sentence if blocks that predict further tokens would not be the last ones, each once, or all absent."""
     count, stated = further_blocks(header), stated_blocks(header) or 0
     last = range(stated - count, stated)
     if count and any(number in last for number in former) and list(former[-count:]) != list(last):

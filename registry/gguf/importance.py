@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,11 @@ class ImportanceMatrix:
     """SHA-256 of the file."""
     by_tensor: Mapping[str, NDArray[np.float32]]
     """By the name of the weight: mean squares of the inputs of the columns, of a stack those of each expert in turn."""
+    by_matrix: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """By the name of a stack: the squares of the inputs of each expert, summed over all columns and all its tokens.
+
+    Empty for files in the old format, which have no counts by expert.
+    """
 
     def fits(self, name: str, shape: tuple[int, ...]) -> bool:
         """Return whether the file has importances of the weight `name`, for each matrix of a stack."""
@@ -54,31 +59,35 @@ def read_importances(source: ByteSource) -> ImportanceMatrix:
     if source.size_bytes > FILE_MAX_BYTES:
         raise BadInput(f"{source.name}: {source.size_bytes:,} bytes are more than an importance matrix has")
     is_gguf = source.size_bytes >= len(MAGIC) and source.read_at(0, len(MAGIC)) == MAGIC
-    found = _of_gguf(source) if is_gguf else _of_records(source)
+    found, energies = _of_gguf(source) if is_gguf else (_of_records(source), {})
     if not found:
         raise BadInput(f"{source.name} is no importance matrix: no tensor has sums of squares")
     for name, values in found.items():
         if not ((values >= 0) & (values <= LARGEST)).all():  # False for NaN
             raise BadInput(f"{source.name}: importances of {name} are negative, or larger than {LARGEST:g}")
-    return ImportanceMatrix(range_digest(source, 0, source.size_bytes), found)
+    return ImportanceMatrix(range_digest(source, 0, source.size_bytes), found, energies)
 
 
-def _of_gguf(source: ByteSource) -> dict[str, NDArray[np.float32]]:
+def _of_gguf(source: ByteSource) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float64]]]:
+    """Return the means of the columns of each weight, and the sums of each matrix of stacks."""
     header = read_header(source)
     plain = {
         tensor.name: np.frombuffer(source.read_at(header.data_offset + tensor.offset, tensor.size_bytes), "<f4")
         for tensor in header.tensors
         if tensor.dtype.name == "F32" and tensor.name.endswith((SUMS, COUNTS))
     }
-    found = {}
+    found, energies = {}, {}
     for name, sums in plain.items():
         if name.endswith(SUMS):
             weight = name.removesuffix(SUMS)
             counts = plain.get(weight + COUNTS)
             if counts is None or not counts.size or sums.size % counts.size:
                 raise BadInput(f"{source.name} has no counts for the sums of {weight}")
-            found[weight] = _means(sums.reshape(counts.size, -1), counts)
-    return found
+            by_matrix = sums.reshape(counts.size, -1)
+            found[weight] = _means(by_matrix, counts)
+            if counts.size > 1:
+                energies[weight] = by_matrix.sum(axis=1, dtype=np.float64)
+    return found, energies
 
 
 def _of_records(source: ByteSource) -> dict[str, NDArray[np.float32]]:

@@ -2,7 +2,8 @@
 
 They have no side effects, yield the bytes in order, and need bounded memory.
 
-    compute       an organ as bytes in order: it is blended, adapters (LoRA) are added, it is purified, and encoded
+    compute       an organ as bytes in order: it is blended, adapters (LoRA) are added, it is purified and encoded,
+                  and only some experts are kept
     blend         one tensor from the same tensor of several models, by the methods of mergekit
     purify        purification: removes weak frequencies, or details without a parent; keeps mean and deviation
     values        reads the values of an organ window by window, and encodes computed values as a tensor type
@@ -18,6 +19,7 @@ from organs.registry.transform.compute import (
     Computation,
     Operand,
     computed,
+    experts_copied,
     misfit,
 )
 from organs.registry.transform.purify import Purification, PurifyMethod
@@ -37,5 +39,6 @@ __all__ = [
     "PurifyMethod",
     "computed",
     "encoded_dtype",
+    "experts_copied",
     "misfit",
 ]

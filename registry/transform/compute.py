@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -216,11 +216,14 @@ class Computation:
     purification: Purification | None = None
     blend: Blending | None = None
     """It is computed first, from the source."""
+    kept_experts: tuple[int, ...] = ()
+    """The items of the last dimension that the result has, in rising order; empty for all."""
 
     @property
     def size_bytes(self) -> int:
         """The size of the result."""
-        return self.dtype.size_bytes(self.source.elements)
+        whole = self.dtype.size_bytes(self.source.elements)
+        return whole // self.source.shape[-1] * len(self.kept_experts) if self.kept_experts else whole
 
 
 def computed(computation: Computation) -> Iterator[bytes]:
@@ -231,13 +234,56 @@ def computed(computation: Computation) -> Iterator[bytes]:
     stack, one matrix). Raises BadOrgan for values that are not finite, adapters that do not fit, and results that the
     dtype cannot hold; raises UnsupportedDType. Both can happen until the last byte: use no byte before all are read.
     """
+    pieces: Iterator[bytes]
     if computation.purification is None:
-        for window in changed_values(computation):
-            yield encoded(window, computation.dtype)[0]
-        return
-    yield from purified_and_encoded(
-        lambda: changed_values(computation), computation.source.elements, computation.purification, computation.dtype
-    )
+        pieces = (encoded(window, computation.dtype)[0] for window in changed_values(computation))
+    else:
+        elements, purification = computation.source.elements, computation.purification
+        pieces = purified_and_encoded(lambda: changed_values(computation), elements, purification, computation.dtype)
+    if computation.kept_experts:
+        size_bytes = computation.dtype.size_bytes(computation.source.elements) // computation.source.shape[-1]
+        pieces = _cut(pieces, size_bytes, computation.kept_experts)
+    yield from pieces
+
+
+COPIED_BYTES = 4 * 1024 * 1024
+"""Bytes of one read of what is copied."""
+
+
+def experts_copied(computation: Computation, purified: Collection[int] = ()) -> Iterator[bytes]:
+    """Yield the kept experts of the source in order: those of `purified` purified, the bytes of the others as they are.
+
+    An expert is an item of the last dimension: of a stack a matrix, of a router a row, of a bias a value. Nothing is
+    decoded but the experts of `purified`, which only a stack has; dropped experts are not read. Raises as `computed`.
+    """
+    source = computation.source
+    count, shape = source.shape[-1], source.shape[:-1]
+    size_bytes = source.size_bytes // count
+    for number in computation.kept_experts or range(count):
+        begin = number * size_bytes
+        if number in purified:
+            expert = source.part(number * math.prod(shape), shape)
+            yield from computed(replace(computation, source=expert, kept_experts=()))
+        else:
+            for offset in range(begin, begin + size_bytes, COPIED_BYTES):
+                yield bytes(source.read(offset, min(COPIED_BYTES, begin + size_bytes - offset)))
+
+
+def _cut(pieces: Iterator[bytes], size_bytes: int, kept: Sequence[int]) -> Iterator[bytes]:
+    """Yield the bytes of the items `kept`, in rising order, of items of `size_bytes` that `pieces` have one by one.
+
+    All of `pieces` is read, because a refusal can come with the last one.
+    """
+    items, begin = set(kept), 0
+    for piece in pieces:
+        position, end = begin, begin + len(piece)
+        while position < end:
+            number = position // size_bytes
+            upto = min(end, (number + 1) * size_bytes)
+            if number in items:
+                yield piece[position - begin : upto - begin]
+            position = upto
+        begin = end
 
 
 def changed_values(computation: Computation) -> Iterator[Window]:

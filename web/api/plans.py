@@ -256,6 +256,7 @@ def composition(
     blend: list[str],
     adapter: list[str],
     purify: list[str],
+    expert: list[str],
     accept: list[str],
     meta: list[str],
     encode: str | None,
@@ -269,6 +270,7 @@ def composition(
         "blend": blend,
         "adapter": adapter,
         "purify": purify,
+        "expert": expert,
         "accept": accept,
         "meta": meta,
     }

@@ -32,6 +32,7 @@ ACTS = {
     "merged": "blended",
     "adapter": "adapter added",
     "purified": "purified",
+    "pruned": "experts pruned",
     "edited": "header edited",
     "source": "source of a quantisation",
 }

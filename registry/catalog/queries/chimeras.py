@@ -244,6 +244,7 @@ class StoredComputation(Entity):
     experts: tuple[tuple[_StoredOrgan, tuple[int, ...]], ...] = ()
     """The stacks that gave single experts, with the numbers of these."""
     purify_experts: tuple[int, ...] = ()
+    kept_experts: tuple[int, ...] = ()
     blend: tuple[Any, ...] = ()
     """The method, the other tensors, the parameters, and the seed and the tensor of random masks."""
 
@@ -267,9 +268,11 @@ class StoredComputation(Entity):
                 *(("merged",) if self.blend else ()),
                 *(("adapter",) if self.add else ()),
                 *(("purified",) if self.purify else ()),
+                *(("pruned",) if self.kept_experts else ()),
             ),
             experts=tuple(sorted({number for _, numbers in self.experts for number in numbers})),
             purified_experts=self.purify_experts,
+            kept_experts=self.kept_experts,
             blend=str(self.blend[0]) if self.blend else None,
             blended=tuple(Digest(part[0][0]) for part in self.blend[1]) if self.blend else (),
             method=self.purify,

@@ -1,0 +1,272 @@
+"""Files that a recipe names: what follows from them is put in their place, so that a recorded recipe stands alone.
+
+Only the command line and Python read files. A server refuses a recipe that names one: its files are none of a
+stranger's business, and those of the stranger are elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Protocol
+
+from msgspec import Meta, Struct
+
+from organs.registry.anatomy import BLOCK_DIGITS_MAX, EXPERT_DIMENSIONS, Tower, place_of
+from organs.registry.compose.pruning import EXPERTS_FIELD, GROUPS_KEY
+from organs.registry.compose.selection import BlockRange, range_text, ranges, within
+from organs.registry.digest import Digest
+from organs.registry.documents import BadDocument, Limits, Parse, Reason, convert, joined, line, parse_json, quoted
+from organs.registry.entities.model import Model
+from organs.registry.entities.organ import PlacedOrgan
+from organs.registry.errors import BadInput, NotFound, OrganError
+from organs.registry.experts import EXPERTS_A_STACK_MAX
+from organs.registry.gguf.importance import read_importances
+from organs.registry.input_files import FileSource
+
+FILE_NAME_MAX = 1000
+TEXT_MAX_BYTES = 128 * 1024
+"""The largest text of a key; the longest chat templates have 30 KiB."""
+METADATA_FIELD = "metadata"
+SALIENCY_LIMITS = Limits(size_bytes=16 * 1024 * 1024, depth=3, values=500_000)
+"""A number for each of 384 experts in 60 blocks needs half a megabyte."""
+SALIENT_STACK = "ffn_down_exps"
+"""The stack whose inputs, summed over all tokens, tell how much each expert contributed."""
+_BLOCK = re.compile(rf"(?:blk\.)?([0-9]{{1,{BLOCK_DIGITS_MAX}}})")
+
+Saliency = Mapping[int, Sequence[float]]
+"""By block: a number for each expert; larger ones are kept."""
+
+
+class ModelSource(Protocol):
+    """A registry, as far as it is necessary here."""
+
+    def model(self, name: str) -> Model:
+        """Return a model. Raises NotFound."""
+        ...
+
+    def organs_of(self, name: str) -> tuple[PlacedOrgan, ...]:
+        """Return all organs of a model. Raises NotFound."""
+        ...
+
+    def assemble(self, name: str, path: str | Path) -> Digest:
+        """Write the file of a model to `path`. Raises NotFound."""
+        ...
+
+
+def _count(count: int) -> int:
+    if not 1 <= count <= EXPERTS_A_STACK_MAX:
+        raise ValueError(f"the number of experts is from 1 to {EXPERTS_A_STACK_MAX:,}")
+    return count
+
+
+class _RankedChoice(Struct, forbid_unknown_fields=True):
+    """The most salient experts: `count` in each of `blocks`, or in all blocks that have experts."""
+
+    count: Annotated[int, Parse(_count, int, "a number of experts such as 256")]
+    saliency: Annotated[str, line("a file, or a registered importance matrix", FILE_NAME_MAX)]
+    blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block")] = ()
+
+
+class _TextFile(Struct, forbid_unknown_fields=True):
+    """A file whose text is the value of a key."""
+
+    file: Annotated[str, line("a file", FILE_NAME_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Mixture:
+    """The experts of a base: their number in each block, and the groups of neighbours that routers select first."""
+
+    counts: Mapping[int, int]
+    groups: int
+
+
+def with_files(values: object, folder: Path, registry: ModelSource) -> object:
+    """Return the `values` of a recipe file with what its files say in their place.
+
+    Names of files are relative to `folder`. Values of another form are left to the reader of recipes. Raises
+    BadDocument with all reasons; the errors of the registry for the base.
+    """
+    if not isinstance(values, dict):
+        return values
+    metadata = values.get(METADATA_FIELD)
+    if isinstance(metadata, dict):
+        values = values | {METADATA_FIELD: _with_texts(metadata, folder)}
+    steps = values.get(EXPERTS_FIELD)
+    listed = steps if isinstance(steps, list) else [steps]
+    if not any(isinstance(step, dict) and {"saliency", "count"} & set(step) for step in listed):
+        return values
+    mixture = _mixture_of(registry, str(values.get("base", "")))
+    resolved: list[object] = []
+    reasons: list[Reason] = []
+    for number, step in enumerate(listed):
+        at = EXPERTS_FIELD if step is steps else f"{EXPERTS_FIELD}[{number}]"
+        if not isinstance(step, dict) or not {"saliency", "count"} & set(step):
+            resolved.append(step)
+            continue
+        try:
+            choice = convert(step, _RankedChoice)
+            resolved += _chosen(choice, _read_saliency(choice.saliency, folder, registry), mixture)
+        except BadDocument as error:
+            reasons += [(f"{at}.{path}" if path else at, sentence) for path, sentence in error.reasons]
+    if reasons:
+        raise BadDocument(reasons)
+    return values | {EXPERTS_FIELD: resolved}
+
+
+def _with_texts(metadata: dict[object, object], folder: Path) -> dict[object, object]:
+    """Return metadata with the text of each file in the place of `{file: NAME}`. Raises BadDocument."""
+    texts: dict[object, object] = {}
+    for key, value in metadata.items():
+        if not isinstance(value, dict):
+            texts[key] = value
+            continue
+        at = joined(METADATA_FIELD, str(key))
+        try:
+            name = convert(value, _TextFile).file
+            with FileSource(folder / name) as source:
+                if source.size_bytes > TEXT_MAX_BYTES:
+                    sentence = f"{name} has {source.size_bytes:,} bytes; at most {TEXT_MAX_BYTES:,} are read"
+                    raise BadDocument([("", sentence)])
+                texts[key] = source.read_at(0, source.size_bytes).decode("utf-8")
+        except BadDocument as error:
+            raise BadDocument([(f"{at}.{path}" if path else at, text) for path, text in error.reasons]) from error
+        except UnicodeDecodeError as error:
+            raise BadDocument([(at, f"{name} is not UTF-8 at byte {error.start}")]) from error
+        except OrganError as error:
+            raise BadDocument([(at, str(error))]) from error
+    return texts
+
+
+def _mixture_of(registry: ModelSource, base: str) -> _Mixture:
+    metadata = {entry.key: entry.value for entry in registry.model(base).metadata}
+    architecture = metadata.get("general.architecture", "")
+    groups = metadata.get(f"{architecture}.{GROUPS_KEY}", "")
+    counts = {
+        organ.block: organ.shape[-1]
+        for organ in registry.organs_of(base)
+        if organ.block is not None and organ.tower == Tower.TEXT and EXPERT_DIMENSIONS.get(organ.slot) == 2
+    }
+    return _Mixture(counts, max(1, int(groups)) if groups.isdecimal() else 1)
+
+
+def _chosen(choice: _RankedChoice, saliency: Saliency, mixture: _Mixture) -> list[dict[str, Any]]:
+    """Return the steps that keep the most salient experts, one for each block. Raises BadDocument with all reasons."""
+    reasons: list[Reason] = []
+    foreign = sorted(set(saliency) - set(mixture.counts))
+    if foreign:
+        reasons.append(("saliency", f"the base has no experts in block {foreign[0]}, which the file has"))
+    if choice.count % mixture.groups:
+        sentence = (
+            f"the router selects among {mixture.groups} groups, which keep the same number: take a multiple of it"
+        )
+        reasons.append(("count", sentence))
+    steps = []
+    for block, experts in sorted(mixture.counts.items()):
+        if choice.blocks and not within(block, choice.blocks):
+            continue
+        own = saliency.get(block, ())
+        if len(own) != experts:
+            has = f"{len(own)} numbers for" if own else "nothing on"
+            reasons.append(("saliency", f"the file has {has} block {block}, which has {experts} experts"))
+        elif choice.count > experts:
+            reasons.append(("count", f"block {block} has {experts} experts"))
+        elif not reasons:
+            steps.append({"keep": _listed(_most_salient(own, choice.count, mixture.groups)), "blocks": block})
+    if not steps and not reasons:
+        reasons.append(("blocks", "the base has no experts in these blocks"))
+    if reasons:
+        raise BadDocument(reasons)
+    return steps
+
+
+def _most_salient(saliency: Sequence[float], count: int, groups: int) -> list[int]:
+    """Return the `count` experts with the largest numbers, as many in each of `groups`, in rising order.
+
+    Of experts with equal numbers the first ones are taken.
+    """
+    size = -(-len(saliency) // groups)
+    kept: list[int] = []
+    for begin in range(0, len(saliency), size):
+        group = range(begin, min(begin + size, len(saliency)))
+        kept += sorted(group, key=lambda number: (-saliency[number], number))[: count // groups]
+    return sorted(kept)
+
+
+def _listed(numbers: Sequence[int]) -> list[str]:
+    """Return rising numbers as ranges of a recipe: `0-3`, `7`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [range_text((run[0], run[-1])) for run in runs]
+
+
+def _read_saliency(name: str, folder: Path, registry: ModelSource) -> Saliency:
+    """Return the saliency in a file, or of a registered importance matrix. Raises BadDocument."""
+    try:
+        with TemporaryDirectory(prefix="organ-") as temporary:
+            path = folder / name
+            if not path.exists():
+                path = Path(temporary) / "importances"
+                registry.assemble(name, path)
+            with FileSource(path) as source:
+                head = source.read_at(0, min(source.size_bytes, 64))
+                if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+                    size_bytes = min(source.size_bytes, SALIENCY_LIMITS.size_bytes + 1)
+                    return _of_json(parse_json(source.read_at(0, size_bytes), SALIENCY_LIMITS))
+                return _of_importances(source)
+    except NotFound as error:
+        sentence = f"{quoted(name)} is no file in {folder}, and no registered importance matrix: {error}"
+        raise BadDocument([("saliency", sentence)]) from error
+    except BadDocument as error:
+        reasons = [("saliency", f"{path}: {text}" if path else text) for path, text in error.reasons]
+        raise BadDocument(reasons) from error
+    except OrganError as error:
+        raise BadDocument([("saliency", str(error))]) from error
+
+
+def _of_json(document: object) -> Saliency:
+    """Return the saliency in `{"0": [0.5, 0.1], "blk.1": [...]}`. Raises BadDocument."""
+    table = convert({"blocks": document}, _SaliencyTable).blocks
+    saliency: dict[int, Sequence[float]] = {}
+    for key, values in table.items():
+        match = _BLOCK.fullmatch(key)
+        if match is None:
+            raise BadDocument([("", f"{quoted(key)} is no block: write a number, or a number after blk.")])
+        if int(match[1]) in saliency:
+            raise BadDocument([("", f"block {int(match[1])} is there twice")])
+        saliency[int(match[1])] = values
+    return saliency
+
+
+class _SaliencyTable(Struct):
+    blocks: dict[str, Annotated[tuple[float, ...], Meta(max_length=EXPERTS_A_STACK_MAX)]]
+
+
+def _of_importances(source: FileSource) -> Saliency:
+    """Return the energy of the inputs of SALIENT_STACK by expert, summed over all tokens. Raises BadInput, BadGguf.
+
+    An expert that is used for more tokens, or whose hidden units are larger, counts more. It is 0 for an expert that
+    was never used.
+    """
+    saliency = {}
+    for name, energies in read_importances(source).by_matrix.items():
+        place = place_of(name)
+        if place.slot == SALIENT_STACK and place.block is not None and place.tower is Tower.TEXT:
+            if not all(math.isfinite(energy) for energy in energies):
+                raise BadInput(f"{source.name}: the sums of {name} are not finite")
+            saliency[place.block] = energies.tolist()
+    if not saliency:
+        raise BadInput(
+            f"{source.name} has no sums by expert for {SALIENT_STACK}: it is of a model without experts, or in the old "
+            "format, which loses how often each was used; newer versions of llama-imatrix write GGUF"
+        )
+    return saliency
