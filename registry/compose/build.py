@@ -24,7 +24,8 @@ from organs.registry.assembly import (
     stored_digest,
 )
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
+from organs.registry.catalog.queries import model_contents
+from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest, blobs_by_id
 from organs.registry.catalog.queries.chimeras import chimera_of, computed_organs, names_of_lock
 from organs.registry.catalog.queries.model_names import check_model_name, model_with_header, next_version
 from organs.registry.catalog.records import (
@@ -94,6 +95,9 @@ from organs.registry.transform import (
 
 SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 """A result up to this size waits for its digest in memory, a larger one in a temporary file."""
+
+SHARED_MIN_BYTES = 4096
+"""The smallest part of a header that is not stored again if the base has it."""
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one read when values that are NaN or infinite are counted."""
@@ -231,8 +235,10 @@ def make(
         lock = plan.lock(digests)
         data = plan.header(lock)
         header = read_header(HeaderSource(data, plan.size_bytes, plan.file_name))
-        pieces, header_parts = _header_parts(data, header)
-        rows = build.store_header(pieces, lock)
+        with catalog.reading() as session:
+            shared = _shared_part(session, data, header, plan)
+        pieces, header_parts = _header_parts(data, header, shared)
+        rows = build.store_header(pieces, lock, shared)
         tensors = [tensor.spec for tensor in lock.tensors]
         blobs = [rows[tensor.digest] for tensor in lock.tensors]
         file = plan_new_file(plan.file_name, data, tensors, header.alignment, blobs)
@@ -345,13 +351,15 @@ class _Build:
             lease_blobs(session, self.ingest_id, [row.id for row in stored])
         return {row.digest for row in stored}
 
-    def store_header(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, KnownBlob]:
-        """Store the header's pieces; return the rows of all tensors, leased."""
+    def store_header(self, pieces: Sequence[bytes], lock: Lock, shared: PartRecord | None) -> dict[Digest, KnownBlob]:
+        """Store the header's pieces; return the rows of all tensors, leased as that of the `shared` part is."""
         self._record([self.store.put(piece) for piece in pieces if piece], {})
-        digests = {tensor.digest for tensor in lock.tensors}
+        digests = {tensor.digest for tensor in lock.tensors} | ({shared.digest} if shared else set())
         with self.catalog.writing() as session:
             rows = blobs_by_digest(session, digests)
             lease_blobs(session, self.ingest_id, [row.id for row in rows.values()])
+        if shared is not None and shared.digest not in rows:
+            raise MissingBlob(f"the header of the base ({shared.digest[:12]}) was removed: run the command again")
         for tensor in lock.tensors:
             if tensor.digest not in rows:
                 raise MissingBlob(
@@ -374,13 +382,37 @@ class _Build:
             self.store.backend.remove(file)
 
 
-def _header_parts(data: bytes, header: Header) -> tuple[list[bytes], tuple[PartRecord, ...]]:
+def _shared_part(session: Session, data: bytes, header: Header, plan: Plan) -> PartRecord | None:
+    """Return the list of tensors in the header `data` as a part of the base's header, if it is the same there.
+
+    It is the largest part of a header besides the vocabulary and the lock. None if it is small, or not the same.
+    """
+    base = plan.base
+    assert base.model_id is not None
+    if not base.header.fields:
+        return None
+    last, own_last = header.fields[-1], base.header.fields[-1]
+    begin, own_begin = last.offset + last.size_bytes, own_last.offset + own_last.size_bytes
+    size_bytes = header.end - begin
+    is_same = size_bytes >= SHARED_MIN_BYTES and size_bytes == base.header.end - own_begin
+    if not is_same or base.source.read_at(own_begin, size_bytes) != data[begin : header.end]:
+        return None
+    (file, *_) = model_contents.files_of(session, base.model_id)
+    for part in model_contents.parts_of(session, file.id):
+        if part.offset_bytes <= own_begin and own_begin + size_bytes <= part.offset_bytes + part.size_bytes:
+            position = part.blob_offset_bytes + own_begin - part.offset_bytes
+            return PartRecord(begin, size_bytes, blobs_by_id(session, [part.blob_id])[part.blob_id].digest, position)
+    return None
+
+
+def _header_parts(data: bytes, header: Header, shared: PartRecord | None) -> tuple[list[bytes], tuple[PartRecord, ...]]:
     """Return the blobs of the header `data`, and their places in the file.
 
-    The first is the header without its large values, which are separate blobs.
+    The first is the header without its large values, which are separate blobs, and without the part that is `shared`
+    with the base and ends it.
     """
     values = large_values(header)
-    rest = list(around(values, header.end))
+    rest = list(around(values, header.end if shared is None else shared.offset_bytes))
     blobs = [b"".join(data[span.offset : span.end] for span in rest)]
     literal, position = digest_of(blobs[0]), 0
     parts = []
@@ -391,7 +423,7 @@ def _header_parts(data: bytes, header: Header) -> tuple[list[bytes], tuple[PartR
     for span in values:
         blobs.append(data[span.offset : span.end])
         parts.append(PartRecord(span.offset, span.size_bytes, digest_of(blobs[-1]), 0))
-    return blobs, tuple(parts)
+    return blobs, (*parts, *([] if shared is None else [shared]))
 
 
 def _placements(
