@@ -14,7 +14,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, LLAMA_BIASES, LLAMA_NAMES
-from organs.registry.compose.recipe import RECIPE_LIMITS, Recipe, check_text, recipe_of_values
+from organs.registry.compose.recipe import RECIPE_LIMITS, TEMPLATE_KEY, Recipe, check_text, recipe_of_values
 from organs.registry.compose.selection import range_text
 from organs.registry.documents import (
     BadDocument,
@@ -36,7 +36,10 @@ KEYS = (
 DTYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}
 WITHOUT_EFFECT = ("int8_mask",)
 """Parameters about memory only."""
-NEEDS_LAYERS = "it changes the number or the order of the blocks, which recipes cannot do yet"
+PASSTHROUGH, SCALE = "passthrough", "scale"
+"""The method that takes the blocks as they are, and its parameter, a factor of their values."""
+OUTPUT_SLOTS = ("output_norm", "output")
+"""The tensors after the blocks, which come from the last slice; all others outside of blocks come from the first."""
 
 _BLOCK = "model.layers.{}."
 _NAMES = {slot: f"{name}.weight" for slot, name in LLAMA_NAMES.items()} | {
@@ -86,7 +89,7 @@ def read_recipes(
         if number + 1 < len(documents) and "name" not in values:
             raise BadRecipe(at, [("name", "a document before the last one needs a name")])
         recipes.append(recipe_of_values(values, at))
-        counts[str(values.get("name"))] = count_of(values["base"])
+        counts[str(values.get("name"))] = configuration.count
     return recipes
 
 
@@ -117,6 +120,8 @@ class _Configuration:
     document: Any
     block_count: Callable[[str], int]
     reasons: list[Reason] = field(default_factory=list)
+    count: int = 0
+    """The blocks of the result."""
 
     def recipe(self) -> dict[str, Any]:
         """Return the values of a recipe; they have no meaning if there are reasons."""
@@ -127,34 +132,53 @@ class _Configuration:
         self.reasons += unknown_keys(document, KEYS)
         document = {key: value for key, value in document.items() if value is not None}
         method = str(document.get(METHOD_KEY, ""))
-        if method == "passthrough":
-            self._fault(METHOD_KEY, f"passthrough: {NEEDS_LAYERS}")
-        elif method not in METHODS:
-            self._fault(METHOD_KEY, f"{quoted(method)} is not one of {', '.join(METHODS)}")
+        if method != PASSTHROUGH and method not in METHODS:
+            self._fault(METHOD_KEY, f"{quoted(method)} is not one of {', '.join((*METHODS, PASSTHROUGH))}")
         self._check_tokenizer(document)
         slices = self._slices(document)
         if self.reasons:
             return {}
         base = self._base(document, method, slices)
-        count = 0 if self.reasons else self._count(base, slices)
+        values: dict[str, Any] = {} if self.reasons else self._steps(base, method, slices)
         if self.reasons:
             return {}
-        blends: list[dict[str, Any]] = []
-        for first, last, models in slices:
-            is_whole = len(slices) == 1
-            blends.append(self._blend(method, base, models, first, last, count, is_whole=is_whole))
-            if not is_whole and first == 0:  # the tensors outside the blocks are those of the first slice
-                outside = [slot for slot, name in LLAMA_NAMES.items() if "{}" not in name]
-                blends.append(
-                    self._blend(method, base, models, 0, 0, count, is_whole=True) | {"slot": outside, "blocks": None}
-                )
-        values: dict[str, Any] = {"base": base, "blends": [_without_none(blend) for blend in blends]}
         dtype = document.get("out_dtype", document.get("dtype"))
         if dtype is not None and str(dtype) not in DTYPES:
             self._fault("dtype", f"{quoted(str(dtype))} is not one of {', '.join(DTYPES)}")
         values |= {"encode": DTYPES.get(str(dtype))} if dtype is not None else {}
         values |= {"name": document["name"]} if "name" in document else {}
+        template = document.get("chat_template")
+        values |= {"metadata": {TEMPLATE_KEY: template}} if _is_template(template) else {}
         return values
+
+    def _steps(self, base: str, method: str, slices: Sequence[_Slice]) -> dict[str, Any]:
+        """Return the base, the layers, the grafts and the blends of a recipe."""
+        runs, blends = [], []
+        spans = [(first, self.block_count(base) if end is None else end, models) for first, end, models in slices]
+        count = self.count = sum(end - first for first, end, _ in spans)
+        position = 0
+        for number, (first, end, models) in enumerate(spans):
+            giver = models[0].model if method == PASSTHROUGH else base
+            runs.append({"blocks": range_text((first, end - 1))} | ({} if giver == base else {"from": giver}))
+            blocks = (position, position + end - first)
+            position = blocks[1]
+            is_whole = len(spans) == 1
+            selections: list[dict[str, Any]] = [{}]
+            if not is_whole and number == 0:
+                outside = [slot for slot, name in LLAMA_NAMES.items() if "{}" not in name and slot not in OUTPUT_SLOTS]
+                selections.append({"slot": outside, "blocks": None})
+            if not is_whole and number + 1 == len(spans):
+                selections.append({"slot": list(OUTPUT_SLOTS), "blocks": None})
+            blend = self._blend(method, base, models, None if is_whole else blocks, count)
+            blends += [blend | selection for selection in selections if blend]
+        is_same = [span[:2] for span in spans] == list(pairwise([0, *(end for _, end, _ in spans)]))
+        is_same = is_same and count == self.block_count(base) and all("from" not in run for run in runs)
+        last = spans[-1][2][0].model
+        values: dict[str, Any] = {"base": base}
+        values |= {} if is_same else {"layers": runs}
+        if method == PASSTHROUGH and last != base:
+            values |= {"grafts": [{"from": last, "slot": list(OUTPUT_SLOTS)}]}
+        return values | ({"blends": [_without_none(blend) for blend in blends]} if blends else {})
 
     def _fault(self, path: str, sentence: str) -> None:
         self.reasons.append((path, sentence))
@@ -164,7 +188,7 @@ class _Configuration:
         first = slices[0][2][0].model
         base = document.get("base_model")
         if base is None:
-            needs_base = METHODS[method].needs_base
+            needs_base = method != PASSTHROUGH and METHODS[method].needs_base
             if needs_base:
                 self._fault("base_model", f"{method} needs a base: write base_model: MODEL")
             elif needs_base is None:
@@ -188,8 +212,9 @@ class _Configuration:
             self._fault("tokenizer", sentence)
         elif isinstance(tokenizer, dict) and set(tokenizer) - {"source"}:
             self._fault("tokenizer", "tokens are not changed: the tokenizer is that of the base")
-        if document.get("chat_template") not in (None, "base", "auto"):
-            self._fault("chat_template", "the chat template is that of the base; it cannot be set yet")
+        template = document.get("chat_template")
+        if template not in (None, "base", "auto") and not _is_template(template):
+            self._fault("chat_template", f"{quoted(str(template))} is only a name: write the text of the template")
 
     def _slices(self, document: Mapping[str, Any]) -> list[_Slice]:
         """Return the slices; models without slices are one slice."""
@@ -198,6 +223,8 @@ class _Configuration:
             self._fault("", "it has either models or slices")
             return []
         if "models" in document:
+            if document.get(METHOD_KEY) == PASSTHROUGH and len(document["models"] or ()) != 1:
+                self._fault("models", "a passthrough without slices has one model")
             return [(0, None, list(self._sources(document["models"], "models", shared)))]
         found: list[_Slice] = []
         slices = document["slices"]
@@ -211,9 +238,13 @@ class _Configuration:
                 continue
             self.reasons += unknown_keys(item, ("sources", "parameters"), at)
             own = self._parameters(item.get("parameters"), f"{at}.parameters", shared)
+            if document.get(METHOD_KEY) == PASSTHROUGH and len(item["sources"]) > 1:
+                self._fault(at, "a slice of a passthrough has one source")
             ranges = [source.get("layer_range") if isinstance(source, dict) else None for source in item["sources"]]
             if any(one != ranges[0] for one in ranges):
-                self._fault(at, f"its sources have different ranges of blocks: {NEEDS_LAYERS}")
+                self._fault(
+                    at, "its sources have different ranges of blocks: make a model of layers from one of them first"
+                )
             elif (bounds := _bounds(ranges[0])) is None:
                 self._fault(f"{at}.sources[0].layer_range", "write it as [first, after the last]")
             else:
@@ -267,32 +298,25 @@ class _Configuration:
             else:
                 yield "" if text in (None, "*") else text, value
 
-    def _count(self, base: str, slices: Sequence[_Slice]) -> int:
-        """Return the number of blocks of the base; slices must have all of them, in order."""
-        count = self.block_count(base)
-        ends = [(first, count if end is None else end) for first, end, _ in slices]
-        has_gap = any(one[1] != other[0] for one, other in pairwise(ends))
-        if has_gap or ends[0][0] != 0 or ends[-1][1] != count:
-            self._fault("slices", f"{base} has the blocks 0 to {count - 1}, and the slices others: {NEEDS_LAYERS}")
-        return count
-
     def _blend(
-        self,
-        method: str,
-        base: str,
-        sources: Sequence[_Source],
-        first: int,
-        end: int | None,
-        count: int,
-        *,
-        is_whole: bool,
+        self, method: str, base: str, sources: Sequence[_Source], blocks: tuple[int, int] | None, count: int
     ) -> dict[str, Any]:
-        """Return a blend of the blocks from `first` to before `end`, with gradients along them."""
+        """Return a blend of `blocks` of the result, the first and the one after the last; None for all tensors.
+
+        Gradients go along these blocks. It is empty for a passthrough that changes nothing.
+        """
+        if method == PASSTHROUGH:
+            (source,) = sources
+            if source.adapter is None and SCALE not in source.parameters:
+                return {}
+            parameters = {"weight": source.parameters.get(SCALE, [("", 1.0)])}
+            sources = [_Source(source.model, source.adapter, parameters)]
+            method, shared = "linear", {"normalize": False}
+        else:
+            shared = {}
         one = METHODS[method]
         donors = [item for item in sources if one.needs_base is False or item.adapter or item.model != base]
-        blocks = None if is_whole else (first, end or count)
         models = []
-        shared: dict[str, Any] = {}
         for donor in donors:
             settings = {
                 name: _setting(values, one.defaults[name], blocks, count)
@@ -304,6 +328,11 @@ class _Configuration:
             models.append({"from": donor.model, "adapter": donor.adapter, "parameters": own or None})
         ranged = None if blocks is None else f"{blocks[0]}-{blocks[1] - 1}"
         return {"method": method, "models": models, "parameters": shared or None, "blocks": ranged}
+
+
+def _is_template(template: object) -> bool:
+    """Return whether a value is the text of a chat template, and not the name of one."""
+    return isinstance(template, str) and ("{{" in template or "{%" in template)
 
 
 def _bounds(values: object) -> tuple[int, int] | None:

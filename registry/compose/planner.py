@@ -364,7 +364,8 @@ class Draft:
             is_computed = planned.computation or any(
                 pair.after.name in added for pair, (_, added) in zip(pairs, donors, strict=True)
             )
-            if is_equal and not is_computed and (keeps_equal or settings.get("normalize", True)):
+            is_mean = keeps_equal or settings.get("normalize", True) or settings.get("weight") == [1.0]
+            if is_equal and not is_computed and is_mean:
                 equal.append(before.name)
                 continue
             operands = [(planned.donor or self.base, planned.source), *((pair.donor, pair.after) for pair in pairs)]

@@ -146,11 +146,11 @@ class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             yield "sort", f"the query already has sort:{query.sort}: remove one of the two"
 
 
-class LayerRun(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, rename={"donor": "from"}):
+class LayerRun(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Blocks of the result: those of the base, or of `donor`, in this order. Each may be there several times."""
 
+    donor: Annotated[str | None, MODEL] = msgspec.field(default=None, name="from")
     blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block", repeated=True)]
-    donor: Annotated[str | None, MODEL] = None
 
 
 def _scale(scale: float) -> float:
@@ -490,7 +490,7 @@ def _entity_values(recipe: Recipe) -> dict[str, Any]:
             step.pop("scale", None)
     steps = (values.get(key) for key in ("layers", "grafts", "blends", "purify"))
     for step in (*_selections(steps), *values.get("experts", ())):
-        listed = [key for key in (*_SELECTION_KEYS, *_CHOICE_KEYS) if isinstance(step.get(key), list)]
+        listed = [key for key in {*_SELECTION_KEYS, *_CHOICE_KEYS} if isinstance(step.get(key), list)]
         for key in (key for key in listed if key in _RANGES):
             step[key] = [first if first == last else range_text((first, last)) for first, last in step[key]]
         step |= {key: _one_or_list(step[key]) for key in listed}

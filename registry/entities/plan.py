@@ -51,8 +51,8 @@ class _SelectedStep(Entity, omit_defaults=True, forbid_unknown_fields=True):
 class LayerStep(Entity, omit_defaults=True, forbid_unknown_fields=True, rename={"donor": "from"}):
     """Blocks of the result, in their order."""
 
-    blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")]
     donor: Annotated[Text, Meta(description="The model that gives them, if it is not the base.")] | None = None
+    blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")]
 
 
 class GraftStep(_SelectedStep, rename={"donor": "from"}):
@@ -212,8 +212,9 @@ class ActedOn(Entity):
     @property
     def givers(self) -> tuple[str, ...]:
         """The models that give the organs or change them: the donor, those blended, the adapters; or else `model`."""
-        others = (*self.merged, *self.adapters)
-        return others if others and not {PLACED, GRAFTED} & set(self.acts) else (self.model, *others)
+        others = tuple(dict.fromkeys((*self.merged, *self.adapters)))
+        is_taken = {PLACED, GRAFTED} & set(self.acts)
+        return others if others and not is_taken else tuple(dict.fromkeys((self.model, *others)))
 
     @property
     def givers_text(self) -> str:
