@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +10,7 @@ from msgspec import structs
 
 from organs.registry.amounts import plural_text
 from organs.registry.anatomy import Slot, Tower, in_block
+from organs.registry.compose.lock import can_be_set
 from organs.registry.compose.parents import Parent, Part, Replacement
 from organs.registry.compose.recipe import Graft
 from organs.registry.compose.selection import range_text, within
@@ -136,10 +136,8 @@ class Layers:
         outside = [part.place.slot for part in self.base.parts if part.place.block is None]
         yield from arrangement_faults(self.base.header, own, arranged, outside)
         for entry in self.entries():
-            try:
-                entry.encode()
-            except struct.error:
-                yield f"{entry.key} of another model is not a number as {self.base.label} has one for each block"
+            if not can_be_set(entry):
+                yield f"{entry.key} is not, for each block, a finite number of the type that {self.base.label} has"
 
     def entries(self) -> Iterator[KeyValue]:
         """Yield the entries of the header that have the number of blocks, or a value for each."""

@@ -158,6 +158,16 @@ def parse_lock(text: str) -> Lock:
     return lock
 
 
+def can_be_set(entry: KeyValue) -> bool:
+    """Return whether a lock can have an entry: its numbers are finite and fit their type, its texts are UTF-8."""
+    try:
+        entry.encode()
+        json.dumps(entry.value, allow_nan=False)
+    except (struct.error, TypeError, ValueError):
+        return False
+    return True
+
+
 def lock_of(header: Header, source: ByteSource) -> Lock | None:
     """Return the lock in `header`, which was read from `source`; None without a valid lock."""
     field = header.field(LOCK_KEY)

@@ -14,6 +14,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, LLAMA_BIASES, LLAMA_NAMES
+from organs.registry.compose.layers import BLOCKS_MAX
 from organs.registry.compose.recipe import RECIPE_LIMITS, TEMPLATE_KEY, Recipe, check_text, recipe_of_values
 from organs.registry.compose.selection import range_text
 from organs.registry.documents import (
@@ -155,7 +156,15 @@ class _Configuration:
         """Return the base, the layers, the grafts and the blends of a recipe."""
         runs, blends = [], []
         spans = [(first, self.block_count(base) if end is None else end, models) for first, end, models in slices]
+        for number, (_, end, models) in enumerate(spans):
+            giver = models[0].model if method == PASSTHROUGH else base
+            if end > (has := self.block_count(giver)):
+                self._fault(f"slices[{number}]", f"{giver} has the blocks 0 to {has - 1}")
         count = self.count = sum(end - first for first, end, _ in spans)
+        if count > BLOCKS_MAX and not self.reasons:
+            self._fault("slices", f"a result has at most {BLOCKS_MAX:,} blocks")
+        if self.reasons:
+            return {}
         position = 0
         for number, (first, end, models) in enumerate(spans):
             giver = models[0].model if method == PASSTHROUGH else base

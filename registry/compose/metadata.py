@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from organs.registry.amounts import names_text
 from organs.registry.compose.licenses import license_expression
-from organs.registry.compose.lock import LOCK_KEY
+from organs.registry.compose.lock import LOCK_KEY, can_be_set
 from organs.registry.compose.parents import Parent
 from organs.registry.compose.recipe import ARCHITECTURE_KEY, TEMPLATE_KEY, MetadataValue
 from organs.registry.entities.finding import Finding, Severity
@@ -117,8 +117,13 @@ def set_entries(
     entries += hyperparameters
     architecture = changes.get(ARCHITECTURE_KEY)
     if isinstance(architecture, str):
-        entries += _renamed_hyperparameters(base, architecture, {entry.key for entry in entries})
-        entries = [_with_architecture(entry, base.header, architecture) for entry in entries]
+        own = f"{base.header.architecture}."
+        entries = [
+            replace(entry, key=f"{architecture}.{entry.key.removeprefix(own)}") if entry.key.startswith(own) else entry
+            for entry in entries
+        ]
+        known = {entry.key for entry in entries}
+        entries += (entry for _, entry in _renamed(base, architecture) if entry is not None and entry.key not in known)
     entries += [changed_entry(base.header, key, value) for key, value in changes.items()]
     entries += _template_names(base, changes)
     return tuple({entry.key: entry for entry in entries}.values())
@@ -136,9 +141,9 @@ def metadata_findings(base: Parent, changes: Mapping[str, MetadataValue]) -> Ite
             sentence = "An architecture is a word of letters, digits, - and _."
             yield Finding(Severity.REFUSE, "bad-metadata", sentence, field, labels)
         elif key == ARCHITECTURE_KEY and value != architecture:
-            large = [item.key for item in _hyperparameters(base.header) if not _can_be_renamed(item)]
-            if large:
-                sentence = f"{names_text(large)} cannot be renamed: they are too large, or not UTF-8."
+            kept = [field.key for field, entry in _renamed(base, str(value)) if entry is None]
+            if kept:
+                sentence = f"{names_text(kept)} cannot be renamed: too large, not UTF-8, or not a finite number."
                 yield Finding(Severity.REFUSE, "bad-metadata", sentence, field, labels)
             sentence = (
                 f"{architecture or 'No architecture'} becomes {value}, and the keys of its hyperparameters follow. "
@@ -192,35 +197,23 @@ def _descriptions(base: Parent, parents: Sequence[Parent], tensors: Sequence[Ten
         yield KeyValue(LICENSE_KEY, ValueType.STRING, licenses)
 
 
-def _hyperparameters(header: Header) -> list[Field]:
-    """Return the entries of the header whose keys begin with its architecture."""
-    return [field for field in header.fields if field.key.startswith(f"{header.architecture}.")]
-
-
-def _can_be_renamed(field: Field) -> bool:
-    return field.value is not None if not field.is_array else field.size_bytes <= ARRAY_BLOB_MIN_BYTES
-
-
-def _renamed_hyperparameters(base: Parent, architecture: str, known: Collection[str]) -> Iterator[KeyValue]:
-    """Yield the base's hyperparameters with the keys of another architecture, without those whose keys are `known`."""
-    for field in _hyperparameters(base.header):
-        if base.header.architecture == architecture or field.key in known or not _can_be_renamed(field):
+def _renamed(base: Parent, architecture: str) -> Iterator[tuple[Field, KeyValue | None]]:
+    """Yield each hyperparameter of the base, with its entry under the key of another architecture; None if it can
+    have none there."""
+    own = base.header.architecture
+    for field in base.header.fields if own is not None and own != architecture else ():
+        if not field.key.startswith(f"{own}."):
             continue
-        key = architecture + field.key.removeprefix(base.header.architecture or "")
+        key = architecture + field.key.removeprefix(own or "")
+        entry = None
         if not field.is_array:
-            assert field.value is not None
-            yield KeyValue(key, field.type, field.value)
-            continue
-        items = read_array(base.source, field)
-        texts = [item.decode("utf-8", "replace") for item in items] if isinstance(items, list) else items.tolist()
-        values = [bool(item) for item in texts] if field.element_type is ValueType.BOOL else texts
-        yield KeyValue(key, ValueType.ARRAY, values, element_type=field.element_type)
-
-
-def _with_architecture(entry: KeyValue, base: Header, architecture: str) -> KeyValue:
-    """Return an entry with the key of another architecture, if it is a hyperparameter of the base."""
-    own = f"{base.architecture}."
-    return replace(entry, key=f"{architecture}.{entry.key.removeprefix(own)}") if entry.key.startswith(own) else entry
+            entry = None if field.value is None else KeyValue(key, field.type, field.value)
+        elif field.size_bytes <= ARRAY_BLOB_MIN_BYTES:
+            items = read_array(base.source, field)
+            numbers = list(map(_text, items)) if isinstance(items, list) else items.tolist()
+            values = [bool(item) for item in numbers] if field.element_type is ValueType.BOOL else numbers
+            entry = KeyValue(key, ValueType.ARRAY, values, element_type=field.element_type)
+        yield field, entry if entry is not None and can_be_set(entry) else None
 
 
 def _template_names(base: Parent, changes: Mapping[str, MetadataValue]) -> Iterator[KeyValue]:
@@ -230,10 +223,18 @@ def _template_names(base: Parent, changes: Mapping[str, MetadataValue]) -> Itera
     field = base.header.field(TEMPLATES_KEY)
     is_list = field is not None and field.element_type is ValueType.STRING and field.count <= TEMPLATES_MAX
     stored = read_array(base.source, field) if field is not None and is_list else []
-    names = [item.decode("utf-8", "replace") for item in stored if isinstance(item, bytes)]
+    names = [name for item in stored if isinstance(item, bytes) and isinstance(name := _text(item), str)]
     if any(name not in names for name in new):
         merged = list(dict.fromkeys((*names, *new)))
         yield KeyValue(TEMPLATES_KEY, ValueType.ARRAY, merged, element_type=ValueType.STRING)
+
+
+def _text(data: bytes) -> str | bytes:
+    """Return UTF-8 as text, and other bytes as they are, which no lock can have."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
 
 
 def default_name(parents: Sequence[Parent]) -> str:

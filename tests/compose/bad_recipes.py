@@ -160,7 +160,7 @@ HINTS: list[tuple[str, str]] = [
     ("base: a\ngrafts: [{from: b, layers: 2}]", "did you mean blocks?"),
     ("base: a\ngrafts: [{donor: b}]", "did you mean from?"),
     ("base: a\nlora: b", "did you mean adapters?"),
-    ("base: a\nqqqq: b", "the keys are base, name, grafts"),
+    ("base: a\nqqqq: b", "the keys are base, name, layers, grafts"),
     ("base: a\ngrafts: [{from: b, type: skeletn}]", "did you mean skeleton?"),
     ("base: a\ngrafts: [{from: b, type: nrom}]", "did you mean norm?"),
     ("base: a\ngrafts: [{from: b, type: 'organ, norm'}]", "[organ, norm]"),

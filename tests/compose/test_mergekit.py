@@ -126,7 +126,49 @@ def test_slices_are_blends_of_their_blocks_with_gradients_along_each() -> None:
     for name in ("token_embd.weight", *(f"blk.{block}.ffn_up.weight" for block in range(BLOCKS)), "output_norm.weight"):
         (step,) = (step for step in recipe.blends if step.holds(place_of(name)))
         chosen[name] = (step.donors[0].model, setting_of(step, name, "t"))
-    assert list(chosen.values()) == [("b", 0.0), ("b", 0.0), ("b", 0.5), ("b", 1.0), ("c", 0.5), ("c", 0.5), ("b", 0.0)]
+    assert list(chosen.values()) == [("b", 0.0), ("b", 0.0), ("b", 0.5), ("b", 1.0), ("c", 0.5), ("c", 0.5), ("c", 0.5)]
+
+
+def test_slices_in_another_order_are_layers_and_the_last_one_has_the_output() -> None:
+    (recipe,) = recipes(
+        "merge_method: passthrough\nslices:\n- sources: [{model: a, layer_range: [0, 4]}]\n"
+        "- sources: [{model: b, layer_range: [2, 5]}]\nchat_template: '{{ messages }}'\n"
+    )
+    assert recipe_values(recipe) == {
+        "base": "a",
+        "layers": [{"blocks": "0-3"}, {"from": "b", "blocks": "2-4"}],
+        "grafts": [{"from": "b", "slot": ["output_norm", "output"]}],
+        "metadata": {"tokenizer.chat_template": "{{ messages }}"},
+    }
+    (recipe,) = recipes(
+        "merge_method: linear\nparameters: {weight: [0, 1]}\nslices:\n"
+        "- {sources: [{model: a, layer_range: [0, 3]}, {model: b, layer_range: [0, 3]}]}\n"
+        "- {sources: [{model: a, layer_range: [1, 5]}, {model: b, layer_range: [1, 5]}]}\n"
+    )
+    assert recipe_values(recipe)["layers"] == [{"blocks": "0-2"}, {"blocks": "1-4"}]
+    weights = {}
+    for block in range(7):
+        (step,) = (step for step in recipe.blends if step.holds(place_of(f"blk.{block}.ffn_up.weight")))
+        weights[block] = setting_of(step, f"blk.{block}.ffn_up.weight", "weight", 7)
+    assert {block: weight[0] for block, weight in weights.items()} == pytest.approx(  # type: ignore[index]
+        {0: 0.0, 1: 0.5, 2: 1.0, 3: 0.0, 4: 1 / 3, 5: 2 / 3, 6: 1.0}
+    )
+
+
+def test_a_scaled_passthrough_multiplies_the_tensors_that_its_filters_name() -> None:
+    (recipe,) = recipes(
+        "merge_method: passthrough\nslices:\n- sources: [{model: a, layer_range: [0, 5]}]\n- sources:\n"
+        "  - {model: a, layer_range: [4, 5], parameters: {scale: [{filter: down_proj, value: 0.5}, {value: 1}]}}\n"
+    )
+    assert recipe_values(recipe)["layers"] == [{"blocks": "0-4"}, {"blocks": 4}]
+    within_block = [step for step in recipe.blends if step.holds(place_of("blk.5.ffn_down.weight"))]
+    assert [setting_of(step, "blk.5.ffn_down.weight", "weight") for step in within_block] == [[0.5]]
+    assert not any(step.holds(place_of("blk.4.ffn_down.weight")) for step in recipe.blends)
+    later = recipes(
+        "name: big\nmerge_method: passthrough\nslices:\n" + "- sources: [{model: a, layer_range: [0, 5]}]\n" * 2
+        + "---\nmerge_method: passthrough\nslices:\n- sources: [{model: big, layer_range: [5, 10]}]\n"
+    )  # fmt: skip
+    assert recipe_values(later[1])["layers"] == [{"blocks": "5-9"}]
 
 
 def test_gradients_of_slices_have_filters_in_models_of_hundreds_of_blocks() -> None:
@@ -178,16 +220,20 @@ GRADIENT = (SLICE % ("[0, 5]", "[0, 5]")).replace("}]}]", "}], parameters: {t: %
 @pytest.mark.parametrize(
     ("text", "path", "sentence"),
     [
-        (LINEAR.replace("linear", "passthrough") + SLICE % ("[0, 3]", "[0, 3]"), "merge_method", "cannot do yet"),
+        (LINEAR.replace("linear", "passthrough") + SLICE % ("[0, 3]", "[0, 3]"), "slices[0]", "has one source"),
+        ("merge_method: passthrough\n" + TWO, "models", "has one model"),
         (MODELS.replace("linear", "franken"), "merge_method", "is not one of linear, slerp"),
         (MODELS + "tokenizer: {source: union}", "tokenizer", "tokenizers are not merged"),
         (MODELS + "tokenizer_source: b", "tokenizer", "write tokenizer_source: base"),
         (MODELS + "tokenizer: {source: base, tokens: {}}", "tokenizer", "tokens are not"),
-        (MODELS + "chat_template: chatml", "chat_template", "cannot be set yet"),
+        (MODELS + "chat_template: chatml", "chat_template", "write the text of the template"),
         (MODELS + "dtype: int8", "dtype", "float16, bfloat16, float32"),
         (MODELS + "slice: []", "slice", "did you mean slices"),
         (LINEAR + SLICE % ("[0, 5]", "[1, 5]"), "slices[0]", "different ranges"),
-        (LINEAR + SLICE % ("[0, 4]", "[0, 4]"), "slices", "the blocks 0 to 4"),
+        (LINEAR + SLICE % ("[0, 6]", "[0, 6]"), "slices[0]", "the blocks 0 to 4"),
+        (LINEAR + SLICE % ((f"[0, {'9' * 9}]",) * 2), "slices[0]", "the blocks 0 to 4"),
+        ("merge_method: passthrough\nslices:\n" + "- sources: [{model: a, layer_range: [0, 5]}]\n" * 201,
+         "slices", "1,000"),
         (LINEAR + SLICE % ("5", "5"), RANGE, "[first, after the last]"),
         (LINEAR + "models: [{parameters: {weight: 1}}]", "models[0].model", "is missing"),
         (LINEAR + "models: 5", "models", "a list of models"),

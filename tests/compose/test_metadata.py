@@ -249,3 +249,95 @@ def test_the_stem_consists_of_words_of_the_base(said: dict[str, HeaderValue], na
 def test_the_type_that_the_chimera_sets_is_in_its_file_name() -> None:
     entries: dict[str, HeaderValue] = {"name": "Zoo", "file_type": 1}
     assert stem(None, entries, unsigned("general.file_type", 7)) == "Zoo-Chimera-v1.0-Q8_0"
+
+
+def edited(metadata: dict[str, object], *parents: Parent) -> Plan:
+    """Return the plan of a recipe that only sets metadata."""
+    return plan_in_memory(json.dumps({"base": "base", "metadata": metadata}), *(parents or (base(),)))
+
+
+def codes(plan: Plan) -> set[tuple[str, str]]:
+    return {(finding.severity.value, finding.code) for finding in plan.findings}
+
+
+def test_a_recipe_of_metadata_alone_changes_only_these_keys_and_drops_those_of_split_files() -> None:
+    plan = edited({"tokenizer.chat_template": "{{ bos_token }}", "general.name": "Mine"})
+    assert {entry.key: entry.value for entry in plan.sets} == {
+        "tokenizer.chat_template": "{{ bos_token }}", "general.name": "Mine",
+    }  # fmt: skip
+    assert set(plan.drops) == {SPLIT_NUMBER_KEY, SPLIT_COUNT_KEY, SPLIT_TENSORS_KEY, LOCK_KEY}
+    header, _ = made(plan)
+    assert header.text("general.description") == "Trained from scratch."
+    assert header.text("tokenizer.chat_template") == "{{ bos_token }}"
+    assert plan.screen.sentence == "Nothing changes."
+    assert plan.acts == ("edited",)
+
+
+def test_keys_of_a_split_file_are_dropped_without_any_other_change() -> None:
+    whole = synthetic_parent("base", split__count=None)
+    assert ("refuse", "nothing-to-do") in codes(edited({}, whole))
+    stale = parent_from(file_bytes([KEPT[0], unsigned(SPLIT_COUNT_KEY, 3)], model_tensors()), "base")
+    assert edited({}, stale).drops == (SPLIT_COUNT_KEY,)
+    assert edited({}, stale).can_be_made
+
+
+def test_named_chat_templates_are_listed() -> None:
+    names = array("tokenizer.chat_templates", ValueType.STRING, [b"tool_use"])
+    named = parent_from(file_bytes([KEPT[0], names], model_tensors()), "base")
+    header, source = made(edited({"tokenizer.chat_template.rag": "{{ 1 }}"}, named))
+    listed = header.field("tokenizer.chat_templates")
+    assert listed is not None
+    assert read_array(source, listed) == [b"tool_use", b"rag"]
+    assert [entry.key for entry in edited({"tokenizer.chat_template.tool_use": "x"}, named).sets] == [
+        "tokenizer.chat_template.tool_use"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("template", "is_read"),
+    [
+        ("{% for message in messages %}{{ message }}{% endfor %}", True),
+        ("{%- generation %}{{ 1 }}{% endgeneration -%}{% break %}", True),
+        ("{{ broken ", False),
+        ("{% for %}", False),
+        ("{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}", False),
+    ],
+)
+def test_a_chat_template_that_cannot_be_parsed_is_a_warning(template: str, is_read: bool) -> None:
+    warned = ("warn", "template-unread") in codes(edited({"tokenizer.chat_template": template}))
+    assert warned != is_read
+
+
+def test_another_architecture_takes_the_hyperparameters_along() -> None:
+    each = array("llama.attention.head_count", ValueType.INT32, [4, 2])
+    flags = array("llama.flags", ValueType.BOOL, [True, False])
+    entries = [KEPT[0], unsigned("llama.block_count", 2), KEPT[8], each, flags, text("llama.kind", "a")]
+    parent = parent_from(file_bytes(entries, model_tensors()), "base")
+    plan = edited({"general.architecture": "mistral"}, parent)
+    assert ("warn", "architecture-renamed") in codes(plan)
+    header, source = made(plan.accepting_all())
+    assert header.architecture == "mistral"
+    assert [field.key for field in header.fields if field.key.startswith("llama.")] == []
+    assert header.integer("mistral.block_count") == 2
+    assert header.text("mistral.kind") == "a"
+    for key, values in (("mistral.attention.head_count", [4, 2]), ("mistral.flags", [1, 0])):
+        field = header.field(key)
+        assert field is not None
+        assert list(read_array(source, field)) == values
+
+
+@pytest.mark.parametrize(
+    ("metadata", "entries"),
+    [
+        ({"general.architecture": "a b"}, []),
+        ({"general.architecture": 5}, []),
+        ({"general.architecture": "new"}, [text("llama.odd", b"\xff")]),
+        ({"general.architecture": "new"}, [KeyValue("llama.odd", ValueType.FLOAT32, float("nan"))]),
+        ({"general.architecture": "new"}, [array("llama.odd", ValueType.STRING, [b"\xff"])]),
+        ({"general.architecture": "new"}, [array("llama.long", ValueType.UINT8, [0] * 5000)]),
+        ({"llama.block_count": 3}, []),
+    ],
+)
+def test_what_cannot_be_renamed_is_refused(metadata: dict[str, object], entries: list[KeyValue]) -> None:
+    parent = parent_from(file_bytes([KEPT[0], *entries], model_tensors()), "base")
+    assert ("refuse", "bad-metadata") in codes(edited(metadata, parent))
