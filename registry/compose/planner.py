@@ -579,7 +579,8 @@ class Draft:
             *sources,
         ]
         parents = tuple({(parent.label, parent.header_digest): parent for parent in used}.values())
-        is_edit = self.layers is None and not any(part.acts for part in parts)
+        is_changed = self.layers is not None or any(part.acts for part in parts)
+        is_edit = not is_changed and not any(item.severity is Severity.REFUSE for item in self.findings)
         entries = [] if self.layers is None else list(self.layers.entries())
         entries += [changed_entry(base.header, key, value) for key, value in self.hyperparameters.items()]
         sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata, entries, is_edit=is_edit)

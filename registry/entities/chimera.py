@@ -88,8 +88,8 @@ class Origins(Entity, omit_defaults=True):
         acts: dict[str, set[str]] = {label: set() for label in self.parents}
         for number, done in self.by_tensor().values():
             acts[self.parents[number]].update(set(done) - {MERGED, ADAPTER})
-        for number, _ in self.layers:
-            acts[self.parents[number]].add(PLACED)
+        for place, (number, block) in enumerate(self.layers):
+            acts[self.parents[number]].update({PLACED} if number or block != place else ())
         for number, _ in (graft for grafts in self.experts.values() for graft in grafts):
             acts[self.parents[number]].add(GRAFTED)
         for act, givers in ((MERGED, self.merged), (ADAPTER, self.adapters)):

@@ -123,10 +123,17 @@ class SlotColumn:
     width: float
 
 
-def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named: bool = True) -> Network:
+def network(
+    organs: Sequence[PlacedOrgan],
+    pitch: float | None = None,
+    *,
+    named: bool = True,
+    former: Mapping[int, int] | None = None,
+) -> Network:
     """Return the drawing of `organs`, with the names of the slots if `named`.
 
-    `pitch` is the height of a block; by default it follows the number of blocks.
+    `pitch` is the height of a block; by default it follows the number of blocks. `former` has the former numbers of
+    blocks of the text tower that were placed elsewhere.
     """
     inside = [organ for organ in organs if organ.block is not None]
     outside: dict[str, PlacedOrgan] = {}
@@ -174,7 +181,7 @@ def network(organs: Sequence[PlacedOrgan], pitch: float | None = None, *, named:
         spine=(spine_x, spine_top, spine_width, spine_bottom - spine_top),
         ribs=tuple(ribs[row] for row in rows),
         blocks=tuple(
-            Label(str(block), spine_x + spine_width / 2, tops[tower, block] + pitch / 2)
+            Label(_numbers(tower, block, former or {}), spine_x + spine_width / 2, tops[tower, block] + pitch / 2)
             for tower, block in rows
             if block % step == 0
         ),
@@ -280,6 +287,12 @@ def _slot_labels(columns: Iterable[SlotColumn], y: float) -> tuple[Label, ...]:
             labels.append(Label(_heading(column.slot), x, y, is_minor=not column.inner))
             taken.insert(place, x)
     return tuple(labels)
+
+
+def _numbers(tower: str, block: int, former: Mapping[int, int]) -> str:
+    """Return the number of a block, after an arrow the one that it had in its own model: `9 ← 7`."""
+    before = former.get(block) if tower == "text" else None
+    return str(block) if before in (None, block) else f"{block} ← {before}"
 
 
 def _short(number: float) -> str:

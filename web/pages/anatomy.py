@@ -27,7 +27,7 @@ from organs.web.render import (
 )
 
 ACTS = {
-    "placed": "block placed",
+    "placed": "placed with their blocks",
     "grafted": "grafted",
     "merged": "blended",
     "adapter": "adapter added",
@@ -130,14 +130,15 @@ def anatomy(
     by: str,
     changes: Mapping[Place, OrganChange],
     donors: Mapping[str, LegendLine] | None = None,
+    former: Mapping[int, int] | None = None,
 ) -> Context:
     """Return the drawing of `organs` coloured by a key of READINGS.
 
     `changes` has the change of each organ by its place, for the reading `change`. `donors` has the line of the legend
-    for each organ that a chimera has from elsewhere, by its name.
+    for each organ that a chimera has from elsewhere, by its name, `former` the numbers that its blocks had before.
     """
     painter = _Painter(organs, by, changes, donors or {})
-    drawing = network(organs) if can_be_drawn(organs) else None
+    drawing = network(organs, former=former) if can_be_drawn(organs) else None
     others = organs if drawing is None else drawing.others
     return {
         "drawing": drawing,

@@ -98,6 +98,12 @@ def validate(lock: str) -> str:
     return f"{model_address(name)}#verdict"
 
 
+def former_blocks(chimera: Chimera | None) -> dict[int, int]:
+    """Return the numbers that blocks of a chimera had before they were placed where they are."""
+    parts = () if chimera is None else chimera.parts
+    return {part.block: part.from_block for part in parts if part.block is not None and part.from_block is not None}
+
+
 def donor_marks(chimera: Chimera | None) -> dict[str, LegendLine]:
     """Return the line of the legend of donors for each changed organ, by its name."""
     return {} if chimera is None else marks(chimera.parts, legend(chimera.parts, chimera.parents[0].model))

@@ -37,7 +37,7 @@ from organs.web.error_pages import sentence_of
 from organs.web.ollama import has_image, llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
-from organs.web.pages.chimeras import chimera_context, donor_marks
+from organs.web.pages.chimeras import chimera_context, donor_marks, former_blocks
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, sheet_of, writing_form
 from organs.web.params import requested_choice
@@ -116,7 +116,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
                 }
                 for reading in readings
             ],
-            "grid": anatomy(organs, by, changes, donor_marks(chimera)),
+            "grid": anatomy(organs, by, changes, donor_marks(chimera), former_blocks(chimera)),
             **chimera_context(chimera, jobs),
             **_card(page, organs, is_newest=newest == page.name, is_image=is_image),
             **({} if left_out else depth_shown(page.name, organs)),
