@@ -23,7 +23,7 @@ from organs.registry.digest import Digest
 from organs.registry.documents import BadDocument, Limits, Parse, Reason, convert, line, parse_json, quoted
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.errors import BadInput, NotFound, OrganError
+from organs.registry.errors import BadInput, BadName, NotFound, OrganError
 from organs.registry.experts import EXPERTS_A_STACK_MAX
 from organs.registry.gguf.importance import read_importances
 from organs.registry.input_files import FileSource
@@ -65,7 +65,7 @@ class _RankedChoice(Struct, forbid_unknown_fields=True):
     """The most salient experts: `count` in each of `blocks`, or in all blocks that have experts."""
 
     count: Annotated[int, Parse(_count, int, "a number of experts such as 256")]
-    saliency: Annotated[str, line("a file, or a registered importance matrix", FILE_NAME_MAX)]
+    saliency: Annotated[str, line("the name of a file", FILE_NAME_MAX)]
     blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block")] = ()
 
 
@@ -126,10 +126,8 @@ def _chosen(choice: _RankedChoice, saliency: Saliency, mixture: _Mixture) -> lis
     if foreign:
         reasons.append(("saliency", f"the base has no experts in block {foreign[0]}, which the file has"))
     if choice.count % mixture.groups:
-        sentence = (
-            f"the router selects among {mixture.groups} groups, which keep the same number: take a multiple of it"
-        )
-        reasons.append(("count", sentence))
+        groups = f"the router selects among {mixture.groups} groups of one size"
+        reasons.append(("count", f"{groups}: keep a multiple of {mixture.groups} experts"))
     steps = []
     for block, experts in sorted(mixture.counts.items()):
         if choice.blocks and not within(block, choice.blocks):
@@ -180,21 +178,28 @@ def _read_saliency(name: str, folder: Path, registry: ModelSource) -> Saliency:
             path = folder / name
             if not path.exists():
                 path = Path(temporary) / "importances"
-                registry.assemble(name, path)
+                _assemble(registry, name, path, folder)
             with FileSource(path) as source:
                 head = source.read_at(0, min(source.size_bytes, 64))
                 if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
                     size_bytes = min(source.size_bytes, SALIENCY_LIMITS.size_bytes + 1)
                     return _of_json(parse_json(source.read_at(0, size_bytes), SALIENCY_LIMITS))
                 return _of_importances(source)
-    except NotFound as error:
-        sentence = f"{quoted(name)} is no file in {folder}, and no registered importance matrix: {error}"
-        raise BadDocument([("saliency", sentence)]) from error
     except BadDocument as error:
         reasons = [("saliency", f"{path}: {text}" if path else text) for path, text in error.reasons]
         raise BadDocument(reasons) from error
     except OrganError as error:
         raise BadDocument([("saliency", str(error))]) from error
+
+
+def _assemble(registry: ModelSource, name: str, path: Path, folder: Path) -> None:
+    """Write a registered importance matrix to `path`. Raises BadInput if there is none, StoreError."""
+    try:
+        registry.assemble(name, path)
+    except (BadName, NotFound) as error:
+        raise BadInput(
+            f"{quoted(name)} is no file in {folder}, and no registered importance matrix: {error}"
+        ) from error
 
 
 def _of_json(document: object) -> Saliency:

@@ -472,7 +472,7 @@ def _entity_values(recipe: Recipe) -> dict[str, Any]:
             step.pop("scale", None)
     selections = _selections((values.get("grafts"), values.get("blends"), values.get("purify")))
     for step in (*selections, *values.get("experts", ())):
-        listed = [key for key in (*_SELECTION_KEYS, *_CHOICE_KEYS) if isinstance(step.get(key), list)]
+        listed = [key for key in {*_SELECTION_KEYS, *_CHOICE_KEYS} if isinstance(step.get(key), list)]
         for key in (key for key in listed if key in _RANGES):
             step[key] = [first if first == last else range_text((first, last)) for first, last in step[key]]
         step |= {key: _one_or_list(step[key]) for key in listed}
