@@ -179,7 +179,7 @@ def mixture_tensors(shape: Mixture = MIXTURE, seed: int = 0, dtype: str = "F16",
             matrices |= {"ffn_gate_exps": stack, "ffn_up_exps": stack}
             matrices |= {"ffn_down_exps": (shape.units, width, shape.experts)}
             matrices |= {"ffn_gate_shexp": stack[:2], "ffn_up_shexp": stack[:2], "ffn_down_shexp": stack[1::-1]}
-            router = _weights(f"blk.{block}.ffn_gate_inp.weight", (width, shape.experts), seed, "F32", 1.0)
+            router = _weights(f"blk.{block}.ffn_gate_inp.weight", (width, shape.experts), seed, "F32", width**-0.5)
             bias = np.zeros(shape.experts, np.float32)
             bias[shape.unused_in(block, seed)] = -2.0
             spec = TensorSpec(f"blk.{block}.exp_probs_b.bias", (shape.experts,), dtype_by_name("F32"))

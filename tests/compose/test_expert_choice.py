@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import select
 
 from bench.generated import Mixture, Tensors, mixture_metadata, mixture_tensors, write_mixture
+from organs.registry.anatomy import SALIENT_STACK
 from organs.registry.catalog.tables import Blob, Expert, Lineage, ModelRow, OrganRow
-from organs.registry.compose.files import SALIENT_STACK, with_files
+from organs.registry.compose.files import with_files
 from organs.registry.compose.recipe import Recipe, read_recipe, recipe_file, recipe_of, recipe_python, recipe_yaml
 from organs.registry.compose.screen import KNOWN, ChangeKind
 from organs.registry.compose.steps import read_steps, step_texts
@@ -362,14 +363,17 @@ def write_json(path: Path, saliency: Mapping[int, Sequence[float]] = SALIENT, pr
     return path
 
 
-def expert_importances(tokens: Mapping[int, Sequence[float]], energy: float = 2.0) -> bytes:
-    """Return an importance matrix in which each expert was used for a number of tokens, by block."""
+def expert_importances(
+    tokens: Mapping[int, Sequence[float]], energies: Mapping[int, Sequence[float]] | None = None
+) -> bytes:
+    """Return an importance matrix in which each expert was used for a number of tokens, by block, with some energy."""
     f32, tensors = dtype_by_name("F32"), []
     for block, counts in tokens.items():
         for slot, row in ((SALIENT_STACK, SMALL.units), ("ffn_up_exps", SMALL.width)):
             # Inputs of ffn_up are the same for all experts, so its sums tell another order: it must not be used.
             order = counts if slot == SALIENT_STACK else counts[::-1]
-            sums = np.repeat(np.array(order, "<f4") * np.float32(energy), row)
+            energy = order if energies is None or slot != SALIENT_STACK else energies[block]
+            sums = np.repeat(np.array(energy, "<f4"), row)
             name = f"blk.{block}.{slot}.weight"
             tensors.append((TensorSpec(f"{name}.in_sum2", (row, len(counts)), f32), sums.tobytes()))
             tensors.append((TensorSpec(f"{name}.counts", (1, len(counts)), f32), np.array(order, "<f4").tobytes()))
@@ -402,6 +406,17 @@ def test_the_most_salient_experts_of_each_block_are_written_into_the_recipe(
         "  - keep: 4-11",
         "    blocks: 2",
     ]
+
+
+def test_an_importance_matrix_counts_energy_or_tokens(mixtures: LocalRegistry, tmp_path: Path) -> None:
+    tokens = {block: [20.0 - number for number in EVERY] for block in (1, 2)}
+    energies = {block: [float(number**3) for number in EVERY] for block in (1, 2)}
+    (tmp_path / "i.gguf").write_bytes(expert_importances(tokens, energies))
+    kept = {}
+    for by in ("energy", "tokens"):
+        recipe = resolved(mixtures, tmp_path, json.dumps({"count": 3, "saliency": "i.gguf", "by": by}))
+        kept[by] = [choice.kept(12) for choice in recipe.experts]
+    assert kept == {"energy": [(9, 10, 11)] * 2, "tokens": [(0, 1, 2)] * 2}
 
 
 def test_equal_saliency_keeps_the_first_experts_and_groups_keep_equal_numbers(
@@ -437,6 +452,8 @@ def test_equal_saliency_keeps_the_first_experts_and_groups_keep_equal_numbers(
         (importance_records({"blk.1.ffn_down_exps.weight": np.ones((12, 32), np.float32)}), {}, "the old format"),
         (expert_importances({1: [float("inf")] * 12}), {}, "larger than 1e+20"),
         (b"neither", {}, "is no importance matrix"),
+        (json.dumps(SALIENT).encode(), {"by": "tokens"}, "s has its own numbers"),
+        (expert_importances(SALIENT), {"by": "size"}, "'size' is not one of energy, tokens"),
     ],
 )
 def test_saliency_that_does_not_fit_is_refused_with_a_sentence(
@@ -483,7 +500,6 @@ def test_the_command_finds_the_file_beside_the_recipe_and_records_the_experts(
 def test_without_the_experts_that_are_never_selected_llama_cpp_computes_the_same(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    pytest.importorskip("xllamacpp")
     shape = Mixture(experts=48, used=4, unused=16)
     write_mixture(tmp_path / "Whole.gguf", ZOO, shape)
     ingest_bytes(registry, tmp_path, "Whole", (tmp_path / "Whole.gguf").read_bytes())
