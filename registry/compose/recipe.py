@@ -32,6 +32,7 @@ from organs.registry.compose.selection import (
     read_query,
     sorts_itself,
     unique,
+    within,
 )
 from organs.registry.documents import (
     NUMBER_PATTERN,
@@ -307,6 +308,12 @@ def donors_of(recipe: Recipe) -> tuple[str, ...]:
     grafted = (graft.donor for graft in recipe.grafts)
     names = (*grafted, *blended, *(merge.adapter for merge in recipe.adapters), named_source(recipe))
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def kept_experts(recipe: Recipe, block: int | None, count: int) -> tuple[int, ...]:
+    """Return the experts that a valid recipe keeps of the `count` experts in `block`, in rising order."""
+    of_block = (choice for choice in recipe.experts if not choice.blocks or within(block or 0, choice.blocks))
+    return next((choice.kept(count) for choice in of_block), tuple(range(count)))
 
 
 def named_source(recipe: Recipe) -> str | None:

@@ -25,7 +25,11 @@ from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name,
 from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import Share, verify
+from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.decoder import Decoder, opened
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.run import run_chimera
+from organs.registry.validation.texts import built_in_texts
 from tests.cli.in_process import OrganCommand
 from tests.gguf_files import array, file_bytes, importance_records, unsigned
 from tests.registry_templates import RegistryTemplates
@@ -516,3 +520,16 @@ def test_without_the_experts_that_are_never_selected_llama_cpp_computes_the_same
     assert np.isfinite(whole).all()
     assert np.abs(whole - without).max() < 1e-3
     assert np.abs(whole - other).max() > 0.1
+
+
+@pytest.mark.long
+def test_a_validation_finds_grafted_experts_at_their_new_numbers(registry: LocalRegistry, tmp_path: Path) -> None:
+    shape = Mixture(experts=48, used=4, unused=0)
+    for name, seed in (("Whole", 0), ("Other", 1)):
+        write_mixture(tmp_path / f"{name}.gguf", ZOO, shape, seed)
+        ingest_bytes(registry, tmp_path, name, (tmp_path / f"{name}.gguf").read_bytes())
+    steps = registry.compose("local/Whole").graft("local/Other", slot="ffn_up_exps", blocks=2, experts=[3, 20])
+    made = steps.experts(drop="0-15").plan().accepting_all().register()
+    budget, texts = ValidationBudget(tokens=1024), built_in_texts(("python",))
+    report = run_chimera(registry.catalog, registry.blobs, made.model, texts, LlamaCpp(), budget)
+    assert report.zeroed == ("blk.2.ffn_up_exps.weight[4]",), "expert 20 of the base; expert 3 was left out"
