@@ -13,9 +13,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded
+from organs.registry.gguf import (
+    KeyValue,
+    TensorSpec,
+    ValueType,
+    carry_over,
+    dtype_by_name,
+    encode_header,
+    padded,
+    read_header,
+    write_file,
+)
+from organs.registry.input_files import FileSource
 
 PIECE_ELEMENTS = 1 << 22
+Tensors = list[tuple[TensorSpec, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +116,134 @@ def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Round to nearest, ties to even, as converters do."""
     bits = values.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """The sizes of a mixture of experts with latent attention, as in DeepSeek-V3."""
+
+    blocks: int = 3
+    """The first has a dense feed-forward, the others have experts."""
+    width: int = 64
+    experts: int = 384
+    used: int = 8
+    """The experts that a token uses, without the shared one."""
+    units: int = 32
+    """The hidden units of an expert."""
+    unused: int = 128
+    """Experts of each block that the router never selects, at random places: the bias of the others is larger by 2,
+    and the gates are from 0 to 1."""
+    groups: int = 1
+    groups_used: int = 1
+    heads: int = 2
+    rank: int = 32
+    """Of the latent vectors of queries, and of keys and values."""
+    head: int = 16
+    """The values of a head, without those for positions, which are as many."""
+    architecture: str = "deepseek2"
+
+    def unused_in(self, block: int, seed: int = 0) -> list[int]:
+        """Return the experts of a block that are never selected, in rising order; as many in each group."""
+        size, random = self.experts // self.groups, np.random.default_rng([seed, block])
+        chosen = [
+            group * size + number
+            for group in range(self.groups)
+            for number in random.permutation(size)[: self.unused // self.groups].tolist()
+        ]
+        return sorted(chosen)
+
+
+MIXTURE = Mixture()
+"""15 MB in F16: its experts are the smallest that the registry stores one by one."""
+
+
+def mixture_tensors(shape: Mixture = MIXTURE, seed: int = 0, dtype: str = "F16", vocabulary: int = 2048) -> Tensors:
+    """Return the tensors of a mixture with Gaussian weights."""
+    width, rank, head, heads = shape.width, shape.rank, shape.head, shape.heads
+    tensors: Tensors = [
+        _weights("token_embd.weight", (width, vocabulary), seed, dtype, 1.0),
+        _weights("output.weight", (width, vocabulary), seed, dtype, 0.3),
+    ]
+    for block in range(shape.blocks):
+        matrices: dict[str, tuple[int, ...]] = {
+            "attn_q_a": (width, rank),
+            "attn_q_b": (rank, 2 * head * heads),
+            "attn_kv_a_mqa": (width, rank + head),
+            "attn_k_b": (head, rank, heads),
+            "attn_v_b": (rank, head, heads),
+            "attn_output": (head * heads, width),
+        }
+        norms = {"attn_norm": width, "attn_q_a_norm": rank, "attn_kv_a_norm": rank, "ffn_norm": width}
+        if block:
+            stack = (width, shape.units, shape.experts)
+            matrices |= {"ffn_gate_exps": stack, "ffn_up_exps": stack}
+            matrices |= {"ffn_down_exps": (shape.units, width, shape.experts)}
+            matrices |= {"ffn_gate_shexp": stack[:2], "ffn_up_shexp": stack[:2], "ffn_down_shexp": stack[1::-1]}
+            router = _weights(f"blk.{block}.ffn_gate_inp.weight", (width, shape.experts), seed, "F32", width**-0.5)
+            bias = np.zeros(shape.experts, np.float32)
+            bias[shape.unused_in(block, seed)] = -2.0
+            spec = TensorSpec(f"blk.{block}.exp_probs_b.bias", (shape.experts,), dtype_by_name("F32"))
+            tensors += [router, (spec, bias.tobytes())]
+        else:
+            matrices |= {"ffn_gate": (width, 2 * width), "ffn_up": (width, 2 * width), "ffn_down": (2 * width, width)}
+        for name, size in matrices.items():
+            tensors.append(_weights(f"blk.{block}.{name}.weight", size, seed, dtype, size[0] ** -0.5))
+        tensors += [_ones(f"blk.{block}.{name}.weight", size) for name, size in norms.items()]
+    return [*tensors, _ones("output_norm.weight", width)]
+
+
+def mixture_metadata(shape: Mixture = MIXTURE, name: str = "Mixture") -> list[KeyValue]:
+    """Return the metadata of a mixture, without a vocabulary."""
+    whole = {
+        "block_count": shape.blocks,
+        "context_length": 512,
+        "embedding_length": shape.width,
+        "feed_forward_length": 2 * shape.width,
+        "leading_dense_block_count": 1,
+        "attention.head_count": shape.heads,
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": shape.rank,
+        "attention.kv_lora_rank": shape.rank,
+        "attention.key_length": shape.rank + shape.head,
+        "attention.value_length": shape.rank,
+        "attention.key_length_mla": 2 * shape.head,
+        "attention.value_length_mla": shape.head,
+        "rope.dimension_count": shape.head,
+        "expert_count": shape.experts,
+        "expert_used_count": shape.used,
+        "expert_shared_count": 1,
+        "expert_feed_forward_length": shape.units,
+        "expert_gating_func": 2,
+    }
+    whole |= {"expert_group_count": shape.groups, "expert_group_used_count": shape.groups_used}
+    fractions = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 10_000.0, "expert_weights_scale": 2.5}
+    prefix = f"{shape.architecture}."
+    return [
+        KeyValue("general.architecture", ValueType.STRING, shape.architecture),
+        KeyValue("general.name", ValueType.STRING, name),
+        *(KeyValue(prefix + key, ValueType.UINT32, value) for key, value in whole.items()),
+        *(KeyValue(prefix + key, ValueType.FLOAT32, value) for key, value in fractions.items()),
+        KeyValue(f"{prefix}expert_weights_norm", ValueType.BOOL, True),
+    ]
+
+
+def write_mixture(path: Path, vocabulary_of: Path, shape: Mixture = MIXTURE, seed: int = 0) -> None:
+    """Write a mixture of experts with the vocabulary of another model, which llama.cpp can run."""
+    with FileSource(vocabulary_of) as source:
+        header = read_header(source)
+        entries = [carry_over(source, field) for field in header.fields if field.key.startswith("tokenizer.")]
+        size = next(tensor.shape[1] for tensor in header.tensors if tensor.name == "token_embd.weight")
+    with path.open("wb") as stream:
+        metadata = [*mixture_metadata(shape, path.stem), *entries]
+        write_file(stream, metadata, mixture_tensors(shape, seed, vocabulary=size))
+
+
+def _weights(name: str, shape: tuple[int, ...], seed: int, dtype: str, deviation: float) -> tuple[TensorSpec, bytes]:
+    kind = {"F16": np.float16, "F32": np.float32}[dtype]
+    spec = TensorSpec(name, shape, dtype_by_name(dtype))
+    random = np.random.default_rng([seed, *name.encode()])
+    return spec, (deviation * random.standard_normal(spec.elements)).astype(kind).tobytes()
+
+
+def _ones(name: str, size: int) -> tuple[TensorSpec, bytes]:
+    return TensorSpec(name, (size,), dtype_by_name("F32")), np.ones(size, np.float32).tobytes()

@@ -195,6 +195,9 @@ EXPERT_DIMENSIONS: Mapping[str, int] = {
 
 They are the stacks, their companions, the router (a row for each expert), and the biases by which it selects.
 `ffn_gate_inp.scale` (Gemma 4) has an item for each channel, and is not among them."""
+SALIENT_STACK = "ffn_down_exps"
+"""The stack whose inputs are the hidden units of each expert. Those of the other stacks are the same for all experts
+that a token uses."""
 _OTHER_EXPERTS = re.compile(r"_chexps(\.|$)|^ffn_(gate|up|down)\.\d|tid2eid")
 """Chunk experts (shared by several experts), experts in tensors of their own, and tables of experts by token."""
 
@@ -356,6 +359,12 @@ def parse_expert_name(name: str) -> tuple[str, int] | None:
     """Return the stack and the number in a name of `expert_name`; None for other names."""
     match = _EXPERT_NAME.fullmatch(name)
     return None if match is None else (match["stack"], int(match["number"]))
+
+
+def parse_block(text: str) -> int | None:
+    """Return the block that a number such as `3` or the beginning of a name such as `blk.3` names; None for others."""
+    number = text.removeprefix("blk.")
+    return int(number) if number.isascii() and number.isdigit() and len(number) <= BLOCK_DIGITS_MAX else None
 
 
 def _block_and_slot(name: str) -> tuple[int | None, str]:

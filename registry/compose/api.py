@@ -150,14 +150,16 @@ class RecipeBuilder(ABC):
         blocks: Blocks = None,
         count: int | None = None,
         saliency: str | Path | None = None,
+        by: str | None = None,
     ) -> Self:
         """Keep only some experts of the result: those of `keep`, all but those of `drop`, or the `count` most salient.
 
         `saliency` is a JSON file with a list of numbers for each block, the file of an importance matrix, or the name
-        of a registered one; it is read now, and the recipe has the experts that are kept. `blocks` selects the blocks;
-        by default all that have experts.
+        of a registered one, of which the `energy` of the hidden units counts, or the number of `tokens` (`by`). It is
+        read now, and the recipe has the experts that are kept. `blocks` selects the blocks; by default all that have
+        experts.
         """
-        step = {"keep": _ranges(keep), "drop": _ranges(drop), "blocks": _ranges(blocks), "count": count}
+        step = {"keep": _ranges(keep), "drop": _ranges(drop), "blocks": _ranges(blocks), "count": count, "by": by}
         step = {key: value for key, value in step.items() if value is not None}
         values: Any = {"base": self.recipe.base, "experts": step}
         if saliency is not None or count is not None:

@@ -6,24 +6,23 @@ stranger's business, and those of the stranger are elsewhere.
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Protocol
 
+import numpy as np
 from msgspec import Meta, Struct
 
-from organs.registry.anatomy import BLOCK_DIGITS_MAX, EXPERT_DIMENSIONS, Tower, place_of
+from organs.registry.anatomy import EXPERT_DIMENSIONS, SALIENT_STACK, Tower, parse_block, place_of
 from organs.registry.compose.pruning import EXPERTS_FIELD, GROUPS_KEY
-from organs.registry.compose.selection import BlockRange, range_text, ranges, within
+from organs.registry.compose.selection import BlockRange, choice, range_text, ranges, within
 from organs.registry.digest import Digest
 from organs.registry.documents import BadDocument, Limits, Parse, Reason, convert, joined, line, parse_json, quoted
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.errors import BadInput, NotFound, OrganError
+from organs.registry.errors import BadInput, BadName, NotFound, OrganError
 from organs.registry.experts import EXPERTS_A_STACK_MAX
 from organs.registry.gguf.importance import read_importances
 from organs.registry.input_files import FileSource
@@ -34,9 +33,10 @@ TEXT_MAX_BYTES = 128 * 1024
 METADATA_FIELD = "metadata"
 SALIENCY_LIMITS = Limits(size_bytes=16 * 1024 * 1024, depth=3, values=500_000)
 """A number for each of 384 experts in 60 blocks needs half a megabyte."""
-SALIENT_STACK = "ffn_down_exps"
-"""The stack whose inputs, summed over all tokens, tell how much each expert contributed."""
-_BLOCK = re.compile(rf"(?:blk\.)?([0-9]{{1,{BLOCK_DIGITS_MAX}}})")
+
+ENERGY, TOKENS = "energy", "tokens"
+MEASURES = (ENERGY, TOKENS)
+"""What counts of an importance matrix: the energy of hidden units over all tokens (the default), or how many tokens."""
 
 Saliency = Mapping[int, Sequence[float]]
 """By block: a number for each expert; larger ones are kept."""
@@ -68,7 +68,9 @@ class _RankedChoice(Struct, forbid_unknown_fields=True):
     """The most salient experts: `count` in each of `blocks`, or in all blocks that have experts."""
 
     count: Annotated[int, Parse(_count, int, "a number of experts such as 256")]
-    saliency: Annotated[str, line("a file, or a registered importance matrix", FILE_NAME_MAX)]
+    saliency: Annotated[str, line("the name of a file", FILE_NAME_MAX)]
+    by: Annotated[str | None, line(f"one of {', '.join(MEASURES)}", 10, choice(MEASURES, str.lower))] = None
+    """What an importance matrix tells; a JSON file has its own numbers."""
     blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block")] = ()
 
 
@@ -110,8 +112,8 @@ def with_files(values: object, folder: Path, registry: ModelSource) -> object:
             resolved.append(step)
             continue
         try:
-            choice = convert(step, _RankedChoice)
-            resolved += _chosen(choice, _read_saliency(choice.saliency, folder, registry), mixture)
+            ranked = convert(step, _RankedChoice)
+            resolved += _chosen(ranked, _read_saliency(ranked, folder, registry), mixture)
         except BadDocument as error:
             reasons += [(f"{at}.{path}" if path else at, sentence) for path, sentence in error.reasons]
     if reasons:
@@ -155,29 +157,27 @@ def _mixture_of(registry: ModelSource, base: str) -> _Mixture:
     return _Mixture(counts, max(1, int(groups)) if groups.isdecimal() else 1)
 
 
-def _chosen(choice: _RankedChoice, saliency: Saliency, mixture: _Mixture) -> list[dict[str, Any]]:
+def _chosen(ranked: _RankedChoice, saliency: Saliency, mixture: _Mixture) -> list[dict[str, Any]]:
     """Return the steps that keep the most salient experts, one for each block. Raises BadDocument with all reasons."""
     reasons: list[Reason] = []
     foreign = sorted(set(saliency) - set(mixture.counts))
     if foreign:
         reasons.append(("saliency", f"the base has no experts in block {foreign[0]}, which the file has"))
-    if choice.count % mixture.groups:
-        sentence = (
-            f"the router selects among {mixture.groups} groups, which keep the same number: take a multiple of it"
-        )
-        reasons.append(("count", sentence))
+    if ranked.count % mixture.groups:
+        groups = f"the router selects among {mixture.groups} groups of one size"
+        reasons.append(("count", f"{groups}: keep a multiple of {mixture.groups} experts"))
     steps = []
     for block, experts in sorted(mixture.counts.items()):
-        if choice.blocks and not within(block, choice.blocks):
+        if ranked.blocks and not within(block, ranked.blocks):
             continue
         own = saliency.get(block, ())
         if len(own) != experts:
             has = f"{len(own)} numbers for" if own else "nothing on"
             reasons.append(("saliency", f"the file has {has} block {block}, which has {experts} experts"))
-        elif choice.count > experts:
+        elif ranked.count > experts:
             reasons.append(("count", f"block {block} has {experts} experts"))
         elif not reasons:
-            steps.append({"keep": _listed(_most_salient(own, choice.count, mixture.groups)), "blocks": block})
+            steps.append({"keep": _listed(_most_salient(own, ranked.count, mixture.groups)), "blocks": block})
     if not steps and not reasons:
         reasons.append(("blocks", "the base has no experts in these blocks"))
     if reasons:
@@ -209,23 +209,23 @@ def _listed(numbers: Sequence[int]) -> list[str]:
     return [range_text((run[0], run[-1])) for run in runs]
 
 
-def _read_saliency(name: str, folder: Path, registry: ModelSource) -> Saliency:
+def _read_saliency(ranked: _RankedChoice, folder: Path, registry: ModelSource) -> Saliency:
     """Return the saliency in a file, or of a registered importance matrix. Raises BadDocument."""
+    name = ranked.saliency
     try:
         with TemporaryDirectory(prefix="organ-") as temporary:
             path = folder / name
             if not path.exists():
                 path = Path(temporary) / "importances"
-                registry.assemble(name, path)
+                _assemble(registry, name, path, folder)
             with FileSource(path) as source:
                 head = source.read_at(0, min(source.size_bytes, 64))
                 if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+                    if ranked.by is not None:
+                        raise BadInput(f"{name} has its own numbers: by is for importance matrices")
                     size_bytes = min(source.size_bytes, SALIENCY_LIMITS.size_bytes + 1)
                     return _of_json(parse_json(source.read_at(0, size_bytes), SALIENCY_LIMITS))
-                return _of_importances(source)
-    except NotFound as error:
-        sentence = f"{quoted(name)} is no file in {folder}, and no registered importance matrix: {error}"
-        raise BadDocument([("saliency", sentence)]) from error
+                return _of_importances(source, ranked.by or ENERGY)
     except BadDocument as error:
         reasons = [("saliency", f"{path}: {text}" if path else text) for path, text in error.reasons]
         raise BadDocument(reasons) from error
@@ -233,17 +233,27 @@ def _read_saliency(name: str, folder: Path, registry: ModelSource) -> Saliency:
         raise BadDocument([("saliency", str(error))]) from error
 
 
+def _assemble(registry: ModelSource, name: str, path: Path, folder: Path) -> None:
+    """Write a registered importance matrix to `path`. Raises BadInput if there is none, StoreError."""
+    try:
+        registry.assemble(name, path)
+    except (BadName, NotFound) as error:
+        raise BadInput(
+            f"{quoted(name)} is no file in {folder}, and no registered importance matrix: {error}"
+        ) from error
+
+
 def _of_json(document: object) -> Saliency:
-    """Return the saliency in `{"0": [0.5, 0.1], "blk.1": [...]}`. Raises BadDocument."""
+    """Return the saliency in a table of lists of numbers by block. Raises BadDocument."""
     table = convert({"blocks": document}, _SaliencyTable).blocks
     saliency: dict[int, Sequence[float]] = {}
     for key, values in table.items():
-        match = _BLOCK.fullmatch(key)
-        if match is None:
-            raise BadDocument([("", f"{quoted(key)} is no block: write a number, or a number after blk.")])
-        if int(match[1]) in saliency:
-            raise BadDocument([("", f"block {int(match[1])} is there twice")])
-        saliency[int(match[1])] = values
+        block = parse_block(key)
+        if block is None:
+            raise BadDocument([("", f"{quoted(key)} is no block: write its number")])
+        if block in saliency:
+            raise BadDocument([("", f"block {block} is there twice")])
+        saliency[block] = values
     return saliency
 
 
@@ -251,19 +261,19 @@ class _SaliencyTable(Struct):
     blocks: dict[str, Annotated[tuple[float, ...], Meta(max_length=EXPERTS_A_STACK_MAX)]]
 
 
-def _of_importances(source: FileSource) -> Saliency:
-    """Return the energy of the inputs of SALIENT_STACK by expert, summed over all tokens. Raises BadInput, BadGguf.
+def _of_importances(source: FileSource, by: str) -> Saliency:
+    """Return for how many tokens each expert was used, or the energy of its hidden units over these tokens.
 
-    An expert that is used for more tokens, or whose hidden units are larger, counts more. It is 0 for an expert that
-    was never used.
+    Both are those of SALIENT_STACK, and 0 for an expert that was never used. Raises BadInput, BadGguf.
     """
     saliency = {}
-    for name, energies in read_importances(source).by_matrix.items():
+    matrix = read_importances(source)
+    for name, values in (matrix.energies if by == ENERGY else matrix.tokens).items():
         place = place_of(name)
         if place.slot == SALIENT_STACK and place.block is not None and place.tower is Tower.TEXT:
-            if not all(math.isfinite(energy) for energy in energies):
-                raise BadInput(f"{source.name}: the sums of {name} are not finite")
-            saliency[place.block] = energies.tolist()
+            if not np.isfinite(values).all():
+                raise BadInput(f"{source.name}: the sums or counts of {name} are not finite")
+            saliency[place.block] = values.tolist()
     if not saliency:
         raise BadInput(
             f"{source.name} has no sums by expert for {SALIENT_STACK}: it is of a model without experts, or in the old "

@@ -32,6 +32,7 @@ from organs.registry.compose.selection import (
     read_query,
     sorts_itself,
     unique,
+    within,
 )
 from organs.registry.documents import (
     NUMBER_PATTERN,
@@ -193,8 +194,8 @@ class RecipePurification(Selection, frozen=True, omit_defaults=True, forbid_unkn
 class ExpertChoice(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The experts that stay in blocks of the result: those of `keep`, or all but those of `drop`; one of both is set.
 
-    `count` and `saliency`, the name of a file, are only read together with files (`registry.compose.files`), which puts
-    `keep` in their place.
+    `count`, `saliency` (the name of a file) and `by` are only read together with files (`registry.compose.files`),
+    which puts `keep` in their place.
     """
 
     keep: Annotated[tuple[BlockRange, ...], ranges("an", "expert")] = ()
@@ -202,12 +203,14 @@ class ExpertChoice(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     blocks: Annotated[tuple[BlockRange, ...], ranges("a", "block")] = ()
     """Empty for all blocks that have experts."""
     count: int | None = None
-    saliency: Annotated[str | None, line("a file", WORD_MAX_LENGTH)] = None
+    saliency: str | None = None
+    by: str | None = None
 
     def faults(self) -> Iterator[Reason]:
         """Yield what is wrong with the members together."""
-        if self.count is not None or self.saliency is not None:
-            at = "count" if self.saliency is None else "saliency"
+        ranked = {"saliency": self.saliency, "count": self.count, "by": self.by}
+        at = next((key for key, value in ranked.items() if value is not None), None)
+        if at is not None:
             yield at, "only organ compose and Python choose experts by a file: write those to keep (keep: [0-31, 40])"
         elif bool(self.keep) == bool(self.drop):
             yield "", "it needs the experts to keep (keep: [0-31, 40]) or those to drop (drop: 7), not both"
@@ -320,6 +323,12 @@ def donors_of(recipe: Recipe) -> tuple[str, ...]:
     placed, grafted = (run.donor for run in recipe.layers), (graft.donor for graft in recipe.grafts)
     names = (*placed, *grafted, *blended, *(merge.adapter for merge in recipe.adapters), named_source(recipe))
     return tuple(dict.fromkeys(name for name in names if name))
+
+
+def kept_experts(recipe: Recipe, block: int | None, count: int) -> tuple[int, ...]:
+    """Return the experts that a valid recipe keeps of the `count` experts in `block`, in rising order."""
+    of_block = (choice for choice in recipe.experts if not choice.blocks or within(block or 0, choice.blocks))
+    return next((choice.kept(count) for choice in of_block), tuple(range(count)))
 
 
 def named_source(recipe: Recipe) -> str | None:

@@ -54,6 +54,8 @@ Step = tuple[str, str]
 
 _WORD = re.compile(r'(?P<key>[^\s:"]+):(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^\s"]*))(?:\s+|\Z)')
 _SPLIT = ("type", "slot", "blocks", "experts", "drop")
+_TEXTS = ("from", "adapter", "where")
+"""Members that are never lists."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_.-]+")
 _META_KEY = re.compile(r'(?P<quoted>"(?:[^"\\]|\\.)*")=|(?P<bare>[^="]+)=')
 _PLACEHOLDERS: Mapping[str, Any] = {
@@ -168,7 +170,7 @@ def _read_step(text: str, path: str, lists: Collection[str]) -> dict[str, Any]:
         words = [word.strip() for word in value.split(",")]
         if key in lists:
             members[key] = words if len(words) > 1 else words[0]
-        elif value.startswith("["):
+        elif value.startswith("[") and key not in _TEXTS:
             members[key] = _listed(value, joined(path, key))
         else:
             members[key] = value if match["bare"] is None else plain_scalar(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ SUMS, COUNTS = ".in_sum2", ".counts"
 """The ends of the names of the two tensors of a weight."""
 LARGEST = 1e20
 """Encoders of larger importances stop the program."""
+NO_DIGEST = Digest("")
+"""Until the file is hashed."""
 _WHOLE = struct.Struct("<i")
 _RECORD_MIN_BYTES = 3 * _WHOLE.size
 
@@ -38,11 +40,13 @@ class ImportanceMatrix:
     """SHA-256 of the file."""
     by_tensor: Mapping[str, NDArray[np.float32]]
     """By the name of the weight: mean squares of the inputs of the columns, of a stack those of each expert in turn."""
-    by_matrix: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    energies: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     """By the name of a stack: the squares of the inputs of each expert, summed over all columns and all its tokens.
 
-    Empty for files in the old format, which have no counts by expert.
+    Empty for files in the old format, which have no counts by expert, as are `tokens`.
     """
+    tokens: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    """By the name of a stack: the number of tokens for which each expert was used."""
 
     def fits(self, name: str, shape: tuple[int, ...]) -> bool:
         """Return whether the file has importances of the weight `name`, for each matrix of a stack."""
@@ -59,24 +63,24 @@ def read_importances(source: ByteSource) -> ImportanceMatrix:
     if source.size_bytes > FILE_MAX_BYTES:
         raise BadInput(f"{source.name}: {source.size_bytes:,} bytes are more than an importance matrix has")
     is_gguf = source.size_bytes >= len(MAGIC) and source.read_at(0, len(MAGIC)) == MAGIC
-    found, energies = _of_gguf(source) if is_gguf else (_of_records(source), {})
+    matrix = _of_gguf(source) if is_gguf else ImportanceMatrix(NO_DIGEST, _of_records(source))
+    found = matrix.by_tensor
     if not found:
         raise BadInput(f"{source.name} is no importance matrix: no tensor has sums of squares")
     for name, values in found.items():
         if not ((values >= 0) & (values <= LARGEST)).all():  # False for NaN
             raise BadInput(f"{source.name}: importances of {name} are negative, or larger than {LARGEST:g}")
-    return ImportanceMatrix(range_digest(source, 0, source.size_bytes), found, energies)
+    return replace(matrix, digest=range_digest(source, 0, source.size_bytes))
 
 
-def _of_gguf(source: ByteSource) -> tuple[dict[str, NDArray[np.float32]], dict[str, NDArray[np.float64]]]:
-    """Return the means of the columns of each weight, and the sums of each matrix of stacks."""
+def _of_gguf(source: ByteSource) -> ImportanceMatrix:
     header = read_header(source)
     plain = {
         tensor.name: np.frombuffer(source.read_at(header.data_offset + tensor.offset, tensor.size_bytes), "<f4")
         for tensor in header.tensors
         if tensor.dtype.name == "F32" and tensor.name.endswith((SUMS, COUNTS))
     }
-    found, energies = {}, {}
+    found, energies, tokens = {}, {}, {}
     for name, sums in plain.items():
         if name.endswith(SUMS):
             weight = name.removesuffix(SUMS)
@@ -87,7 +91,8 @@ def _of_gguf(source: ByteSource) -> tuple[dict[str, NDArray[np.float32]], dict[s
             found[weight] = _means(by_matrix, counts)
             if counts.size > 1:
                 energies[weight] = by_matrix.sum(axis=1, dtype=np.float64)
-    return found, energies
+                tokens[weight] = counts.astype(np.float64)
+    return ImportanceMatrix(NO_DIGEST, found, energies, tokens)
 
 
 def _of_records(source: ByteSource) -> dict[str, NDArray[np.float32]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.registry.anatomy import expert_name
+from organs.registry.anatomy import expert_name, place_of
 from organs.registry.assembly import (
     place_file,
     plan_merged,
@@ -33,6 +33,7 @@ from organs.registry.catalog.register.chimeras import (
 )
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.compose.recipe import kept_experts, recipe_from_json
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
 from organs.registry.entities.plan import GRAFTED
@@ -206,9 +207,13 @@ def _trial(session: Session, name: str) -> _RegisteredTrial:
         raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
     origins = stored_origins(chimera)
     grafted: list[str] = []
+    recipe = recipe_from_json(chimera.recipe)
     for tensor, (_, acts) in origins.by_tensor().items():
         if tensor in origins.experts:
-            numbers = (number for _, numbers in origins.experts[tensor] for number in numbers)
+            numbers = [number for _, numbers in origins.experts[tensor] for number in numbers]
+            if tensor in origins.pruned:  # the experts that stay have other numbers in the chimera
+                kept = kept_experts(recipe, place_of(tensor).block, origins.pruned[tensor][1])
+                numbers = [kept.index(number) for number in numbers if number in kept]
             grafted += [expert_name(tensor, number) for number in numbers]
         elif GRAFTED in acts:
             grafted.append(tensor)

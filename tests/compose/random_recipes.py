@@ -19,6 +19,7 @@ from organs.registry.compose.recipe import (
     WHOLE_MAX,
     WHOLE_MIN,
     AdapterMerge,
+    ExpertChoice,
     Graft,
     PurifyMethod,
     Recipe,
@@ -60,6 +61,7 @@ def recipes() -> st.SearchStrategy[Recipe]:
         blends=_several(_blends()),
         adapters=_several(st.builds(AdapterMerge, _models(), _scales())),
         purify=_several(_purifications()),
+        experts=_several(_expert_choices()),
         encode=st.sampled_from(ENCODINGS),
         source=st.sampled_from((PROVED, GIVEN)) | _models(),
         accept=st.lists(st.sampled_from(_CODES), unique=True, max_size=3).map(tuple),
@@ -118,6 +120,12 @@ def _blends() -> st.SearchStrategy[Blend]:
     )
     one = st.builds(Blend, donor=_models(), parameters=settings.map(lambda weight: {"weight": weight}), **place)
     return several | one | st.builds(Blend, method=st.just("slerp"), donor=_models(), parameters=st.just({"t": 0.5}))
+
+
+def _expert_choices() -> st.SearchStrategy[ExpertChoice]:
+    blocks = _selections()["blocks"]
+    chosen = blocks.filter(bool)
+    return st.builds(ExpertChoice, keep=chosen, blocks=blocks) | st.builds(ExpertChoice, drop=chosen, blocks=blocks)
 
 
 def _scales() -> st.SearchStrategy[float]:

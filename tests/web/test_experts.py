@@ -39,3 +39,17 @@ def test_an_expert_is_grafted_by_the_form(client: FlaskClient) -> None:
     assert "8 experts in 4 stacks of local/Mixture@1 will be replaced" in page.text
     assert "grafted (experts 2 and 5)" in page.text
     assert 'name="experts"' in client.get("/compose?base=local/Mixture").text
+
+
+def test_a_recipe_that_leaves_experts_out_is_shown(client: FlaskClient) -> None:
+    page = page_at(client, "/compose", base="local/Mixture", expert="drop:0-1,6-7 blocks:0-1")
+    assert "pruned to 4 of 8 experts" in page.text
+    assert "4 of 8 experts stay in 2 blocks, in 6 tensors" in page.text
+    address = "/api/v1/composition?base=local/Mixture&expert=drop:0-1,6-7"
+    state = found_at(client, address)
+    assert state["recipe"]["experts"] == {"drop": ["0-1", "6-7"]}
+    assert {tuple(part["pruned"]) for part in state["plan"]["parts"]} == {(4, 8)}
+    refused = client.post(
+        "/api/v1/plans", json={"base": "local/Mixture", "experts": {"count": 4, "saliency": "/etc/passwd"}}
+    )
+    assert "Only organ compose and Python choose experts by a file" in refused.text
