@@ -4,10 +4,10 @@
     python -m bench.surgery layers FOLDER                     perplexities of the base in F16 with other layers
     python -m bench.surgery headers FILE.gguf...              set a new chat template in each, and count the bytes
 
-`layers` composes each arrangement in a registry of its own, and takes a quick look of six windows of each text at it, on the texts
-code, docs and prose of the family. It checks that no organ is stored. `headers` ingests the files, sets a chat template
-in each, and counts the stored bytes of the blobs and of the database before and after it, and the bytes that a push of
-the new versions sends to a server that has the files.
+`layers` composes each arrangement in a registry of its own, and takes a quick look at it, of six windows of each of the
+texts code, docs and prose of the family. It checks that no organ is stored. `headers` ingests the files, sets a chat
+template in each, and counts the stored bytes of the blobs and of the database before and after it, and the bytes that a
+push of the new versions sends to a server that has the files.
 """
 
 from __future__ import annotations

@@ -77,6 +77,7 @@ LockToo = Annotated[
     bool, note("1 to include the lock, if the chimera can be made and no organ must be computed first.", 0)
 ]
 Step = Annotated[str, Meta(max_length=STEP_MAX_LENGTH)]
+LayerRuns = Annotated[tuple[Step, ...], note("Blocks of the result: `blocks:0-15`. May be repeated, in their order.")]
 Grafts = Annotated[
     tuple[Step, ...],
     note("A graft: `from:acme/coder type:organ blocks:2-5`. May be repeated.", f"from:{EXAMPLE_DONOR} type:organ"),
@@ -225,6 +226,7 @@ def plan(body: RecipeRequest | Values, every_part: EveryPart = False, lock: Lock
 )
 def composition(
     base: Base,
+    layer: LayerRuns = (),
     graft: Grafts = (),
     blend: Blends = (),
     adapter: Adapters = (),

@@ -113,7 +113,7 @@ def test_blocks_of_another_model_come_with_their_numbers_and_their_license(
     assert tensors == expected
     chimera = registry.chimera(registry.compose(read_recipe(recipe)).plan().lock().id)
     assert {parent.model: parent.acts for parent in chimera.parents} == {
-        "local/Base@1": ("placed",), "local/Tuned@1": ("placed",),
+        "local/Base@1": (), "local/Tuned@1": ("placed",),
     }  # fmt: skip
     assert {(change.model, change.acts_text, change.blocks) for change in chimera.changes} == {
         ("local/Tuned@1", "placed (blocks 2-5)", "4-7")

@@ -252,6 +252,7 @@ def planned_for_client(
 @serves(endpoints.composition)
 def composition(
     base: str,
+    layer: list[str],
     graft: list[str],
     blend: list[str],
     adapter: list[str],
@@ -266,6 +267,7 @@ def composition(
     order: str,
 ) -> CompositionState:
     lists = {
+        "layer": layer,
         "graft": graft,
         "blend": blend,
         "adapter": adapter,
