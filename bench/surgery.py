@@ -3,11 +3,13 @@
     python -m bench.real_family FOLDER                        first: train the family, or use any folder with texts
     python -m bench.surgery layers FOLDER                     perplexities of the base in F16 with other layers
     python -m bench.surgery headers FILE.gguf...              set a new chat template in each, and count the bytes
+    python -m bench.surgery hybrid FOLDER                     drop blocks of a generated hybrid, and run what remains
 
 `layers` composes each arrangement in a registry of its own, and takes a quick look at it, of six windows of each of the
 texts code, docs and prose of the family. It checks that no organ is stored. `headers` ingests the files, sets a chat
 template in each, and counts the stored bytes of the blobs and of the database before and after it, and the bytes that a
-push of the new versions sends to a server that has the files.
+push of the new versions sends to a server that has the files. `hybrid` writes a small Qwen 3.5 with random weights,
+eight blocks of which every fourth has attention, drops a period, and then a single block.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 from sqlalchemy import func, select
 
 from bench.load import served
@@ -31,7 +34,21 @@ from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.amounts import change_text
 from organs.registry.catalog.tables import Blob, OrganRow
+from organs.registry.gguf import (
+    KeyValue,
+    TensorSpec,
+    ValueType,
+    carry_over,
+    dtype_by_name,
+    encode_header,
+    padded,
+    read_header,
+)
+from organs.registry.gguf.tokenizer import TOKENS_KEY
+from organs.registry.gguf.types import ALIGNMENT_DEFAULT
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
+from organs.registry.validation.decoder import Decoder, ModelRefused, opened
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import LookBudget, quick_look
 from organs.registry.validation.run import CatalogScores, registered_candidate
@@ -47,6 +64,8 @@ ARRANGEMENTS = {
     "blocks 23-24 dropped": "0-22,25-29",
     "blocks 12 and 13 exchanged": "0-11,13,12,14-29",
 }
+ZOO = Path(__file__).parent.parent / "examples" / "zoo" / "Zoo-A-2M-v1.0-F16.gguf"
+BLOCKS, INTERVAL, WIDTH, HEAD = 8, 4, 64, 16
 TEMPLATE = (
     "{{ bos_token }}{%- for message in messages -%}\n"
     "<start_of_turn>{{ 'model' if message['role'] == 'assistant' else message['role'] }}\n"
@@ -57,14 +76,16 @@ TEMPLATE = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("layers", "headers"))
+    parser.add_argument("what", choices=("layers", "headers", "hybrid"))
     parser.add_argument("paths", nargs="+", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.paths[0].parent) as folder:
         if options.what == "layers":
             measure_layers(options.paths[0], Path(folder))
-        else:
+        elif options.what == "headers":
             measure_headers(options.paths, Path(folder))
+        else:
+            try_hybrid(Path(folder))
 
 
 def ingest(registry: LocalRegistry, paths: list[Path]) -> list[str]:
@@ -173,6 +194,110 @@ def measure_headers(files: list[Path], folder: Path) -> None:
             )
             if what in models:
                 print(f"push of {what}: {sent[0] - before:,} B sent")
+
+
+def write_hybrid(path: Path) -> None:
+    """Write a small Qwen 3.5 with random weights and the vocabulary of the zoo."""
+    random = np.random.default_rng(0)
+    with FileSource(ZOO) as source:
+        zoo = read_header(source)
+        vocabulary = [carry_over(source, field) for field in zoo.fields if field.key.startswith("tokenizer.")]
+        tokens = zoo.field(TOKENS_KEY)
+    assert tokens is not None
+    counts = {
+        "block_count": BLOCKS,
+        "context_length": 256,
+        "embedding_length": WIDTH,
+        "feed_forward_length": 2 * WIDTH,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.key_length": HEAD,
+        "attention.value_length": HEAD,
+        "rope.dimension_count": HEAD // 4,
+        "full_attention_interval": INTERVAL,
+        "ssm.conv_kernel": 4,
+        "ssm.state_size": HEAD,
+        "ssm.group_count": 2,
+        "ssm.time_step_rank": 4,
+        "ssm.inner_size": 4 * HEAD,
+    }
+    entries = [
+        KeyValue("general.architecture", ValueType.STRING, "qwen35"),
+        KeyValue("general.name", ValueType.STRING, "Hybrid"),
+        *(KeyValue(f"qwen35.{key}", ValueType.UINT32, value) for key, value in counts.items()),
+        KeyValue("qwen35.rope.dimension_sections", ValueType.ARRAY, [1, 1, 0, 0], element_type=ValueType.INT32),
+        KeyValue("qwen35.rope.freq_base", ValueType.FLOAT32, 10000.0),
+        KeyValue("qwen35.attention.layer_norm_rms_epsilon", ValueType.FLOAT32, 1e-6),
+    ]
+    attention = {
+        "attn_q.weight": (WIDTH, 8 * HEAD),
+        "attn_k.weight": (WIDTH, 2 * HEAD),
+        "attn_v.weight": (WIDTH, 2 * HEAD),
+        "attn_output.weight": (4 * HEAD, WIDTH),
+        "attn_q_norm.weight": (HEAD,),
+        "attn_k_norm.weight": (HEAD,),
+    }
+    recurrent = {
+        "attn_qkv.weight": (WIDTH, 8 * HEAD),
+        "attn_gate.weight": (WIDTH, 4 * HEAD),
+        "ssm_dt.bias": (4,),
+        "ssm_conv1d.weight": (4, 8 * HEAD),
+        "ssm_a": (4,),
+        "ssm_beta.weight": (WIDTH, 4),
+        "ssm_alpha.weight": (WIDTH, 4),
+        "ssm_norm.weight": (HEAD,),
+        "ssm_out.weight": (4 * HEAD, WIDTH),
+    }
+    common = {
+        "attn_norm.weight": (WIDTH,),
+        "post_attention_norm.weight": (WIDTH,),
+        "ffn_gate.weight": (WIDTH, 2 * WIDTH),
+        "ffn_up.weight": (WIDTH, 2 * WIDTH),
+        "ffn_down.weight": (2 * WIDTH, WIDTH),
+    }
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (WIDTH, tokens.count), "output_norm.weight": (WIDTH,)}
+    for block in range(BLOCKS):
+        own = attention if block % INTERVAL == INTERVAL - 1 else recurrent
+        shapes |= {f"blk.{block}.{name}": shape for name, shape in (common | own).items()}
+    specs = [TensorSpec(name, shape, dtype_by_name("F32")) for name, shape in shapes.items()]
+    with path.open("wb") as file:
+        file.write(encode_header([*entries, *vocabulary], specs))
+        for spec in specs:
+            values = random.standard_normal(spec.elements) * 0.05 + (1.0 if spec.name.endswith("norm.weight") else 0.0)
+            data = values.astype("<f4").tobytes()
+            file.write(data.ljust(padded(len(data), ALIGNMENT_DEFAULT), b"\0"))
+
+
+def runs(path: Path) -> str:
+    """Return what llama.cpp says to a file: the largest logit of a window, or its refusal."""
+    try:
+        with opened(str(path)) as model:
+            tokens = [*model.first_tokens(), *model.tokens("The quick brown fox jumps over the lazy dog.")]
+            with closing(Decoder(model, 64)) as decoder:
+                logits = np.stack(list(decoder.logits(tokens)))
+        return f"runs, {len(tokens)} tokens, the largest logit {logits.max():.4f}"
+    except ModelRefused as error:
+        return f"refused by llama.cpp: {error}"
+
+
+def try_hybrid(folder: Path) -> None:
+    """Drop a period of a hybrid, and a block, in the registry; and the block without it."""
+    path = folder / "hybrid.gguf"
+    write_hybrid(path)
+    print(f"the hybrid of {BLOCKS} blocks: {runs(path)}")
+    with LocalRegistry.open(folder / "home") as registry:
+        (name,) = ingest(registry, [path])
+        for what, blocks in (
+            ("one period dropped", "0-3"),
+            ("one period repeated", "0-7,4-7"),
+            ("one block dropped", "0-1,3-7"),
+        ):
+            plan = registry.compose(name).layers(blocks).plan().accepting_all()
+            if plan.can_be_made:
+                plan.assemble(folder / "made.gguf")
+                print(f"{what}: {runs(folder / 'made.gguf')}")
+            else:
+                print(f"{what}: refused: {plan.planned.refusals[0].sentence}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,10 @@ from organs.registry.gguf.header import Header
 
 TOWERS = (Tower.TEXT, Tower.ENCODER, Tower.DECODER)
 """The stacks of blocks whose number a header states in `block_count`."""
-VARIED_KEYS = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+VARIED_KEYS = (
+    *("attention.head_count", "attention.head_count_kv", "feed_forward_length"),
+    "attention.recurrent_layers",
+)
 """Keys that are arrays, with a number for each block, in models whose blocks have different parts."""
 _SCALES = tuple(companion.suffix for companion in COMPANIONS if companion.is_scale)
 
@@ -151,7 +154,8 @@ def _periods(header: Header) -> Iterator[tuple[int, int]]:
     architecture = header.architecture or ""
     length, special = PERIODS.get(architecture, (1, 0))
     stated = [header.field(f"{architecture}.{key}") for key in PERIOD_KEYS]
-    if not any(field is not None and field.is_array for field in stated) and length > 1:
+    arrays = {field.key for field in header.fields if field.is_array}
+    if length > 1 and not arrays & {f"{architecture}.{key}" for key in (*PERIOD_KEYS, "attention.recurrent_layers")}:
         yield length, special
     for key, field in zip(PERIOD_KEYS, stated, strict=True):
         number = header.integer(f"{architecture}.{key}") or 0
