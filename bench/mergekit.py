@@ -7,7 +7,8 @@ The models are GGUF files of one architecture in F16, BF16 or F32, such as those
 values are given to mergekit as safetensors under the names of Hugging Face. mergekit computes in float32 and writes
 F16 or BF16; here everything is computed in float64. A value that differs by more than one spacing of the type counts as
 different. Both get the same random masks. Of equal differences from the base, which are many in a light fine-tune that
-was rounded to F16, mergekit keeps arbitrary ones; `--unrounded` compares the methods without such ties.
+was rounded to F16, mergekit keeps arbitrary ones; `--unrounded` compares the methods without such ties. `--layers`
+makes one model of the blocks of the first two, by passthrough and by slerp, from the same configuration in both programs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -218,6 +220,7 @@ def main() -> None:
     parser.add_argument(
         "--unrounded", action="store_true", help="add noise of one spacing: no two differences are equal"
     )
+    parser.add_argument("--layers", action="store_true", help="compare models of the blocks of two")
     parser.add_argument("--methods", nargs="+", choices=tuple(GIVEN), default=tuple(GIVEN))
     parser.add_argument("--run", nargs=2, metavar=("CONFIGURATION", "OUT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -235,6 +238,9 @@ def main() -> None:
         for path in options.models:
             kept_dtype = "float32" if options.unrounded else options.dtype
             write_for_mergekit(path, Path(scratch, path.stem), tensors[path.stem], kept_dtype)
+        if options.layers:
+            compare_layers(options.models[:2], options.dtype, Path(scratch))
+            return
         print("| method | values | beyond one spacing | different | here, s | mergekit: s | processor, s | MB |")
         print("|---|---:|---:|---:|---:|---:|---:|---:|")
         for method in options.methods:
@@ -255,6 +261,50 @@ def main() -> None:
             print(
                 f"| {method} | {count:,} | {far:,} ({100 * far / count:.4f}%) | {different:,} | {figures} |", flush=True
             )
+
+
+def compare_layers(models: Sequence[Path], dtype: str, scratch: Path) -> None:
+    """Make models of the blocks of two by the same configurations here and by mergekit, and compare all tensors."""
+    from organs.ingest.service import ingest_model
+    from organs.ingest.sources import find_sources
+    from organs.registry.compose.mergekit import read_recipes
+    from organs.registry.local import LocalRegistry
+
+    first, second = (path.stem for path in models)
+    count = int(configuration(models[0])["num_hidden_layers"])
+    scale = {"scale": [{"filter": "down_proj", "value": 0.5}, {"value": 1.0}]}
+    whole, last = [0, count], [count - 2, count]
+    both = [{"model": name, "layer_range": whole} for name in (first, second)]
+    wanted: dict[str, dict[str, Any]] = {
+        "passthrough": {"slices": [{"sources": [one]} for one in both]},
+        "passthrough, scaled": {
+            "slices": [{"sources": [both[0]]}, {"sources": [both[1] | {"layer_range": last, "parameters": scale}]}]
+        },
+        "slerp of all blocks, and of the last two again": {
+            "merge_method": "slerp", "base_model": first, "parameters": {"t": 0.25},
+            "slices": [{"sources": both}, {"sources": [one | {"layer_range": last} for one in both]}],
+        },
+    }  # fmt: skip
+    with LocalRegistry.open(scratch / "home") as registry:
+        for source in find_sources([str(path) for path in models]):
+            ingest_model(registry, source)
+        for what, members in wanted.items():
+            paths = text = json.dumps({"merge_method": "passthrough", **members, "dtype": dtype})
+            (recipe,) = read_recipes(text, what, lambda _: count)
+            registry.compose(recipe).plan().accepting_all().assemble(scratch / "layers.gguf")
+            for name in (first, second):
+                paths = paths.replace(json.dumps(name), json.dumps(str(scratch / name)))
+            (scratch / "merge.json").write_text(paths)
+            out = scratch / "out-layers"
+            shutil.rmtree(out, ignore_errors=True)
+            timed([sys.executable, "-m", "bench.mergekit", "--run", str(scratch / "merge.json"), str(out)])
+            ours, theirs = tensors_of(scratch / "layers.gguf", dtype), read_safetensors(out)
+            assert ours.keys() == theirs.keys(), ours.keys() ^ theirs.keys()
+            unequal = [name for name, values in ours.items() if not np.array_equal(values, theirs[name])]
+            far = sum(compare("slerp", dtype, ours[name].astype(float), theirs[name])[0] for name in unequal)
+            blocks = 1 + max(int(name.split(".")[2]) for name in ours if name.startswith("model.layers."))
+            equal = f"{len(ours) - len(unequal)} of {len(ours)} tensors are equal"
+            print(f"{what}: {blocks} blocks, {equal}, {far} values are beyond one spacing")
 
 
 def read_safetensors(folder: Path) -> dict[str, NDArray[np.float32]]:
