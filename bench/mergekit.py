@@ -8,7 +8,7 @@ values are given to mergekit as safetensors under the names of Hugging Face. mer
 F16 or BF16; here everything is computed in float64. A value that differs by more than one spacing of the type counts as
 different. Both get the same random masks. Of equal differences from the base, which are many in a light fine-tune that
 was rounded to F16, mergekit keeps arbitrary ones; `--unrounded` compares the methods without such ties. `--layers`
-makes one model of the blocks of the first two, by passthrough and by slerp, from the same configuration in both programs.
+makes one model of the blocks of the first two, by passthrough and by slerp, from one configuration in both programs.
 """
 
 from __future__ import annotations
