@@ -89,14 +89,15 @@ def with_files(values: object, folder: Path, registry: ModelSource) -> object:
         return values
     steps = values[EXPERTS_FIELD]
     listed = steps if isinstance(steps, list) else [steps]
-    if not any(isinstance(step, dict) and {"saliency", "count"} & set(step) for step in listed):
+    base = values.get("base")
+    if not isinstance(base, str) or not any(_is_ranked(step) for step in listed):
         return values
-    mixture = _mixture_of(registry, str(values.get("base", "")))
+    mixture = _mixture_of(registry, base)
     resolved: list[object] = []
     reasons: list[Reason] = []
     for number, step in enumerate(listed):
         at = EXPERTS_FIELD if step is steps else f"{EXPERTS_FIELD}[{number}]"
-        if not isinstance(step, dict) or not {"saliency", "count"} & set(step):
+        if not _is_ranked(step):
             resolved.append(step)
             continue
         try:
@@ -107,6 +108,10 @@ def with_files(values: object, folder: Path, registry: ModelSource) -> object:
     if reasons:
         raise BadDocument(reasons)
     return values | {EXPERTS_FIELD: resolved}
+
+
+def _is_ranked(step: object) -> bool:
+    return isinstance(step, dict) and not {"saliency", "count", "by"}.isdisjoint(step)
 
 
 def _mixture_of(registry: ModelSource, base: str) -> _Mixture:

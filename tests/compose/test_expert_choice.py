@@ -295,6 +295,20 @@ def test_a_bias_in_blocks_of_values_is_refused(registry: LocalRegistry, tmp_path
     assert any("stored in blocks of values" in finding.sentence for finding in plan.findings)
 
 
+def test_a_grafted_bias_in_blocks_of_values_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
+    shape, name = replace(SMALL, experts=64), "blk.1.exp_probs_b.bias"
+    plain = mixture_tensors(shape, vocabulary=96)
+    blocks = [
+        (replace(spec, dtype=dtype_by_name("Q8_0")), bytes(68)) if spec.name == name else (spec, data)
+        for spec, data in plain
+    ]
+    for model, tensors in (("Plain", plain), ("Blocks", blocks)):
+        ingest_bytes(registry, tmp_path, model, mixture(shape, tensors=tensors))
+    graft = registry.compose("local/Plain").graft("local/Blocks", slot="exp_probs_b.bias")
+    plan = graft.experts(drop="0-31").plan()
+    assert any("stored in blocks of values" in finding.sentence for finding in plan.findings)
+
+
 @pytest.mark.parametrize(
     ("drop", "words"),
     [
