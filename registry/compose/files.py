@@ -6,6 +6,7 @@ stranger's business, and those of the stranger are elsewhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ def _mixture_of(registry: ModelSource, base: str) -> _Mixture:
         for organ in registry.organs_of(base)
         if organ.block is not None and organ.tower == Tower.TEXT and EXPERT_DIMENSIONS.get(organ.slot) == 2
     }
-    return _Mixture(counts, max(1, int(groups)) if groups.isdecimal() else 1)
+    return _Mixture(counts, max(1, int(groups)) if re.fullmatch(r"[0-9]{1,9}", groups) else 1)
 
 
 def _chosen(ranked: _RankedChoice, saliency: Saliency, mixture: _Mixture) -> list[dict[str, Any]]:
