@@ -120,7 +120,7 @@ def test_every_integer_of_an_entity_has_both_bounds() -> None:
     assert unbounded == set(), "use Count or Bytes: integers in Python have no limit"
 
 
-OF_RECIPES = {"blocks", "experts", "metadata"}
+OF_RECIPES = {"blocks", "experts", "keep", "drop", "metadata"}
 """Members of recipes, which the reader of recipes checks."""
 
 
