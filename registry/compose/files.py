@@ -6,6 +6,7 @@ stranger's business, and those of the stranger are elsewhere.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,14 +102,15 @@ def with_files(values: object, folder: Path, registry: ModelSource) -> object:
         values = values | {METADATA_FIELD: _with_texts(metadata, folder)}
     steps = values.get(EXPERTS_FIELD)
     listed = steps if isinstance(steps, list) else [steps]
-    if not any(isinstance(step, dict) and {"saliency", "count"} & set(step) for step in listed):
+    base = values.get("base")
+    if not isinstance(base, str) or not any(_is_ranked(step) for step in listed):
         return values
-    mixture = _mixture_of(registry, str(values.get("base", "")))
+    mixture = _mixture_of(registry, base)
     resolved: list[object] = []
     reasons: list[Reason] = []
     for number, step in enumerate(listed):
         at = EXPERTS_FIELD if step is steps else f"{EXPERTS_FIELD}[{number}]"
-        if not isinstance(step, dict) or not {"saliency", "count"} & set(step):
+        if not _is_ranked(step):
             resolved.append(step)
             continue
         try:
@@ -145,6 +147,10 @@ def _with_texts(metadata: dict[object, object], folder: Path) -> dict[object, ob
     return texts
 
 
+def _is_ranked(step: object) -> bool:
+    return isinstance(step, dict) and not {"saliency", "count", "by"}.isdisjoint(step)
+
+
 def _mixture_of(registry: ModelSource, base: str) -> _Mixture:
     metadata = {entry.key: entry.value for entry in registry.model(base).metadata}
     architecture = metadata.get("general.architecture", "")
@@ -154,7 +160,7 @@ def _mixture_of(registry: ModelSource, base: str) -> _Mixture:
         for organ in registry.organs_of(base)
         if organ.block is not None and organ.tower == Tower.TEXT and EXPERT_DIMENSIONS.get(organ.slot) == 2
     }
-    return _Mixture(counts, max(1, int(groups)) if groups.isdecimal() else 1)
+    return _Mixture(counts, max(1, int(groups)) if re.fullmatch(r"[0-9]{1,9}", groups) else 1)
 
 
 def _chosen(ranked: _RankedChoice, saliency: Saliency, mixture: _Mixture) -> list[dict[str, Any]]:

@@ -457,7 +457,8 @@ class Draft:
                 steps[at] = step
         if not steps:
             return
-        pruning = pruned(self.base, steps)
+        tensors = (replace(part.source, name=name) for name, part in self.parts.items())
+        pruning = pruned(self.base, tensors, steps)
         self.findings += pruning.findings
         self.hyperparameters |= pruning.hyperparameters
         for name, kept in pruning.kept.items():

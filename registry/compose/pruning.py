@@ -8,7 +8,7 @@ by groups of neighbouring experts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from organs.registry.amounts import names_text, plural_text, ranges_text
@@ -45,14 +45,15 @@ class Pruning:
         self.findings.append(Finding(Severity.REFUSE, code, sentence, at, organs=tuple(organs)))
 
 
-def pruned(base: Parent, steps: Mapping[str, ExpertChoice]) -> Pruning:
-    """Return what `steps` leave of the mixtures of `base`, by the fields of the recipe; nothing stays after a refusal.
+def pruned(base: Parent, tensors: Iterable[Part], steps: Mapping[str, ExpertChoice]) -> Pruning:
+    """Return what `steps` (by the fields of the recipe) leave of the experts in `tensors`, or why they cannot be done.
 
-    A block that no step selects keeps all its experts; a block without experts stays as it is.
+    The tensors have the names and places of those of `base`. A block that no step selects keeps all its experts; a
+    block without experts stays as it is.
     """
     pruning = Pruning()
     blocks: dict[BlockKey, list[Part]] = {}
-    for part in base.parts:
+    for part in tensors:
         if part.place.slot in EXPERT_DIMENSIONS and part.place.block is not None:
             blocks.setdefault((part.place.tower.value, part.place.block), []).append(part)
     if not blocks:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from sqlalchemy import select
 
-from bench.generated import Mixture, Tensors, mixture_metadata, mixture_tensors, write_mixture
+from bench.generated import MIXTURE, Mixture, Tensors, mixture_metadata, mixture_tensors, write_mixture
 from organs.registry.anatomy import SALIENT_STACK
 from organs.registry.catalog.tables import Blob, Expert, Lineage, ModelRow, OrganRow
 from organs.registry.compose.files import with_files
@@ -295,6 +296,20 @@ def test_a_bias_in_blocks_of_values_is_refused(registry: LocalRegistry, tmp_path
     assert any("stored in blocks of values" in finding.sentence for finding in plan.findings)
 
 
+def test_a_grafted_bias_in_blocks_of_values_is_refused(registry: LocalRegistry, tmp_path: Path) -> None:
+    shape, name = replace(SMALL, experts=64), "blk.1.exp_probs_b.bias"
+    plain = mixture_tensors(shape, vocabulary=96)
+    blocks = [
+        (replace(spec, dtype=dtype_by_name("Q8_0")), bytes(68)) if spec.name == name else (spec, data)
+        for spec, data in plain
+    ]
+    for model, tensors in (("Plain", plain), ("Blocks", blocks)):
+        ingest_bytes(registry, tmp_path, model, mixture(shape, tensors=tensors))
+    graft = registry.compose("local/Plain").graft("local/Blocks", slot="exp_probs_b.bias")
+    plan = graft.experts(drop="0-31").plan()
+    assert any("stored in blocks of values" in finding.sentence for finding in plan.findings)
+
+
 @pytest.mark.parametrize(
     ("drop", "words"),
     [
@@ -501,17 +516,22 @@ def test_the_command_finds_the_file_beside_the_recipe_and_records_the_experts(
 
 
 @pytest.mark.long
-def test_without_the_experts_that_are_never_selected_llama_cpp_computes_the_same(
+def test_256_of_384_experts_stay_and_without_those_never_selected_llama_cpp_computes_the_same(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
-    shape = Mixture(experts=48, used=4, unused=16)
-    write_mixture(tmp_path / "Whole.gguf", ZOO, shape)
+    write_mixture(tmp_path / "Whole.gguf", ZOO, MIXTURE)
     ingest_bytes(registry, tmp_path, "Whole", (tmp_path / "Whole.gguf").read_bytes())
-    steps = [f"{{drop: {shape.unused_in(block)}, blocks: {block}}}" for block in (1, 2)]
-    compose(registry, f"experts: [{', '.join(steps)}]", tmp_path / "unused.gguf", "local/Whole")
-    compose(registry, "experts: {keep: 0-31}", tmp_path / "first.gguf", "local/Whole")
+    steps = [f"{{drop: {MIXTURE.unused_in(block)}, blocks: {block}}}" for block in (1, 2)]
+    blobs = row_counts(registry)["blobs"]
+    made = compose(registry, f"experts: [{', '.join(steps)}]", tmp_path / "unused.gguf", "local/Whole")
+    assert row_counts(registry)["blobs"] - blobs < 20, "stacks, routers, biases and the header; none of 1,536 experts"
+    for name, data in tensors_of(tmp_path / "Whole.gguf").items():
+        kept = sorted(set(range(384)) - set(MIXTURE.unused_in(int(name.split(".")[1])))) if name in CUT else []
+        assert made[name] == (cut(data, kept, 384) if name in CUT else data), name
+    assert numbers_of(tmp_path / "unused.gguf") == (256, 8)
+    compose(registry, "experts: {keep: 0-255}", tmp_path / "first.gguf", "local/Whole")
 
-    def logits(name: str) -> np.ndarray:
+    def logits(name: str) -> NDArray[np.float32]:
         with opened(str(tmp_path / name)) as model, closing(Decoder(model, 32)) as decoder:
             tokens = [*model.first_tokens(), *model.tokens("def open(path):\n    return path.read_text()\n")]
             return np.concatenate([rows.copy() for rows in decoder.logits(tokens)])
