@@ -183,6 +183,11 @@ _IMAGE = re.compile(
 # The sums of an importance matrix have the name of their weight before these endings.
 _IMPORTANCE = re.compile(r"\.(in_sum2|counts)$")
 
+# Weights of attention and feed-forward that are no linear layers: kernels, decays, mixing vectors, position biases.
+_UNMULTIPLIED = re.compile(
+    r"conv|^ssm_[ad]$|^time_mix_|rope_|rel_b$|pos_|exp_probs_b|^per_dim|\.(scale|input_scale|bias)$"
+)
+
 _EXPERT_STACK = re.compile(r"ffn_[a-z_]+_(exps|chexps)")
 _EXPERT_NAME = re.compile(r"(?P<stack>.+)\[(?P<number>[0-9]{1,9})\]", re.DOTALL)
 
@@ -319,6 +324,11 @@ def is_image_tensor(name: str) -> bool:
 def is_expert_stack(place: Place) -> bool:
     """Return whether the weights at `place` are a stack of routed experts, one matrix for each expert."""
     return place.type is OrganType.ORGAN and _EXPERT_STACK.fullmatch(place.slot) is not None
+
+
+def is_multiplied(place: Place) -> bool:
+    """Return whether the organ at `place` is a linear layer of a block, to which runtimes add a LoRA."""
+    return place.type in (OrganType.SKELETON, OrganType.ORGAN) and _UNMULTIPLIED.search(place.slot) is None
 
 
 def expert_name(stack: str, number: int) -> str:
