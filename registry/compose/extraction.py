@@ -107,6 +107,8 @@ def extract_adapter(
         raise BadInput(f"a rank is from 1 to {RANK_MAX:,}")
     if keep is not None and not 0.0 < keep <= 1.0:
         raise BadInput(f"the share to keep is {keep}; it is above 0 and at most 1")
+    if keep is not None and len(ranks) > 1:
+        raise BadInput("a share to keep is for one rank, which is the largest")
     wanted = max(ranks)
     changed = _changed(child.parent, base.parent, wanted)
     with tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES) as spool:
@@ -117,10 +119,10 @@ def extract_adapter(
                 found.append(item)
                 progress(item.after.size_bytes)
         if not any(item.matrices for item in found):
-            reasons = [one.sentence for one in _left_out(found)] or ["every difference is 0"]
-            raise BadInput(
-                f"{child.parent.label} has no change that a LoRA of {base.parent.label} can have: {reasons[0]}"
-            )
+            left_out = _left_out(found, sum(item.energy for item in found))
+            reasons = [f"{names_text(item.organs)}: {item.reason}" for item in left_out] or ["all values are the same"]
+            sentence = f"{child.parent.label} differs from {base.parent.label} in nothing that a LoRA can change"
+            raise BadInput(f"{sentence}: {'; '.join(reasons)}", reasons=reasons)
         result = _result(child.parent, base.parent, sorted(set(ranks)), found)
         if target is not None:
             run.write(target, result, found)

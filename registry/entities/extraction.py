@@ -9,7 +9,7 @@ from msgspec import Meta
 from organs.registry.amounts import names_text, percent_text, plural_text
 from organs.registry.anatomy import type_name
 from organs.registry.columns import CellKind, Column, data_only
-from organs.registry.entities.base import Bytes, Count, Entity, Items, Share, Text, Texts, Word
+from organs.registry.entities.base import Bytes, Count, Entity, Items, ModelText, Share, Text, Texts, Word
 
 WholeShare = Annotated[Share, Meta(description="Its part of the whole change: of the energy of all differences.")]
 KeptShare = Annotated[
@@ -103,13 +103,17 @@ class ExtractedAdapter(Entity):
     left_out: Items[LeftOutOrgans]
     unchanged: Annotated[Count, Meta(description="Organs that are the same in both models.")]
     notes: Annotated[Texts, Meta(description="What to know about the two models.")]
+    model: Annotated[ModelText | None, Meta(description="The adapter, if it was registered.")] = None
+    file: Annotated[Text | None, Meta(description="The file or folder that was written.")] = None
 
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
-        matrices = sum(kind.matrices for kind in self.types)
-        changed = plural_text(matrices, "changed matrix", "changed matrices")
+        matrices = plural_text(sum(kind.matrices for kind in self.types), "matrix", "matrices")
+        of_change = sum(kind.of_change for kind in self.types)
+        kept = self.kept / of_change if of_change else 0.0
         return (
-            f"A LoRA of rank {self.rank} keeps {percent_text(self.kept)} of the change of {self.child} from "
-            f"{self.base}: {changed}; {plural_text(self.unchanged, 'organ is', 'organs are')} the same in both."
+            f"A LoRA of rank {self.rank} keeps {percent_text(min(1.0, kept))} of the change of {matrices}, and "
+            f"{percent_text(self.kept)} of all that changed from {self.base} to {self.child}; "
+            f"{plural_text(self.unchanged, 'organ is', 'organs are')} the same in both."
         )
