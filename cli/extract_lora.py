@@ -37,16 +37,12 @@ if TYPE_CHECKING:
 RANKS_MAX = 16
 
 
-class _Ranks(click.ParamType):
-    """Ranks, separated by commas."""
-
-    name = "ranks"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
-        words = value.split(",")
-        if len(words) > RANKS_MAX or not all(word.isascii() and word.isdecimal() and len(word) < 6 for word in words):
-            self.fail(f"{value[:80]}: give a number such as 16, or up to {RANKS_MAX} such as 4,16,64", param, ctx)
-        return tuple(map(int, words))
+def rank_numbers(text: str) -> tuple[int, ...]:
+    """Return the ranks in a text such as 16 or 4,16,64, as the type of an option."""
+    words = text.split(",")
+    if len(words) > RANKS_MAX or not all(word.isascii() and word.isdecimal() and len(word) < 6 for word in words):
+        raise click.BadParameter(f"{text[:80]}: give a number such as 16, or up to {RANKS_MAX} such as 4,16,64")
+    return tuple(map(int, words))
 
 
 @click.command()
@@ -55,7 +51,7 @@ class _Ranks(click.ParamType):
 @click.option(
     "--rank",
     "ranks",
-    type=_Ranks(),
+    type=rank_numbers,
     metavar="N",
     default="16",
     show_default=True,

@@ -206,6 +206,7 @@ class _Found:
         """Return the tensors A and B of a rank, or of that of the factors."""
         row, rows, *stack = effective_shape(self.before.shape)
         count = self.rank if rank is None else min(rank, len(self.kept))
+        shapes: tuple[tuple[int, ...], ...]
         if self.before.place == TOKEN_EMBEDDING:
             shapes = (count, rows), (count, row)
         else:
@@ -302,7 +303,7 @@ def _metadata(child: Parent, base: Parent, result: ExtractedAdapter, alpha: int)
     yield line("general.name", f"{_own_name(child)} LoRA")
     description = f"extracted from {child.label}: it keeps {percent_text(result.kept)} of the change from {base.label}"
     yield line("general.description", description)
-    license = license_expression({parent.label: parent.license for parent in (base, child)})
+    license = license_expression({parent.label: parent.license for parent in (base, child)}) or base.license
     if license is not None:
         yield line("general.license", license)
     yield KeyValue("general.base_model.count", ValueType.UINT32, 1)

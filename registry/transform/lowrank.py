@@ -48,11 +48,6 @@ class LowRank:
         """Return the energy of the approximation by the first `rank` directions: ‖D‖² − ‖D − B·A‖²."""
         return min(self.energy, float(self.energies[:rank].sum()))
 
-    def rank_that_keeps(self, share: float) -> int:
-        """Return the smallest rank, at least 1, that keeps this share of the energy; the largest if none does."""
-        kept = np.cumsum(self.energies) >= share * self.energy
-        return int(kept.argmax()) + 1 if kept.any() else len(self.energies)
-
 
 def followed(shape: tuple[int, int], rank: int) -> int:
     """Return the number of directions that are followed for a matrix of `shape`."""
