@@ -56,9 +56,7 @@ def test_the_adapter_of_registered_models_is_registered_with_its_base(organ: Org
     assert "merge it: echo " in ended.err
     shown = organ.done("show", "tuned-LoRA-r4", "--json").values
     assert (shown["kind"], shown["title"]) == ("adapter", "Tuned LoRA")
-    assert [(edge["model"], edge["relation"]) for edge in shown["lineage"]["relatives"]] == [
-        ("local/base@1", "adapter")
-    ]
+    assert [(edge["model"], edge["relation"]) for edge in shown["lineage"]] == [("local/base@1", "adapter")]
     merge = json.dumps({"base": "base", "adapters": [{"from": "tuned-LoRA-r4"}]})
     Path(organ.home / "merge.json").write_text(merge)
     composed = organ.done("compose", organ.home / "merge.json", "--name", "merged", "--quick-look", "0", "--json")
