@@ -78,13 +78,18 @@ class ReadableModel:
     parent: Parent
     plain: Callable[[Part, ExitStack], Plain]
     """Returns the bytes of a tensor, which can be read until the stack closes; called from several threads."""
+    source: str | None = None
+    """The model from which a quantised one is proved to be made."""
 
 
 def registered_model(session: Session, store: BlobStore, name: str) -> ReadableModel:
     """Return a registered model; raises the errors of `RegisteredLibrary.parent`."""
-    parent = RegisteredLibrary(session, store).parent(name)
+    library = RegisteredLibrary(session, store)
+    parent = library.parent(name)
+    proved = library.source_of(parent)
     rows = blobs_by_digest(session, {part.digest for part in parent.parts})
-    return ReadableModel(parent, lambda part, opened: stored_plain(store, part, rows, opened))
+    source = None if proved is None else proved.model.label
+    return ReadableModel(parent, lambda part, opened: stored_plain(store, part, rows, opened), source)
 
 
 def extract_adapter(
@@ -123,7 +128,7 @@ def extract_adapter(
             reasons = [f"{names_text(item.organs)}: {item.reason}" for item in left_out] or ["all values are the same"]
             sentence = f"{child.parent.label} differs from {base.parent.label} in nothing that a LoRA can change"
             raise BadInput(f"{sentence}: {'; '.join(reasons)}", reasons=reasons)
-        result = _result(child.parent, base.parent, sorted(set(ranks)), found)
+        result = _result(child, base, sorted(set(ranks)), found)
         if target is not None:
             run.write(target, result, found)
     return result
@@ -321,7 +326,9 @@ def _own_name(model: Parent) -> str:
     return model.header.text("general.name") or model.label.rpartition("/")[2].partition("@")[0].removesuffix(".gguf")
 
 
-def _result(child: Parent, base: Parent, ranks: Sequence[int], found: Sequence[_Found]) -> ExtractedAdapter:
+def _result(
+    child: ReadableModel, base: ReadableModel, ranks: Sequence[int], found: Sequence[_Found]
+) -> ExtractedAdapter:
     change = sum(item.energy for item in found)
     adapted = [item for item in found if item.matrices]
 
@@ -357,8 +364,8 @@ def _result(child: Parent, base: Parent, ranks: Sequence[int], found: Sequence[_
     ]
     sizes = {rank: sum(spec.size_bytes for item in adapted for spec in item.specs(rank)) for rank in ranks}
     return ExtractedAdapter(
-        child=child.label,
-        base=base.label,
+        child=child.parent.label,
+        base=base.parent.label,
         rank=max(item.rank for item in adapted),
         kept=kept_at(None, adapted),
         size_bytes=sum(item.size_bytes for item in adapted),
@@ -366,7 +373,7 @@ def _result(child: Parent, base: Parent, ranks: Sequence[int], found: Sequence[_
         ranks=tuple(RankShare(rank=rank, kept=kept_at(rank, adapted), size_bytes=sizes[rank]) for rank in ranks),
         organs=tuple(organs),
         left_out=_left_out(found, change),
-        unchanged=len(base.parts) - sum(item.energy > 0.0 for item in found),
+        unchanged=len(base.parent.parts) - sum(item.energy > 0.0 for item in found),
         notes=tuple(_notes(child, base, adapted)),
     )
 
@@ -392,19 +399,23 @@ def _left_out(found: Sequence[_Found], change: float) -> tuple[LeftOutOrgans, ..
     return tuple(sorted(left_out, key=lambda item: -item.of_change))
 
 
-def _notes(child: Parent, base: Parent, adapted: Sequence[_Found]) -> Iterator[str]:
+def _notes(child: ReadableModel, base: ReadableModel, adapted: Sequence[_Found]) -> Iterator[str]:
     """Yield sentences on what the difference has beside the training, and on models that are not related."""
     for model, parts in ((child, [item.after for item in adapted]), (base, [item.before for item in adapted])):
         rounded = sorted({part.dtype.name for part in parts if part.dtype.block_elements > 1})
         if rounded:
+            better = "Extract from models in F16, BF16 or F32 if you have them"
+            if model.source is not None:
+                better = f"It is proved to be made from {model.source}: extract from that model"
             yield (
-                f"{model.label} is quantised ({names_text(rounded)}): the difference has the errors of its rounding, "
-                "which no low rank keeps. Extract from models in F16, BF16 or F32 if you have them."
+                f"{model.parent.label} is quantised ({names_text(rounded)}): the difference has the errors of its "
+                f"rounding, which no low rank keeps. {better}."
             )
-    likeness = similarity(*({part.slot: part.organ for part in model.parts} for model in (base, child)))
+    parents = base.parent, child.parent
+    likeness = similarity(*({part.slot: part.organ for part in parent.parts} for parent in parents))
     if likeness.kinship is Kinship.UNRELATED:
         yield (
-            f"{child.label} and {base.label} are unrelated: their matrices have a mean correlation of "
+            f"{child.parent.label} and {base.parent.label} are unrelated: their matrices have a mean correlation of "
             f"{likeness.mean or 0.0:.2f}. Their difference is no training, and a low rank keeps little of it."
         )
-    yield from dict.fromkeys(finding.sentence for model in (base, child) for finding in model.withdrawn)
+    yield from dict.fromkeys(finding.sentence for parent in parents for finding in parent.withdrawn)

@@ -248,6 +248,16 @@ def test_a_quantised_model_is_named_because_the_difference_has_its_rounding(
     assert result.kept < 1
 
 
+def test_the_proved_source_of_a_quantised_model_is_named(registry: LocalRegistry, tmp_path: Path) -> None:
+    child = tuned(related_tensors(), of_rank(2, *ATTENTION, *FEED_FORWARD))
+    ingest_bytes(registry, tmp_path, "source", model_file("Child", child))
+    result, _ = extracted(registry, tmp_path, tuned(child, lambda _: None, "Q8_0"))
+    assert result.notes[0].endswith("Extract from models in F16, BF16 or F32 if you have them.")
+    registry.prove("child", "source")
+    (note,) = registry.extract_lora("child", "base").notes
+    assert note.endswith("It is proved to be made from local/source@1: extract from that model.")
+
+
 def test_unrelated_models_are_warned_about(registry: LocalRegistry, tmp_path: Path) -> None:
     result, _ = extracted(registry, tmp_path, related_tensors(seed=9, dtype="F32"))
     assert "local/child@1 and local/base@1 are unrelated" in result.notes[0]
