@@ -111,9 +111,9 @@ class ExtractedAdapter(Entity):
         """The result in one sentence."""
         matrices = plural_text(sum(kind.matrices for kind in self.types), "matrix", "matrices")
         of_change = sum(kind.of_change for kind in self.types)
-        kept = self.kept / of_change if of_change else 0.0
+        kept = min(1.0, self.kept / of_change) if of_change else 0.0
+        same = f"; {plural_text(self.unchanged, 'organ is', 'organs are')} the same in both" if self.unchanged else ""
         return (
-            f"A LoRA of rank {self.rank} keeps {percent_text(min(1.0, kept))} of the change of {matrices}, and "
-            f"{percent_text(self.kept)} of all that changed from {self.base} to {self.child}; "
-            f"{plural_text(self.unchanged, 'organ is', 'organs are')} the same in both."
+            f"A LoRA of rank {self.rank} keeps {percent_text(kept)} of the change of {matrices}, and "
+            f"{percent_text(self.kept)} of all that changed from {self.base} to {self.child}{same}."
         )

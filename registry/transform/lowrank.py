@@ -105,9 +105,8 @@ class _Difference:
 def difference_energy(target: Readable, origin: Readable) -> float:
     """Return the sum of the squares of `target` − `origin`, two tensors of one shape. Raises the errors of reading."""
     size, energy = math.prod(target.shape), 0.0
-    step = max(1, WINDOW_ELEMENTS // target.shape[0]) * target.shape[0]
-    for first in range(0, size, step):
-        count = min(step, size - first)
+    for first in range(0, size, WINDOW_ELEMENTS):
+        count = min(WINDOW_ELEMENTS, size - first)
         window = target.values(first, count) - origin.values(first, count)
         energy += float(np.vdot(window, window))
     return energy

@@ -327,9 +327,15 @@ def test_ranks_and_sizes_beyond_the_limits_are_refused_before_anything_is_read(
     ):
         with pytest.raises(BadInput, match=sentence):
             registry.extract_lora("child", "base", **options)  # type: ignore[arg-type]
-    monkeypatch.setattr(extraction, "FACTORS_MAX_ELEMENTS", 16 * 128 - 1)
-    with pytest.raises(BadInput, match=r"a rank of 16 is too large for blk\.0\.attn_q\.weight and blk\.1\.attn_q"):
-        registry.extract_lora("child", "base")
+    too_large = r"a rank of 16 is too large for blk\.0\.attn_q\.weight and blk\.1\.attn_q\.weight: choose a lower one"
+    for limit, most in (("FACTORS_MAX_ELEMENTS", 16 * 128), ("SKETCH_MAX_ELEMENTS", 32 * 128)):
+        with monkeypatch.context() as patched:
+            patched.setattr(extraction, limit, most - 1)
+            with pytest.raises(BadInput, match=too_large):
+                registry.extract_lora("child", "base")
+            patched.setattr(extraction, limit, most)
+            with pytest.raises(AssertionError, match="weights are read"):
+                registry.extract_lora("child", "base")
 
 
 def test_weights_that_are_not_finite_are_refused_with_their_name(registry: LocalRegistry, tmp_path: Path) -> None:
