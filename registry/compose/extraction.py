@@ -53,7 +53,7 @@ from organs.registry.similarity import Kinship, similarity
 from organs.registry.store import BlobStore
 from organs.registry.store.files import placed, placing_error
 from organs.registry.transform import Plain
-from organs.registry.transform.compute import RANK_MAX, misfit
+from organs.registry.transform.compute import FACTOR_MAX_ELEMENTS, RANK_MAX, misfit
 from organs.registry.transform.lowrank import SKETCH_MAX_ELEMENTS, LowRank, difference_energy, followed, low_rank
 from organs.registry.transform.values import holds_weights
 
@@ -156,7 +156,7 @@ def _changed(child: Parent, base: Parent, rank: int) -> list[tuple[Part, Part]]:
     undecoded = [part.name for pair in changed for part in pair if not holds_weights(part.dtype)]
     if undecoded:
         reasons.append(f"the values of {names_text(sorted(set(undecoded)))} cannot be decoded here, or are no weights")
-    large = [before.name for before, _ in changed if _exceeds(before.shape, rank)]
+    large = [part.name for part, _ in changed if _obstacle(base, part) is None and _exceeds(part.shape, rank)]
     if large:
         reasons.append(f"a rank of {rank} is too large for {names_text(large)}: choose a lower one")
     if reasons:
@@ -169,8 +169,12 @@ def _changed(child: Parent, base: Parent, rank: int) -> list[tuple[Part, Part]]:
 def _exceeds(shape: tuple[int, ...], rank: int) -> bool:
     """Return whether the factors of a matrix or stack of `shape` are above a limit."""
     row, rows, stack, *_ = *shape, 1, 1
-    factors = min(rank, row, rows) * (row + rows) * stack
-    return followed((row, rows), rank) * (row + rows) > SKETCH_MAX_ELEMENTS or factors > FACTORS_MAX_ELEMENTS
+    count = min(rank, row, rows)
+    return (
+        followed((row, rows), rank) * (row + rows) > SKETCH_MAX_ELEMENTS
+        or count * (row + rows) * stack > FACTORS_MAX_ELEMENTS
+        or count * row > FACTOR_MAX_ELEMENTS  # recipes would not merge it
+    )
 
 
 def _obstacle(base: Parent, part: Part) -> str | None:
@@ -182,7 +186,7 @@ def _obstacle(base: Parent, part: Part) -> str | None:
     if any(companion.is_factor and companion_slot(part.slot, companion) in base.by_slot for companion in COMPANIONS):
         return SCALED
     row, rows, *stack = effective_shape(part.shape)
-    if not is_multiplied(part.place) or bool(stack) != is_expert_stack(part.place):
+    if not is_multiplied(part.place) or (stack and not is_expert_stack(part.place)):
         return UNUSUAL
     return misfit(part.shape, (row, 1, *stack), (1, rows, *stack))
 
@@ -265,8 +269,9 @@ class _Extraction:
             return _Found(before, after, energy)
         whole = len(factors[0].energies)
         kept = [sum(one.kept(rank) for one in factors) for rank in range(1, whole + 1)]
-        enough = whole if self._keep is None else self._keep * energy
-        rank = next((number for number, value in enumerate(kept, 1) if value >= enough), whole) if self._keep else whole
+        rank = whole
+        if self._keep is not None:
+            rank = next((number for number, value in enumerate(kept, 1) if value >= self._keep * energy), whole)
         offset = 0
         if self._spool is not None:
             a = np.stack([one.a[:rank] for one in factors])
