@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench.merging import Losses, gain, scored
+from bench.merging import gain, scored
 from bench.real_family import MODEL, decoded
 from bench.real_models import divided
 from organs.ingest.add import add_model
@@ -31,61 +31,72 @@ from organs.registry.entities.base import prepared
 from organs.registry.entities.extraction import ExtractedAdapter
 from organs.registry.local import LocalRegistry
 from organs.registry.settings import HOME_VARIABLE
+from organs.registry.validation.texts import ScoredText
 
 RANKS = (4, 16, 64, 576)
 """The last one is the width: nothing of a matrix is lost."""
 CHILDREN = {"Code": "code", "Docs": "docs", "merged-LoRA": "code"}
 """The children, with the text for which each was trained."""
-SHARES = (
+HEADINGS = (
     *("fine-tune", "rank", "size", "of the model", "seconds", "peak MB"),
     *("kept: attention", "feed-forward", "all matrices", "by the complete decomposition", "in the merged file"),
-    "of everything that changed",
+    *("of everything that changed", "gain", "of its gain"),
 )
-GAINS = ("fine-tune", "rank", "gain on its text", "of its gain", "gain on the other text")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="the folder of the family")
-    parser.add_argument("--windows", type=int, default=40, help="the windows of 512 tokens of each text")
+    parser.add_argument("children", nargs="*", default=list(CHILDREN), help="the fine-tunes, by default all")
+    parser.add_argument("--windows", type=int, default=40, help="the windows of 512 tokens of the text; 0: no gains")
     options = parser.parse_args()
-    texts = [text for text in divided(options.folder / "texts")[1] if text.name != "prose"]
+    texts = {text.name: text for text in divided(options.folder / "texts")[1]}
     base = options.folder / f"{MODEL}-F16.gguf"
-    rows: dict[tuple[str, ...], list[list[str]]] = {SHARES: [], GAINS: []}
     with tempfile.TemporaryDirectory() as folder, LocalRegistry.open(Path(folder) / "home") as registry:
         place = Path(folder)
-        paths = {name: options.folder / f"{MODEL}-{name}-F16.gguf" for name in CHILDREN}
-        paths["merged-LoRA"] = place / f"{MODEL}-merged-LoRA-F16.gguf"
         for path in (base, options.folder / f"{MODEL}-LoRA-F32.gguf"):
             add_model(registry, path)
-        merge(registry, f"{MODEL}-LoRA-F32", paths["merged-LoRA"])
-        for path in paths.values():
-            add_model(registry, path)
-        losses = {path: scored(path, texts, options.windows) for path in (base, *paths.values())}
-        for name, own in CHILDREN.items():
-            other = next(text.name for text in texts if text.name != own)
-            whole = gain(losses[paths[name]], losses[base], [own])[0]
-            rows[GAINS].append([name, "itself", *gained(losses[paths[name]], losses[base], own, other, whole)])
-            best = best_shares(base, paths[name])
+        for cells in (HEADINGS, ["---"] * len(HEADINGS)):
+            print(f"| {' | '.join(cells)} |")
+        for name in options.children:
+            child = options.folder / f"{MODEL}-{name}-F16.gguf"
+            if not child.exists():
+                child = place / child.name
+                merge(registry, f"{MODEL}-LoRA-F32", child)
+            add_model(registry, child)
+            gains = _Gains(texts[CHILDREN[name]], options.windows, base, child)
+            cells = [name, "itself", f"{child.stat().st_size / 1e6:.1f} MB", *[""] * 9, *gains.of(child)]
+            print(f"| {' | '.join(cells)} |", flush=True)
+            best = best_shares(base, child)
             for rank in RANKS:
                 adapter, merged = place / f"{name}-r{rank}.gguf", place / "merged.gguf"
-                found, *cost = extracted(registry, paths[name].stem, rank, adapter)
+                found, *cost = extracted(registry, child.stem, rank, adapter)
                 merge(registry, add_model(registry, adapter).model or "", merged)
-                row = gained(scored(merged, texts, options.windows), losses[base], own, other, whole)
-                rows[GAINS].append([name, str(rank), *row])
-                kept = [*shares(found), f"{best[rank]:.2%}", f"{kept_by(base, paths[name], merged):.2%}"]
-                sizes = [
-                    f"{adapter.stat().st_size / 1e6:.1f} MB",
-                    f"{adapter.stat().st_size / base.stat().st_size:.1%}",
-                ]
-                costs = [f"{figure:.0f}" for figure in cost]
-                rows[SHARES].append([name, str(rank), *sizes, *costs, *kept, f"{found.kept:.1%}"])
-                print(rows[SHARES][-1], rows[GAINS][-1], file=sys.stderr, flush=True)
+                size = adapter.stat().st_size
+                cells = [name, str(rank), f"{size / 1e6:.1f} MB", f"{size / base.stat().st_size:.1%}"]
+                cells += [f"{figure:.0f}" for figure in cost]
+                cells += [*shares(found), f"{best[rank]:.2%}", f"{kept_by(base, child, merged):.2%}"]
+                print(f"| {' | '.join([*cells, f'{found.kept:.1%}', *gains.of(merged)])} |", flush=True)
                 merged.unlink()
-    for headings, lines in rows.items():
-        print(
-            "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *lines)), end="\n\n"
-        )
+
+
+class _Gains:
+    """The gains of models on the text of a fine-tune."""
+
+    def __init__(self, text: ScoredText, windows: int, base: Path, child: Path) -> None:
+        self.text, self.windows, self.whole = text, windows, 0.0
+        if windows:
+            self.base = scored(base, [text], windows)
+            self.child = child, scored(child, [text], windows)
+            self.whole = gain(self.child[1], self.base, [text.name])[0]
+
+    def of(self, path: Path) -> list[str]:
+        """Return the gain of a model with its error, and its share of that of the fine-tune."""
+        if not self.windows:
+            return ["", ""]
+        losses = self.child[1] if path == self.child[0] else scored(path, [self.text], self.windows)
+        mean, error = gain(losses, self.base, [self.text.name])
+        return [f"{100 * mean:+.2f}% ± {100 * error:.2f}", f"{mean / self.whole:.0%}"]
 
 
 def merge(registry: LocalRegistry, adapter: str, path: Path) -> None:
@@ -136,16 +147,6 @@ def kept_by(base: Path, child: Path, merged: Path) -> float:
         whole += float(((wanted[name] - before[name].astype(np.float64)) ** 2).sum())
         rest += float(((wanted[name] - found[name].astype(np.float64)) ** 2).sum())
     return 1.0 - rest / whole
-
-
-def gained(losses: Losses, base: Losses, own: str, other: str, whole: float) -> list[str]:
-    """Return the gain on the own text, its share of `whole`, and the gain on the other text."""
-    mean, error = gain(losses, base, [own])
-    return [gain_text((mean, error)), f"{mean / whole:.0%}", gain_text(gain(losses, base, [other]))]
-
-
-def gain_text(found: tuple[float, float]) -> str:
-    return f"{100 * found[0]:+.2f}% ± {100 * found[1]:.2f}"
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import size_text
 from organs.registry.entities.extraction import EXTRACTED_COLUMNS, RANK_COLUMNS, ExtractedAdapter
-from organs.registry.names import name_from_text, parse_model_name, parse_new_name
+from organs.registry.names import name_from_text, parse_new_name
 
 if TYPE_CHECKING:
     from organs.ingest.peft import AdaptedBase
@@ -103,7 +103,8 @@ def extract_lora(
             _print(_extracted(models, ranks, keep, None))
             return
         if chosen is None:
-            chosen = parse_new_name(name_from_text(f"{_stem(child)}-LoRA-r{ranks[0]}"))
+            stem = models[0].parent.label.rpartition("/")[2].partition("@")[0].removesuffix(SUFFIX)
+            chosen = parse_new_name(name_from_text(f"{stem}-LoRA-r{ranks[0]}"))
         path = opened.enter_context(_place(registry, output, chosen.name))
         facts = _facts(models[1]) if output is not None and output.suffix != SUFFIX else None
         result = _extracted(models, ranks, keep, path)
@@ -117,11 +118,6 @@ def extract_lora(
                 added = add_model(registry, path, name=str(chosen), new_version=True)
             result = structs.replace(result, model=added.model)
         _print(result)
-
-
-def _stem(child: str) -> str:
-    """Return the name of a model without its namespace and version, or that of a file."""
-    return Path(child).stem if is_file(child) else parse_model_name(child).name
 
 
 def _readable(opened: ExitStack, registry: LocalRegistry | None, text: str) -> ReadableModel:

@@ -71,6 +71,9 @@ def test_the_same_adapter_again_adds_nothing_and_another_rank_is_another_model(o
     assert organ.done(*words, "--name", "me/x").lines == ["me/x@1"]
     assert organ.done(*words, "--name", "me/x", "--rank", "3").lines == ["me/x@2"]
     assert organ.done(*words, "--rank", "3").lines == ["local/tuned-LoRA-r3@1"]
+    digest = organ.done("show", "tuned", "--json").values["digest"]
+    by_digest = organ.done("extract-lora", f"sha256:{digest}", "--base", "base", "-q", "--rank", "3")
+    assert by_digest.lines == ["local/tuned-LoRA-r3@1"]
 
 
 def test_a_dry_run_compares_ranks(organ: OrganCommand) -> None:
