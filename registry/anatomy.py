@@ -185,7 +185,8 @@ _IMPORTANCE = re.compile(r"\.(in_sum2|counts)$")
 
 # Weights of attention and feed-forward that are no linear layers: kernels, decays, mixing vectors, position biases.
 _UNMULTIPLIED = re.compile(
-    r"conv|^ssm_[ad]$|^time_mix_|rope_|rel_b$|pos_|exp_probs_b|^per_dim|\.(scale|input_scale|bias)$"
+    r"conv|^ssm_[ad]$|^time_mix_(?!(key|value|receptance|gate|output)$)|rope_|rot_embd|rel_b$|pos_|sinks|exp_probs_b"
+    r"|^per_dim|\.(scale|input_scale|bias)$"
 )
 
 _EXPERT_STACK = re.compile(r"ffn_[a-z_]+_(exps|chexps)")
