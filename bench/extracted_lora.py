@@ -3,8 +3,9 @@
     python -m bench.real_family FOLDER --dithered      first: train the family
     python -m bench.extracted_lora FOLDER              extract, merge and measure; print tables as Markdown
 
-Needs the extra `validate`. `organ extract-lora` runs in a process of its own for each rank, of which time and peak
-memory are taken. The adapter is merged back into the base by a recipe, in F16. The share of the change is computed a
+Needs the extra `validate`. `organ extract-lora` runs in a process of its own for each rank, of which processor time
+and peak memory are taken; both include the registration. The adapter is merged back into the base by a recipe, in F16.
+The share of the change is computed a
 second time, from the values of the merged file. A gain is the change of the perplexity from that of the base, by
 llama.cpp, paired by windows. The last child is the base with a trained LoRA of rank 8 merged into it in F16.
 """
@@ -14,14 +15,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import msgspec
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from bench.merging import gain, scored
 from bench.real_family import MODEL, decoded
@@ -38,7 +40,7 @@ RANKS = (4, 16, 64, 576)
 CHILDREN = {"Code": "code", "Docs": "docs", "merged-LoRA": "code"}
 """The children, with the text for which each was trained."""
 HEADINGS = (
-    *("fine-tune", "rank", "size", "of the model", "seconds", "peak MB"),
+    *("fine-tune", "rank", "size", "of the model", "processor, s", "peak MB"),
     *("kept: attention", "feed-forward", "all matrices", "by the complete decomposition", "in the merged file"),
     *("of everything that changed", "gain", "of its gain"),
 )
@@ -52,6 +54,7 @@ def main() -> None:
     options = parser.parse_args()
     texts = {text.name: text for text in divided(options.folder / "texts")[1]}
     base = options.folder / f"{MODEL}-F16.gguf"
+    threadpool_limits(1)  # threads of the BLAS wait actively, which takes minutes on a busy machine
     with tempfile.TemporaryDirectory() as folder, LocalRegistry.open(Path(folder) / "home") as registry:
         place = Path(folder)
         for path in (base, options.folder / f"{MODEL}-LoRA-F32.gguf"):
@@ -99,25 +102,40 @@ class _Gains:
         return [f"{100 * mean:+.2f}% ± {100 * error:.2f}", f"{mean / self.whole:.0%}"]
 
 
+PROGRAM = """
+import atexit
+import re
+import sys
+from pathlib import Path
+
+from organs.cli.main import main
+
+status = Path("/proc/self/status")
+atexit.register(lambda: print(re.search("VmHWM:[^0-9]*([0-9]+)", status.read_text())[1], file=sys.stderr))
+main()
+"""
+"""`organ`, which prints at its end the peak of its memory in KiB: that of a child would be at least its parent's."""
+
+
 def merge(registry: LocalRegistry, adapter: str, path: Path) -> None:
     """Write the base with an adapter merged into it, in F16."""
     registry.compose(f"{MODEL}-F16").adapter(adapter).plan().accepting_all().assemble(path)
 
 
 def extracted(registry: LocalRegistry, child: str, rank: int, path: Path) -> tuple[ExtractedAdapter, float, float]:
-    """Extract an adapter in a process of its own; return it with the seconds and the peak of memory in MB."""
+    """Extract an adapter in a process of its own; return it with the processor's seconds and the peak memory in MB."""
     words = ["extract-lora", child, "--base", f"{MODEL}-F16", "--rank", str(rank), "-o", str(path), "--json"]
-    begun = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "organs.cli", *words],
-        stdout=subprocess.PIPE,
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words],
+        capture_output=True,
         env={**os.environ, HOME_VARIABLE: registry.location},
+        check=True,
     )
-    assert process.stdout is not None
-    out = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, words
-    return msgspec.convert(json.loads(out), prepared(ExtractedAdapter)), time.monotonic() - begun, usage.ru_maxrss / 1e3
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    found = msgspec.convert(json.loads(done.stdout), prepared(ExtractedAdapter))
+    return found, seconds, int(done.stderr.split()[-1]) * 1024 / 1e6
 
 
 def shares(found: ExtractedAdapter) -> list[str]:
