@@ -46,6 +46,7 @@ GROUPS = {
         "validate": "Run a chimera in llama.cpp, and compare it with its base.",
         "leaderboard": "Rank chimeras by their measured gain over their bases.",
         "purify": "Purify organs of a model, and show θ before and after.",
+        "extract-lora": "Extract a LoRA adapter from a fine-tune and its base.",
         "transplant": "Copy organs between GGUF files, without a registry.",
         "graft": "Copy organs between organ directories.",
     },
@@ -78,6 +79,7 @@ GROUPS = {
 """The commands of `organ --help`, by heading, with their summaries."""
 COMMANDS = {name: summary for commands in GROUPS.values() for name, summary in commands.items()}
 MODULES = {
+    "extract-lora": "extract_lora",
     "graft": "transplant",
     "work": "jobs",
     "migrate-store": "backup",

@@ -2,7 +2,7 @@
 
 sources        find and open files, folders, patterns, split sets, organ directories; convert safetensors
 safetensors    read safetensors files
-peft           PEFT folders, read as adapters in GGUF with facts about their base
+peft           PEFT folders, read as adapters in GGUF with facts about their base, and written
 urls           find models at https:// and hf:// addresses
 tools          models that other tools keep on this machine
 inventory      what these models are, before an ingest

@@ -1,5 +1,7 @@
 """PEFT folders: LoRA adapters as the library `peft` saves them, read as adapters in GGUF without writing a file.
 
+And the other direction: `export_adapter` writes the folder of an adapter in GGUF, which gives the same factors again.
+
 A folder has `adapter_config.json` and `adapter_model.safetensors`; other files are ignored. The result depends only on
 these two files and on the facts about the base (`AdaptedBase`), so the same folder always gives the same bytes. These
 facts come from the `config.json` of the base, from the header of a GGUF file, or from a registered model.
@@ -28,16 +30,34 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from organs.ingest.safetensors import FLOATS, MODEL_CONFIG_FILE, SafetensorsFile, WeightEntry, read_json
+from organs.ingest.safetensors import (
+    FLOATS,
+    MODEL_CONFIG_FILE,
+    SafetensorsFile,
+    WeightEntry,
+    encode_entries,
+    read_json,
+)
 from organs.registry.amounts import names_text
-from organs.registry.anatomy import LORA_SUFFIXES, OUTPUT_MATRIX, place_of
+from organs.registry.anatomy import LORA_SUFFIXES, OUTPUT_MATRIX, adapted_tensor, place_of
 from organs.registry.digest import Digest
 from organs.registry.entities.base import prepared
-from organs.registry.errors import BadAdapter, BadSource, NotFound, UnknownBase
-from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded, read_header
+from organs.registry.errors import BadAdapter, BadInput, BadSource, NotFound, UnknownBase
+from organs.registry.gguf import (
+    Header,
+    KeyValue,
+    TensorInfo,
+    TensorSpec,
+    ValueType,
+    dtype_by_name,
+    encode_header,
+    padded,
+    read_header,
+)
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT
-from organs.registry.input_files import BytesInMemory, ComposedFile, FileSource, Section
+from organs.registry.input_files import BytesInMemory, ComposedFile, FileSource, OpenFile, Section
 from organs.registry.names import name_from_text
+from organs.registry.store.files import Files
 
 if TYPE_CHECKING:
     from organs.registry.interface import Registry
@@ -451,6 +471,123 @@ class ConvertedTensor:
         return alternated[first - begin * width : last - begin * width]
 
 
+def export_adapter(adapter: OpenFile, base: AdaptedBase, target: Path, *, replace: bool = False) -> None:
+    """Write the LoRA adapter in a GGUF file as the PEFT folder `target`, completely or not at all.
+
+    `replace` allows to replace another PEFT folder. Raises BadInput with all reasons for an adapter of `base` that PEFT
+    has no names for, BadSource if something is in the way, DiskFull, StoreUnwritable.
+    """
+    from organs.ingest.directory.extract import staged  # which only writers need
+
+    check_exportable(base)
+    header = read_header(adapter)
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    names = _module_names(base)
+    pairs: list[_GgufPair] = []
+    reasons = []
+    for target_name in dict.fromkeys(filter(None, map(adapted_tensor, tensors))):
+        module = names.get(target_name)
+        pair = None if module is None else _pair_of(module, base)
+        a, b = (tensors.get(target_name + suffix) for suffix in LORA_SUFFIXES)
+        if pair is None or a is None or b is None or {a.dtype.name, b.dtype.name} - FLOATS:
+            reasons.append(target_name)
+            continue
+        pairs.append((pair, a, b))
+        shapes = a.shape if pair.is_embedding else a.shape[::-1], b.shape[::-1]
+        pair.halves = {
+            half: WeightEntry("", tensor.dtype.name, shape, 0)
+            for half, tensor, shape in zip("AB", (a, b), shapes, strict=True)
+        }
+        if reason := pair.reason(base):
+            reasons.append(reason)
+    if reasons:
+        raise BadInput(
+            f"{adapter.name}: PEFT has no names for {names_text(reasons)}: write a GGUF file", reasons=reasons
+        )
+    alpha = header.field("adapter.lora.alpha")
+    config = _config_of(pairs, base, float(alpha.value) if alpha and isinstance(alpha.value, int | float) else 0.0)
+    entries = []
+    for pair, _, _ in pairs:
+        kind = "lora_embedding_" if pair.is_embedding else "lora_"
+        end = "" if pair.is_embedding else ".weight"
+        entries += [
+            (f"base_model.model.{pair.module}.{kind}{half}{end}", entry.dtype, entry.shape)
+            for half, entry in pair.halves.items()
+        ]
+    head = encode_entries(entries)
+    size_bytes = len(head) + sum(tensor.size_bytes for _, a, b in pairs for tensor in (a, b))
+    files = Files()
+    with staged(target, size_bytes, replace=replace, files=files, is_replaceable=is_adapter_folder) as staging:
+        with staging.new_file(CONFIG_FILE) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(config), indent=2))
+        with staging.new_file(WEIGHTS_FILE) as file:
+            file.write(head)
+            for pair, a, b in pairs:
+                for tensor, half in ((a, "A"), (b, "B")):
+                    data = adapter.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
+                    file.write(_module_rows(data, tensor, pair, half, base))
+
+
+def check_exportable(base: AdaptedBase) -> None:
+    """Raise BadInput if the modules of the base have no names that PEFT knows."""
+    if base.architecture not in ARCHITECTURES.values():
+        known = ", ".join(sorted(set(ARCHITECTURES.values())))
+        raise BadInput(
+            f"{base.label} has the architecture {base.architecture[:40]!r}, and PEFT folders are written for {known}: "
+            "give a name that ends in .gguf"
+        )
+
+
+_GgufPair = tuple[_Factors, TensorInfo, TensorInfo]
+
+
+def _module_names(base: AdaptedBase) -> dict[str, str]:
+    """Return the names of modules by those of tensors in GGUF files; none for architectures without them."""
+    if base.blocks > BLOCKS_MAX:
+        return {}
+    return {f"{name}.weight": module for module, name in _tensor_names(base.architecture, base.blocks).items()}
+
+
+def _module_rows(data: bytes, tensor: TensorInfo, pair: _Factors, half: str, base: AdaptedBase) -> bytes:
+    """Return a factor as PEFT stores it: that of an embedding transposed, the halves of heads one after the other."""
+    if pair.is_embedding and half == "A":
+        values = np.frombuffer(data, f"u{tensor.dtype.block_bytes}").reshape(tensor.shape[1], tensor.shape[0])
+        return values.T.tobytes()
+    heads = pair.heads(base) if half == "B" else 0
+    if not heads:
+        return data
+    rows = np.frombuffer(data, np.uint8).reshape(heads, tensor.shape[1] // heads // 2, 2, -1)
+    return rows.swapaxes(1, 2).tobytes()
+
+
+def _config_of(pairs: Sequence[_GgufPair], base: AdaptedBase, alpha: float) -> dict[str, object]:
+    """Return the configuration that gives each module the scale that it has in the GGUF file."""
+    ranks = {pair.module: pair.rank for pair, _, _ in pairs}
+    largest = max(ranks.values())
+    slots = {pair.slot for pair, _, _ in pairs}
+    is_everywhere = ranks.keys() == {name for name in _module_names(base).values() if name.rpartition(".")[2] in slots}
+    parent = base.parent
+    named = parent.repo_url.removeprefix(f"{HUB_URL}/") if parent.repo_url.startswith(f"{HUB_URL}/") else ""
+    named = named or "/".join(part for part in (parent.organization, parent.name) if part)
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": named or None,
+        "inference_mode": True,
+        "r": largest,
+        "lora_alpha": alpha or largest,
+        "rank_pattern": {module: rank for module, rank in ranks.items() if rank != largest},
+        "alpha_pattern": {} if alpha else {module: rank for module, rank in ranks.items() if rank != largest},
+        "target_modules": sorted(slots if is_everywhere else ranks),
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "use_rslora": False,
+        "use_dora": False,
+        "init_lora_weights": True,
+    }
+
+
 HUB_URL = "https://huggingface.co"
 HUB_CACHE_FOLDER = "models--{}--{}"
 
@@ -524,8 +661,13 @@ def base_in(path: Path) -> AdaptedBase:
         return _base_of_config(path / MODEL_CONFIG_FILE)
     with FileSource(path) as file:
         header = read_header(file)
+    return base_of_header(header, {tensor.name: tensor.shape for tensor in header.tensors}, str(path))
+
+
+def base_of_header(header: Header, shapes: Mapping[str, tuple[int, ...]], label: str) -> AdaptedBase:
+    """Return the base with this header and the shapes of its tensors; raises UnknownBase for another kind."""
     values = {field.key: str(field.value) for field in header.fields if isinstance(field.value, str | int)}
-    return _base_of_metadata(values, {tensor.name: tensor.shape for tensor in header.tensors}, str(path))
+    return _base_of_metadata(values, shapes, label)
 
 
 def registered_base(registry: Registry, name: str) -> AdaptedBase:

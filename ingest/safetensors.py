@@ -1,4 +1,4 @@
-"""Safetensors files: their header, checked before it is used, and the values of their tensors.
+"""Safetensors files: their header, checked before it is used, the values of their tensors; and headers to write.
 
 The format: a length (8 bytes, little-endian), that many bytes of JSON, then the values of all tensors without gaps.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -57,6 +57,19 @@ UNCONVERTIBLE = {
 """Quantisations that `convert_hf_to_gguf.py` does not read, with their names for people."""
 FLOATS = frozenset(_STORED)
 """Types whose values can be read."""
+
+
+def encode_entries(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
+    """Return the beginning of a file with these tensors: name, type and shape of each, in the order of their values."""
+    entries: dict[str, object] = {METADATA_KEY: {"format": "pt"}}
+    position = 0
+    for name, dtype, shape in tensors:
+        end = position + math.prod(shape) * _VALUE_BYTES[dtype]
+        entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (position, end)}
+        position = end
+    text = msgspec.json.encode(entries)
+    text = text.ljust(-(-len(text) // _LENGTH_BYTES) * _LENGTH_BYTES)  # so that the values are aligned
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text
 
 
 @dataclass(frozen=True, slots=True)

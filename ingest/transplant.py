@@ -15,6 +15,7 @@ from threadpoolctl import threadpool_limits
 from organs.ingest.dissect import DissectedFile
 from organs.ingest.sources import ModelSource, open_files
 from organs.registry.anatomy import Slot, expert_name, place_of
+from organs.registry.compose.extraction import ReadableModel
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.parents import (
     Parent,
@@ -36,6 +37,7 @@ from organs.registry.store.files import (
     Files,
     placed,
 )
+from organs.registry.transform import Plain
 
 
 def place_virtual(file: OpenFile, path: Path, progress: Progress = no_progress, files: Files | None = None) -> Digest:
@@ -108,6 +110,17 @@ class FileLibrary:
         """Return the file of the tensor `name` of `parent`, and its entry in the header."""
         _, files = self._open(parent.label)
         return next((file, tensor) for file in files for tensor in file.header.tensors if tensor.name == name)
+
+    def readable(self, text: str) -> ReadableModel:
+        """Return the model `text` with its weights; raises NotFound, BadInput."""
+        parent = self.parent(text)
+        tensors = {tensor.name: (file, tensor) for file in self._open(text)[1] for tensor in file.header.tensors}
+
+        def plain(part: Part, _opened: ExitStack) -> Plain:
+            file, tensor = tensors[part.name]
+            return Plain(lambda offset, size: file.read_tensor(tensor, offset, size), part.dtype, part.shape)
+
+        return ReadableModel(parent, plain)
 
     def _open(self, text: str) -> tuple[Parent, list[DissectedFile]]:
         if text not in self.sources:

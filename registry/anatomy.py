@@ -200,6 +200,11 @@ SALIENT_STACK = "ffn_down_exps"
 that a token uses."""
 _OTHER_EXPERTS = re.compile(r"_chexps(\.|$)|^ffn_(gate|up|down)\.\d|tid2eid")
 """Chunk experts (shared by several experts), experts in tensors of their own, and tables of experts by token."""
+# Weights of attention and feed-forward that are no linear layers: kernels, decays, mixing vectors, position biases.
+_UNMULTIPLIED = re.compile(
+    r"conv|^ssm_[ad]$|^time_mix_(?!(key|value|receptance|gate|output)$)|rope_|rot_embd|rel_b$|pos_|sinks|exp_probs_b"
+    r"|^per_dim|\.(scale|input_scale|bias)$"
+)
 
 _EXPERT_STACK = re.compile(r"ffn_[a-z_]+_(exps|chexps)")
 _EXPERT_NAME = re.compile(r"(?P<stack>.+)\[(?P<number>[0-9]{1,9})\]", re.DOTALL)
@@ -348,6 +353,11 @@ def is_expert_stack(place: Place) -> bool:
 def is_tied_to_experts(place: Place) -> bool:
     """Return whether the tensor at `place` depends on the number of experts in another way than EXPERT_DIMENSIONS."""
     return _OTHER_EXPERTS.search(place.slot) is not None
+
+
+def is_multiplied(place: Place) -> bool:
+    """Return whether the organ at `place` is a linear layer of a block, to which runtimes add a LoRA."""
+    return place.type in (OrganType.SKELETON, OrganType.ORGAN) and _UNMULTIPLIED.search(place.slot) is None
 
 
 def expert_name(stack: str, number: int) -> str:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from organs.registry.digest import Digest
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison, Proof
+    from organs.registry.entities.extraction import ExtractedAdapter
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
@@ -243,6 +244,30 @@ class LocalRegistry:
                     matrix = read_importances(file)
         made_from = named[0] if named else likely_source(self.catalog, self.blobs, model, matrix)
         return prove_source(self.catalog, self.blobs, model, made_from, matrix, progress)
+
+    def extract_lora(
+        self,
+        child: str,
+        base: str,
+        *,
+        rank: int | Sequence[int] = 16,
+        keep: float | None = None,
+        path: Path | None = None,
+        progress: Progress = no_progress,
+    ) -> ExtractedAdapter:
+        """Return which share of the difference of two models a LoRA of `rank` keeps; write it to `path` as a GGUF file.
+
+        Of several ranks, the largest is written. With `keep`, each matrix gets the smallest rank that keeps this share
+        of its change. The adapter is not registered: `add_model` does this. `progress` gets sizes in bytes. Raises
+        BadInput with all reasons if the models do not have the same tensors, or if nothing that a LoRA can change
+        differs; BadOrgan for weights that are not finite, StoreError.
+        """
+        from organs.registry.compose.extraction import extract_adapter, registered_model
+
+        with self.catalog.reading() as session:
+            tuned, origin = (registered_model(session, self.blobs, name) for name in (child, base))
+        ranks = (rank,) if isinstance(rank, int) else rank
+        return extract_adapter(tuned, origin, ranks, keep=keep, target=path, progress=progress)
 
     def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
         """Return the report on the registry, or on a model; a list has at most `limit` rows."""

@@ -17,6 +17,7 @@ from organs.registry.anatomy import (
     Tower,
     adapted_tensor,
     component_of,
+    is_multiplied,
     place_of,
 )
 from tests.random_files import PATIENT
@@ -268,3 +269,18 @@ def test_any_text_has_a_place(name: str) -> None:
 def test_a_hostile_name_is_placed_in_a_short_time(name: str) -> None:
     """A search that backtracks over the name would take hours."""
     assert place_of(name).block in (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("names", "are_multiplied"),
+    [
+        ("attn_q attn_qkv attn_output attn_k_b ffn_gate ffn_down_exps ffn_gate_inp ssm_in ssm_out time_mix_key", True),
+        ("ssm_conv1d ssm_a ssm_d shortconv.conv time_mix_lerp_x time_mix_w1 attn_rel_b attn_sinks ffn_up.bias", False),
+        ("attn_norm ffn_norm ffn_up.scale exp_probs_b", False),
+    ],
+)
+def test_runtimes_add_a_lora_to_the_linear_layers_of_blocks(names: str, are_multiplied: bool) -> None:
+    for name in names.split():
+        place = place_of(f"blk.0.{name}" if name.endswith(("bias", "scale", "probs_b")) else f"blk.0.{name}.weight")
+        assert is_multiplied(place) is are_multiplied, name
+    assert not is_multiplied(place_of("token_embd.weight"))

@@ -395,13 +395,21 @@ class StagedFile:
 
 
 @contextmanager
-def staged(target: Path, size_bytes: int, *, replace: bool, files: Files) -> Iterator[Staging]:
+def staged(
+    target: Path,
+    size_bytes: int,
+    *,
+    replace: bool,
+    files: Files,
+    is_replaceable: Callable[[Path], bool] = says_its_format,
+) -> Iterator[Staging]:
     """Yield a folder to fill, which becomes `target` at the end of the block; an error removes it.
 
-    With `replace`, an existing organ directory of this format is replaced; an empty folder is always replaced. Raises
-    BadSource for anything else at `target`, DiskFull if `size_bytes` do not fit, StoreUnwritable.
+    With `replace`, a folder that `is_replaceable` is replaced: by default an organ directory of this format. An empty
+    folder is always replaced. Raises BadSource for anything else at `target`, DiskFull if `size_bytes` do not fit,
+    StoreUnwritable.
     """
-    check_target(target, replace=replace)
+    check_target(target, replace=replace, is_replaceable=is_replaceable)
     temporary = temporary_beside(target)
     with translating(target, placing_error):
         try:
@@ -413,14 +421,14 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files) -> Ite
                 staging.finish()
             finally:
                 staging.close()
-            check_target(target, replace=replace)  # it may exist by now
+            check_target(target, replace=replace, is_replaceable=is_replaceable)  # it may exist by now
             _place(temporary, target, files)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
 
 
-def check_target(target: Path, *, replace: bool) -> None:
+def check_target(target: Path, *, replace: bool, is_replaceable: Callable[[Path], bool] = says_its_format) -> None:
     """Raise BadSource for an existing target, as `staged` does."""
     if not target.parent.is_dir():
         raise BadSource(f"{target.parent}: no such folder")
@@ -429,7 +437,7 @@ def check_target(target: Path, *, replace: bool) -> None:
     if target.is_symlink() or not target.is_dir():
         raise BadSource(f"{target}: exists, and is not a folder")
     if any(target.iterdir()):
-        if not says_its_format(target):  # stricter than for reading: the old folder is deleted
+        if not is_replaceable(target):  # stricter than for reading: the old folder is deleted
             raise BadSource(f"{target}: a folder with other content; choose a new one")
         if not replace:
             raise BadSource(f"{target}: already exists; --force replaces it")

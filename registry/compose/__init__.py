@@ -5,6 +5,7 @@
     compatibility  whether organs of one model work in another
     differences    differences of two headers that matter for organs of one model in the other
     adapters       whether low-rank adapters (LoRA) fit a base, and the products that they add
+    extraction     low-rank adapters extracted from the difference of two models
     candidates     the organs of a plan by cell, and the models and adapters to choose from
     screen         what the weights say about a composition before it is made
     lock           the lock: the definition of a chimera as a small canonical document

@@ -39,31 +39,36 @@ def _with_experts(stack: Plain, grafts: Sequence[tuple[Plain, Collection[int]]])
     return Plain(read, stack.dtype, stack.shape)
 
 
+def stored_plain(store: BlobStore, part: Part, rows: Rows, opened: ExitStack) -> Plain:
+    """Return the bytes of a stored tensor, to be read in order until `opened` closes. Raises StoreError."""
+    row = rows.get(part.digest)
+    if row is None:
+        raise MissingBlob(f"{part.name} ({part.digest[:12]}) is missing from the store")
+    with naming(part.name, part.digest):
+        reader = opened.enter_context(store.open(row))
+    cached: list[tuple[int, bytes]] = []  # the chunk that was decoded last, because reads are in order
+
+    def read(offset: int, size: int) -> bytes:
+        pieces = []
+        for chunk in reader.chunks:
+            begin, end = chunk.plain_offset_bytes, chunk.plain_offset_bytes + chunk.plain_size_bytes
+            if begin < offset + size and end > offset:
+                if not cached or cached[0][0] != begin:
+                    decoded = bytearray(chunk.plain_size_bytes)
+                    with naming(part.name, part.digest):
+                        reader.read_chunk(chunk, memoryview(decoded))
+                    cached[:] = [(begin, bytes(decoded))]
+                pieces.append(cached[0][1][max(0, offset - begin) : offset + size - begin])
+        return b"".join(pieces)
+
+    return Plain(read, part.dtype, part.shape)
+
+
 def transformation_of(store: BlobStore, computation: PlannedComputation, rows: Rows, opened: ExitStack) -> Computation:
     """Return the computation with the stored bytes of its ingredients; `opened` closes them. Raises StoreError."""
 
     def plain(ingredient: Part) -> Plain:
-        row = rows.get(ingredient.digest)
-        if row is None:
-            raise MissingBlob(f"{ingredient.name} ({ingredient.digest[:12]}) is missing from the store")
-        with naming(ingredient.name, ingredient.digest):
-            reader = opened.enter_context(store.open(row))
-        cached: list[tuple[int, bytes]] = []  # the chunk that was decoded last, because reads are in order
-
-        def read(offset: int, size: int) -> bytes:
-            pieces = []
-            for chunk in reader.chunks:
-                begin, end = chunk.plain_offset_bytes, chunk.plain_offset_bytes + chunk.plain_size_bytes
-                if begin < offset + size and end > offset:
-                    if not cached or cached[0][0] != begin:
-                        decoded = bytearray(chunk.plain_size_bytes)
-                        with naming(ingredient.name, ingredient.digest):
-                            reader.read_chunk(chunk, memoryview(decoded))
-                        cached[:] = [(begin, bytes(decoded))]
-                    pieces.append(cached[0][1][max(0, offset - begin) : offset + size - begin])
-            return b"".join(pieces)
-
-        return Plain(read, ingredient.dtype, ingredient.shape)
+        return stored_plain(store, ingredient, rows, opened)
 
     def adapter(addition: Addition) -> Adapter:
         return Adapter(plain(addition.a), plain(addition.b), addition.alpha, addition.scale)

@@ -7,6 +7,7 @@ classes.
     base            what all entities have in common: types with their limits, and pages of lists
     problem         problem documents (RFC 9457)
     comparison      comparison: two models side by side
+    extraction      an adapter that was extracted from a fine-tune, and how much of its change it keeps
     finding         findings: refusals, warnings and remarks about a composition
     lineage         lineage: the edges between a model and others, and families of models
     plan            recipes as JSON, and plans

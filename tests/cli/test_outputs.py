@@ -26,6 +26,8 @@ WRITERS = {
     "a graft": "graft {folder}/base.gguf {folder}/tuned.gguf -o {out}/x",
     "a purified file": "purify {folder}/base.gguf --method fractal --blocks 1 -o {out}/x.gguf --quick-look 0",
     "a purified directory": "purify {folder}/base.gguf --method fractal --blocks 1 -o {out}/x --quick-look 0",
+    "an adapter": "extract-lora tuned --base base -o {out}/x.gguf",
+    "an adapter of files": "extract-lora {folder}/tuned.gguf --base {folder}/base.gguf -o {out}/x.gguf",
     "a report": "report -o {out}/x.txt",
 }
 MODELS = [name for name in WRITERS if name not in ("a lock", "a recipe", "a report")]

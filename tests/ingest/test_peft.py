@@ -19,14 +19,18 @@ from organs.ingest.peft import (
     AdapterFile,
     ParentName,
     base_in,
+    check_exportable,
     chosen_base,
+    export_adapter,
     local_base,
     open_adapter,
     registered_base,
 )
+from organs.ingest.safetensors import SafetensorsFile
 from organs.ingest.sources import skipped_files
 from organs.registry.errors import BadAdapter, BadInput, BadSource, UnknownBase
 from organs.registry.gguf import Header, MemorySource, read_header
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import file_bytes, tensor, text
 from tests.ingest.one_source import source_of
@@ -499,3 +503,96 @@ def test_an_adapter_is_registered_once_as_a_child_of_its_base(
     assert [(edge.direction, edge.model) for edge in model.relatives] == [("parent", "local/Little-Base@1")]
     plan = registry.compose("Little-Base").adapter("My-LoRA", 0.5).named("me/merged").plan()
     assert [finding.code for finding in plan.findings if finding.severity == "refuse"] == []
+
+
+def exported(folder: Path, adapter: bytes, base: AdaptedBase, **options: bool) -> Path:
+    """Write an adapter in GGUF, and return the PEFT folder that is made of it."""
+    (folder / "adapter.gguf").write_bytes(adapter)
+    with FileSource(folder / "adapter.gguf") as file:
+        export_adapter(file, base, folder / "exported", **options)
+    return folder / "exported"
+
+
+def alpha_of(data: bytes) -> object:
+    field = header_of(data).field("adapter.lora.alpha")
+    return None if field is None else field.value
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads((folder / "adapter_config.json").read_text())
+    return values
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen2"])
+def test_a_peft_folder_of_an_adapter_in_gguf_gives_the_same_factors_again(tmp_path: Path, model_type: str) -> None:
+    """Of llama models, the rows for queries and keys are put back in the order of the Hugging Face tools."""
+    weights = factors(list(MODULES))
+    weights[f"{PREFIX}lm_head.lora_A.weight"] = np.ones((RANK, WIDTH), np.float32)
+    weights[f"{PREFIX}lm_head.lora_B.weight"] = np.ones((VOCABULARY, RANK), np.float32)
+    numbers = np.arange(RANK * VOCABULARY, dtype=np.float32)
+    weights[f"{PREFIX}model.embed_tokens.lora_embedding_A"] = numbers.reshape(RANK, VOCABULARY)
+    weights[f"{PREFIX}model.embed_tokens.lora_embedding_B"] = np.ones((WIDTH, RANK), np.float32)
+    first = write_folder(tmp_path / "first", weights, base_config(model_type, tie_word_embeddings=False))
+    data = opened_adapter(first)
+    folder = exported(tmp_path, data, base_in(first))
+    (folder / "config.json").write_text((first / "config.json").read_text())
+    again = opened_adapter(folder)
+    assert read_tensors(again).keys() == read_tensors(data).keys()
+    for name, values in read_tensors(data).items():
+        assert read_tensors(again)[name].tobytes() == values.tobytes(), name
+    assert alpha_of(again) == alpha_of(data) == ALPHA
+    with SafetensorsFile(folder / WEIGHTS_FILE) as file:
+        for name, values in weights.items():
+            entry = file.entries[name]
+            assert entry.shape == values.shape
+            assert np.array_equal(file.read(entry, 0, entry.elements).reshape(entry.shape), values), name
+    modules = ["down_proj", "embed_tokens", "gate_proj", "k_proj", "lm_head", "o_proj", "q_proj", "up_proj", "v_proj"]
+    config = config_of(folder)
+    assert (config["r"], config["lora_alpha"], config["target_modules"]) == (RANK, ALPHA, modules)
+
+
+def test_ranks_that_differ_and_modules_of_some_blocks_are_in_the_configuration(tmp_path: Path) -> None:
+    weights = {
+        **factors([Q]),
+        **{name: values[:2] if "_A" in name else values[:, :2] for name, values in factors([V]).items()},
+    }
+    first = write_folder(tmp_path / "first", weights, base_config(), rank_pattern={V: 2})
+    data = opened_adapter(first)
+    folder = exported(tmp_path, data, base_in(first))
+    config = config_of(folder)
+    assert (config["r"], config["rank_pattern"], config["target_modules"]) == (RANK, {V: 2}, [Q, V])
+    (folder / "config.json").write_text((first / "config.json").read_text())
+    again = opened_adapter(folder)
+    assert alpha_of(again) == alpha_of(data)
+    for name, values in read_tensors(data).items():
+        assert read_tensors(again)[name].tobytes() == values.tobytes(), name
+
+
+def test_an_adapter_that_peft_has_no_names_for_is_not_exported(tmp_path: Path) -> None:
+    keys = [text("general.architecture", "llama"), text("general.type", "adapter")]
+    names = ("blk.0.ffn_up_exps.weight", "blk.0.attn_q.weight")
+    data = file_bytes(keys, [tensor(f"{name}.lora_{half}", (2, 2)) for name in names for half in "ab"])
+    first = write_folder(tmp_path / "first", base=base_config())
+    with pytest.raises(BadInput) as caught:
+        exported(tmp_path, data, base_in(first))
+    assert "PEFT has no names for blk.0.ffn_up_exps.weight" in str(caught.value)
+    assert "q_proj is for a matrix of" in str(caught.value)
+    assert not (tmp_path / "exported").exists()
+    mamba = AdaptedBase("mine", "mamba", 2, None, None, {}, False, ParentName())
+    with pytest.raises(BadInput, match="mine has the architecture 'mamba', and PEFT folders are written for"):
+        check_exportable(mamba)
+
+
+def test_only_a_peft_folder_is_replaced_by_another(tmp_path: Path) -> None:
+    first = write_folder(tmp_path / "first", base=base_config())
+    data, base = opened_adapter(first), base_in(first)
+    folder = exported(tmp_path, data, base)
+    before = (folder / WEIGHTS_FILE).read_bytes()
+    with pytest.raises(BadSource, match="already exists; --force replaces it"):
+        exported(tmp_path, data, base)
+    exported(tmp_path, data, base, replace=True)
+    assert (folder / WEIGHTS_FILE).read_bytes() == before
+    (folder / "adapter_config.json").rename(folder / "mine.txt")
+    with pytest.raises(BadSource, match="a folder with other content"):
+        exported(tmp_path, data, base, replace=True)
+    assert sorted(path.name for path in folder.iterdir()) == [WEIGHTS_FILE, "mine.txt"]
