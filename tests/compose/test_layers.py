@@ -308,3 +308,39 @@ def test_the_screen_names_the_blocks() -> None:
     plan = planned(model("Base", block_tensors(4), blocks=4), "0-3", "1-2")
     assert plan.screen.sentence.startswith("Blocks are arranged anew (6 blocks: 0-3, 1-2): ")
     assert plan.screen.relation is None
+
+
+def test_layers_blends_experts_and_metadata_are_one_recipe_with_the_same_lock_in_a_new_registry(tmp_path: Path) -> None:
+    counts = [unsigned(f"llama.{key}", value) for key, value in (("expert_count", 4), ("expert_used_count", 2))]
+    dense = unsigned("llama.leading_dense_block_count", 1)
+    template = {"tokenizer.chat_template": "{{ messages }}"}
+    steps = {
+        "blends": {"from": "local/Tuned", "weight": 0.5, "method": "linear", "normalize": False, "blocks": 2},
+        "experts": [{"keep": [0, 2]}],
+        "metadata": template,
+    }
+    made: list[tuple[str, str, bytes]] = []
+    for number, names in enumerate((("Base", "Tuned"), ("Tuned", "Base"))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with LocalRegistry.open(folder / "home") as registry:
+            for name in names:
+                tensors = [
+                    (spec, data if name == "Base" or len(spec.shape) < 2 else data[64:] + data[:64])
+                    for spec, data in expert_tensors(3)
+                ]
+                ingest_bytes(registry, folder, name, model(name, tensors, *counts, dense, blocks=3))
+            chimera = registry.compose(read_recipe(layers("0-2,1", **steps))).plan().accepting_all().register()
+            lock = registry.compose(registry.chimera(chimera.lock_id).recipe).plan().accepting_all().register().lock_id
+            registry.assemble(chimera.model, folder / "made.gguf")
+            made.append((chimera.lock_id, lock, (folder / "made.gguf").read_bytes()))
+    assert len(set(made)) == 1
+    assert made[0][0] == made[0][1]
+    with FileSource(tmp_path / "0" / "made.gguf") as source:
+        header = read_header(source)
+    assert header.integer("llama.block_count") == 4
+    assert header.integer("llama.expert_count") == 2
+    assert header.text("tokenizer.chat_template") == template["tokenizer.chat_template"]
+    shapes = {tensor.name: tensor.shape for tensor in header.tensors}
+    assert shapes["blk.3.ffn_up_exps.weight"] == (64, 32, 2)
+    assert shapes["blk.3.ffn_gate_inp.weight"] == (64, 2)
