@@ -15,7 +15,7 @@ from organs.registry.catalog.queries.organs import cell_organs
 from organs.registry.catalog.queries.relatives import likenesses, models_by_id
 from organs.registry.compose.adapters import check_adapter
 from organs.registry.compose.parents import Library, Parent, Part
-from organs.registry.compose.plan import PlannedPart, mean_of
+from organs.registry.compose.plan import Plan, PlannedPart, mean_of
 from organs.registry.entities.finding import Severity, in_order
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import ALIKE, AdapterChoice, Candidate, Candidates, CellOrgan, CellTotals, TypeTotals
@@ -92,21 +92,24 @@ def types_of(parts: Iterable[PlannedPart]) -> tuple[TypeTotals, ...]:
     return tuple(TypeTotals(type=kind, **_totals(types[kind])) for kind in sorted(types, key=order.index))
 
 
-def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Candidates:
-    """Return the models with organs for the cell of `base`, the best first by `order` (ALIKE, `-theta`).
+def candidates_for(session: Session, plan: Plan, cell: Cell, order: str) -> Candidates:
+    """Return the models with organs for a cell of the result of `plan`, the best first by `order` (ALIKE, `-theta`).
 
-    Raises BadQuery for an unknown order.
+    For a block that was placed there, they are those for the block in its own model. Raises BadQuery for an unknown
+    order.
     """
-    own = {part.place.slot: part for part in base.parts if Cell.of(part) == cell}
-    block = "none" if cell.block is None else cell.block
-    query = f"fits:{base.label} type:{cell.type} block:{block} tower:{cell.tower}"
+    own = {part.before.place.slot: part.before for part in plan.parts if Cell.of(part.before) == cell}
+    base, block = plan.base, cell.block
+    if plan.layers is not None and own and (origin := plan.layers.origin(next(iter(own.values())))) is not None:
+        base, block = origin[0] or base, origin[1]
+    query = f"fits:{base.label} type:{cell.type} block:{'none' if block is None else block} tower:{cell.tower}"
     page = search_organs(session, parse_query(f"{query} sort:{THETA if order == ALIKE else order}"), EXAMINED_MAX)
     alike = _relatives(session, base, query) if order == ALIKE else []
     names = list(dict.fromkeys([*alike, *(organ.model for organ in page.items)]))
     examined = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
     ids = [model_by_name(session, parse_model_name(name)).id for name in examined]
     offered: dict[str, list[tuple[PlacedOrgan, bytes | None]]] = {name: [] for name in examined}
-    for organ, fingerprint in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
+    for organ, fingerprint in cell_organs(session, ids, cell.type, cell.tower, block) if ids else ():
         offered[organ.model].append((organ, fingerprint))
     if order == ALIKE:
         examined.sort(key=lambda name: _likeness(own, offered[name]).distance)

@@ -14,11 +14,12 @@ from organs.registry.compose.lock import can_be_set
 from organs.registry.compose.parents import Parent, Part, Replacement
 from organs.registry.compose.recipe import Graft
 from organs.registry.compose.selection import range_text, within
+from organs.registry.digest import Digest
 from organs.registry.gguf import KeyValue, ValueType, read_array
 from organs.registry.gguf.blocks import DENSE_KEY, FURTHER_KEY, arrangement_faults, leading_dense, stated_blocks
 
-BLOCKS_MAX = 1000
-"""Blocks of a result; the deepest models have some hundred."""
+BLOCKS_MAX, TENSORS_MAX = 1000, 50_000
+"""Blocks and tensors of a result; the deepest models have some hundred blocks with twenty tensors each."""
 RUNS_SHOWN = 6
 """Runs of consecutive blocks in a sentence."""
 OF_DIMENSIONS = "rope.dimension_sections"
@@ -56,7 +57,22 @@ class Layers:
         Steps of a recipe select blocks of the result: a donor gives the block that has the same number in the donor as
         the block of the result had in its own model.
         """
-        return self._with_blocks(model, [model.by_block.get(number, ()) for number in self.former])
+        key = model.label, model.header_digest
+        if key not in self._arranged:
+            own = [model.by_block.get(number, ()) for number in self.former]
+            self._arranged[key] = self._with_blocks(model, own)
+        return self._arranged[key]
+
+    @cached_property
+    def _arranged(self) -> dict[tuple[str, Digest], Parent]:
+        """The models that were arranged before."""
+        return {}
+
+    @property
+    def tensors(self) -> int:
+        """The number of tensors of the result."""
+        outside = sum(not _is_in_block(part) for part in self.base.parts)
+        return outside + sum(len((giver or self.base).by_block.get(number, ())) for giver, number in self.blocks)
 
     def _with_blocks(self, model: Parent, blocks: Sequence[Sequence[Part]]) -> Parent:
         """Return `model` with other blocks, where in the order of the file its first one was."""

@@ -27,8 +27,8 @@ from organs.registry.anatomy import (
 from organs.registry.compose.adapters import additions_of, check_adapter
 from organs.registry.compose.blend_steps import Blend, settings_at
 from organs.registry.compose.compatibility import check_donors, check_replacements, check_withdrawn
-from organs.registry.compose.cost import PLACE_COST, Budget, steps_cost
-from organs.registry.compose.layers import BLOCKS_MAX, Layers
+from organs.registry.compose.cost import Budget, steps_cost
+from organs.registry.compose.layers import BLOCKS_MAX, TENSORS_MAX, Layers
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.metadata import (
     LICENSE_KEY,
@@ -180,6 +180,10 @@ class Draft:
         if blocks in ([], [(None, number) for number in range(len(self.base.by_block))]):
             return
         layers = Layers(self.base, tuple(blocks))
+        if layers.tensors > max(TENSORS_MAX, len(self.base.parts)):
+            self._refuse("bad-layers", f"The result would have {layers.tensors:,} tensors.", "layers")
+            return
+        self.budget.spend(steps_cost(self.recipe, max(0, layers.tensors - len(self.base.parts))))
         faults = list(layers.faults())
         for fault in faults:
             self._refuse("layer-pattern", f"{fault[:1].upper()}{fault[1:]}.", "layers")
@@ -188,7 +192,6 @@ class Draft:
         if faults or any(finding.severity is Severity.REFUSE for finding in self.findings):
             return
         self.layers, self.base = layers, layers.result()
-        self.budget.spend(PLACE_COST * len(self.base.parts))
         self.placed = list(dict.fromkeys(giver for giver, _ in blocks if giver is not None))
         for part in self.base.parts:
             giver, number = layers.origin(part) or (None, part.place.block)

@@ -133,7 +133,7 @@ def compose_for_client(recipe: Recipe, unread: Sequence[Finding], cell: str, ord
         ),
         candidates=None
         if chosen is None
-        else _unless_too_slow(lambda session: candidates_for(session, plan.base, chosen, order)),
+        else _unless_too_slow(lambda session: candidates_for(session, plan, chosen, order)),
     )
     return UnderWay(recipe, plan, cut_plan(state))
 

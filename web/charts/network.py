@@ -290,9 +290,9 @@ def _slot_labels(columns: Iterable[SlotColumn], y: float) -> tuple[Label, ...]:
 
 
 def _numbers(tower: str, block: int, former: Mapping[int, int]) -> str:
-    """Return the number of a block, after an arrow the one that it had in its own model: `9 ← 7`."""
+    """Return the number of a block, after an arrow the one that it had in its own model: `9←7`."""
     before = former.get(block) if tower == "text" else None
-    return str(block) if before in (None, block) else f"{block} ← {before}"
+    return str(block) if before in (None, block) else f"{block}←{before}"
 
 
 def _short(number: float) -> str:
