@@ -183,6 +183,6 @@ def test_a_size_is_shortened_to_fit_into_a_cell() -> None:
 
 def test_every_use_of_a_parent_has_words() -> None:
     assert (
-        acts_text((*ACTS, SOURCE))
-        == "grafted, then blended, then adapter added, then purified, then experts pruned, then source of a quantisation"
+        acts_text((*ACTS, SOURCE)) == "grafted, then blended, then adapter added, then purified, then experts pruned, "
+        "then source of a quantisation"
     )
