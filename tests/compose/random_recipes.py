@@ -90,14 +90,18 @@ def _selections() -> dict[str, st.SearchStrategy[object]]:
     """Return the strategies of the members of a selection."""
     slots = st.text(_WORDS, min_size=1, max_size=12) | st.sampled_from(("null", "5", "a.bias", "x+y", "~"))
     plain = slots.filter(lambda slot: slot not in GRAFTED_TYPES and place_of(slot).slot == slot)
-    ends = st.tuples(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1)).map(sorted).map(tuple)
-    ranges = st.lists(ends | ends.map(lambda ends: (ends[0], ends[0])), unique=True, max_size=3).map(tuple)
     return {
         "types": st.lists(st.sampled_from(GRAFTED_TYPES), unique=True, max_size=4).map(tuple),
         "slots": st.lists(plain, unique=True, max_size=3).map(tuple),
-        "blocks": ranges,
-        "experts": ranges,
+        "blocks": _ranges(),
+        "experts": _ranges(),
     }
+
+
+def _ranges(least: int = 0) -> st.SearchStrategy[tuple[object, ...]]:
+    ends = st.tuples(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1)).map(sorted).map(tuple)
+    listed = st.lists(ends | ends.map(lambda ends: (ends[0], ends[0])), unique=True, min_size=least, max_size=3)
+    return listed.map(tuple)
 
 
 def _blends() -> st.SearchStrategy[Blend]:
@@ -123,9 +127,10 @@ def _blends() -> st.SearchStrategy[Blend]:
 
 
 def _expert_choices() -> st.SearchStrategy[ExpertChoice]:
-    blocks = _selections()["blocks"]
-    chosen = blocks.filter(bool)
-    return st.builds(ExpertChoice, keep=chosen, blocks=blocks) | st.builds(ExpertChoice, drop=chosen, blocks=blocks)
+    blocks = _ranges()
+    return st.builds(ExpertChoice, keep=_ranges(1), blocks=blocks) | st.builds(
+        ExpertChoice, drop=_ranges(1), blocks=blocks
+    )
 
 
 def _scales() -> st.SearchStrategy[float]:
