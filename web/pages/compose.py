@@ -51,10 +51,12 @@ from organs.web.permissions import queue_job
 from organs.web.responses import reading, searching, settings
 
 STEP_FIELDS = {
+    "layer": ("from", "blocks"),
     "graft": ("from", "where", "sort", "strangers", "type", "slot", "blocks", "experts"),
     "blend": ("method", "from", "weight", "density", "where", "type", "slot", "blocks"),
     "adapter": ("from", "scale"),
     "purify": ("method", "where", "type", "slot", "blocks", "experts", "keep"),
+    "expert": ("keep", "drop", "blocks"),
 }
 """Fields of the forms that add a step, with the names that a recipe uses."""
 SINGLE_FIELDS = {"encode": "dtype", "source": "weights"}
