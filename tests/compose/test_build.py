@@ -14,9 +14,12 @@ from msgspec import structs
 from sqlalchemy import select
 
 from organs.registry.catalog.queries.blobs import KnownBlob
+from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.tables import Ingest
 from organs.registry.compose import build
 from organs.registry.compose.api import ChimeraPlan
+from organs.registry.compose.build import SHARED_MIN_BYTES
 from organs.registry.digest import digest_of
 from organs.registry.errors import (
     CorruptBlob,
@@ -27,8 +30,10 @@ from organs.registry.errors import (
     StoreError,
     StoreUnwritable,
 )
+from organs.registry.gguf import read_header
+from organs.registry.input_files import FileSource
 from organs.registry.local import LocalRegistry
-from organs.registry.names import ModelName
+from organs.registry.names import ModelName, parse_model_name
 from organs.registry.store.files import Files
 from tests.faults.failing import (
     Crash,
@@ -318,3 +323,27 @@ def test_an_organ_with_unusable_values_is_reported_by_its_name(
         plan.assemble(out)
     assert model_names(registry) == ["odd"]
     assert out.read_bytes() == b"as it was"
+
+
+def test_a_version_with_another_header_shares_the_list_of_tensors_of_its_base_which_outlives_the_base(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    (tmp_path / "base.gguf").write_bytes(file_bytes(block_metadata(), block_tensors(24)))
+    ingest_path(registry, tmp_path / "base.gguf", name=ModelName("local", "base"))
+    before = {blob.digest: blob.size_bytes for blob in blob_rows(registry)}
+    plan = registry.compose("base").metadata("general.name", "Mine").named("me/mine").plan()
+    made = plan.assemble(tmp_path / "mine.gguf")
+    with FileSource(tmp_path / "base.gguf") as first, FileSource(tmp_path / "mine.gguf") as second:
+        headers = read_header(first), read_header(second)
+    new = {blob.digest: blob.size_bytes for blob in blob_rows(registry) if blob.digest not in before}
+    last = headers[1].fields[-1]
+    assert sum(new.values()) == last.offset + last.size_bytes, "the header without its list of tensors"
+    assert headers[1].end - (last.offset + last.size_bytes) > SHARED_MIN_BYTES
+    with registry.catalog.writing() as session:
+        remove_model(session, model_by_name(session, parse_model_name("local/base")), "spam", "local")
+    let_leases_expire(registry)
+    for _ in range(2):
+        let_time_pass(registry)
+        run_sweep(registry)
+    registry.assemble("me/mine", tmp_path / "again.gguf")
+    assert digest_of((tmp_path / "again.gguf").read_bytes()) == made.sha256
