@@ -62,6 +62,10 @@ def locks() -> st.SearchStrategy[Lock]:
         st.floats(width=32, allow_nan=False, allow_infinity=False).map(lambda value: (ValueType.FLOAT32, value, None)),
         st.floats(allow_nan=False, allow_infinity=False).map(lambda value: (ValueType.FLOAT64, value, None)),
         st.lists(texts, max_size=3).map(lambda value: (ValueType.ARRAY, value, ValueType.STRING)),
+        st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3).map(
+            lambda value: (ValueType.ARRAY, value, ValueType.INT32)
+        ),
+        st.lists(st.booleans(), max_size=3).map(lambda value: (ValueType.ARRAY, value, ValueType.BOOL)),
     )
 
     sets = st.lists(
@@ -140,6 +144,15 @@ HOSTILE = [
     written(set=[["a", "float64", 0]]).replace(",0]", ",1e999]"),
     written(set=[["a", "float64", 0]]).replace(",0]", f",{'9' * 5000}]"),
     written(set=[["a", "texts", "ab"]]),
+    *(
+        written(set=[["a", kind, [1]]])
+        for kind in ("[string]", "[array]", "[bool]", "[float32]", "[int9]", "int32", "[")
+    ),
+    *(
+        written(set=[["a", "[uint8]", value]])
+        for value in (1, [256], [-1], [True], [1.0], ["1"], [[1]], {"a": 1}, None)
+    ),
+    written(set=[["a", "[float64]", [0]]]).replace("[0]", "[1e999]"),
     written(set=[["a", "texts", [1]]]),
     written(set=[["a", "texts", ["\ud800"]]]),
     written(tensors=[["a", "F32", [1], ZEROS]] * 2),
