@@ -393,7 +393,8 @@ def print_composed(registry: Registry, result: ComposeResult, options: ComposeOp
                     "write the file", organ_command("assemble", name, "-o", f"{plain_name.partition('/')[2]}.gguf")
                 )
             print_thetas(result)
-        look = take_quick_look(registry, chimera.model, options.look_seconds)
+        has_other_weights = result.plan is None or result.plan.screen.relation != "same"
+        look = take_quick_look(registry, chimera.model, options.look_seconds if has_other_weights else 0.0)
     print_measured(result, look)
 
 

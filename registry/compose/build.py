@@ -507,7 +507,7 @@ def _unused_name(session: Session, name: ModelName, lock_id: str) -> ModelName:
     return replace(name, name=name_from_text(f"{name.name[:STEM_MAX_LENGTH]}-{lock_id[:LOCK_DIGITS]}"))
 
 
-MISSING_SHOWN = 20
+MISSING_SHOWN = 5
 """Missing organs in the message."""
 
 
@@ -522,6 +522,8 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
     unusable = [reason for tensor in lock.tensors if (reason := _unusable(store, tensor, rows)) is not None]
     more = len(unusable) - MISSING_SHOWN
     missing += unusable[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+    if unusable and base is not None:
+        missing.append("organs that are computed must be here: compose the recipe of the lock in this registry first")
     if missing or base is None:
         raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
     read = first_header(session, store, base)

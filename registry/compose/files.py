@@ -133,7 +133,10 @@ def _with_texts(metadata: dict[object, object], folder: Path) -> dict[object, ob
         at = joined(METADATA_FIELD, str(key))
         try:
             name = convert(value, _TextFile).file
-            with FileSource(folder / name) as source:
+            path = (folder / name).resolve()
+            if not path.is_relative_to(folder.resolve()):  # a recipe of a stranger must not read other files
+                raise BadDocument([("", f"{quoted(name)} is not in the folder of the recipe")])
+            with FileSource(path) as source:
                 if source.size_bytes > TEXT_MAX_BYTES:
                     sentence = f"{name} has {source.size_bytes:,} bytes; at most {TEXT_MAX_BYTES:,} are read"
                     raise BadDocument([("", sentence)])
@@ -143,7 +146,7 @@ def _with_texts(metadata: dict[object, object], folder: Path) -> dict[object, ob
         except UnicodeDecodeError as error:
             raise BadDocument([(at, f"{name} is not UTF-8 at byte {error.start}")]) from error
         except OrganError as error:
-            raise BadDocument([(at, str(error))]) from error
+            raise BadDocument([(at, f"the file cannot be read: {error}")]) from error
     return texts
 
 

@@ -184,12 +184,13 @@ class Draft:
             self._refuse("bad-layers", f"The result would have {layers.tensors:,} tensors.", "layers")
             return
         self.budget.spend(steps_cost(self.recipe, max(0, layers.tensors - len(self.base.parts))))
-        faults = list(layers.faults())
-        for fault in faults:
-            self._refuse("layer-pattern", f"{fault[:1].upper()}{fault[1:]}.", "layers")
         replacements = layers.replacements()
         self.findings += (item for item in check_donors(self.base, replacements) if item.code != "already-equal")
-        if faults or any(finding.severity is Severity.REFUSE for finding in self.findings):
+        if any(finding.severity is Severity.REFUSE for finding in self.findings):
+            return
+        if faults := list(layers.faults()):
+            for fault in faults:
+                self._refuse("layer-pattern", f"{fault[:1].upper()}{fault[1:]}.", "layers")
             return
         self.layers, self.base = layers, layers.result()
         self.placed = list(dict.fromkeys(giver for giver, _ in blocks if giver is not None))
@@ -599,7 +600,7 @@ class Draft:
         ]
         drops = dropped_keys(base.header, sets, is_edit=is_edit)
         if is_edit and not sets and not drops and not any(item.severity is Severity.REFUSE for item in findings):
-            sentence = f"Nothing of {base.label} is replaced, blended, adapted, purified or left out; no key is set."
+            sentence = f"The recipe changes nothing of {base.label}."
             findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
         of_base = self._sources.get(base.label)
         if of_base is not None and any(computation.source_model is of_base.model for computation in computations):
@@ -612,7 +613,7 @@ class Draft:
             sets=sets,
             drops=drops,
             findings=tuple(dict.fromkeys(findings)),
-            screen=screened(parts, layers=self.layers),
+            screen=screened(parts, layers=self.layers, edited=[entry.key for entry in sets] if is_edit else ()),
             license=license.text,
             stem=file_stem(base, sets, recipe.name),
             kept=tuple(self.kept),

@@ -13,7 +13,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from organs.registry.amounts import CHANGE_MIN, plural_text, weight_change_text
+from msgspec import structs
+
+from organs.registry.amounts import CHANGE_MIN, names_text, plural_text, weight_change_text
 from organs.registry.anatomy import OrganType, Tower
 from organs.registry.compose.layers import Layers
 from organs.registry.compose.parents import Part
@@ -86,7 +88,7 @@ KNOWN: Mapping[ChangeKind, Known] = {
         REAL_MODEL,
     ),
     ChangeKind.ARRANGED: Known(
-        "Blocks are arranged anew ({change})",
+        "Blocks are repeated, dropped or moved ({change})",
         "a model is rarely better without training after it; measure it",
         "four blocks a second time gave +28% to +46% perplexity, two blocks less +43% to 13 times",
         REAL_MODEL,
@@ -204,11 +206,22 @@ class Change:
 
 
 def screened(
-    parts: Sequence[PlannedPart], computed: Mapping[str, Part] | None = None, *, layers: Layers | None = None
+    parts: Sequence[PlannedPart],
+    computed: Mapping[str, Part] | None = None,
+    *,
+    layers: Layers | None = None,
+    edited: Sequence[str] = (),
 ) -> Screen:
-    """Return the screen of a plan's `parts` and `layers`; `computed` has the measured computed organs by name."""
+    """Return the screen of a plan's `parts` and `layers`; `computed` has the measured computed organs by name.
+
+    `edited` are the keys that change if only the header does.
+    """
     elements = sum(part.before.spec.elements for part in parts)
-    return screen(changes_of(parts, computed or {}), elements, "" if layers is None else layers.sentence)
+    found = screen(changes_of(parts, computed or {}), elements, "" if layers is None else layers.sentence)
+    if not edited:
+        return found
+    keys = names_text(edited)
+    return structs.replace(found, sentence=f"The weights stay the same. Changed in the header: {keys}.")
 
 
 def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part]) -> list[Change]:

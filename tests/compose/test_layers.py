@@ -306,7 +306,7 @@ def test_values_for_each_block_come_from_the_model_that_gives_the_block() -> Non
 
 def test_the_screen_names_the_blocks() -> None:
     plan = planned(model("Base", block_tensors(4), blocks=4), "0-3", "1-2")
-    assert plan.screen.sentence.startswith("Blocks are arranged anew (6 blocks: 0-3, 1-2): ")
+    assert plan.screen.sentence.startswith("Blocks are repeated, dropped or moved (6 blocks: 0-3, 1-2): ")
     assert plan.screen.relation is None
 
 

@@ -269,7 +269,8 @@ def test_a_recipe_of_metadata_alone_changes_only_these_keys_and_drops_those_of_s
     header, _ = made(plan)
     assert header.text("general.description") == "Trained from scratch."
     assert header.text("tokenizer.chat_template") == "{{ bos_token }}"
-    assert plan.screen.sentence == "Nothing changes."
+    changed = "tokenizer.chat_template and general.name"
+    assert plan.screen.sentence == f"The weights stay the same. Changed in the header: {changed}."
     assert plan.acts == ("edited",)
 
 

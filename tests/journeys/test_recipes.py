@@ -18,7 +18,7 @@ from tests.small_models import ingest_file, weight_tensor
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("recipes.md", "prediction.md", "guide.md", "python.md")
-FENCE = re.compile(r"^```(?:yaml|json)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"(?<!-->\n)^```(?:yaml|json)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def recipes_of(page: str) -> list[str]:

@@ -184,6 +184,6 @@ def test_a_size_is_shortened_to_fit_into_a_cell() -> None:
 def test_every_use_of_a_parent_has_words() -> None:
     assert (
         acts_text((*ACTS, SOURCE))
-        == "placed with their blocks, then grafted, then blended, then adapter added, then purified, "
+        == "taken with their blocks, then grafted, then blended, then adapter added, then purified, "
         "then experts pruned, then header edited, then source of a quantisation"
     )

@@ -27,7 +27,7 @@ from organs.web.render import (
 )
 
 ACTS = {
-    "placed": "placed with their blocks",
+    "placed": "taken with their blocks",
     "grafted": "grafted",
     "merged": "blended",
     "adapter": "adapter added",
