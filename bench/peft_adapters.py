@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import subprocess
 import sys
@@ -35,22 +36,26 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
 
 from bench.load import served
+from organs.ingest.adapted_base import base_in
+from organs.ingest.add import add_model
 from organs.ingest.peft import open_adapter
-from organs.registry.gguf import read_header
-from organs.registry.input_files import FileSource
-from organs.registry.validation.decoder import Decoder, LoadedModel
+from organs.registry import open_registry
+from organs.registry.validation.decoder import Decoder, LoadedModel, ModelRefused
 
 TOKENS = 200
 VOCABULARY = 512
 BLOCKS = 6
 """The last of six blocks of gemma3 sees all tokens; the other five see a window."""
 WIDTH, INNER, HEAD_WIDTH = 128, 320, 32
+EXPERTS = 8
 RANK, ALPHA = 8, 16
 ZOO = Path(__file__).parent.parent / "examples" / "zoo" / "Zoo-A-2M-v1.0-F16.gguf"
 ZOO_TRAINING_SECONDS = 240.0
 BATCH, LENGTH, RATE = 8, 128, 1e-3
+PERMUTED = ("llama", "granite", "granitemoe", "mistral3", "smollm3")
 LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 Logits = NDArray[np.float32]
@@ -72,11 +77,21 @@ class Case:
     dtype: torch.dtype = torch.float32
     """The type in which the adapter is saved."""
     what: str = "all linear layers"
+    scale: float = 1.0
+    """The scale with which the adapter is merged."""
+    is_mlx: bool = False
+    """Whether the factors are saved as MLX saves them."""
 
 
+DENSE = {"target_modules": LINEAR}
+MOE = {"num_experts_per_tok": 2, "norm_topk_prob": True, "num_experts": EXPERTS, "moe_intermediate_size": 96}
+STACKS = {"target_modules": [*LINEAR[:4]], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}
+GRANITE = {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2, "logits_scaling": 2.0}
+NORMS = ["input_layernorm", "post_attention_layernorm", "norm"]
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 1e4, "llama_4_scaling_beta": 0.0}
 CASES = (
     Case("llama", "llama", 4, 4),
-    Case("llama", "llama", 8, 2, what="all linear layers, grouped heads", dtype=torch.bfloat16),
+    Case("llama", "llama", 8, 2, what="grouped heads", dtype=torch.bfloat16),
     Case(
         "llama",
         "llama",
@@ -85,10 +100,10 @@ CASES = (
         adapter={
             "use_rslora": True,
             "lora_alpha": 6,
-            "rank_pattern": {"k_proj": 4},
-            "alpha_pattern": {"layers.1.self_attn.q_proj": 16},
+            "rank_pattern": {"k_proj": 4, r".*\.layers\.[0-2]\..*up_proj": 3},
+            "alpha_pattern": {"layers.1.self_attn.q_proj": 16, r"layers\.(0|2|5)\.mlp\.\w+_proj": 9},
         },
-        what="rsLoRA, other ranks and alphas for some modules",
+        what="rsLoRA, other ranks and alphas by expressions",
     ),
     Case(
         "llama",
@@ -96,14 +111,93 @@ CASES = (
         4,
         1,
         adapter={"target_modules": [*LINEAR, "embed_tokens", "lm_head"]},
-        what="also embeddings and output",
+        what="embeddings, output",
     ),
-    Case("mistral", "llama", 8, 4, {"head_dim": HEAD_WIDTH}, what="all linear layers, wide heads"),
+    Case("llama", "llama", 4, 2, adapter={"use_dora": True}, what="DoRA"),
+    Case("llama", "llama", 4, 2, adapter={"use_dora": True}, what="DoRA, scale 0.5", scale=0.5),
+    Case("qwen2", "qwen2", 4, 2, adapter={"use_dora": True, "use_rslora": True}, what="DoRA and rsLoRA"),
+    Case(
+        "llama", "llama", 4, 2, adapter={"modules_to_save": ["embed_tokens", "lm_head", *NORMS]}, what="whole modules"
+    ),
+    Case(
+        "qwen2",
+        "qwen2",
+        4,
+        2,
+        adapter={"target_modules": LINEAR[4:], "modules_to_save": ["q_proj", "k_proj"]},
+        what="whole queries and keys with biases",
+    ),
+    Case(
+        "gemma2",
+        "gemma2",
+        4,
+        2,
+        {"head_dim": HEAD_WIDTH, "query_pre_attn_scalar": HEAD_WIDTH},
+        {"modules_to_save": NORMS},
+        what="whole norms",
+    ),
+    Case("llama", "llama", 4, 2, adapter={"alora_invocation_tokens": [5, 9, 7]}, what="activated LoRA"),
+    Case("mistral", "llama", 8, 4, {"head_dim": HEAD_WIDTH}, what="wide heads"),
     Case("qwen2", "qwen2", 4, 2, dtype=torch.float16),
     Case("qwen3", "qwen3", 8, 2, {"head_dim": HEAD_WIDTH}),
     Case("gemma", "gemma", 4, 1, {"head_dim": HEAD_WIDTH}),
     Case("gemma2", "gemma2", 4, 2, {"head_dim": HEAD_WIDTH, "query_pre_attn_scalar": HEAD_WIDTH}),
     Case("gemma3_text", "gemma3", 4, 2, {"head_dim": HEAD_WIDTH, "query_pre_attn_scalar": HEAD_WIDTH}),
+    Case("granite", "granite", 4, 2, GRANITE),
+    Case("smollm3", "smollm3", 4, 2, {"pad_token_id": 0, "tie_word_embeddings": True}),
+    Case(
+        "ministral3",
+        "mistral3",
+        4,
+        2,
+        {
+            "head_dim": HEAD_WIDTH,
+            "rope_parameters": {**PLAIN_ROPE, "original_max_position_embeddings": 512},
+        },
+    ),
+    Case("olmo2", "olmo2", 4, 2),
+    Case(
+        "phi3",
+        "phi3",
+        4,
+        2,
+        {"pad_token_id": 0},
+        {"target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]},
+    ),
+    Case(
+        "qwen3_moe", "qwen3moe", 8, 2, {"head_dim": HEAD_WIDTH, **MOE}, {"target_modules": LINEAR[:4]}, what="attention"
+    ),
+    Case("qwen3_moe", "qwen3moe", 8, 2, {"head_dim": HEAD_WIDTH, **MOE}, STACKS, what="attention and experts"),
+    Case(
+        "qwen3_moe",
+        "qwen3moe",
+        8,
+        2,
+        {"head_dim": HEAD_WIDTH, **MOE},
+        {"target_modules": [], "target_parameters": ["mlp.experts.down_proj", "mlp.gate.weight"], "use_rslora": True},
+        what="down of the experts, router",
+    ),
+    Case(
+        "qwen2_moe",
+        "qwen2moe",
+        4,
+        4,
+        {**MOE, "shared_expert_intermediate_size": 160, "norm_topk_prob": False},
+        {"target_modules": [*LINEAR, "shared_expert_gate"]},
+        what="attention, shared expert",
+    ),
+    Case("mixtral", "llama", 4, 2, {"num_local_experts": EXPERTS}, STACKS, what="attention and experts"),
+    Case(
+        "granitemoe",
+        "granitemoe",
+        4,
+        2,
+        {**GRANITE, "num_local_experts": EXPERTS, "num_experts_per_tok": 2},
+        {"target_modules": LINEAR[:4], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]},
+        what="attention and experts",
+    ),
+    Case("llama", "llama", 4, 2, what="MLX", is_mlx=True),
+    Case("llama", "llama", 4, 2, adapter={"use_dora": True}, what="MLX, DoRA", is_mlx=True),
 )
 
 
@@ -120,7 +214,8 @@ class AdaptedDecoder(Decoder):
         library.llama_adapter_lora_init.restype = ctypes.c_void_p
         library.llama_adapter_lora_init.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
         self._adapter = ctypes.c_void_p(library.llama_adapter_lora_init(self.model.pointer, str(adapter).encode()))
-        assert self._adapter, f"llama.cpp refuses {adapter}"
+        if not self._adapter.value:
+            raise ModelRefused(f"llama.cpp does not load {adapter}")
         adapters, scales = (ctypes.c_void_p * 1)(self._adapter), (ctypes.c_float * 1)(1.0)
         library.llama_set_adapters_lora.argtypes = (
             *(ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
@@ -143,6 +238,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("models", "zoo"))
     parser.add_argument("--folder", type=Path, help="where to keep the files; by default a temporary folder")
+    parser.add_argument("--only", default="", help="only the cases with this text in their model or adapter")
     parser.add_argument("--seconds", type=float, default=ZOO_TRAINING_SECONDS, help="how long to train")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -152,19 +248,22 @@ def main() -> None:
         folder = options.folder or Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="organ-bench-")))
         folder.mkdir(exist_ok=True)
         if options.part == "models":
-            compare_models(folder)
+            compare_models(folder, options.only)
         else:
             train_and_share(folder, options.seconds)
 
 
-def compare_models(folder: Path) -> None:
+def compare_models(folder: Path, only: str) -> None:
     """Print a row of a table for each case."""
-    print("| model | heads | adapter | products | base: mean, largest | adapted: mean, largest | same token | effect |")
-    print("|---|---|---|---:|---:|---:|---:|---:|")
+    print(
+        "| model | heads | adapter | change of weights | base: mean, largest | merged | adapter | same token | effect |"
+    )
+    print("|---|---|---|---:|---:|---:|---:|---:|---:|")
     for number, case in enumerate(CASES):
-        place = folder / f"{number}-{case.kind}"
-        place.mkdir()
-        print(compare(case, place, number), flush=True)
+        if only in f"{case.kind} {case.what}":
+            place = folder / f"{number}-{case.kind}"
+            place.mkdir()
+            print(compare(case, place, number), flush=True)
 
 
 def compare(case: Case, folder: Path, seed: int) -> str:
@@ -173,48 +272,62 @@ def compare(case: Case, folder: Path, seed: int) -> str:
     model = new_model(case)
     model.save_pretrained(folder / "base")
     write_base(case, model, folder / "base.gguf")
-    tokens = np.random.default_rng(seed).integers(3, VOCABULARY, TOKENS).tolist()
+    tokens = np.random.default_rng(seed).integers(10, VOCABULARY, TOKENS).tolist()
     base = torch_logits(model, tokens)
-    adapted = save_adapter(case, str(folder / "base"), folder / "adapter")
-    wanted = torch_logits(adapted, tokens)
-    write_adapter(folder / "adapter", folder / "adapter.gguf")
-    result = llama_logits(folder / "base.gguf", tokens, folder / "adapter.gguf")
+    merged = merged_model(case, str(folder / "base"), folder / "adapter")
+    wanted = torch_logits(merged, tokens)
     base_error = difference(llama_logits(folder / "base.gguf", tokens), base)
-    mean, largest = difference(result, wanted)
-    same = (result.argmax(1) == wanted.argmax(1)).mean()
+    write_adapter(folder / "adapter", folder / "adapter.gguf")
+    changes = "refused"
+    if "alora_invocation_tokens" not in case.adapter:
+        merge(case, folder)
+        changes = f"{largest_difference_of_changes(case, folder, merged):.0e}"
+    cells = []
+    same = 0.0
+    for file, adapter in (("merged.gguf", None), ("base.gguf", folder / "adapter.gguf")):
+        if not (folder / file).exists() or (adapter and case.scale != 1.0):
+            cells.append("-")
+            continue
+        try:
+            result = llama_logits(folder / file, tokens, adapter)
+        except ModelRefused:
+            cells.append("refused")
+            continue
+        mean, largest = difference(result, wanted)
+        same = float((result.argmax(1) == wanted.argmax(1)).mean())
+        cells.append(f"{mean:.2%}, {largest:.2%}")
     effect = f"{difference(wanted, base)[0]:.0%}"
-    products = largest_difference_of_products(case, adapted, folder / "adapter.gguf")
-    if case.architecture == "llama":
-        unpermute(folder / "adapter.gguf", case)
-        unordered = llama_logits(folder / "base.gguf", tokens, folder / "adapter.gguf")
-        effect += f" (unordered: error {difference(unordered, wanted)[0]:.0%})"
     return (
         f"| {case.kind} | {case.heads} / {case.kv_heads} | {case.what}, {str(case.dtype).removeprefix('torch.')} | "
-        f"{products:.0e} | {base_error[0]:.2%}, {base_error[1]:.2%} | {mean:.2%}, {largest:.2%} | "
-        f"{same:.1%} | {effect} |"
+        f"{changes} | {base_error[0]:.2%}, {base_error[1]:.2%} | {' | '.join(cells)} | {same:.1%} | {effect} |"
     )
 
 
-def largest_difference_of_products(case: Case, adapted: Any, file: Path) -> float:
-    """Return the largest difference between s * B @ A in PEFT and in the file, relative to the largest value."""
-    reader = gguf.GGUFReader(file)
-    alpha = reader.fields["adapter.lora.alpha"].contents()
-    tensors = {tensor.name: tensor.data.astype(np.float64) for tensor in reader.tensors}
-    (number,) = (number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == case.architecture)
-    names = gguf.get_tensor_name_map(number, BLOCKS)
+def merge(case: Case, folder: Path) -> None:
+    """Register the base and the adapter's folder, and write the chimera in F32 as `merged.gguf`."""
+    with open_registry(folder / "home") as registry:
+        add_model(registry, folder / "base.gguf", name="local/base")
+        add_model(registry, folder / "adapter", name="local/adapter", base=str(folder / "base.gguf"))
+        composition = registry.compose("base").adapter("adapter", case.scale).encode("F32")
+        plan = composition.accept("adapter-base-differs").named("bench/merged").plan()
+        plan.assemble(folder / "merged.gguf")
+
+
+def largest_difference_of_changes(case: Case, folder: Path, merged: Any) -> float:
+    """Return the largest norm of the difference of a change of a tensor from PEFT's, relative to that of PEFT's."""
+    before, after = (
+        {tensor.name: np.array(tensor.data, np.float64) for tensor in gguf.GGUFReader(folder / name).tensors}
+        for name in ("base.gguf", "merged.gguf")
+    )
     largest = 0.0
-    for name, module in adapted.base_model.model.named_modules():
-        if not hasattr(module, "get_delta_weight"):
+    for name, wanted in tensors_of(case, merged):
+        change = wanted.astype(np.float64) - before[name]
+        norm = np.linalg.norm(change)
+        if norm < 1e-6 * np.linalg.norm(before[name]):
+            assert np.array_equal(after[name], before[name]), name
             continue
-        wanted = module.get_delta_weight("default").detach().double().numpy()
-        heads = {"q_proj": case.heads, "k_proj": case.kv_heads}.get(name.rpartition(".")[2])
-        if case.architecture == "llama" and heads:
-            wanted = wanted[row_order(len(wanted), heads)]
-        own = names.get_name(name)
-        first, second = (tensors.pop(f"{own}.weight.lora_{half}") for half in "ab")
-        product = (first @ second.T if own == "token_embd" else second @ first) * alpha / second.shape[1]
-        largest = max(largest, float(np.abs(product - wanted).max() / np.abs(wanted).max()))
-    assert not tensors, f"tensors that PEFT does not have: {list(tensors)}"
+        largest = max(largest, float(np.linalg.norm(after[name] - before[name] - change) / norm))
+    assert 0.0 < largest < 1e-3, largest
     return largest
 
 
@@ -250,17 +363,49 @@ def new_model(case: Case) -> Any:
     return model.eval()
 
 
-def save_adapter(case: Case, base: str, folder: Path) -> Any:
-    """Save an adapter of random factors, and return the model that PEFT loads from its folder."""
+def merged_model(case: Case, base: str, folder: Path) -> Any:
+    """Save an adapter of random values, and return the base into which PEFT merged it from its folder.
+
+    An activated adapter is merged as if it were always active.
+    """
     settings = {"r": RANK, "lora_alpha": ALPHA, "target_modules": LINEAR, "task_type": "CAUSAL_LM", **case.adapter}
     model = get_peft_model(_loaded(base), LoraConfig(**settings))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_" in name:
+            if "lora_magnitude" in name:
+                parameter.copy_(parameter * (1.0 + 0.2 * torch.randn_like(parameter)))
+            elif "lora_" in name:
                 parameter.copy_(torch.randn_like(parameter) * 0.08)
-                parameter.data = parameter.data.to(case.dtype)
+            elif "modules_to_save" in name:
+                parameter.copy_(parameter + torch.randn_like(parameter) * 0.05)
+            else:
+                continue
+            parameter.data = parameter.data.to(case.dtype)
     model.save_pretrained(folder)
-    return PeftModel.from_pretrained(_loaded(base), folder).float().eval()
+    loaded = PeftModel.from_pretrained(_loaded(base), folder).float().eval()
+    if case.is_mlx:
+        save_as_mlx(case, folder, base)
+    for module in loaded.modules():
+        if hasattr(module, "scale_layer") and case.scale != 1.0:
+            module.scale_layer(case.scale)
+        if hasattr(module, "lora_variant"):
+            module.lora_variant.pop("default", None) if "alora_invocation_tokens" in case.adapter else None
+    return loaded.merge_and_unload().eval()
+
+
+def save_as_mlx(case: Case, folder: Path, base: str) -> None:
+    """Save the adapter in `folder` as MLX does instead: both factors transposed, and its scale by itself."""
+    weights = {}
+    for name, value in load_file(folder / "adapter_model.safetensors").items():
+        module, _, half = name.removeprefix("base_model.model.").partition(".lora_")
+        own = {"A.weight": "lora_a", "B.weight": "lora_b", "magnitude_vector": "m"}[half]
+        weights[f"{module}.{own}"] = value.T.contiguous()
+    save_file(weights, folder / "adapters.safetensors")
+    (folder / "adapter_model.safetensors").unlink()
+    kind = "dora" if case.adapter.get("use_dora") else "lora"
+    parameters = {"rank": RANK, "scale": ALPHA / RANK, "dropout": 0.0}
+    config = {"fine_tune_type": kind, "lora_parameters": parameters, "num_layers": BLOCKS, "model": base}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
 
 
 def _loaded(base: str) -> Any:
@@ -282,7 +427,7 @@ def llama_logits(model: Path, tokens: Sequence[int], adapter: Path | None = None
 def write_adapter(folder: Path, target: Path) -> None:
     """Write the adapter of a PEFT folder as the registry reads it."""
     with ExitStack() as opened:
-        file = open_adapter(opened, folder)
+        file = open_adapter(opened, folder, base_in(folder.parent / "base.gguf"))
         target.write_bytes(file.read_at(0, file.size_bytes))
 
 
@@ -296,6 +441,17 @@ def write_base(case: Case, model: Any, target: Path) -> None:
     """Write a model of transformers as a GGUF file: matrices in float16, vectors in float32."""
     writer = gguf.GGUFWriter(target, case.architecture)
     add_parameters(writer, case, model.config)
+    for name, values in tensors_of(case, model):
+        is_plain = values.ndim > 1 and "ffn_gate_inp" not in name
+        writer.add_tensor(name, values.astype(np.float16 if is_plain else np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def tensors_of(case: Case, model: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield the tensors of a model of transformers as they are in a GGUF file, in float32."""
     (number,) = (number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == case.architecture)
     names = gguf.get_tensor_name_map(number, BLOCKS)
     for name, parameter in model.state_dict().items():
@@ -303,17 +459,23 @@ def write_base(case: Case, model: Any, target: Path) -> None:
             continue
         values = parameter.float().numpy()
         heads = {"q_proj": case.heads, "k_proj": case.kv_heads}.get(name.split(".")[-2])
-        if case.architecture == "llama" and heads:
+        if case.architecture in PERMUTED and heads:
             values = values[row_order(len(values), heads)]
         if case.architecture.startswith("gemma") and name.endswith("norm.weight"):
             values = values + 1
-        own = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert own is not None, name
-        writer.add_tensor(own, values.astype(np.float16 if values.ndim == 2 else np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+        name = name.replace("block_sparse_moe.router.", "mlp.gate.").replace("block_sparse_moe.", "mlp.")
+        pieces = {name: values}
+        if name.endswith("experts.gate_up_proj"):
+            stem, half = name.removesuffix("gate_up_proj"), values.shape[1] // 2
+            pieces = {f"{stem}gate_proj": values[:, :half], f"{stem}up_proj": values[:, half:]}
+        for piece, part in pieces.items():
+            own = names.get_name(
+                piece if piece.endswith((".weight", ".bias")) else f"{piece}.weight", (".weight", ".bias")
+            )
+            assert own is not None, piece
+            if own.endswith("ffn_gate_inp_shexp.weight"):
+                part = part.reshape(-1)
+            yield own, part
 
 
 def add_parameters(writer: gguf.GGUFWriter, case: Case, config: Any) -> None:
@@ -336,24 +498,20 @@ def add_parameters(writer: gguf.GGUFWriter, case: Case, config: Any) -> None:
     if case.architecture == "gemma2":
         writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
         writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if case.architecture.startswith("granite"):
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    if experts:
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", INNER))
+    if case.architecture == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     writer.add_vocab_size(VOCABULARY)
     writer.add_tokenizer_model("no_vocab")
-
-
-def unpermute(path: Path, case: Case) -> None:
-    """Put the rows of the adapter's queries and keys into the order of transformers, which is wrong in a GGUF file."""
-    data = bytearray(path.read_bytes())
-    with FileSource(path) as file:
-        header = read_header(file)
-    for tensor in header.tensors:
-        heads = {"attn_q": case.heads, "attn_k": case.kv_heads}.get(tensor.name.split(".")[2])
-        if heads and tensor.name.endswith("lora_b"):
-            begin = header.data_offset + tensor.offset
-            stored = np.float16 if tensor.dtype.name == "F16" else np.float32
-            rows = np.frombuffer(data[begin : begin + tensor.size_bytes], stored).reshape(tensor.shape[::-1])
-            order = np.argsort(row_order(len(rows), heads))
-            data[begin : begin + tensor.size_bytes] = rows[order].tobytes()
-    path.write_bytes(data)
 
 
 def train_and_share(folder: Path, seconds: float) -> None:

@@ -215,7 +215,7 @@ def _find_sources(
 
     PEFT folders get the base that --base names.
     """
-    from organs.ingest.peft import chosen_base
+    from organs.ingest.adapted_base import chosen_base
     from organs.ingest.sources import find_sources
     from organs.ingest.tools import find_tool_models, sources_of
     from organs.ingest.tools.places import this_machine

@@ -19,7 +19,7 @@ from organs.registry.errors import BadName
 from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
-    from organs.ingest.peft import AdaptedBase
+    from organs.ingest.adapted_base import AdaptedBase
     from organs.ingest.sources import ModelSource
     from organs.ingest.tools.findings import Findings
     from organs.ingest.urls import Hub

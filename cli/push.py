@@ -135,9 +135,9 @@ def push(
         return _push_to_hub(paths, to, private=private, yes=yes, dry_run=dry_run)
     if private or yes:
         raise click.UsageError("--private and -y are for a push with --to")
+    from organs.ingest.adapted_base import chosen_base
     from organs.ingest.contributions.push import PushOptions
     from organs.ingest.contributions.sending import CHUNK_BYTES
-    from organs.ingest.peft import chosen_base
 
     registry, sources = remote_registry(), _push_sources(paths)
     if name is not None and len(sources) > 1:

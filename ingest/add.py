@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from organs.ingest.peft import chosen_base
+from organs.ingest.adapted_base import chosen_base
 from organs.ingest.service import always, ingest_model, never, with_base
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.errors import BadSource

@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
+from organs.ingest.adapted_base import base_by_name, local_base
 from organs.ingest.dissect import (
     DissectedFile,
     OpenGguf,
@@ -24,7 +25,7 @@ from organs.ingest.dissect import (
     read_front,
 )
 from organs.ingest.hashing import Stages
-from organs.ingest.peft import base_by_name, local_base, read_config
+from organs.ingest.peft import read_config
 from organs.ingest.pipeline import BUFFERS, Gathered, Pipeline, Threads
 from organs.ingest.records import model_record, nonfinite_flags, nonfinite_tensors, record_of_fronts, set_flags
 from organs.ingest.removal import SourceFiles, check_removable

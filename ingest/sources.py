@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from organs.ingest.adapted_base import AdaptedBase
 from organs.ingest.directory.layout import MANIFEST_FILE
 from organs.ingest.directory.opening import Folder, directory_size_bytes, is_organ_directory, open_directory
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
-from organs.ingest.peft import AdaptedBase, adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
+from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
 from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder, quantised_by
 from organs.ingest.spool import temporary_folder
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url

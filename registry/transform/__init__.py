@@ -17,8 +17,11 @@ from organs.registry.transform.compute import (
     Blending,
     Computation,
     Operand,
+    Whole,
     computed,
+    magnitude_misfit,
     misfit,
+    whole_misfit,
 )
 from organs.registry.transform.purify import Purification, PurifyMethod
 from organs.registry.transform.values import Plain, encoded_dtype
@@ -35,7 +38,10 @@ __all__ = [
     "Plain",
     "Purification",
     "PurifyMethod",
+    "Whole",
     "computed",
     "encoded_dtype",
+    "magnitude_misfit",
     "misfit",
+    "whole_misfit",
 ]

@@ -11,19 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from organs.ingest.adapted_base import AdaptedBase, ParentName, base_in, chosen_base, local_base, registered_base
 from organs.ingest.add import add_model
-from organs.ingest.peft import (
-    PICKLE_FILE,
-    WEIGHTS_FILE,
-    AdaptedBase,
-    AdapterFile,
-    ParentName,
-    base_in,
-    chosen_base,
-    local_base,
-    open_adapter,
-    registered_base,
-)
+from organs.ingest.peft import PICKLE_FILE, WEIGHTS_FILE, AdapterFile, open_adapter
 from organs.ingest.sources import skipped_files
 from organs.registry.errors import BadAdapter, BadInput, BadSource, UnknownBase
 from organs.registry.gguf import Header, MemorySource, read_header
@@ -34,6 +24,7 @@ from tests.ingest.peft_folders import (
     ALPHA,
     BLOCKS,
     HEADS,
+    INNER,
     KV_HEADS,
     MODULES,
     PREFIX,
@@ -51,6 +42,8 @@ from tests.ingest.peft_folders import (
     write_folder,
 )
 
+REORDERED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "ministral3", "smollm3")
+"""Types of models whose queries and keys have another order in GGUF files."""
 Q, K, V = (f"model.layers.0.self_attn.{part}_proj" for part in "qkv")
 
 
@@ -111,11 +104,12 @@ def test_the_adapter_changes_every_tensor_as_peft_does(tmp_path: Path, is_stabil
 def test_only_rows_of_queries_and_keys_of_llama_models_are_reordered(tmp_path: Path) -> None:
     weights = factors((Q, K, V))
     orders: dict[str, list[bool]] = {}
-    for model_type in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"):
+    plain = ("qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2", "qwen2_moe", "qwen3_moe")
+    for model_type in (*REORDERED, *plain):
         tensors = converted(tmp_path / model_type, weights, model_type)
         stored = {part: weights[f"{PREFIX}{part}.lora_B.weight"] for part in (Q, K, V)}
         orders[model_type] = [np.array_equal(tensors[f"{MODULES[part][0]}.lora_b"], stored[part]) for part in (Q, K, V)]
-    assert orders.pop("llama") == orders.pop("mistral") == [False, False, True]
+    assert all(orders.pop(model_type) == [False, False, True] for model_type in REORDERED)
     assert set(map(tuple, orders.values())) == {(True, True, True)}
 
 
@@ -230,25 +224,33 @@ def test_without_a_base_the_message_says_how_to_name_it(tmp_path: Path) -> None:
         opened_adapter(write_folder(tmp_path / "nameless", base_model_name_or_path=None))
 
 
-@pytest.mark.parametrize("model_type", ["phi3", "mixtral", "bert", "mistral3"])
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "gpt_oss", "bert", "mistral3"])
 def test_another_architecture_is_refused_by_its_name(tmp_path: Path, model_type: str) -> None:
     folder = write_folder(tmp_path / "lora", base=base_config(model_type))
-    supported = "gemma, gemma2, gemma3, llama, qwen2, qwen3"
+    supported = "gemma, gemma2, gemma3, granite, granitemoe, llama, mistral3, olmo2, phi3, qwen2, qwen2moe, qwen3"
     assert f"has the architecture {model_type!r}; supported are {supported}" in reasons(folder)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "another method": ({"peft_type": "IA3"}, "its peft_type is 'IA3'; only LORA is supported"),
-    "whole modules": ({"modules_to_save": ["lm_head"]}, "whole modules (modules_to_save)"),
-    "DoRA": ({"use_dora": True}, "it is a DoRA (use_dora)"),
+    "an activated LoRA with whole modules": (
+        {"alora_invocation_tokens": [1], "modules_to_save": ["lm_head"]},
+        "it is an activated LoRA (alora_invocation_tokens) with whole modules (modules_to_save): a runtime cannot load",
+    ),
+    "an activated DoRA": ({"alora_invocation_tokens": [1], "use_dora": True}, "with a DoRA (use_dora)"),
+    "a token below zero": ({"alora_invocation_tokens": [-1]}, "Expected `int` >= 0"),
     "retrained tokens": ({"trainable_token_indices": [1]}, "trainable_token_indices"),
     "repeated layers": ({"layer_replication": [[0, 2]]}, "it repeats layers of its base"),
-    "an activated LoRA": ({"alora_invocation_tokens": [1, 2]}, "activated LoRA"),
     "a method of the future": ({"use_magic": True}, "it uses use_magic, which this program does not know"),
     "PiSSA": ({"init_lora_weights": "pissa_niter_4"}, "changed the weights of the base first"),
     "no alpha": ({"lora_alpha": 0}, "its lora_alpha is 0"),
     "a rank of zero": ({"r": 0}, "Expected `int` >= 1 - at `$.r`"),
-    "a regular expression": ({"alpha_pattern": {"(a+)+$": 2}}, "alpha_pattern has regular expressions"),
+    "a repeated group": ({"alpha_pattern": {"(a+)+$": 2, "q_proj": 3}}, "its alpha_pattern has (a+)+$: expressions of"),
+    "an expression with many ways": (
+        {"alpha_pattern": {"(a|b|c|d|e)" * 6 + ".*.*": 2}},
+        "the expressions of its alpha_pattern take too long to match",
+    ),
+    "an alpha that is no number": ({"alpha_pattern": {"q_proj": 1e300}}, "a value that is too large"),
     "an endless name": ({"base_model_name_or_path": "x" * 10_000}, "base_model_name_or_path is too long"),
     "half of a character": ({"base_model_name_or_path": "a\ud800"}, "characters that cannot be printed"),
 }
@@ -339,7 +341,7 @@ def test_heads_that_do_not_divide_the_rows_are_refused(tmp_path: Path) -> None:
 
 
 def test_all_reasons_are_listed_at_once(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "lora", base=base_config(), use_dora=True, lora_bias=True)
+    folder = write_folder(tmp_path / "lora", base=base_config(), trainable_token_indices=[1], lora_bias=True)
     with pytest.raises(BadAdapter) as caught:
         opened_adapter(folder)
     assert len(caught.value.errors) == 2
@@ -430,7 +432,9 @@ def test_a_file_a_folder_and_a_registered_model_have_the_same_facts(
     for facts in (base_in(base), base_in(folder), registered, chosen_base(registry, str(base))):
         assert (facts.architecture, facts.blocks) == ("llama", BLOCKS)
         assert (facts.heads, facts.kv_heads, facts.is_tied) == (HEADS, KV_HEADS, False)
-    assert base_in(base).shapes["blk.1.attn_k.weight"] == base_in(folder).shapes["k_proj"] == (WIDTH, WIDTH // 2)
+    assert (
+        base_in(base).shapes["blk.1.attn_k.weight"] == base_in(folder).shapes["self_attn.k_proj"] == (WIDTH, WIDTH // 2)
+    )
     assert base_in(base).shapes["output.weight"] == base_in(folder).shapes["lm_head"] == (WIDTH, VOCABULARY)
     assert base_in(base).shapes == registered.shapes
 
@@ -440,7 +444,8 @@ def test_a_configuration_can_have_several_parts_the_width_of_a_head_and_tied_emb
     facts = base_in(written(tmp_path / "gemma", config))
     assert (facts.architecture, facts.heads, facts.is_tied) == ("gemma3", HEADS, True)
     facts = base_in(written(tmp_path / "qwen", base_config("qwen3", head_dim=32, tie_word_embeddings=True)))
-    assert (facts.shapes["q_proj"], facts.shapes["o_proj"]) == ((WIDTH, 32 * HEADS), (32 * HEADS, WIDTH))
+    shapes = facts.shapes["self_attn.q_proj"], facts.shapes["self_attn.o_proj"]
+    assert shapes == ((WIDTH, 32 * HEADS), (32 * HEADS, WIDTH))
     assert facts.is_tied
 
 
@@ -484,6 +489,17 @@ def test_the_cache_of_the_hub_has_the_configuration_of_a_base(
     for stated in ("", "acme", "../Little-Base", "acme/../..", "a\0b", "acme/*"):
         assert local_base(stated, adapter, hub) is None
     assert add_model(registry, adapter).created
+
+
+def test_the_configuration_of_a_mixture_of_experts_has_the_shapes_of_its_stacks(tmp_path: Path) -> None:
+    experts = {"num_experts": 5, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40}
+    facts = base_in(written(tmp_path / "moe", base_config("qwen2_moe", **experts)))
+    assert (facts.architecture, facts.experts) == ("qwen2moe", 5)
+    assert facts.shapes["mlp.experts.gate_proj"] == (WIDTH, 24, 5)
+    assert facts.shapes["mlp.experts.down_proj"] == (24, WIDTH, 5)
+    assert facts.shapes["mlp.shared_expert.up_proj"] == (WIDTH, 40)
+    facts = base_in(written(tmp_path / "mixtral", base_config("mixtral", num_local_experts=3)))
+    assert (facts.architecture, facts.shapes["mlp.experts.up_proj"]) == ("llama", (WIDTH, INNER, 3))
 
 
 def test_an_adapter_is_registered_once_as_a_child_of_its_base(
