@@ -155,7 +155,8 @@ def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
     header, models = adapter.header, (base, adapter)
     method = header.text(ADAPTER_TYPE_KEY)
     if method not in (LORA_TYPE, MERGED_TYPE):
-        sentence = f"{adapter.label} is registered but cannot be merged: its {ADAPTER_TYPE_KEY} is {_quoted(method)}, not 'lora'."
+        stated = f"its {ADAPTER_TYPE_KEY} is {_quoted(method)}, not '{LORA_TYPE}'"
+        sentence = f"{adapter.label} is registered but cannot be merged: {stated}."
         yield refusal("adapter-not-lora", sentence, models, (), ADAPTER_TYPE_KEY)
     invocation = header.field(INVOCATION_KEY)
     if invocation is not None and invocation.is_array and invocation.count:
