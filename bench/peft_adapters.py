@@ -36,7 +36,6 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file, save_file
 
 from bench.load import served
 from organs.ingest.adapted_base import base_in
@@ -73,14 +72,12 @@ class Case:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """More settings of the model."""
     adapter: Mapping[str, Any] = field(default_factory=dict)
-    """More settings of the adapter."""
+    """More settings of the adapter; with `fine_tune_type`, it is one of MLX."""
     dtype: torch.dtype = torch.float32
     """The type in which the adapter is saved."""
     what: str = "all linear layers"
     scale: float = 1.0
     """The scale with which the adapter is merged."""
-    is_mlx: bool = False
-    """Whether the factors are saved as MLX saves them."""
 
 
 DENSE = {"target_modules": LINEAR}
@@ -196,8 +193,17 @@ CASES = (
         {"target_modules": LINEAR[:4], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]},
         what="attention and experts",
     ),
-    Case("llama", "llama", 4, 2, what="MLX", is_mlx=True),
-    Case("llama", "llama", 4, 2, adapter={"use_dora": True}, what="MLX, DoRA", is_mlx=True),
+    Case("llama", "llama", 4, 2, adapter={"fine_tune_type": "lora"}, what="MLX"),
+    Case("llama", "llama", 4, 2, adapter={"fine_tune_type": "dora"}, what="MLX, DoRA"),
+    Case(
+        "qwen3_moe",
+        "qwen3moe",
+        8,
+        2,
+        {"head_dim": HEAD_WIDTH, **MOE},
+        {"fine_tune_type": "lora"},
+        what="MLX, attention, router and experts",
+    ),
 )
 
 
@@ -368,6 +374,8 @@ def merged_model(case: Case, base: str, folder: Path) -> Any:
 
     An activated adapter is merged as if it were always active.
     """
+    if "fine_tune_type" in case.adapter:
+        return merged_by_mlx(case, base, folder)
     settings = {"r": RANK, "lora_alpha": ALPHA, "target_modules": LINEAR, "task_type": "CAUSAL_LM", **case.adapter}
     model = get_peft_model(_loaded(base), LoraConfig(**settings))
     with torch.no_grad():
@@ -383,8 +391,6 @@ def merged_model(case: Case, base: str, folder: Path) -> Any:
             parameter.data = parameter.data.to(case.dtype)
     model.save_pretrained(folder)
     loaded = PeftModel.from_pretrained(_loaded(base), folder).float().eval()
-    if case.is_mlx:
-        save_as_mlx(case, folder, base)
     for module in loaded.modules():
         if hasattr(module, "scale_layer") and case.scale != 1.0:
             module.scale_layer(case.scale)
@@ -393,19 +399,44 @@ def merged_model(case: Case, base: str, folder: Path) -> Any:
     return loaded.merge_and_unload().eval()
 
 
-def save_as_mlx(case: Case, folder: Path, base: str) -> None:
-    """Save the adapter in `folder` as MLX does instead: both factors transposed, and its scale by itself."""
-    weights = {}
-    for name, value in load_file(folder / "adapter_model.safetensors").items():
-        module, _, half = name.removeprefix("base_model.model.").partition(".lora_")
-        own = {"A.weight": "lora_a", "B.weight": "lora_b", "magnitude_vector": "m"}[half]
-        weights[f"{module}.{own}"] = value.T.contiguous()
-    save_file(weights, folder / "adapters.safetensors")
-    (folder / "adapter_model.safetensors").unlink()
-    kind = "dora" if case.adapter.get("use_dora") else "lora"
-    parameters = {"rank": RANK, "scale": ALPHA / RANK, "dropout": 0.0}
+def merged_by_mlx(case: Case, base: str, folder: Path) -> Any:
+    """Save an adapter of random values as mlx-lm does, and return the base with the weights that mlx-lm fuses."""
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+    from mlx_lm.tuner.utils import linear_to_lora_layers
+    from mlx_lm.utils import load_model
+
+    kind, parameters = case.adapter["fine_tune_type"], {"rank": RANK, "scale": ALPHA / RANK, "dropout": 0.0}
+    model, _ = load_model(Path(base), model_config={"num_experts": EXPERTS, "rope_theta": 1e4, "head_dim": HEAD_WIDTH})
+    model.freeze()
+    linear_to_lora_layers(model, BLOCKS, parameters, use_dora=kind == "dora")
+    mx.random.seed(0)
+    trained = {}
+    for name, value in tree_flatten(model.trainable_parameters()):
+        random = mx.random.normal(value.shape)
+        trained[name] = value * (1.0 + 0.2 * random) if name.endswith(".m") else 0.08 * random
+    model.load_weights(list(trained.items()), strict=False)
+    folder.mkdir()
+    mx.save_safetensors(str(folder / "adapters.safetensors"), trained)
     config = {"fine_tune_type": kind, "lora_parameters": parameters, "num_layers": BLOCKS, "model": base}
     (folder / "adapter_config.json").write_text(json.dumps(config))
+    merged = _loaded(base).eval()
+    state = merged.state_dict()
+    for name, module in model.named_modules():
+        if not hasattr(module, "fuse"):
+            continue
+        values = torch.from_numpy(np.array(module.fuse().weight))
+        if "switch_mlp" not in name:
+            state[f"{name}.weight"].copy_(values)
+            continue
+        stack = state[
+            name.replace("switch_mlp", "experts")
+            .replace("gate_proj", "gate_up_proj")
+            .replace(".up_proj", ".gate_up_proj")
+        ]
+        rows = {"gate_proj": slice(0, values.shape[1]), "up_proj": slice(values.shape[1], None)}
+        stack[:, rows.get(name.rpartition(".")[2], slice(None))] = values
+    return merged
 
 
 def _loaded(base: str) -> Any:

@@ -875,3 +875,37 @@ def test_a_factor_that_is_too_large_to_be_rearranged_is_refused(
     sentences = reasons(folder)
     assert f"{Q}.lora_B.weight has {WIDTH * RANK} values, which are put in another order" in sentences
     assert V not in sentences
+
+
+def values_of_file(path: Path) -> dict[str, Matrix]:
+    return {name: values.astype(np.float64) for name, values in read_tensors(path.read_bytes()).items()}
+
+
+def test_a_recipe_merges_a_dora_and_puts_whole_modules_in_the_place_of_those_of_the_base(
+    registry: LocalRegistry, tmp_path: Path, base: Path
+) -> None:
+    head = np.random.default_rng(14).standard_normal((VOCABULARY, WIDTH)).astype(np.float32)
+    weights = dora_weights() | {f"{PREFIX}lm_head.weight": head}
+    add_model(registry, base)
+    add_model(
+        registry, write_folder(tmp_path / "My-DoRA", weights, base_config(), use_dora=True, modules_to_save=["lm_head"])
+    )
+    assert any("only a recipe can merge it" in flag for flag in registry.model("My-DoRA").flags)
+    plan = registry.compose("Little-Base").adapter("My-DoRA", 0.5).accept("adapter-base-differs").plan()
+    made = plan.register()
+    registry.assemble(made.model, tmp_path / "merged.gguf")
+    before, after = values_of_file(base), values_of_file(tmp_path / "merged.gguf")
+    assert np.allclose(after["output.weight"], (before["output.weight"] + head) / 2, atol=1e-6)
+    q = MODULES[Q][0]
+    moved = before[q] + expected_change(Q, weights, 0.5 * ALPHA / RANK)
+    magnitude = in_file_order(weights[f"{PREFIX}{Q}.lora_magnitude_vector"], HEADS)
+    wanted = magnitude[:, None] * moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    assert np.allclose(after[q], wanted, rtol=1e-5, atol=1e-6)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {"output.weight", q, MODULES[V][0]}
+    organs = {organ.name: organ for organ in registry.model(made.model).organs}
+    (of_q,) = registry.organ(organs[q].digest).made
+    (of_output,) = registry.organ(organs["output.weight"].digest).made
+    assert (of_q.adapters[0].magnitude is None, of_q.adapters[0].b is None) == (False, False)
+    assert (of_output.adapters[0].magnitude, of_output.adapters[0].b) == (None, None)
+    assert (of_output.acts, of_output.adapters[0].scale) == (("adapter",), 0.5)
