@@ -19,6 +19,7 @@ import argparse
 import ctypes
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -244,6 +245,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("models", "zoo"))
     parser.add_argument("--folder", type=Path, help="where to keep the files; by default a temporary folder")
+    parser.add_argument("--base", type=Path, help="a llama model in F16: compare adapters of this model instead")
     parser.add_argument("--only", default="", help="only the cases with this text in their model or adapter")
     parser.add_argument("--seconds", type=float, default=ZOO_TRAINING_SECONDS, help="how long to train")
     options = parser.parse_args()
@@ -254,30 +256,51 @@ def main() -> None:
         folder = options.folder or Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="organ-bench-")))
         folder.mkdir(exist_ok=True)
         if options.part == "models":
-            compare_models(folder, options.only)
+            compare_models(folder, options.only, options.base)
         else:
             train_and_share(folder, options.seconds)
 
 
-def compare_models(folder: Path, only: str) -> None:
+def compare_models(folder: Path, only: str, base: Path | None) -> None:
     """Print a row of a table for each case."""
     print(
         "| model | heads | adapter | change of weights | base: mean, largest | merged | adapter | same token | effect |"
     )
     print("|---|---|---|---:|---:|---:|---:|---:|---:|")
-    for number, case in enumerate(CASES):
+    for number, case in enumerate(CASES if base is None else cases_of(base)):
         if only in f"{case.kind} {case.what}":
             place = folder / f"{number}-{case.kind}"
             place.mkdir()
-            print(compare(case, place, number), flush=True)
+            print(compare(case, place, number, base), flush=True)
+            if base is not None:
+                shutil.rmtree(place)
 
 
-def compare(case: Case, folder: Path, seed: int) -> str:
+def cases_of(base: Path) -> list[Case]:
+    """Return cases for a llama model in a GGUF file."""
+    reader = gguf.GGUFReader(base)
+    heads, kv_heads = (reader.fields[f"llama.attention.{key}"].contents() for key in ("head_count", "head_count_kv"))
+    forms: dict[str, dict[str, Any]] = {
+        "all linear layers": {},
+        "rsLoRA, alphas by an expression": {"use_rslora": True, "alpha_pattern": {r"layers\.(1|2)\d\..*": 4}},
+        "DoRA": {"use_dora": True},
+        "whole norms": {"modules_to_save": NORMS},
+        "whole feed-forward of a block": {"target_modules": LINEAR[:4], "modules_to_save": ["layers.3.mlp.up_proj"]},
+        "MLX": {"fine_tune_type": "lora"},
+        "MLX, DoRA": {"fine_tune_type": "dora"},
+    }
+    return [Case("llama", "llama", heads, kv_heads, adapter=adapter, what=what) for what, adapter in forms.items()]
+
+
+def compare(case: Case, folder: Path, seed: int, file: Path | None) -> str:
     """Return the row of a case. Differences of logits are in percent of their standard deviation."""
     torch.manual_seed(seed)
-    model = new_model(case)
+    model = new_model(case) if file is None else model_of(file)
     model.save_pretrained(folder / "base")
-    write_base(case, model, folder / "base.gguf")
+    if file is None:
+        write_base(case, model, folder / "base.gguf")
+    else:
+        (folder / "base.gguf").symlink_to(file.resolve())
     tokens = np.random.default_rng(seed).integers(10, VOCABULARY, TOKENS).tolist()
     base = torch_logits(model, tokens)
     merged = merged_model(case, str(folder / "base"), folder / "adapter")
@@ -290,12 +313,12 @@ def compare(case: Case, folder: Path, seed: int) -> str:
         changes = f"{largest_difference_of_changes(case, folder, merged):.0e}"
     cells = []
     same = 0.0
-    for file, adapter in (("merged.gguf", None), ("base.gguf", folder / "adapter.gguf")):
-        if not (folder / file).exists() or (adapter and case.scale != 1.0):
+    for name, adapter in (("merged.gguf", None), ("base.gguf", folder / "adapter.gguf")):
+        if not (folder / name).exists() or (adapter and case.scale != 1.0):
             cells.append("-")
             continue
         try:
-            result = llama_logits(folder / file, tokens, adapter)
+            result = llama_logits(folder / name, tokens, adapter)
         except ModelRefused:
             cells.append("refused")
             continue
@@ -407,9 +430,11 @@ def merged_by_mlx(case: Case, base: str, folder: Path) -> Any:
     from mlx_lm.utils import load_model
 
     kind, parameters = case.adapter["fine_tune_type"], {"rank": RANK, "scale": ALPHA / RANK, "dropout": 0.0}
-    model, _ = load_model(Path(base), model_config={"num_experts": EXPERTS, "rope_theta": 1e4, "head_dim": HEAD_WIDTH})
+    more = {"num_experts": EXPERTS, "rope_theta": 1e4} if case.kind == "qwen3_moe" else {}
+    model, _ = load_model(Path(base), model_config=more)
     model.freeze()
-    linear_to_lora_layers(model, BLOCKS, parameters, use_dora=kind == "dora")
+    blocks = len(model.layers)
+    linear_to_lora_layers(model, blocks, parameters, use_dora=kind == "dora")
     mx.random.seed(0)
     trained = {}
     for name, value in tree_flatten(model.trainable_parameters()):
@@ -418,7 +443,7 @@ def merged_by_mlx(case: Case, base: str, folder: Path) -> Any:
     model.load_weights(list(trained.items()), strict=False)
     folder.mkdir()
     mx.save_safetensors(str(folder / "adapters.safetensors"), trained)
-    config = {"fine_tune_type": kind, "lora_parameters": parameters, "num_layers": BLOCKS, "model": base}
+    config = {"fine_tune_type": kind, "lora_parameters": parameters, "num_layers": blocks, "model": base}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     merged = _loaded(base).eval()
     state = merged.state_dict()
@@ -484,7 +509,7 @@ def write_base(case: Case, model: Any, target: Path) -> None:
 def tensors_of(case: Case, model: Any) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """Yield the tensors of a model of transformers as they are in a GGUF file, in float32."""
     (number,) = (number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == case.architecture)
-    names = gguf.get_tensor_name_map(number, BLOCKS)
+    names = gguf.get_tensor_name_map(number, model.config.num_hidden_layers)
     for name, parameter in model.state_dict().items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
@@ -548,7 +573,7 @@ def add_parameters(writer: gguf.GGUFWriter, case: Case, config: Any) -> None:
 def train_and_share(folder: Path, seconds: float) -> None:
     """Train an adapter of the zoo's base, push its folder, compose a chimera, validate it, and print all steps."""
     base, adapter = folder / "Zoo-A", folder / "Zoo-A-Library-LoRA"
-    model = zoo_model()
+    model = model_of(ZOO)
     model.save_pretrained(base)
     with closing(AdaptedDecoder(ZOO)) as decoder:
         tokens = [token for text in library_texts() for token in decoder.model.tokens(text)]
@@ -574,9 +599,9 @@ def _figures(first: Logits, second: Logits) -> str:
     return f"mean {mean:.3%}, largest {largest:.2%} of the deviation, the same token at {same:.1%} of {len(first)}"
 
 
-def zoo_model() -> Any:
-    """Return the zoo's base as a model of transformers, with the rows of queries and keys in its order."""
-    reader = gguf.GGUFReader(ZOO)
+def model_of(file: Path) -> Any:
+    """Return a llama model of a GGUF file as one of transformers, with the rows of queries and keys in its order."""
+    reader = gguf.GGUFReader(file)
     fields = {key: item.contents() for key, item in reader.fields.items() if key.startswith("llama.")}
     heads, kv_heads = fields["llama.attention.head_count"], fields["llama.attention.head_count_kv"]
     config = transformers.LlamaConfig(

@@ -95,7 +95,7 @@ def one_source(text: str, purpose: str) -> ModelSource:
 
 
 def with_bases(sources: Sequence[ModelSource], base: AdaptedBase) -> list[ModelSource]:
-    """Return `sources` with the `base` of their PEFT folders."""
+    """Return `sources` with the `base` of their adapter folders."""
     return [source if source.adapter is None else replace(source, base=base) for source in sources]
 
 

@@ -94,6 +94,9 @@ ALIASES = {
 }
 """Names of modules in other models or versions."""
 EXPERT_ALIASES = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
+REVERSED_BEFORE = (0, 19)
+"""The version of PEFT that began to save the factors of stacks as A [E · r, in] and B [out, r · E]. Before, A had the
+outputs and B the inputs. PEFT before 0.18 states no version."""
 STACKS = ("gate_up_proj", "down_proj")
 """The parameters of `experts` in transformers, in their order. The first has the rows of gate and then those of up."""
 
@@ -163,6 +166,7 @@ class AdapterConfig(Struct, frozen=True):
     use_dora: bool = False
     alpha_pattern: dict[str, float] | None = None
     init_lora_weights: bool | str | None = True
+    peft_version: str | None = None
     modules_to_save: Annotated[tuple[str, ...], Meta(max_length=1024)] | None = None
     target_parameters: Annotated[tuple[str, ...], Meta(max_length=1024)] | None = None
     alora_invocation_tokens: (
@@ -463,6 +467,16 @@ class _Change:
             raise ValueError(f"it {state} {self.module} has {'no' if config.use_dora else 'a'} magnitude vector")
         return [*converted, self._magnitude(weights, base, b)] if config.use_dora else converted
 
+    def is_reversed(self, config: AdapterConfig, base: AdaptedBase) -> bool:
+        """Return whether the factors of a stack have each other's names, as PEFT saved them before 0.19."""
+        shape = base.shapes.get(self.tensor) or base.shapes.get(self.target.path)
+        columns = next(iter(self.parts["A"].values())).shape[-1]
+        inputs, outputs = (0, 0) if shape is None else (shape[0], shape[1] * self.target.share[1])
+        if columns in (inputs, outputs) and inputs != outputs:
+            return columns == outputs
+        version = re.match(r"(\d{1,4})\.(\d{1,4})", config.peft_version or "", re.ASCII)
+        return version is None or (int(version[1]), int(version[2])) < REVERSED_BEFORE
+
     def _scale(self, config: AdapterConfig, rank: int) -> float:
         of_experts = (_part_of(entry.name, config)[0] for entry in self.parts["B"].values())
         modules = of_experts if self.target.form is _Form.EXPERTS else [self.module]
@@ -682,7 +696,7 @@ class _Layout:
         entry = next(iter(own.values()))
         layout = cls((entry,), entry.shape)
         if form is _Form.STACK:
-            layout = _of_stack(entry, half, base.experts or 1)
+            layout = _of_stack(change, half, base.experts or 1, is_reversed=change.is_reversed(config, base))
         elif form is _Form.EXPERTS:
             layout = _of_experts(change, own, base.experts or 1)
         elif form is _Form.SWITCH:
@@ -714,18 +728,23 @@ def _only(arrays: Sequence[NDArray[np.generic] | None]) -> NDArray[np.generic]:
     return array
 
 
-def _of_stack(entry: WeightEntry, half: str, experts: int) -> _Layout:
+def _of_stack(change: _Change, half: str, experts: int, *, is_reversed: bool) -> _Layout:
     """Return the layout of a factor that PEFT saves for a parameter with a matrix for each expert."""
-    if len(entry.shape) != 2 or not entry.elements or entry.shape[0 if half == "A" else 1] % experts:
+    saved = {"A": "B", "B": "A"}[half] if is_reversed else half
+    (entry,) = change.parts[saved].values()
+    if len(entry.shape) != 2 or not entry.elements or entry.shape[0 if saved == "A" else 1] % experts:
         raise ValueError(f"{entry.name[:100]} has the shape {entry.shape}, which is not for {experts} experts")
-    if half == "A":
-        return _Layout((entry,), (experts, entry.shape[0] // experts, entry.shape[1]))
-    rows, rank = entry.shape[0], entry.shape[1] // experts
-    return _then(
-        _Layout((entry,), entry.shape),
-        (experts, rows, rank),
-        lambda array: array.reshape(rows, rank, experts).transpose(2, 0, 1),
-    )
+    if saved == "A":
+        layout = _Layout((entry,), (experts, entry.shape[0] // experts, entry.shape[1]))
+    else:
+        rows, rank = entry.shape[0], entry.shape[1] // experts
+        layout = _then(
+            _Layout((entry,), entry.shape),
+            (experts, rows, rank),
+            lambda array: array.reshape(rows, rank, experts).transpose(2, 0, 1),
+        )
+    stack, rows, columns = layout.shape
+    return _then(layout, (stack, columns, rows), lambda array: array.swapaxes(1, 2)) if is_reversed else layout
 
 
 def _of_experts(change: _Change, own: Mapping[int, WeightEntry], experts: int) -> _Layout:
@@ -781,7 +800,7 @@ def _then(
     layout: _Layout, shape: tuple[int, ...], step: Callable[[NDArray[np.generic]], NDArray[np.generic]]
 ) -> _Layout:
     """Return the layout with another step of its arrangement. Raises ValueError if it has too many values."""
-    before = layout.arrange or _only
+    before = layout.arrange or (lambda arrays: _only(arrays).reshape(layout.shape))
     values = math.prod(shape)
     if values > REARRANGED_MAX_VALUES:
         name = next(entry.name[:100] for entry in layout.entries if entry is not None)

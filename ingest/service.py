@@ -306,7 +306,7 @@ def _are_shards(source: ModelSource, files: Sequence[OpenGguf]) -> bool:
 
 
 def with_base(registry: Registry | None, source: ModelSource) -> ModelSource:
-    """Return the source of a PEFT folder with the base that it names.
+    """Return the source of an adapter folder with the base that it names.
 
     It is described by a file beside the adapter or in the cache of the Hugging Face tools, or else registered.
     """

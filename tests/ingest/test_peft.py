@@ -732,6 +732,34 @@ def test_factors_of_stacks_change_every_expert_as_peft_does(tmp_path: Path) -> N
     assert tensors["blk.0.ffn_down_exps.weight.lora_b"].shape == (EXPERTS, WIDTH, RANK)
 
 
+def test_stacks_of_older_versions_of_peft_have_their_factors_in_each_others_place(tmp_path: Path) -> None:
+    new = stack_weights()
+    old = dict(new)
+    for module in (f"{PREFIX}model.layers.0.mlp.experts", f"{PREFIX}model.layers.0.mlp.experts.base_layer"):
+        first, second = new[f"{module}.lora_A.weight"], new[f"{module}.lora_B.weight"]
+        # B of [out, r * E] becomes A of [E * r, out], and A of [E * r, in] becomes B of [in, r * E].
+        outputs = second.reshape(len(second), RANK, EXPERTS).transpose(2, 1, 0)
+        inputs = first.reshape(EXPERTS, RANK, first.shape[1]).transpose(2, 1, 0)
+        old[f"{module}.lora_A.weight"] = np.ascontiguousarray(outputs).reshape(EXPERTS * RANK, -1)
+        old[f"{module}.lora_B.weight"] = np.ascontiguousarray(inputs).reshape(-1, RANK * EXPERTS)
+    wanted = converted_moe(tmp_path / "new", new, target_parameters=TARGETS)
+    found = converted_moe(tmp_path / "old", old, target_parameters=TARGETS)
+    assert all(np.array_equal(found[name], values) for name, values in wanted.items())
+    square = base_config("qwen3_moe", num_experts=EXPERTS, moe_intermediate_size=WIDTH)
+    random, experts = np.random.default_rng(15), f"{PREFIX}model.layers.0.mlp.experts"
+    shapes = {"lora_A": (RANK * EXPERTS, WIDTH), "lora_B": (WIDTH, RANK * EXPERTS)}
+    down = {
+        f"{experts}.{half}.weight": random.standard_normal(shape).astype(np.float32) for half, shape in shapes.items()
+    }
+    first, second = down.values()
+    wanted_change = stack_change(first, second)
+    for version, is_reversed in (("0.19.0", False), ("0.21.2", False), ("0.18.1", True), (None, True)):
+        options = {"target_parameters": TARGETS[1:], "peft_version": version}
+        folder = write_folder(tmp_path / f"square-{version}", down, square, **options)
+        change = change_of_stack(read_tensors(opened_adapter(folder)), "blk.0.ffn_down_exps.weight")
+        assert np.allclose(change, wanted_change.swapaxes(1, 2) if is_reversed else wanted_change, atol=1e-12), version
+
+
 def test_a_single_stack_is_that_which_the_configuration_names(tmp_path: Path) -> None:
     weights = {name: values for name, values in stack_weights().items() if "base_layer" not in name}
     tensors = converted_moe(tmp_path / "one", weights, target_parameters=TARGETS[1:])
