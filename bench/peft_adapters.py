@@ -194,6 +194,15 @@ CASES = (
         {"target_modules": LINEAR[:4], "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]},
         what="attention and experts",
     ),
+    Case(
+        "gpt_oss",
+        "gpt-oss",
+        4,
+        2,
+        {"head_dim": HEAD_WIDTH, "num_local_experts": EXPERTS, "num_experts_per_tok": 2, "rope_parameters": PLAIN_ROPE},
+        STACKS,
+        what="attention and experts",
+    ),
     Case("llama", "llama", 4, 2, adapter={"fine_tune_type": "lora"}, what="MLX"),
     Case("llama", "llama", 4, 2, adapter={"fine_tune_type": "dora"}, what="MLX, DoRA"),
     Case(
@@ -498,8 +507,8 @@ def write_base(case: Case, model: Any, target: Path) -> None:
     writer = gguf.GGUFWriter(target, case.architecture)
     add_parameters(writer, case, model.config)
     for name, values in tensors_of(case, model):
-        is_plain = values.ndim > 1 and "ffn_gate_inp" not in name
-        writer.add_tensor(name, values.astype(np.float16 if is_plain else np.float32))
+        is_matrix = values.ndim > 1 and "ffn_gate_inp" not in name and name.endswith(".weight")
+        writer.add_tensor(name, values.astype(np.float16 if is_matrix else np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -520,18 +529,26 @@ def tensors_of(case: Case, model: Any) -> Iterator[tuple[str, NDArray[np.float32
         if case.architecture.startswith("gemma") and name.endswith("norm.weight"):
             values = values + 1
         name = name.replace("block_sparse_moe.router.", "mlp.gate.").replace("block_sparse_moe.", "mlp.")
-        pieces = {name: values}
-        if name.endswith("experts.gate_up_proj"):
-            stem, half = name.removesuffix("gate_up_proj"), values.shape[1] // 2
-            pieces = {f"{stem}gate_proj": values[:, :half], f"{stem}up_proj": values[:, half:]}
-        for piece, part in pieces.items():
-            own = names.get_name(
-                piece if piece.endswith((".weight", ".bias")) else f"{piece}.weight", (".weight", ".bias")
-            )
+        for piece, part in pieces_of(case, name, values):
+            own = names.get_name(piece, (".weight", ".bias"))
             assert own is not None, piece
-            if own.endswith("ffn_gate_inp_shexp.weight"):
-                part = part.reshape(-1)
-            yield own, part
+            yield own, part.reshape(-1) if own.endswith("ffn_gate_inp_shexp.weight") else part
+
+
+def pieces_of(case: Case, name: str, values: NDArray[np.float32]) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """Yield the parts of a parameter: gate and up of a stack are one parameter of transformers."""
+    name = name.replace("_proj_bias", "_proj.bias")
+    name = name if name.endswith((".weight", ".bias")) else f"{name}.weight"
+    is_interleaved = case.architecture == "gpt-oss"
+    if is_interleaved and ".experts." in name and name.endswith(".weight"):
+        values = values.swapaxes(1, 2)
+    if ".experts.gate_up_proj" not in name:
+        yield name, values
+        return
+    rows = values.shape[1]
+    for index, half in enumerate(("gate", "up")):
+        chosen = slice(index, None, 2) if is_interleaved else slice(index * rows // 2, (index + 1) * rows // 2)
+        yield name.replace("gate_up", half), values[:, chosen]
 
 
 def add_parameters(writer: gguf.GGUFWriter, case: Case, config: Any) -> None:
@@ -564,6 +581,8 @@ def add_parameters(writer: gguf.GGUFWriter, case: Case, config: Any) -> None:
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(getattr(config, "moe_intermediate_size", INNER))
+    if case.architecture == "gpt-oss":
+        writer.add_sliding_window(config.sliding_window)
     if case.architecture == "qwen2moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     writer.add_vocab_size(VOCABULARY)

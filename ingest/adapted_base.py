@@ -35,6 +35,7 @@ ARCHITECTURES = {
     "gemma2": "gemma2",
     "gemma3": "gemma3",
     "gemma3_text": "gemma3",
+    "gpt_oss": "gpt-oss",
     "granite": "granite",
     "granitemoe": "granitemoe",
     "ministral3": "mistral3",

@@ -52,6 +52,8 @@ PICKLE_FILE = "adapter_model.bin"
 PERMUTED_ARCHITECTURES = frozenset({"llama", "granite", "granitemoe", "mistral3", "smollm3"})
 SHIFTED_NORMS = frozenset({"gemma", "gemma2", "gemma3"})
 """Architectures whose norms are 1 + weight in transformers; GGUF files have the sum."""
+INTERLEAVED_ARCHITECTURE = "gpt-oss"
+"""The architecture whose stacks of experts have the inputs before the outputs, and gate and up in turns."""
 FUSED_ARCHITECTURE = "phi3"
 """The architecture with one matrix for queries, keys and values, and one for gate and up."""
 RANK_MAX = 8192
@@ -91,6 +93,7 @@ ALIASES = {
     "block_sparse_moe.gate": "mlp.gate",
     "block_sparse_moe.router": "mlp.gate",
     "block_sparse_moe.router.layer": "mlp.gate",
+    "mlp.router": "mlp.gate",
 }
 """Names of modules in other models or versions."""
 EXPERT_ALIASES = {"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}
@@ -469,6 +472,8 @@ class _Change:
 
     def is_reversed(self, config: AdapterConfig, base: AdaptedBase) -> bool:
         """Return whether the factors of a stack have each other's names, as PEFT saved them before 0.19."""
+        if base.architecture == INTERLEAVED_ARCHITECTURE:
+            return False
         shape = base.shapes.get(self.tensor) or base.shapes.get(self.target.path)
         columns = next(iter(self.parts["A"].values())).shape[-1]
         inputs, outputs = (0, 0) if shape is None else (shape[0], shape[1] * self.target.share[1])
@@ -706,7 +711,8 @@ class _Layout:
         elif (form is _Form.EMBEDDING and half == "A") != config.is_mlx:
             layout = _then(layout, entry.shape[::-1], lambda array: array.T)
         if half == "B":
-            layout = _in_heads(_share(layout, change.target.share), change, base)
+            is_interleaved = base.architecture == INTERLEAVED_ARCHITECTURE
+            layout = _in_heads(_share(layout, change.target.share, is_interleaved=is_interleaved), change, base)
         if len(layout.shape) < 2:
             raise ValueError(f"{change.module} has a factor of the shape {entry.shape}")
         rank = layout.shape[-2 if half == "A" and form is not _Form.EMBEDDING else -1]
@@ -768,8 +774,8 @@ def _of_experts(change: _Change, own: Mapping[int, WeightEntry], experts: int) -
     return _then(layout, layout.shape, lambda array: array)
 
 
-def _share(layout: _Layout, share: tuple[int, int]) -> _Layout:
-    """Return the layout of one of some equal parts of the rows."""
+def _share(layout: _Layout, share: tuple[int, int], *, is_interleaved: bool) -> _Layout:
+    """Return the layout of one of some equal parts of the rows, which are in one piece or in turns."""
     index, count = share
     if count == 1:
         return layout
@@ -777,8 +783,9 @@ def _share(layout: _Layout, share: tuple[int, int]) -> _Layout:
     if rows % count:
         raise ValueError(f"its {rows} rows for gate and up are not two halves")
     first, last = index * rows // count, (index + 1) * rows // count
+    chosen = slice(index, None, count) if is_interleaved else slice(first, last)
     shape = (*layout.shape[:-2], rows // count, layout.shape[-1])
-    return _then(layout, shape, lambda array: array[..., first:last, :])
+    return _then(layout, shape, lambda array: array[..., chosen, :])
 
 
 def _in_heads(layout: _Layout, change: _Change, base: AdaptedBase) -> _Layout:

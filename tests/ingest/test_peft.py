@@ -227,10 +227,12 @@ def test_without_a_base_the_message_says_how_to_name_it(tmp_path: Path) -> None:
         opened_adapter(write_folder(tmp_path / "nameless", base_model_name_or_path=None))
 
 
-@pytest.mark.parametrize("model_type", ["deepseek_v3", "gpt_oss", "bert", "mistral3"])
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "glm4", "bert", "mistral3"])
 def test_another_architecture_is_refused_by_its_name(tmp_path: Path, model_type: str) -> None:
     folder = write_folder(tmp_path / "lora", base=base_config(model_type))
-    supported = "gemma, gemma2, gemma3, granite, granitemoe, llama, mistral3, olmo2, phi3, qwen2, qwen2moe, qwen3"
+    supported = (
+        "gemma, gemma2, gemma3, gpt-oss, granite, granitemoe, llama, mistral3, olmo2, phi3, qwen2, qwen2moe, qwen3"
+    )
     assert f"has the architecture {model_type!r}; supported are {supported}" in reasons(folder)
 
 
@@ -758,6 +760,18 @@ def test_stacks_of_older_versions_of_peft_have_their_factors_in_each_others_plac
         folder = write_folder(tmp_path / f"square-{version}", down, square, **options)
         change = change_of_stack(read_tensors(opened_adapter(folder)), "blk.0.ffn_down_exps.weight")
         assert np.allclose(change, wanted_change.swapaxes(1, 2) if is_reversed else wanted_change, atol=1e-12), version
+
+
+def test_gate_and_up_of_gpt_oss_are_rows_in_turns(tmp_path: Path) -> None:
+    weights = stack_weights()
+    base = base_config("gpt_oss", num_local_experts=EXPERTS, intermediate_size=EXPERT_WIDTH)
+    for version in ("0.18.0", "0.21.2"):  # the parameters have the inputs first: no version changed their factors
+        options = {"target_parameters": TARGETS, "peft_version": version}
+        tensors = read_tensors(opened_adapter(write_folder(tmp_path / version, weights, base, **options)))
+        a, b, *_ = weights.values()
+        fused = stack_change(a, b)
+        assert np.allclose(change_of_stack(tensors, "blk.0.ffn_gate_exps.weight"), fused[:, 0::2], atol=1e-12)
+        assert np.allclose(change_of_stack(tensors, "blk.0.ffn_up_exps.weight"), fused[:, 1::2], atol=1e-12)
 
 
 def test_a_single_stack_is_that_which_the_configuration_names(tmp_path: Path) -> None:
