@@ -132,7 +132,6 @@ _EXPERTS = re.compile(
     r"(?:mlp|block_sparse_moe)\.(?:experts(?P<nested>(?:\.base_layer)*)"
     r"|(?:experts\.(?P<number>[0-9]{1,4})|switch_mlp)\.(?P<matrix>gate_proj|up_proj|down_proj|w1|w2|w3))"
 )
-_PLAIN_KEY = re.compile(r"[\w.]+", re.ASCII)
 _PATTERN_TOKEN = re.compile(
     r"(?:\\[.dw]|\[\^?[\w.-]+\]|[\w.])(?P<times>[*+?]|\{(?P<least>\d{1,2})(?P<to>,(?P<most>\d{0,2}))?\})?"
     r"|(?P<mark>\((?:\?:)?|\)|[|^$])",
@@ -301,8 +300,6 @@ def _config_reasons(values: Mapping[str, object], config: AdapterConfig) -> Iter
 
 def _matches(key: str, module: str) -> bool:
     """Return whether PEFT applies the pattern `key` to `module`: it matches the whole name, or its end after a dot."""
-    if _PLAIN_KEY.fullmatch(key):
-        key = key.replace(".", "[.]") if f".{module}".endswith(f".{key}") else key
     return re.match(rf"(.*\.)?({key})$", module) is not None
 
 
