@@ -223,7 +223,7 @@ class AdaptedDecoder(Decoder):
     def __init__(self, model: Path, adapter: Path | None = None) -> None:
         self.model = LoadedModel(str(model))
         super().__init__(self.model, TOKENS + 56)
-        self._adapter = None
+        self._adapter, self.invocation_tokens = None, 0
         if adapter is None:
             return
         library = self._library
@@ -232,6 +232,9 @@ class AdaptedDecoder(Decoder):
         self._adapter = ctypes.c_void_p(library.llama_adapter_lora_init(self.model.pointer, str(adapter).encode()))
         if not self._adapter.value:
             raise ModelRefused(f"llama.cpp does not load {adapter}")
+        library.llama_adapter_get_alora_n_invocation_tokens.restype = ctypes.c_uint64
+        library.llama_adapter_get_alora_n_invocation_tokens.argtypes = (ctypes.c_void_p,)
+        self.invocation_tokens = int(library.llama_adapter_get_alora_n_invocation_tokens(self._adapter))
         adapters, scales = (ctypes.c_void_p * 1)(self._adapter), (ctypes.c_float * 1)(1.0)
         library.llama_set_adapters_lora.argtypes = (
             *(ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)),
@@ -327,7 +330,8 @@ def compare(case: Case, folder: Path, seed: int, file: Path | None) -> str:
             cells.append("-")
             continue
         try:
-            result = llama_logits(folder / name, tokens, adapter)
+            invocation = len(case.adapter.get("alora_invocation_tokens", ())) if adapter else 0
+            result = llama_logits(folder / name, tokens, adapter, invocation)
         except ModelRefused:
             cells.append("refused")
             continue
@@ -483,9 +487,10 @@ def torch_logits(model: Any, tokens: Sequence[int]) -> Logits:
         return np.asarray(model(torch.tensor([tokens])).logits[0].float().numpy())
 
 
-def llama_logits(model: Path, tokens: Sequence[int], adapter: Path | None = None) -> Logits:
-    """Return the logits of llama.cpp after each of `tokens`."""
+def llama_logits(model: Path, tokens: Sequence[int], adapter: Path | None = None, invocation: int = 0) -> Logits:
+    """Return the logits of llama.cpp after each of `tokens`; the adapter has `invocation` tokens that activate it."""
     with closing(AdaptedDecoder(model, adapter)) as decoder:
+        assert decoder.invocation_tokens == invocation
         return decoder.all_logits(tokens)
 
 

@@ -472,8 +472,8 @@ class _Change:
         if base.architecture == INTERLEAVED_ARCHITECTURE:
             return False
         shape = base.shapes.get(self.tensor) or base.shapes.get(self.target.path)
-        columns = next(iter(self.parts["A"].values())).shape[-1]
-        inputs, outputs = (0, 0) if shape is None else (shape[0], shape[1] * self.target.share[1])
+        columns = next(iter(self.parts["A"].values())).shape[-1:]
+        inputs, outputs = ((), ()) if shape is None else ((shape[0],), (shape[1] * self.target.share[1],))
         if columns in (inputs, outputs) and inputs != outputs:
             return columns == outputs
         version = re.match(r"(\d{1,4})\.(\d{1,4})", config.peft_version or "", re.ASCII)
@@ -491,7 +491,12 @@ class _Change:
         first, second = (next(iter(self.parts[half].values())).shape for half in "AB")
         dimensions = 2 if self.target.form in (_Form.LINEAR, _Form.EMBEDDING) else 3
         ranks = (a.shape[-1], b.shape[-1]) if self.target.form is _Form.EMBEDDING else (a.shape[-2], b.shape[-1])
-        if len(a.shape) != dimensions or len(b.shape) != dimensions or not 1 <= ranks[0] == ranks[1] <= RANK_MAX:
+        if (
+            len(a.shape) != dimensions
+            or len(b.shape) != dimensions
+            or not 1 <= ranks[0] == ranks[1] <= RANK_MAX
+            or not all(a.shape + b.shape)
+        ):
             raise ValueError(f"{self.module} has factors of the shapes {first} and {second}")
         shape = base.shapes.get(self.tensor) or base.shapes.get(self.target.path)
         rows, columns = b.shape[-2], a.shape[-2 if self.target.form is _Form.EMBEDDING else -1]
@@ -597,9 +602,9 @@ def _targets(module: str, part: str, config: AdapterConfig, base: AdaptedBase) -
     for target in _places(module, config, base):
         is_embedding = target.form is _Form.EMBEDDING
         has_place = is_whole or config.is_mlx or part == "magnitude" or is_embedding == part.startswith("embedding_")
-        is_vector = target.path.endswith("norm")
+        can_be = target.form in (_Form.LINEAR, _Form.EMBEDDING) if is_whole else not target.path.endswith("norm")
         name = _tensor_names(base.architecture, base.blocks).get((target.block, target.path))
-        if name is not None and has_place and (is_whole or not is_vector) and (not is_whole or target.share == (0, 1)):
+        if name is not None and has_place and can_be:
             found.append((f"{name}.{part if is_whole else 'weight'}", target))
     return found
 
@@ -707,11 +712,11 @@ class _Layout:
                 layout = cls((entry,), (base.experts, rows, entry.shape[1]))
         elif (form is _Form.EMBEDDING and half == "A") != config.is_mlx:
             layout = _then(layout, entry.shape[::-1], lambda array: array.T)
+        if len(layout.shape) < 2:
+            raise ValueError(f"{change.module} has a factor of the shape {entry.shape}")
         if half == "B":
             is_interleaved = base.architecture == INTERLEAVED_ARCHITECTURE
             layout = _in_heads(_share(layout, change.target.share, is_interleaved=is_interleaved), change, base)
-        if len(layout.shape) < 2:
-            raise ValueError(f"{change.module} has a factor of the shape {entry.shape}")
         rank = layout.shape[-2 if half == "A" and form is not _Form.EMBEDDING else -1]
         return replace(layout, rank=rank)
 
@@ -764,7 +769,7 @@ def _of_experts(change: _Change, own: Mapping[int, WeightEntry], experts: int) -
         raise ValueError(f"{change.module} has only one of two factors")
 
     def stacked(arrays: Sequence[NDArray[np.generic] | None]) -> NDArray[np.generic]:
-        (dtype,) = {array.dtype for array in arrays if array is not None}
+        dtype = np.result_type(*(array.dtype for array in arrays if array is not None))
         return np.stack([np.zeros(shape, dtype) if array is None else array for array in arrays])
 
     layout = _Layout(tuple(own.get(number) for number in range(experts)), (experts, *shape), stacked)

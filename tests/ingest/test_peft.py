@@ -397,11 +397,23 @@ def test_a_folder_is_one_source_and_its_checkpoints_are_left_out(tmp_path: Path)
     assert str(source_of(folder / "checkpoint-100").name) == "local/checkpoint-100"
 
 
-def test_a_changed_byte_anywhere_in_the_two_files_is_refused_or_does_no_harm(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "lora", factors((Q, V)), base_config())
+@pytest.mark.parametrize("form", ["plain", "DoRA", "whole", "stacks", "experts", "MLX"])
+def test_a_changed_byte_anywhere_in_the_two_files_is_refused_or_does_no_harm(tmp_path: Path, form: str) -> None:
+    weights: Mapping[str, Matrix] = factors((Q, V))
+    base, options = base_config(), dict[str, Any]()
+    if form == "DoRA":
+        weights, options = dora_weights(), {"use_dora": True, "alpha_pattern": {r"layers\.\d+\..*": 3}}
+    elif form == "whole":
+        weights, options = whole_weights(), {"modules_to_save": SAVED}
+    elif form in ("stacks", "experts"):
+        weights = stack_weights() if form == "stacks" else expert_weights((0, 3))
+        base, options = MOE, {"target_parameters": TARGETS}
+    write = write_mlx if form == "MLX" else write_folder
+    folder = write(tmp_path / "lora", weights, base, **options)
     random = np.random.default_rng(5)
     outcomes = set()
-    for path in (folder / WEIGHTS_FILE, folder / "adapter_config.json"):
+    files = (path for path in folder.iterdir() if path.name not in ("config.json",))
+    for path in sorted(files):
         original = path.read_bytes()
         for _ in range(30):
             data = bytearray(original)
