@@ -14,6 +14,7 @@ from werkzeug.test import TestResponse
 
 from organs.registry.catalog.tables import ModelRow, RuntimeTextRow
 from organs.registry.digest import digest_of
+from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.ollama import CHATML, CHATML_FOR_OLLAMA, llama_server_line, ollama_line
@@ -287,3 +288,22 @@ def test_an_adapter_that_only_a_merge_can_apply_has_no_command_that_runs_it(
     assert ("only a recipe can merge it" in page) == (not is_run)
     if not is_run:
         assert "is an adapter that only a merge can apply" in error_of(answer)[2]
+
+
+def test_an_activated_lora_can_be_run_and_has_no_command_that_merges_it(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    header = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    header |= {"general.base_model.0.name": "Zoo A", "general.base_model.0.organization": "organ registry"}
+    entries = [*(text(key, value) for key, value in header.items()), unsigned("general.base_model.count", 1)]
+    entries.append(KeyValue("adapter.alora.invocation_tokens", ValueType.ARRAY, (5, 7), ValueType.UINT32))
+    path = tmp_path / "activated.gguf"
+    shapes = {"a": (192, 4), "b": (4, 192)}
+    factors = [weight_tensor(f"blk.0.attn_q.weight.lora_{half}", shape, 1, "F32") for half, shape in shapes.items()]
+    path.write_bytes(file_bytes(entries, factors))
+    ingest_file(registry, ZOO / "Zoo-A-2M-v1.0-F16.gguf")
+    ingest_file(registry, path)
+    with create_app(registry).test_client() as client:
+        page = client.get("/models/local/activated").text
+    assert "an activated LoRA: runtimes use it only after" in page
+    assert ("--lora" in page, "Merge it into its base" in page) == (True, False)
