@@ -1,15 +1,17 @@
-"""Compare PEFT adapters in torch with the same folders in llama.cpp, and train one from beginning to end.
+"""Compare adapters that PEFT and mlx-lm merge with what the registry makes of their folders, and train one.
 
-    python -m bench.peft_adapters models    a minute: one small model of each architecture, with random adapters
+    python -m bench.peft_adapters models    some minutes: small models of each architecture, with random adapters
+    python -m bench.peft_adapters models --base FILE.gguf    the same for a llama model in F16
     python -m bench.peft_adapters zoo       some minutes: train, push, compose and validate an adapter of the zoo
 
-It needs torch and PEFT, which the program does not. Use an environment of its own:
+It needs torch, PEFT and mlx-lm, which the program does not. Use an environment of its own:
 
     python -m venv /tmp/peft && /tmp/peft/bin/pip install -e '.[validate]' --group bench-peft
 
-`models` saves models of transformers with random weights, writes them as GGUF files in F16, attaches adapters whose
-factors are all random, and compares the logits of 200 tokens: of the base alone, with the adapter, and with the adapter
-without the order of rows that llama models need. `zoo` trains an adapter of the zoo's base on Python's library, pushes
+`models` saves models of transformers with random weights, writes them as GGUF files in F16, and attaches adapters with
+random values. A recipe merges the folder of each adapter. The change of each tensor is compared with that by PEFT or
+mlx-lm, and the logits of 200 tokens in llama.cpp with those in torch: of the base alone, of the merged file, and of the
+base with the adapter loaded. `zoo` trains an adapter of the zoo's base on Python's library, pushes
 its folder to a server, composes a chimera there, and validates it.
 """
 
