@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from bench.load import served
-from organs.ingest.adapted_base import base_in
+from organs.ingest.adapted_base import AdaptedBase, base_in
 from organs.ingest.add import add_model
 from organs.ingest.peft import open_adapter
 from organs.registry import open_registry
@@ -320,7 +320,7 @@ def compare(case: Case, folder: Path, seed: int, file: Path | None) -> str:
     merged = merged_model(case, str(folder / "base"), folder / "adapter")
     wanted = torch_logits(merged, tokens)
     base_error = difference(llama_logits(folder / "base.gguf", tokens), base)
-    write_adapter(folder / "adapter", folder / "adapter.gguf")
+    write_adapter(folder / "adapter", folder / "adapter.gguf", base_in(folder / "base.gguf"))
     changes = "refused"
     if "alora_invocation_tokens" not in case.adapter:
         merge(case, folder)
@@ -496,10 +496,10 @@ def llama_logits(model: Path, tokens: Sequence[int], adapter: Path | None = None
         return decoder.all_logits(tokens)
 
 
-def write_adapter(folder: Path, target: Path) -> None:
+def write_adapter(folder: Path, target: Path, base: AdaptedBase | None = None) -> None:
     """Write the adapter of a PEFT folder as the registry reads it."""
     with ExitStack() as opened:
-        file = open_adapter(opened, folder, base_in(folder.parent / "base.gguf"))
+        file = open_adapter(opened, folder, base)
         target.write_bytes(file.read_at(0, file.size_bytes))
 
 
