@@ -539,7 +539,7 @@ class _Change:
 def _changes(
     entries: Iterable[WeightEntry], config: AdapterConfig, base: AdaptedBase
 ) -> tuple[list[_Change], list[str], int]:
-    """Return the changes in the order of a file, reasons against other tensors, and the number of unchanged copies."""
+    """Return the changes in the order of a file, reasons against other tensors, and the number of copies."""
     changes: dict[str, _Change] = {}
     names: set[str] = set()
     unknown: list[str] = []
@@ -670,7 +670,10 @@ def _tensor_names(architecture: str, blocks: int) -> Mapping[tuple[int | None, s
 
 
 def _is_copy(entry: WeightEntry, config: AdapterConfig, base: AdaptedBase) -> bool:
-    """Return whether a tensor is an unchanged matrix of the base, which PEFT saves beside adapters of embeddings."""
+    """Return whether a tensor is a matrix of the base that was not trained, which PEFT saves beside other adapters.
+
+    It also does so if it is asked to. The configuration names those that were trained.
+    """
     match = _FROZEN.fullmatch(entry.name)
     whole = _WHOLE.fullmatch(entry.name)
     module = match["module"] if match else whole["module"].rpartition(".")[2] if whole else ""
@@ -850,7 +853,8 @@ def _remarks(
     if folded := sum(tensor.factor != 1.0 for tensor in tensors):
         yield f"{folded} modules have another scale than the others; it is multiplied into their factors"
     if copies:
-        yield f"{plural_text(copies, 'unchanged matrix', 'unchanged matrices')} of the base left out"
+        matrices = plural_text(copies, "copy of a matrix", "copies of matrices")
+        yield f"{matrices} of the base left out, which the configuration does not name as trained"
 
 
 def _is_merged_only(config: AdapterConfig, changes: Sequence[_Change]) -> bool:

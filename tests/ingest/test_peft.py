@@ -695,7 +695,8 @@ def test_copies_of_the_embeddings_that_were_not_trained_are_left_out(tmp_path: P
     copy = weights | {f"{PREFIX}lm_head.weight": np.zeros((VOCABULARY, WIDTH), np.float32)}
     folder = write_folder(tmp_path / "copy", copy, base_config())
     assert opened_adapter(folder) == plain
-    assert remarks(folder)[-1] == "1 unchanged matrix of the base left out"
+    sentence = "1 copy of a matrix of the base left out, which the configuration does not name as trained"
+    assert remarks(folder)[-1] == sentence
 
 
 EXPERTS, EXPERT_WIDTH = 5, 24
