@@ -176,12 +176,13 @@ def _facts(child: ReadableModel, base: ReadableModel) -> AdaptedBase:
     """Return the facts about the base that a PEFT folder needs; raises BadInput if PEFT has no names for a change."""
     from organs.ingest.adapted_base import base_of_header
     from organs.ingest.peft_export import check_exportable
-    from organs.registry.anatomy import is_expert_stack
+    from organs.registry.anatomy import is_multiplied
 
     parent, after = base.parent, child.parent.by_slot
     facts = base_of_header(parent.header, {part.name: part.shape for part in parent.parts}, parent.label)
-    stacks = [part for part in parent.parts if is_expert_stack(part.place) and part.slot in after]
-    check_exportable(facts, [part.name for part in stacks if after[part.slot].digest != part.digest])
+    matrices = [part for part in parent.parts if part.organ.is_matrix and is_multiplied(part.place)]
+    changed = [part for part in matrices if part.slot in after and after[part.slot].digest != part.digest]
+    check_exportable(facts, [part.name for part in changed])
     return facts
 
 

@@ -144,22 +144,24 @@ def test_an_architecture_without_names_in_peft_is_refused_before_the_work(
     assert organ.done(*words, "-o", out / "lora.gguf", "-q").lines == [str(out / "lora.gguf")]
 
 
-def test_changed_stacks_of_experts_are_refused_for_peft_before_the_work(
+def test_changed_routers_and_stacks_of_experts_are_refused_for_peft_before_the_work(
     organ: OrganCommand, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unread(*_: object) -> None:
         raise AssertionError("weights are read")
 
-    stack, query = "blk.0.ffn_up_exps.weight", "blk.0.attn_q.weight"
+    shapes = {"ffn_gate_inp": (32, 3), "ffn_up_exps": (32, 48, 3), "attn_q": (32, 32)}
     for seed, name in enumerate(("base", "tuned")):
-        tensors = [weight_tensor(stack, (32, 48, 3), seed, "F32"), weight_tensor(query, (32, 32), seed, "F32")]
+        tensors = [weight_tensor(f"blk.0.{slot}.weight", shape, seed, "F32") for slot, shape in shapes.items()]
         counts = [unsigned("llama.attention.head_count", HEADS), unsigned("llama.expert_count", 3)]
         (tmp_path / f"{name}.gguf").write_bytes(file_bytes([*block_metadata(name, BLOCKS), *counts], tensors))
     monkeypatch.setattr(extraction, "low_rank", unread)
     words = ("extract-lora", tmp_path / "tuned.gguf", "--base", tmp_path / "base.gguf")
     refused = organ(*words, "-o", out / "lora")
     assert (refused.status, list(out.iterdir())) == (1, [])
-    assert f"PEFT has no names for {stack}: write a GGUF file" in refused.err
+    assert (
+        "PEFT has no names for blk.0.ffn_gate_inp.weight and blk.0.ffn_up_exps.weight: write a GGUF file" in refused.err
+    )
     monkeypatch.undo()
     assert organ.done(*words, "-o", out / "lora.gguf", "-q").lines == [str(out / "lora.gguf")]
 
