@@ -30,7 +30,7 @@ from organs.registry.entities.extraction import EXTRACTED_COLUMNS, RANK_COLUMNS,
 from organs.registry.names import name_from_text, parse_new_name
 
 if TYPE_CHECKING:
-    from organs.ingest.peft import AdaptedBase
+    from organs.ingest.adapted_base import AdaptedBase
     from organs.registry.compose.extraction import ReadableModel
     from organs.registry.local import LocalRegistry
 
@@ -106,7 +106,7 @@ def extract_lora(
             stem = models[0].parent.label.rpartition("/")[2].partition("@")[0].removesuffix(SUFFIX)
             chosen = parse_new_name(name_from_text(f"{stem}-LoRA-r{ranks[0]}"))
         path = opened.enter_context(_place(registry, output, chosen.name))
-        facts = _facts(models[1]) if output is not None and output.suffix != SUFFIX else None
+        facts = _facts(*models) if output is not None and output.suffix != SUFFIX else None
         result = _extracted(models, ranks, keep, path)
         if facts is not None and output is not None:
             _write_folder(path, facts, output)
@@ -172,19 +172,23 @@ def _extracted(
         return extract_adapter(models[0], models[1], ranks, keep=keep, target=path, progress=report)
 
 
-def _facts(base: ReadableModel) -> AdaptedBase:
-    """Return the facts about the base that a PEFT folder needs; raises BadInput if PEFT has no names for it."""
-    from organs.ingest.peft import base_of_header, check_exportable
+def _facts(child: ReadableModel, base: ReadableModel) -> AdaptedBase:
+    """Return the facts about the base that a PEFT folder needs; raises BadInput if PEFT has no names for a change."""
+    from organs.ingest.adapted_base import base_of_header
+    from organs.ingest.peft_export import check_exportable
+    from organs.registry.anatomy import is_multiplied
 
-    parent = base.parent
+    parent, after = base.parent, child.parent.by_slot
     facts = base_of_header(parent.header, {part.name: part.shape for part in parent.parts}, parent.label)
-    check_exportable(facts)
+    matrices = [part for part in parent.parts if part.organ.is_matrix and is_multiplied(part.place)]
+    changed = [part for part in matrices if part.slot in after and after[part.slot].digest != part.digest]
+    check_exportable(facts, [part.name for part in changed])
     return facts
 
 
 def _write_folder(path: Path, facts: AdaptedBase, output: Path) -> None:
     """Write the adapter in the GGUF file `path` as a PEFT folder."""
-    from organs.ingest.peft import export_adapter
+    from organs.ingest.peft_export import export_adapter
     from organs.registry.input_files import FileSource
 
     with FileSource(path) as adapter:

@@ -67,7 +67,7 @@ CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
     "--name", help="Register the model as NAMESPACE/NAME; for one model only. [default: local/ and the file's name]"
 )
 @tool_options("Ingest the models of")
-@click.option("--base", metavar="MODEL", help="The base of a PEFT folder: a model, a GGUF file or a folder.")
+@click.option("--base", metavar="MODEL", help="The base of an adapter folder: a model, a GGUF file or a folder.")
 @flag("--convert", "Convert a model in safetensors files first, with convert_hf_to_gguf.py.")
 @flag("--new-version", "If the name is taken, register the file as its next version.")
 @flag("--delete-after", "Remove each GGUF file when its stored bytes were read back and are the same.")
@@ -85,8 +85,8 @@ def ingest(
     """Split GGUF files into organs, store each organ once, measure it, and register the model.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, or an organ directory
-    from `organ extract`. Organs in an organ directory may be edited. FILE can also be a folder that PEFT saved, with
-    adapter_config.json and adapter_model.safetensors: it becomes a LoRA adapter. --base names its base, a registered
+    from `organ extract`. Organs in an organ directory may be edited. FILE can also be a folder that PEFT or
+    MLX saved, with adapter_config.json and its weights: it becomes an adapter. --base names its base, a registered
     model, a GGUF file or a folder with config.json; it is needed if no config.json of the base is on this machine.
 
     With --convert, FILE is a folder with a model in safetensors files. The program convert_hf_to_gguf.py of llama.cpp,
@@ -213,9 +213,9 @@ def _find_sources(
 ) -> tuple[list[ModelSource], bool]:
     """Return the models in `paths` and of `tools`, and whether some models of the tools cannot be read.
 
-    PEFT folders get the base that --base names.
+    Adapter folders get the base that --base names.
     """
-    from organs.ingest.peft import chosen_base
+    from organs.ingest.adapted_base import chosen_base
     from organs.ingest.sources import find_sources
     from organs.ingest.tools import find_tool_models, sources_of
     from organs.ingest.tools.places import this_machine

@@ -19,7 +19,7 @@ from organs.registry.errors import BadName
 from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
-    from organs.ingest.peft import AdaptedBase
+    from organs.ingest.adapted_base import AdaptedBase
     from organs.ingest.sources import ModelSource
     from organs.ingest.tools.findings import Findings
     from organs.ingest.urls import Hub
@@ -95,7 +95,7 @@ def one_source(text: str, purpose: str) -> ModelSource:
 
 
 def with_bases(sources: Sequence[ModelSource], base: AdaptedBase) -> list[ModelSource]:
-    """Return `sources` with the `base` of their PEFT folders."""
+    """Return `sources` with the `base` of their adapter folders."""
     return [source if source.adapter is None else replace(source, base=base) for source in sources]
 
 

@@ -234,7 +234,7 @@ def _measured_sources(paths: Sequence[str], hub: Hub | None) -> list[ModelSource
     sets = {path: found for path in paths if (found := find_measured_set(path)) is not None}
     others = []
     for source in find_sources([path for path in paths if path not in sets], "measure", hub):
-        with suppress(BadInput):  # the measurement refuses a PEFT folder without its base, with the reasons
+        with suppress(BadInput):  # the measurement refuses an adapter folder without its base, with the reasons
             source = with_base(None, source)
         others.append(source)
     return [*dict.fromkeys(source for source in sets.values() if source not in others), *others]

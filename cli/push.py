@@ -110,12 +110,12 @@ def push(
     """Send models to a remote registry. Organs that the registry has already are not sent.
 
     FILE is a GGUF file, a folder of GGUF files, a quoted pattern, any shard of a split model, an organ directory, or a
-    folder that PEFT saved (adapter_config.json and adapter_model.safetensors). It can be a whole model, a LoRA adapter,
-    or a partial model (only some organs of a model).
+    folder with an adapter that PEFT or MLX saved (adapter_config.json and its weights). It can be a whole model, an
+    adapter, or a partial model (only some organs of a model).
 
     MODEL is the name of a model in your local registry. If it is a chimera, push its parents first: then the server
-    composes it, and no organ is sent. --base can also be a GGUF file or a folder with config.json, if FILE is a PEFT
-    folder.
+    composes it, and no organ is sent. --base can also be a GGUF file or a folder with config.json, if FILE is a
+    folder with an adapter.
 
     `organ login` stores the token that this command needs. To continue an interrupted push, run the same command again.
 
@@ -135,9 +135,9 @@ def push(
         return _push_to_hub(paths, to, private=private, yes=yes, dry_run=dry_run)
     if private or yes:
         raise click.UsageError("--private and -y are for a push with --to")
+    from organs.ingest.adapted_base import chosen_base
     from organs.ingest.contributions.push import PushOptions
     from organs.ingest.contributions.sending import CHUNK_BYTES
-    from organs.ingest.peft import chosen_base
 
     registry, sources = remote_registry(), _push_sources(paths)
     if name is not None and len(sources) > 1:

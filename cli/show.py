@@ -49,7 +49,7 @@ from organs.registry.entities.model import TYPE_COLUMNS, Model
 from organs.registry.entities.organ import COLUMNS, MadeOrgan, Organ, OrganMeasurement
 from organs.registry.entities.storage import OrganStorage, Way
 from organs.registry.errors import BadName, Incomplete, NotFound
-from organs.registry.kinds import KIND_NOTES
+from organs.registry.kinds import INVOCATION_KEY, KIND_NOTES
 from organs.registry.measures import CAUTIONS, MEASURES, THETA_LEGEND, THETA_SCORES, theta_caution
 from organs.registry.names import LOCAL
 
@@ -356,7 +356,7 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield organ_command("validate", name), "run it, and measure the gain"
     if not model.unassemblable and model.state != "removed":
         yield organ_command("assemble", name, "-o", "."), "write its file"
-    if model.kind == "adapter":
+    if model.kind == "adapter" and all(entry.key != INVOCATION_KEY for entry in model.metadata):
         parents = [edge.model for edge in model.lineage if edge.direction == "parent" and edge.model]
         base = parents[0].removeprefix(f"{LOCAL}/").partition("@")[0] if parents else "BASE"
         yield merge_command(base, name), "merge it into its base"

@@ -2,7 +2,9 @@
 
 sources        find and open files, folders, patterns, split sets, organ directories; convert safetensors
 safetensors    read safetensors files
-peft           PEFT folders, read as adapters in GGUF with facts about their base, and written
+peft           folders of PEFT and MLX, read as adapters in GGUF
+peft_export    folders of PEFT, written from adapters in GGUF
+adapted_base   the facts about the base of an adapter that its conversion needs
 urls           find models at https:// and hf:// addresses
 tools          models that other tools keep on this machine
 inventory      what these models are, before an ingest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from organs.ingest.peft import chosen_base
+from organs.ingest.adapted_base import chosen_base
 from organs.ingest.service import always, ingest_model, never, with_base
 from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.errors import BadSource
@@ -37,12 +37,12 @@ def add_model(
     new_version: bool = False,
     base: str | None = None,
 ) -> AddedModel:
-    """Add the model in a GGUF file, a split set, an organ directory or a PEFT folder to `registry`.
+    """Add the model in a GGUF file, a split set, an organ directory or an adapter folder to `registry`.
 
     A local registry reads and measures the file; a remote one receives only the organs that it lacks, and checks them.
     `name` is `namespace/name`; by default the name of the file, in `local` or in the namespace of your account. Adding
     the same file again changes nothing. In a local registry, another file under a name that is taken raises NameTaken,
-    unless `new_version` is set; a remote registry always adds a version. `base` is the base of a PEFT folder: a
+    unless `new_version` is set; a remote registry always adds a version. `base` is the base of an adapter folder: a
     registered model, a GGUF file, or a folder with its `config.json`. Raises BadSource if `path` is not one model,
     BadInput for a file that is refused, StoreError, and for a remote registry NotAllowed, OverQuota and Unreachable.
     """

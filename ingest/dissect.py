@@ -21,7 +21,7 @@ from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, has_le
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import LOADED_NAME_MAX_BYTES, UNQUANTISED
 from organs.registry.input_files import OpenFile, ReadableFile, read_pieces
-from organs.registry.kinds import FileKind
+from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, MERGED_TYPE, FileKind
 
 TENSORS_MAX = 65_536
 TENSOR_MIN_BYTES = 4096
@@ -224,6 +224,10 @@ def _loading_flags(header: Header) -> Iterator[str]:
     """Yield sentences on what is kept exactly, but not read here, or not loaded by runtimes."""
     if header.is_big_endian:
         yield f"big-endian: {KEPT}; only runtimes on such machines load it"
+    if header.text(ADAPTER_TYPE_KEY) == MERGED_TYPE:
+        yield "only a recipe can merge it: it has magnitudes (DoRA) or whole tensors, and no runtime loads it"
+    if header.field(INVOCATION_KEY) is not None:
+        yield "an activated LoRA: runtimes use it only after its invocation tokens, and it cannot be merged"
     foreign = sorted({tensor.dtype.id for tensor in header.tensors if not tensor.dtype.is_sized})
     if foreign:
         types = names_text([f"TYPE_{number}" for number in foreign])

@@ -14,6 +14,7 @@ import msgspec
 from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
+from organs.ingest.adapted_base import base_by_name, local_base
 from organs.ingest.dissect import (
     DissectedFile,
     OpenGguf,
@@ -24,7 +25,7 @@ from organs.ingest.dissect import (
     read_front,
 )
 from organs.ingest.hashing import Stages
-from organs.ingest.peft import base_by_name, local_base, read_config
+from organs.ingest.peft import read_config
 from organs.ingest.pipeline import BUFFERS, Gathered, Pipeline, Threads
 from organs.ingest.records import model_record, nonfinite_flags, nonfinite_tensors, record_of_fronts, set_flags
 from organs.ingest.removal import SourceFiles, check_removable
@@ -305,7 +306,7 @@ def _are_shards(source: ModelSource, files: Sequence[OpenGguf]) -> bool:
 
 
 def with_base(registry: Registry | None, source: ModelSource) -> ModelSource:
-    """Return the source of a PEFT folder with the base that it names.
+    """Return the source of an adapter folder with the base that it names.
 
     It is described by a file beside the adapter or in the cache of the Hugging Face tools, or else registered.
     """

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from organs.ingest.adapted_base import AdaptedBase
 from organs.ingest.directory.layout import MANIFEST_FILE
 from organs.ingest.directory.opening import Folder, directory_size_bytes, is_organ_directory, open_directory
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
-from organs.ingest.peft import AdaptedBase, adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
+from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
 from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder, quantised_by
 from organs.ingest.spool import temporary_folder
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
@@ -43,7 +44,7 @@ G = TypeVar("G", bound=OpenGguf)
 class ModelSource:
     """The files of one model (one GGUF, or the shards of a split set) and its future name.
 
-    An organ directory and a PEFT folder have one path, that of the folder.
+    An organ directory and an adapter folder have one path, that of the folder.
     """
 
     paths: tuple[Path, ...]
@@ -59,7 +60,7 @@ class ModelSource:
     digests: tuple[Digest, ...] = ()
     """The SHA-256 of each file as the tool states it, not checked; empty if it is unknown."""
     base: AdaptedBase | None = None
-    """The base of a PEFT folder, if its facts do not come from the folder."""
+    """The base of an adapter folder, if its facts do not come from the folder."""
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -73,7 +74,7 @@ class ModelSource:
 
     @property
     def adapter(self) -> Path | None:
-        """The PEFT folder; None for another source."""
+        """The adapter folder; None for another source."""
         return self.paths[0] if len(self.paths) == 1 and is_adapter_folder(self.paths[0]) else None
 
     @property
@@ -165,7 +166,7 @@ def is_gguf_name(name: str) -> bool:
 
 
 def _visible_files(folder: Path) -> Iterator[Path]:
-    """Yield the files below `folder` that are neither hidden nor part of an organ directory or a PEFT folder."""
+    """Yield the files below `folder` that are neither hidden nor part of an organ directory or an adapter folder."""
     for parent, folders, files in os.walk(folder):
         directory = Path(parent)
         folders[:] = [
@@ -175,7 +176,7 @@ def _visible_files(folder: Path) -> Iterator[Path]:
 
 
 def _is_model_in_folder(path: Path) -> bool:
-    """Return whether the folder is one model: an organ directory or a PEFT folder."""
+    """Return whether the folder is one model: an organ directory or an adapter folder."""
     return is_organ_directory(path) or is_adapter_folder(path)
 
 
@@ -199,7 +200,7 @@ def _expand(argument: str) -> Iterator[Path]:
 
 
 def _find_adapters(folder: Path) -> Iterator[Path]:
-    """Yield the PEFT folders in `folder`; those inside of another one are its earlier checkpoints, and left out."""
+    """Yield the adapter folders in `folder`; those inside of another one are its earlier checkpoints, and left out."""
     if is_adapter_folder(folder):
         yield folder
         return

@@ -24,7 +24,7 @@ class OrganType(StrEnum):
     """Embeddings of tokens and positions, and the output matrix."""
     NORM = "norm"
     ADAPTER = "adapter"
-    """One half of a low-rank adapter (LoRA)."""
+    """A factor or the magnitudes of a low-rank adapter (LoRA, DoRA)."""
     OTHER = "other"
 
 
@@ -106,6 +106,9 @@ EXAMPLE_SLOTS = ("ffn_up", "ffn_down")
 """Slots for examples in help texts."""
 
 LORA_SUFFIXES = (".lora_a", ".lora_b")
+"""The endings of the two factors of an adapter for a tensor."""
+MAGNITUDE_SUFFIX = ".lora_magnitude"
+"""The ending of the magnitudes of a DoRA, one for each row of the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +293,7 @@ def place_of(name: str) -> Place:
 
 def adapted_tensor(name: str) -> str | None:
     """Return the name of the tensor that the adapter tensor `name` changes; None for other tensors."""
-    for suffix in LORA_SUFFIXES:
+    for suffix in (*LORA_SUFFIXES, MAGNITUDE_SUFFIX):
         if name.endswith(suffix):
             return name.removesuffix(suffix)
     return None

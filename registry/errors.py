@@ -134,14 +134,14 @@ class BadDirectory(BadInput, code="bad-directory"):
 
 
 class BadAdapter(BadInput, code="bad-adapter"):
-    """A PEFT folder cannot be converted to an adapter. It is refused as a whole, with a list of all reasons."""
+    """A folder of PEFT or MLX cannot be converted to an adapter. It is refused as a whole, with all reasons."""
 
     def __init__(self, path: str, reasons: Sequence[str]) -> None:
-        super().__init__(f"{path}: this PEFT folder cannot be converted: {'; '.join(reasons)}", reasons=reasons)
+        super().__init__(f"{path}: this folder cannot become an adapter: {'; '.join(reasons)}", reasons=reasons)
 
 
 class UnknownBase(BadInput, code="base-unknown"):
-    """The conversion of a PEFT folder needs facts about its base model, and nothing on this machine has them."""
+    """The conversion of an adapter folder needs facts about its base model, and nothing on this machine has them."""
 
 
 class ConversionFailed(BadInput, code="conversion-failed"):

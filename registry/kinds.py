@@ -24,6 +24,11 @@ class FileKind(StrEnum):
 WEIGHT_KINDS = (FileKind.MODEL.value, FileKind.PROJECTOR.value, FileKind.IMAGE.value)
 """Kinds of files with weights of their own: they have relatives, can be bases, and have organs to graft."""
 
+ADAPTER_TYPE_KEY, INVOCATION_KEY = "adapter.type", "adapter.alora.invocation_tokens"
+LORA_TYPE = "lora"
+MERGED_TYPE = "lora-merge"
+"""The type of adapters with magnitudes (DoRA) or whole tensors. No runtime loads it; as `lora`, it would run wrong."""
+
 KIND_NOTES: dict[str, str] = {
     FileKind.VOCABULARY: "A vocabulary without weights: runtimes use it to test a tokenizer.",
     FileKind.IMATRIX: (

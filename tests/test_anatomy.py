@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from organs.registry.anatomy import (
     LORA_SUFFIXES,
+    MAGNITUDE_SUFFIX,
     Component,
     OrganType,
     Place,
@@ -201,7 +202,7 @@ def test_the_old_names_of_single_experts_are_feed_forward(part: str, expert: int
     assert place == Place(OrganType.ORGAN, Tower.TEXT, 2, f"ffn_{part}.{expert}")
 
 
-@pytest.mark.parametrize("suffix", LORA_SUFFIXES)
+@pytest.mark.parametrize("suffix", [*LORA_SUFFIXES, MAGNITUDE_SUFFIX])
 @pytest.mark.parametrize("base", ["blk.3.attn_q.weight", "token_embd.weight", "v.blk.1.ffn_up.weight"])
 def test_a_factor_of_an_adapter_has_the_place_of_its_base_tensor(suffix: str, base: str) -> None:
     place = place_of(base)
@@ -258,7 +259,7 @@ def test_an_unknown_name_has_the_type_other(name: str) -> None:
 )
 def test_any_text_has_a_place(name: str) -> None:
     place = place_of(name)
-    assert (place.type is OrganType.ADAPTER) == name.endswith(LORA_SUFFIXES)
+    assert (place.type is OrganType.ADAPTER) == name.endswith((*LORA_SUFFIXES, MAGNITUDE_SUFFIX))
     assert place.block is None or 0 <= place.block <= 999_999_999
     assert len(place.slot) <= len(name)
 

@@ -30,7 +30,7 @@ from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
 from organs.registry.gguf.types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
-from organs.registry.kinds import FileKind
+from organs.registry.kinds import ADAPTER_TYPE_KEY, MERGED_TYPE, FileKind
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
 from organs.web.error_pages import with_wait
@@ -59,6 +59,7 @@ OLLAMA = "Ollama "
 """How the sources of texts begin that came from another Ollama."""
 DIGEST_START = "sha256:"
 CHAT_TEMPLATE = "tokenizer.chat_template"
+FACT_KEYS = (CHAT_TEMPLATE, FILE_TYPE_KEY, ADAPTER_TYPE_KEY)
 """Keys of the header from which an image has facts."""
 CHATML_TURNS = (
     r"{% for message in messages %}"
@@ -141,11 +142,11 @@ def _images(session: Session, wanted: Sequence[tuple[ModelRow, Sequence[ModelRow
     """Yield each model with its projectors as an image, or the reason why it is none."""
     bases = {model.id: partial_base(session, model) for model, _ in wanted if model.kind == "adapter"}
     ids = {row.id for model, others in wanted for row in (model, bases.get(model.id), *others) if row is not None}
-    files, facts = files_by_model(session, ids), metadata_of_models(session, ids, (CHAT_TEMPLATE, FILE_TYPE_KEY))
+    files, facts = files_by_model(session, ids), metadata_of_models(session, ids, FACT_KEYS)
     texts = runtime_texts(session, {model.id for model, _ in wanted})
     for model, projectors in wanted:
         base = bases.get(model.id)
-        reason = _reason(model, base, files)
+        reason = _reason(model, base, files, facts)
         if reason is not None:
             yield NoImage(f"{model.full_name} {reason}")
             continue
@@ -157,7 +158,9 @@ def _images(session: Session, wanted: Sequence[tuple[ModelRow, Sequence[ModelRow
         yield Image(model, layers, own_texts, _config(main, layers, facts[main.id]))
 
 
-def _reason(model: ModelRow, base: ModelRow | None, files: dict[int, list[ModelFileRow]]) -> str | None:
+def _reason(
+    model: ModelRow, base: ModelRow | None, files: dict[int, list[ModelFileRow]], facts: dict[int, dict[str, str]]
+) -> str | None:
     """Return why a model is no image, as the rest of a sentence; None if it is one."""
     plain = f"{model.namespace}/{model.name}"
     count = len(files[model.id])
@@ -169,6 +172,8 @@ def _reason(model: ModelRow, base: ModelRow | None, files: dict[int, list[ModelF
             "then use `ollama create`"
         )
     if model.kind == "adapter":
+        if facts[model.id].get(ADAPTER_TYPE_KEY) == MERGED_TYPE:
+            return "is an adapter that only a merge can apply; merge it into its base"
         if base is None or len(files[base.id]) != 1 or base.unassemblable:
             return "is an adapter, and its base is not in this registry as one file; pull the base from elsewhere"
         return None

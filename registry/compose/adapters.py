@@ -1,4 +1,4 @@
-"""Whether a low-rank adapter (LoRA) fits a base, and the products that it adds."""
+"""Whether an adapter (LoRA, DoRA, whole tensors) fits a base, and what it adds to or puts in the place of tensors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from organs.registry.amounts import names_text
+from organs.registry.amounts import names_text, plural_text
 from organs.registry.anatomy import (
     COMPANIONS,
     LORA_SUFFIXES,
+    MAGNITUDE_SUFFIX,
     OUTPUT_MATRIX,
     TOKEN_EMBEDDING,
     adapted_tensor,
@@ -21,24 +22,45 @@ from organs.registry.anatomy import (
 from organs.registry.compose.parents import Parent, Part, odd_weights, refusal
 from organs.registry.compose.plan import Addition
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
+from organs.registry.gguf import Header
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ValueType
-from organs.registry.kinds import FileKind
-from organs.registry.transform import misfit
+from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, LORA_TYPE, MERGED_TYPE, FileKind
+from organs.registry.transform import magnitude_misfit, misfit, whole_misfit
 
-TYPE_KEY = "adapter.type"
 ALPHA_KEY = "adapter.lora.alpha"
-INVOCATION_KEY = "adapter.alora.invocation_tokens"
 PARENTS_MAX = 64
 """Limit of the declared parents that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The two factors for one tensor of the base; None for a missing one."""
+    """The two factors for one tensor of the base, with the magnitudes of a DoRA; None for a missing one.
 
-    a: Part | None
-    b: Part | None
+    `whole` is a tensor that takes the place of that of the base.
+    """
+
+    a: Part | None = None
+    b: Part | None = None
+    magnitude: Part | None = None
+    whole: Part | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is a pair of factors or a whole tensor."""
+        return (self.a is not None and self.b is not None) != (self.whole is not None)
+
+    def misfit(self, own: Part) -> str | None:
+        """Return why it cannot be merged into `own`, a tensor of the base; None if it can, or if it is incomplete."""
+        if self.whole is not None:
+            return whole_misfit(own.shape, self.whole.shape)
+        if self.a is None or self.b is None:
+            return None
+        is_embedding = own.place == TOKEN_EMBEDDING
+        reason = misfit(own.shape, self.a.shape, self.b.shape, is_embedding)
+        if reason is None and self.magnitude is not None:
+            reason = magnitude_misfit(own.shape, self.magnitude.shape, is_embedding)
+        return reason
 
 
 def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
@@ -78,9 +100,12 @@ def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
     odd = odd_weights(adapter, adapter.parts, models)
     findings += [msgspec.structs.replace(item, severity=Severity.REFUSE) for item in odd]
     ranks = sorted({pair.b.shape[0] for pair in factors.values() if pair.b is not None})
-    if ranks:
-        at_ranks = f"at rank {names_text([str(rank) for rank in ranks])}, with an alpha of {_alpha_of(adapter):g}"
-        sentence = f"{adapter.label} changes {len(factors)} tensors {at_ranks}."
+    whole = [target for target, pair in factors.items() if pair.whole is not None]
+    if ranks or whole:
+        at_ranks = f"at rank {names_text([str(rank) for rank in ranks])}, with an alpha of {alpha_of(adapter.header):g}"
+        changes = [f"changes {len(factors) - len(whole)} tensors {at_ranks}"] if ranks else []
+        changes += [f"has {plural_text(len(whole), 'whole tensor', 'whole tensors')}"] if whole else []
+        sentence = f"{adapter.label} {' and '.join(changes)}."
         findings.append(Finding(Severity.INFO, "adapter-rank", sentence, ALPHA_KEY, labels, tuple(factors)))
     return findings
 
@@ -90,28 +115,37 @@ def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
 
     Incomplete pairs are left out: the findings refuse them.
     """
-    alpha = _alpha_of(adapter)
+    alpha = alpha_of(adapter.header)
     return {
-        target: Addition(adapter, pair.a, pair.b, alpha, scale)
+        target: Addition(adapter, first, pair.b, alpha, scale, pair.magnitude)
         for target, pair in _factors_of(adapter).items()
-        if pair.a is not None and pair.b is not None
+        if pair.is_complete and (first := pair.whole or pair.a) is not None
     }
 
 
 def _factors_of(adapter: Parent) -> dict[str, Factors]:
-    """Return the factors in `adapter` by the tensor that they change, in the order of the file."""
+    """Return the factors in `adapter` by the tensor that they change, in the order of the file.
+
+    Tensors that are neither factors nor magnitudes are whole ones, if the type of the adapter allows them.
+    """
     parts: dict[str, dict[str, Part]] = {}
     for part in adapter.parts:
         target = adapted_tensor(part.name)
-        if target is not None:
-            parts.setdefault(target, {})[part.name.removeprefix(target)] = part
-    first, second = LORA_SUFFIXES
-    return {target: Factors(halves.get(first), halves.get(second)) for target, halves in parts.items()}
+        if target is not None or has_whole_tensors(adapter):
+            own = parts.setdefault(part.name if target is None else target, {})
+            own["" if target is None else part.name.removeprefix(target)] = part
+    suffixes = (*LORA_SUFFIXES, MAGNITUDE_SUFFIX, "")
+    return {target: Factors(*(halves.get(suffix) for suffix in suffixes)) for target, halves in parts.items()}
 
 
-def _alpha_of(adapter: Parent) -> float:
+def has_whole_tensors(adapter: Parent) -> bool:
+    """Return whether the type of an adapter allows magnitudes and whole tensors, which no runtime can apply."""
+    return adapter.header.text(ADAPTER_TYPE_KEY) == MERGED_TYPE
+
+
+def alpha_of(header: Header) -> float:
     """Return the alpha in the header; 0 if the header has no finite number. With 0, the factor is 1."""
-    field = adapter.header.field(ALPHA_KEY)
+    field = header.field(ALPHA_KEY)
     value = field.value if field is not None and field.type is not ValueType.BOOL else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0.0
@@ -120,12 +154,11 @@ def _alpha_of(adapter: Parent) -> float:
 
 def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
     header, models = adapter.header, (base, adapter)
-    method = header.text(TYPE_KEY)
-    if method != "lora":
-        sentence = (
-            f"{adapter.label} is registered but cannot be merged: its {TYPE_KEY} is {_quoted(method)}, not 'lora'."
-        )
-        yield refusal("adapter-not-lora", sentence, models, (), TYPE_KEY)
+    method = header.text(ADAPTER_TYPE_KEY)
+    if method not in (LORA_TYPE, MERGED_TYPE):
+        stated = f"its {ADAPTER_TYPE_KEY} is {_quoted(method)}, not '{LORA_TYPE}'"
+        sentence = f"{adapter.label} is registered but cannot be merged: {stated}."
+        yield refusal("adapter-not-lora", sentence, models, (), ADAPTER_TYPE_KEY)
     invocation = header.field(INVOCATION_KEY)
     if invocation is not None and invocation.is_array and invocation.count:
         sentence = (
@@ -150,13 +183,23 @@ def _of_factors(base: Parent, adapter: Parent, factors: Mapping[str, Factors]) -
         return refusal("adapter-misfit", sentence, (base, adapter), tensors)
 
     unpaired = [part.name for part in adapter.parts if adapted_tensor(part.name) is None]
+    unpaired = [] if has_whole_tensors(adapter) else unpaired
     if unpaired or not factors:
         problem = f"has {names_text(unpaired)}, which cannot be merged" if unpaired else "has no factors"
         pairs = " and ".join(LORA_SUFFIXES)
         yield misfits(f"{adapter.label} {problem}: an adapter consists of pairs of {pairs}.", unpaired)
-    halves = [target for target, pair in factors.items() if pair.a is None or pair.b is None]
+    halves = [target for target, pair in factors.items() if (pair.a is None) != (pair.b is None)]
     if halves:
         yield misfits(f"{adapter.label} has only one of two factors for {names_text(halves)}.", halves)
+    unclear = [target for target, pair in factors.items() if not pair.is_complete and target not in halves]
+    if unclear:
+        problem = "has magnitudes without factors, or a whole tensor beside factors, for"
+        yield misfits(f"{adapter.label} {problem} {names_text(unclear)}.", unclear)
+    ignored = [target for target, pair in factors.items() if pair.magnitude and not has_whole_tensors(adapter)]
+    if ignored:
+        stated = f"{names_text(ignored)}: it is a DoRA, but its {ADAPTER_TYPE_KEY} is not '{MERGED_TYPE}'"
+        sentence = f"{adapter.label} has magnitudes for {stated}. Convert the folder in which it was trained again."
+        yield misfits(sentence, ignored)
     is_tied = not any(part.place == OUTPUT_MATRIX for part in base.parts)
     tied = [target for target in factors if is_tied and place_of(target) in (TOKEN_EMBEDDING, OUTPUT_MATRIX)]
     if tied:
@@ -177,10 +220,9 @@ def _of_factors(base: Parent, adapter: Parent, factors: Mapping[str, Factors]) -
     reasons = {}
     for target, pair in factors.items():
         own = base.by_name.get(target)
-        if own is not None and pair.a is not None and pair.b is not None:
-            reason = misfit(own.shape, pair.a.shape, pair.b.shape, own.place == TOKEN_EMBEDDING)
-            if reason is not None:
-                reasons[target] = reason
+        reason = None if own is None else pair.misfit(own)
+        if reason is not None:
+            reasons[target] = reason
     if reasons:
         first = next(iter(reasons))
         others = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""

@@ -489,7 +489,7 @@ def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:
         (computation.source, computation.acts[-1]),
         *((graft.after, GRAFTED) for graft in computation.grafted),
         *((item.part, MERGED) for item in (computation.blend.parts if computation.blend else ())),
-        *((factor, ADAPTER) for addition in computation.added for factor in (addition.a, addition.b)),
+        *((part, ADAPTER) for addition in computation.added for part in addition.parts),
     ]
     for part, act in inputs:
         yield (part.digest, part.dtype.name, shape_text(part.shape)), act

@@ -12,7 +12,7 @@ from organs.registry.compose.plan import Addition, PlannedComputation
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob
 from organs.registry.store import BlobStore
-from organs.registry.transform import Adapter, Blending, Computation, Operand, Plain, Purification, PurifyMethod
+from organs.registry.transform import Adapter, Blending, Computation, Operand, Plain, Purification, PurifyMethod, Whole
 
 Rows = Mapping[Digest, KnownBlob]
 
@@ -70,8 +70,11 @@ def transformation_of(store: BlobStore, computation: PlannedComputation, rows: R
     def plain(ingredient: Part) -> Plain:
         return stored_plain(store, ingredient, rows, opened)
 
-    def adapter(addition: Addition) -> Adapter:
-        return Adapter(plain(addition.a), plain(addition.b), addition.alpha, addition.scale)
+    def adapter(addition: Addition) -> Adapter | Whole:
+        if addition.b is None:
+            return Whole(plain(addition.a), addition.scale)
+        magnitude = None if addition.magnitude is None else plain(addition.magnitude)
+        return Adapter(plain(addition.a), plain(addition.b), addition.alpha, addition.scale, magnitude)
 
     blend = None
     if computation.blend is not None:

@@ -50,17 +50,27 @@ from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """A low-rank product of an adapter that is added: `scale` · (`alpha` / rank, or 1 if alpha is 0) · B·A."""
+    """A low-rank product of an adapter that is added: `scale` · (`alpha` / rank, or 1 if alpha is 0) · B·A.
+
+    With `magnitude`, it is a DoRA. Without `b`, `a` is a whole tensor: with the scale 1, it replaces the base's.
+    """
 
     adapter: Parent
     a: Part
-    b: Part
+    b: Part | None
     alpha: float
     scale: float
+    magnitude: Part | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The tensors of the adapter."""
+        return tuple(part for part in (self.a, self.b, self.magnitude) if part is not None)
 
     def document(self) -> list[Any]:
         """Return the values that determine the product, for canonical JSON."""
-        return [_values(self.a), _values(self.b), self.alpha, self.scale]
+        pair = [_values(self.a), self.b and _values(self.b), self.alpha, self.scale]
+        return [*pair, *([_values(self.magnitude)] if self.magnitude else [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +210,8 @@ class PlannedComputation:
     def ingredients(self) -> tuple[Part, ...]:
         """All inputs, the source first."""
         blended = self.blend.parts if self.blend else ()
-        halves = (half for addition in self.added for half in (addition.a, addition.b))
-        return (self.source, *(graft.after for graft in self.grafted), *(item.part for item in blended), *halves)
+        added = (part for addition in self.added for part in addition.parts)
+        return (self.source, *(graft.after for graft in self.grafted), *(item.part for item in blended), *added)
 
 
 def _values(part: Part) -> list[Any]:

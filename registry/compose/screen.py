@@ -250,7 +250,8 @@ def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part]) -> li
 def _estimated_energy(computation: PlannedComputation, moved: float | None) -> float | None:
     """Return the estimated energy that computing moves, over the energy of the source; None without moments.
 
-    `moved` is what a trial measured for blends and adapters. Without it, blends have no estimate, and the two factors
+    `moved` is what a trial measured for blends and adapters. Without it, blends, DoRAs and whole tensors have no
+    estimate, and the two factors
     of an adapter are assumed to be independent: each value of B·A is a sum of as many products as the rank. For the
     zoo's adapter, this gives 0.86 to 1.00 of the energy. The result of spectral purification has the correlation r with
     the original, the root of the kept share, and is scaled to the length of the original: around the mean, it moves
@@ -264,6 +265,8 @@ def _estimated_energy(computation: PlannedComputation, moved: float | None) -> f
         return None
     energy = moved or 0.0
     for addition in computation.additions if moved is None else ():
+        if addition.b is None or addition.magnitude is not None:
+            return None
         first, second, rank = _size(addition.a), _size(addition.b), addition.b.shape[0]
         if first is None or second is None or rank < 1:
             return None

@@ -16,7 +16,7 @@ from organs.registry.compose.ingredients import Rows, transformation_of
 from organs.registry.compose.plan import PlannedComputation
 from organs.registry.gguf.types import DType
 from organs.registry.store import BlobStore
-from organs.registry.transform import Adapter, Computation, Plain
+from organs.registry.transform import Adapter, Computation, Plain, Whole
 from organs.registry.transform.blend import Settings
 from organs.registry.transform.compute import changed_values
 from organs.registry.transform.reproducible import total
@@ -68,7 +68,7 @@ def tried(store: BlobStore, rows: Rows, computation: PlannedComputation, dtypes:
     trial = Trial()
     with ExitStack() as opened:
         transformation = transformation_of(store, replace(computation, method=None), rows, opened)
-        width, step, starts = _runs(computation.source.shape)
+        width, step, starts = _runs(computation)
         for start in starts:
             run = _rows(transformation, start, step, width)
             before, after = run.source.windows(), changed_values(run)
@@ -90,9 +90,9 @@ def summed(trials: Iterable[Trial]) -> Trial:
 
 def trial_cost(computation: PlannedComputation, dtypes: Collection[DType]) -> int:
     """Return the processor time of a trial in microseconds, without that of opening its organs."""
-    width, step, starts = _runs(computation.source.shape)
+    width, step, starts = _runs(computation)
     runs, values, blend = len(starts), len(starts) * step * width, computation.blend
-    ranks = sum(addition.b.shape[0] for addition in computation.added)
+    ranks = sum(1 if addition.b is None else addition.b.shape[0] for addition in computation.added)
     donors = len(blend.parts) if blend else 0
     settings: Settings = blend.settings if blend else {}
     rounds, angles = settings.get("max_iter"), 0
@@ -104,11 +104,15 @@ def trial_cost(computation: PlannedComputation, dtypes: Collection[DType]) -> in
     return read // VALUES + ranks * values // RANKED_VALUES + runs * angles * ANGLE_COST
 
 
-def _runs(shape: tuple[int, ...]) -> tuple[int, int, list[int]]:
-    """Return how many values of how many rows a run has, and its first rows; of a stack, of its first matrix."""
-    row, count = (*shape, 1)[:2]
+def _runs(computation: PlannedComputation) -> tuple[int, int, list[int]]:
+    """Return how many values of how many rows a run has, and its first rows; of a stack, of its first matrix.
+
+    The rows of a DoRA are whole, because it changes their lengths.
+    """
+    row, count = (*computation.source.shape, 1)[:2]
     step = min(count, max(1, RUN_VALUES // row))
-    return min(row, RUN_VALUES), step, sorted({round(part * (count - step) / (RUNS - 1)) for part in range(RUNS)})
+    width = row if any(addition.magnitude for addition in computation.added) else min(row, RUN_VALUES)
+    return width, step, sorted({round(part * (count - step) / (RUNS - 1)) for part in range(RUNS)})
 
 
 def _rows(computation: Computation, start: int, count: int, width: int) -> Computation:
@@ -118,13 +122,16 @@ def _rows(computation: Computation, start: int, count: int, width: int) -> Compu
     def cut(plain: Plain) -> Plain:
         return plain.part(start * row, (width, count))
 
-    def of_rows(adapter: Adapter) -> Adapter:
+    def of_rows(adapter: Adapter | Whole) -> Adapter | Whole:
+        if isinstance(adapter, Whole):
+            return replace(adapter, plain=cut(adapter.plain))
         a, b = (factor.part(0, factor.shape[:2]) for factor in (adapter.a, adapter.b))
         if computation.is_token_embedding:
             a, b = a.part(start * a.shape[0], (a.shape[0], count)), b.part(0, (b.shape[0], width))
         else:
             a, b = _first_columns(a, width), b.part(start * b.shape[0], (b.shape[0], count))
-        return replace(adapter, a=a, b=b)
+        magnitude = adapter.magnitude and adapter.magnitude.part(start, (count,))
+        return replace(adapter, a=a, b=b, magnitude=magnitude)
 
     blend = computation.blend
     if blend is not None:

@@ -272,9 +272,10 @@ class AddedAdapter(Entity):
     """A low-rank product that was added to an organ: `scale` · (`alpha` / rank) · B·A."""
 
     a: Digest
-    b: Digest
+    b: Annotated[Digest, Meta(description="Null if `a` is a whole tensor, which replaced the organ.")] | None
     alpha: float
     scale: float
+    magnitude: Annotated[Digest, Meta(description="The magnitudes of a DoRA.")] | None = None
 
 
 class MadeOrgan(Entity):

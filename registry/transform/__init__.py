@@ -20,9 +20,12 @@ from organs.registry.transform.compute import (
     Blending,
     Computation,
     Operand,
+    Whole,
     computed,
     experts_copied,
+    magnitude_misfit,
     misfit,
+    whole_misfit,
 )
 from organs.registry.transform.purify import Purification, PurifyMethod
 from organs.registry.transform.values import Plain, encoded_dtype
@@ -39,8 +42,11 @@ __all__ = [
     "Plain",
     "Purification",
     "PurifyMethod",
+    "Whole",
     "computed",
     "encoded_dtype",
     "experts_copied",
+    "magnitude_misfit",
     "misfit",
+    "whole_misfit",
 ]

@@ -14,6 +14,7 @@ from organs.registry.gguf.quants import FLOAT32_MAX, Floats
 from organs.registry.gguf.types import DType
 from organs.registry.transform.blend import Settings, blended
 from organs.registry.transform.purify import Purification, purified_and_encoded
+from organs.registry.transform.reproducible import row_totals
 from organs.registry.transform.values import (
     WINDOW_ELEMENTS,
     Plain,
@@ -41,6 +42,8 @@ class Adapter:
     b: Plain
     alpha: float
     scale: float = 1.0
+    magnitude: Plain | None = None
+    """Of a DoRA: the length that each row of the sum gets."""
 
     @property
     def rank(self) -> int:
@@ -56,14 +59,28 @@ class Adapter:
         return factor
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A tensor that takes the place of another one of its shape, or with another scale than 1, is blended with it."""
+
+    plain: Plain
+    scale: float = 1.0
+    """How far the result is on the way from the other tensor to this one."""
+
+    def moved(self, values: Window, start: int) -> Window:
+        """Return the result for `values` of the other tensor, from number `start`."""
+        whole = self.plain.values(start, values.size)
+        return whole if self.scale == 1.0 else values + self.scale * (whole - values)
+
+
 def misfit(base: Sequence[int], a: Sequence[int], b: Sequence[int], is_token_embedding: bool = False) -> str | None:
     """Return why the factors `a` and `b` do not fit a tensor of shape `base`, in a few words; None if they fit.
 
     For a base of [n_in, n_out], a is [n_in, r] and b is [r, n_out]. For the token embedding, [n_embd, n_vocab], a is
     [r, n_vocab] and b is [r, n_embd]. A stack of experts has a third dimension, which is the same in all three.
-    Trailing dimensions of 1 are ignored.
+    Trailing dimensions of 1 are ignored: a vector is a matrix of one row.
     """
-    if len(base) < 2 or max(len(base), len(a), len(b)) > 3:
+    if max(len(base), len(a), len(b)) > 3:
         return "only a matrix or a stack of matrices takes an adapter"
     (row, rows, stack), full_a, full_b = (_in_three_dimensions(shape) for shape in (base, a, b))
     rank = full_b[0]
@@ -80,31 +97,64 @@ def misfit(base: Sequence[int], a: Sequence[int], b: Sequence[int], is_token_emb
     return None
 
 
+def magnitude_misfit(base: Sequence[int], magnitude: Sequence[int], is_token_embedding: bool = False) -> str | None:
+    """Return why magnitudes do not fit a tensor of shape `base`, [n_in, n_out]; None if they do: they are [n_out]."""
+    _, rows, stack = _in_three_dimensions(base)
+    if is_token_embedding or stack != 1:
+        return "magnitudes (DoRA) are only for one matrix, not for embeddings and stacks"
+    if _in_three_dimensions(magnitude) != (rows, 1, 1):
+        return f"magnitudes of {_shape(magnitude)} do not fit the {rows:,} rows of {_shape(base)}"
+    return None
+
+
+def whole_misfit(base: Sequence[int], whole: Sequence[int]) -> str | None:
+    """Return why a tensor of shape `whole` cannot take the place of one of shape `base`; None if it can."""
+    if max(len(base), len(whole)) > 3 or _in_three_dimensions(base) != _in_three_dimensions(whole):
+        return f"a whole tensor of {_shape(whole)} cannot take the place of {_shape(base)}"
+    return f"rows of {base[0]:,} values are more than is merged here" if base[0] > ROW_MAX_ELEMENTS else None
+
+
 class Adapted:
     """A tensor with adapters added, in order.
 
     Everything is summed in float64, adapter after adapter and rank after rank. Matrix products are not used, because
-    they differ between processors. Raises BadOrgan if an adapter does not fit or is not finite.
+    they differ between processors. A DoRA then gives each row of the sum its magnitude m as the length, as PEFT merges
+    it: m · (W + s·B·A) / ‖W + s·B·A‖ (Liu and others, "DoRA: weight-decomposed low-rank adaptation", 2024, equation 5).
+    Raises BadOrgan if an adapter does not fit or is not finite, and for a row of zeros, which has no direction.
     """
 
-    def __init__(self, base: Readable, adapters: Sequence[Adapter], is_token_embedding: bool = False) -> None:
+    def __init__(self, base: Readable, adapters: Sequence[Adapter | Whole], is_token_embedding: bool = False) -> None:
         for adapter in adapters:
-            reason = misfit(base.shape, adapter.a.shape, adapter.b.shape, is_token_embedding)
+            reason = _misfit_of(base.shape, adapter, is_token_embedding)
             if reason is not None:
                 raise BadOrgan(f"the adapter does not fit: {reason}")
         self.base, self.adapters, self.is_token_embedding = base, adapters, is_token_embedding
         self.shape = base.shape
-        self._matrix, self._pairs = -1, list[_FactorPair]()
+        self._matrix, self._steps = -1, list[_FactorPair | Whole]()
 
     def values(self, start: int, count: int) -> Window:
         """Return whole rows of one matrix."""
         row, rows, _ = _in_three_dimensions(self.shape)
         matrix, first = divmod(start // row, rows)
         if matrix != self._matrix:
-            self._pairs = [_FactorPair.of(adapter, matrix, self.is_token_embedding) for adapter in self.adapters]
+            self._steps = [
+                step if isinstance(step, Whole) else _FactorPair.of(step, matrix, self.is_token_embedding)
+                for step in self.adapters
+            ]
             self._matrix = matrix
         band = self.base.values(start, count)
-        _add(band.reshape(-1, row), [(pair, pair.left(first, count // row)) for pair in self._pairs])
+        pairs: list[tuple[_FactorPair, NDArray[np.float64]]] = []
+        for step in self._steps:
+            if isinstance(step, Whole):
+                _add(band.reshape(-1, row), pairs)
+                pairs, band = [], step.moved(band, start)
+                continue
+            pairs.append((step, step.left(first, count // row)))
+            if step.magnitude is not None:
+                _add(band.reshape(-1, row), pairs)
+                pairs = []
+                _set_lengths(band.reshape(-1, row), step.magnitude.values(first, count // row))
+        _add(band.reshape(-1, row), pairs)
         if not (band.max() <= FLOAT32_MAX and band.min() >= -FLOAT32_MAX):
             raise BadOrgan("a value with an adapter added is not a number that F32 can store")
         return band
@@ -132,6 +182,7 @@ class _FactorPair:
     """The offset of this matrix in `rows`, in values."""
     rank: int
     factor: float
+    magnitude: Plain | None
 
     @classmethod
     def of(cls, adapter: Adapter, expert: int, is_token_embedding: bool) -> _FactorPair:
@@ -140,7 +191,8 @@ class _FactorPair:
         size = right_factor.shape[0] * right_factor.shape[1]
         values = _read_narrow(right_factor, expert * size, size)
         right: Floats = values.reshape(-1, rank).T.copy() if is_token_embedding else values.reshape(rank, -1)
-        return cls(right, rows, expert * rows.shape[0] * rows.shape[1], rank, adapter.factor)
+        start = expert * rows.shape[0] * rows.shape[1]
+        return cls(right, rows, start, rank, adapter.factor, adapter.magnitude)
 
     def left(self, first: int, count: int) -> NDArray[np.float64]:
         """Return `count` rows of the other factor, multiplied by the factor of the adapter."""
@@ -160,6 +212,8 @@ def _read_narrow(factor: Plain, start: int, count: int) -> Floats:
 
 def _add(band: NDArray[np.float64], pairs: Sequence[tuple[_FactorPair, NDArray[np.float64]]]) -> None:
     """Add all pairs to `band` (rows × row length) in place. The pairs are summed first, then the sum is added."""
+    if not pairs:
+        return
     tile_rows = max(1, TILE_ELEMENTS // band.shape[1])
     with np.errstate(over="ignore", invalid="ignore"):  # values that are not finite are refused when they are encoded
         for first in range(0, band.shape[0], tile_rows):
@@ -171,6 +225,26 @@ def _add(band: NDArray[np.float64], pairs: Sequence[tuple[_FactorPair, NDArray[n
                     np.multiply(column, pair.right[rank].astype(np.float64, copy=False), out=product)
                     change += product
             tile += change
+
+
+def _set_lengths(rows: NDArray[np.float64], lengths: NDArray[np.float64]) -> None:
+    """Multiply each row of a matrix so that its Euclidean norm is the absolute value of its length."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.sqrt(row_totals(rows * rows))
+        if not norms.all():
+            raise BadOrgan(
+                "a row with an adapter added is zero: it has no direction to which a magnitude belongs (DoRA)"
+            )
+        rows *= lengths.reshape(-1, 1) / norms
+
+
+def _misfit_of(base: Sequence[int], adapter: Adapter | Whole, is_token_embedding: bool) -> str | None:
+    if isinstance(adapter, Whole):
+        return whole_misfit(base, adapter.plain.shape)
+    reason = misfit(base, adapter.a.shape, adapter.b.shape, is_token_embedding)
+    if reason is None and adapter.magnitude is not None:
+        reason = magnitude_misfit(base, adapter.magnitude.shape, is_token_embedding)
+    return reason
 
 
 def _in_three_dimensions(shape: Sequence[int]) -> tuple[int, int, int]:
@@ -187,7 +261,7 @@ class Operand:
     """A tensor that is blended with another one."""
 
     plain: Plain
-    adapter: Adapter | None = None
+    adapter: Adapter | Whole | None = None
     """It is added first."""
 
 
@@ -209,7 +283,7 @@ class Computation:
     source: Plain
     dtype: DType
     """The dtype of the result: `encoded_dtype` of the source's dtype."""
-    adapters: tuple[Adapter, ...] = ()
+    adapters: tuple[Adapter | Whole, ...] = ()
     """They are added in this order, all in float64, before the result is encoded."""
     is_token_embedding: bool = False
     """Whether the source is the token embedding, for which the shapes of adapters differ: see `misfit`."""

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from organs.ingest.peft import WEIGHTS_FILE, base_in, open_adapter
+from organs.ingest.adapted_base import base_in
+from organs.ingest.peft import WEIGHTS_FILE, open_adapter
 from organs.registry.compose import extraction
 from organs.registry.gguf import MemorySource, TensorSpec, read_header
 from organs.registry.local import LocalRegistry
@@ -17,7 +18,7 @@ from tests.cli.in_process import OrganCommand
 from tests.cli.parents import Parents
 from tests.gguf_files import file_bytes, text, unsigned
 from tests.ingest.peft_folders import BLOCKS, HEADS, KV_HEADS, base_file, read_tensors
-from tests.small_models import Tensors, block_metadata, row_counts
+from tests.small_models import Tensors, block_metadata, row_counts, weight_tensor
 
 
 @pytest.fixture
@@ -139,6 +140,28 @@ def test_an_architecture_without_names_in_peft_is_refused_before_the_work(
     refused = organ(*words, "-o", out / "lora")
     assert (refused.status, list(out.iterdir())) == (1, [])
     assert "has the architecture 'mamba', and PEFT folders are written for gemma, " in refused.err
+    monkeypatch.undo()
+    assert organ.done(*words, "-o", out / "lora.gguf", "-q").lines == [str(out / "lora.gguf")]
+
+
+def test_changed_routers_and_stacks_of_experts_are_refused_for_peft_before_the_work(
+    organ: OrganCommand, tmp_path: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unread(*_: object) -> None:
+        raise AssertionError("weights are read")
+
+    shapes = {"ffn_gate_inp": (32, 3), "ffn_up_exps": (32, 48, 3), "attn_q": (32, 32)}
+    for seed, name in enumerate(("base", "tuned")):
+        tensors = [weight_tensor(f"blk.0.{slot}.weight", shape, seed, "F32") for slot, shape in shapes.items()]
+        counts = [unsigned("llama.attention.head_count", HEADS), unsigned("llama.expert_count", 3)]
+        (tmp_path / f"{name}.gguf").write_bytes(file_bytes([*block_metadata(name, BLOCKS), *counts], tensors))
+    monkeypatch.setattr(extraction, "low_rank", unread)
+    words = ("extract-lora", tmp_path / "tuned.gguf", "--base", tmp_path / "base.gguf")
+    refused = organ(*words, "-o", out / "lora")
+    assert (refused.status, list(out.iterdir())) == (1, [])
+    assert (
+        "PEFT has no names for blk.0.ffn_gate_inp.weight and blk.0.ffn_up_exps.weight: write a GGUF file" in refused.err
+    )
     monkeypatch.undo()
     assert organ.done(*words, "-o", out / "lora.gguf", "-q").lines == [str(out / "lora.gguf")]
 

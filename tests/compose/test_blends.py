@@ -322,6 +322,25 @@ def test_a_trial_reads_a_part_of_long_rows(own: LocalRegistry, tmp_path: Path, s
     assert kept.moved == pytest.approx(((after - before) ** 2).sum() / (before**2).sum(), rel=0.1)
 
 
+@pytest.mark.parametrize("shape", [(1 << 15, 3), (64, 700)])
+def test_a_trial_of_a_dora_reads_whole_rows_because_it_changes_their_lengths(
+    own: LocalRegistry, tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    ingest_bytes(own, tmp_path, "base", model_file("base", model_tensors(more=[(UP, shape)])))
+    (row, rows), lengths = shape, np.linspace(0.5, 9.0, shape[1], dtype=np.float32)
+    factors = [
+        weight_tensor(f"{UP}.lora_{half}", sides, 1, "F32") for half, sides in (("a", (row, 4)), ("b", (4, rows)))
+    ]
+    magnitudes = TensorSpec(f"{UP}.lora_magnitude", (rows,), dtype_by_name("F32")), lengths.tobytes()
+    keys = ("general.type", "adapter"), ("adapter.type", "lora-merge"), ("general.architecture", "llama")
+    ingest_bytes(own, tmp_path, "dora", file_bytes([text(*pair) for pair in keys], [*factors, magnitudes]))
+    recipe = read_recipe(json.dumps({"base": "base", "adapters": [{"from": "dora"}]}))
+    (kept,) = plan(own, recipe).kept
+    before, after = stored(own, "base", tmp_path)[UP], made(own, recipe, tmp_path)[UP]
+    np.testing.assert_allclose(np.linalg.norm(after.reshape(rows, row), axis=1), lengths, rtol=1e-3)
+    assert kept.moved == pytest.approx(((after - before) ** 2).sum() / (before**2).sum(), rel=0.1)
+
+
 @pytest.mark.parametrize("written", ["same", "finer", "Q6_K"])
 def test_a_change_that_rounding_loses_is_seen_before_it_is_made(coarse: LocalRegistry, written: str) -> None:
     recipe = {"base": "coarse", "blends": {"from": "tuned", "weight": 1.0, "type": "organ"}, "encode": written}

@@ -440,7 +440,7 @@ def adapter(
     header_entries |= {"general.architecture": text("general.architecture", "llama")} | {
         entry.key: entry for entry in entries
     }
-    names = {spec.name for spec, _ in KIN}
+    names = {spec.name for spec, _ in KIN} - made.keys()
     data = file_bytes(
         header_entries.values(), model_tensors(more=made.items(), without=names, dtypes=dict.fromkeys(made, "F32"))
     )
@@ -460,6 +460,42 @@ def test_an_adapter_is_not_merged_into_weights_that_are_stored_divided_by_a_scal
     base = synthetic_parent(tensors=model_tensors(more=[SCALE]))
     findings = check_adapter(base, adapter("blk.0.ffn_up.weight", "blk.1.ffn_up.weight"))
     assert only(findings, "adapter-misfit").organs == ("blk.0.ffn_up.weight",)
+
+
+MERGED_TYPE_ENTRY = text("adapter.type", "lora-merge")
+
+
+def test_magnitudes_and_whole_tensors_fit_if_the_type_of_the_adapter_allows_them() -> None:
+    more = [("blk.0.ffn_up.weight.lora_magnitude", (128,)), ("output_norm.weight", (64,))]
+    findings = check_adapter(synthetic_parent(), adapter("blk.0.ffn_up.weight", more=more, entries=[MERGED_TYPE_ENTRY]))
+    assert codes(findings) == {"adapter-rank"}
+    assert "changes 1 tensors at rank 4, with an alpha of 0 and has 1 whole tensor" in findings[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ([("blk.0.ffn_up.weight.lora_magnitude", (64,))], "magnitudes of 64 do not fit the 128 rows of 64×128"),
+        ([("blk.0.ffn_down.weight.lora_magnitude", (64,))], "magnitudes without factors, or a whole tensor beside"),
+        ([("blk.0.ffn_up.weight", (64, 128))], "a whole tensor beside factors, for blk.0.ffn_up.weight"),
+        ([("output_norm.weight", (63,))], "a whole tensor of 63 cannot take the place of 64"),
+        ([("blk.7.attn_norm.weight", (64,))], "has no such tensor"),
+        ([("token_embd.weight", (64, 96))], "uses one matrix for both"),
+    ],
+)
+def test_magnitudes_and_whole_tensors_that_do_not_fit_are_refused(
+    more: list[tuple[str, tuple[int, ...]]], sentence: str
+) -> None:
+    findings = check_adapter(synthetic_parent(), adapter("blk.0.ffn_up.weight", more=more, entries=[MERGED_TYPE_ENTRY]))
+    refusals = [finding for finding in findings if finding.severity is Severity.REFUSE]
+    assert {finding.code for finding in refusals} == {"adapter-misfit"}
+    assert any(sentence in finding.sentence for finding in refusals)
+
+
+def test_magnitudes_in_a_plain_lora_are_refused_as_a_runtime_would_not_apply_them() -> None:
+    more = [("blk.0.ffn_up.weight.lora_magnitude", (128,))]
+    findings = check_adapter(synthetic_parent(), adapter("blk.0.ffn_up.weight", more=more))
+    assert "it is a DoRA, but its adapter.type is not 'lora-merge'" in only(findings, "adapter-misfit").sentence
 
 
 ADAPTER_FAULTS = [

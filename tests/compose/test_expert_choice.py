@@ -32,7 +32,7 @@ from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import run_chimera
 from organs.registry.validation.texts import built_in_texts
 from tests.cli.in_process import OrganCommand
-from tests.gguf_files import array, file_bytes, importance_records, unsigned
+from tests.gguf_files import array, file_bytes, importance_records, text, unsigned
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes
 from tests.small_models import row_counts, tensors_of, weight_tensor
@@ -63,6 +63,20 @@ def mixture(
 def add_mixtures(registry: LocalRegistry, folder: Path) -> None:
     for name, seed in (("Mixture", 0), ("Other", 1)):
         ingest_bytes(registry, folder, name, mixture(seed=seed))
+    ingest_bytes(registry, folder, "Adapter", stack_adapter())
+
+
+def stack_adapter() -> bytes:
+    """Return an adapter with factors for the experts of a stack, and another router."""
+    keys = ("general.type", "adapter"), ("adapter.type", "lora-merge"), ("general.architecture", "deepseek2")
+    shapes = {
+        "blk.1.ffn_up_exps.weight.lora_a": (64, 3, SMALL.experts),
+        "blk.1.ffn_up_exps.weight.lora_b": (3, 32, SMALL.experts),
+        "blk.2.ffn_gate_inp.weight": (64, SMALL.experts),
+    }
+    return file_bytes(
+        [text(*pair) for pair in keys], [weight_tensor(name, shape, 2, "F32") for name, shape in shapes.items()]
+    )
 
 
 @pytest.fixture
@@ -158,6 +172,7 @@ def test_steps_are_for_blocks_and_keep_or_drop(mixtures: LocalRegistry, tmp_path
         "blends: {from: local/Other, weight: 0.5, type: organ, blocks: 1-2}",
         "purify: {method: spectral, slot: ffn_*_exps, keep: 0.9}",
         "purify: {method: fractal, experts: [3, 4]}",
+        "adapters: [{from: local/Adapter, scale: 8}]",
         "encode: Q8_0\nblends: {from: local/Other, weight: 0.5, slot: ffn_up_exps}",
     ],
 )
@@ -165,6 +180,7 @@ def test_the_choice_is_done_last_on_what_the_other_steps_give(
     mixtures: LocalRegistry, tmp_path: Path, steps: str
 ) -> None:
     whole = compose(mixtures, steps, tmp_path / "whole.gguf")
+    assert whole != tensors_of(tmp_path / "Mixture.gguf")
     made = compose(mixtures, f"{steps}\nexperts: {{{KEEP}}}", tmp_path / "out.gguf")
     assert made == {name: cut(data, KEPT) if name in CUT else data for name, data in whole.items()}
 

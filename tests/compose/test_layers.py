@@ -146,6 +146,41 @@ def test_steps_select_blocks_of_the_result_and_donors_give_the_block_of_the_form
     np.testing.assert_array_equal(values[query.format(0)], base[query.format(0)])
 
 
+def test_a_dora_and_whole_tensors_change_the_blocks_of_the_result(registry: LocalRegistry, tmp_path: Path) -> None:
+    query, up, norm = (f"blk.{{}}.{slot}.weight" for slot in ("attn_q", "ffn_up", "attn_norm"))
+    whole = {
+        "token_embd.weight": (64, 96),
+        **{norm.format(block): (64,) for block in (1, 2)},
+        up.format(4): (64, 128),
+        "output_norm.weight": (64,),
+    }
+    parts = {f"{query.format(1)}.lora_a": (64, 4), f"{query.format(1)}.lora_b": (4, 64)}
+    adapter = [weight_tensor(name, shape, 3, "F32") for name, shape in (parts | whole).items()]
+    lengths = np.linspace(0.5, 2.0, 64)
+    magnitude = weight_tensor(f"{query.format(1)}.lora_magnitude", (64,), dtype="F32")[0]
+    adapter.append((magnitude, lengths.astype("<f4").tobytes()))
+    keys = ("general.type", "adapter"), ("adapter.type", "lora-merge"), ("general.architecture", "llama")
+    ingest_bytes(registry, tmp_path, "Adapter", file_bytes([text(*pair) for pair in keys], adapter))
+    untied = [*related_tensors(blocks=BLOCKS), weight_tensor("output.weight", (64, 96))]
+    ingest_bytes(registry, tmp_path, "Untied", model("Untied", untied))
+    recipe = layers("0-1,4,1", base="local/Untied", adapters=[{"from": "local/Adapter"}], encode="F32")
+    made(registry, recipe, tmp_path / "out.gguf")
+    values, base, own = (values_in(tmp_path / f"{name}.gguf") for name in ("out", "Untied", "Adapter"))
+    origins = {0: 0, 1: 1, 2: 4, 3: 1}
+    first, second = own[f"{query.format(1)}.lora_a"].reshape(4, 64), own[f"{query.format(1)}.lora_b"].reshape(64, 4)
+    moved = base[query.format(1)].reshape(64, 64) + second @ first
+    dora = lengths[:, None] * moved / np.linalg.norm(moved, axis=1, keepdims=True)
+    expected = {name: own.get(name, base[name]) for name in base if place_of(name).block is None}
+    for new, former in origins.items():
+        for slot in (query, up, norm, "blk.{}.ffn_down.weight"):
+            name = slot.format(former)
+            is_dora = name == query.format(1)
+            expected[slot.format(new)] = dora.ravel() if is_dora else own.get(name, base[name])
+    assert values.keys() == expected.keys()
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(values[name], wanted, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
 def test_queries_find_organs_for_blocks_that_were_moved(registry: LocalRegistry) -> None:
     grafts = [{"where": "model:local/Tuned", "type": "organ", "blocks": 1}]
     plan = registry.compose(read_recipe(layers("0,4", grafts=grafts))).plan()

@@ -21,6 +21,7 @@ from organs.registry.transform import (
     Plain,
     Purification,
     PurifyMethod,
+    Whole,
     computed,
 )
 from organs.registry.transform.blend import METHODS, PARAMETERS
@@ -69,11 +70,14 @@ def digests() -> dict[str, str]:
     results = {}
     flat, matrix = organ((COUNT,), "F16", 1), organ((512, 600), "F16", 2)
     pair = (organ((512, 16), "F32", 3), organ((16, 600), "F32", 4))
+    dora = Adapter(*pair, 32.0, 0.7, organ((600,), "F32", 11))
     lookup = (organ((16, 600), "F32", 5), organ((16, 512), "F32", 6))
     for name in WRITTEN_AS_THEY_ARE:
         dtype = dtype_by_name(name)
         results[f"encoded as {name}"] = digest(Computation(flat, dtype))
         results[f"merged as {name}"] = digest(Computation(matrix, dtype, (Adapter(*pair, 32.0, 0.7),)))
+        steps = (Whole(organ((512, 600), "Q8_0", 12), 0.3), dora)
+        results[f"DoRA on a part of a whole tensor as {name}"] = digest(Computation(matrix, dtype, steps))
         for method in PurifyMethod:
             results[f"{method} as {name}"] = digest(Computation(flat, dtype, purification=Purification(method)))
     for name in (name for name in WANTED if name not in WRITTEN_AS_THEY_ARE):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from organs.registry.errors import BadOrgan
 from organs.registry.gguf import DType
-from organs.registry.transform import Adapter, Computation, misfit
+from organs.registry.transform import Adapter, Computation, Whole, magnitude_misfit, misfit, whole_misfit
 from organs.registry.transform.compute import FACTOR_MAX_ELEMENTS, RANK_MAX, ROW_MAX_ELEMENTS, Adapted
 from organs.registry.transform.values import WINDOW_ELEMENTS
 from tests.transform.memory_organs import (
@@ -81,6 +81,81 @@ def test_several_adapters_are_summed_before_one_rounding() -> None:
     assert values_in(computed_bytes(Computation(base, F16, halves)), F16)[0] == 1.0 + 2**-10
 
 
+def dora_of(w: Values, b: Values, a: Values, scale: float, magnitude: Values) -> Values:
+    """Return equation 5 of the paper on DoRA: each row of W + s·B·A gets the length m."""
+    changed = w + scale * product(b, a)
+    directed: Values = magnitude[:, None] * changed / np.linalg.norm(changed, axis=1, keepdims=True)
+    return directed
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_a_dora_gives_each_row_of_the_sum_its_magnitude_as_the_length(scale: float) -> None:
+    w, b, a = normal(700, 2048) * 0.02, normal(700, 4, seed=1), normal(4, 2048, seed=2) * 0.01
+    magnitude = np.random.default_rng(3).uniform(0.5, 2.0, 700)
+    assert w.size > WINDOW_ELEMENTS
+    base = organ(w)
+    dora = Adapter(organ(a), organ(b), 8.0, scale, magnitude=organ(magnitude))
+    merged = values_in(computed_bytes(Computation(base, F32, (dora,))), F32)
+    parts = [values_of(item).reshape(shape) for item, shape in ((base, w.shape), (dora.b, b.shape), (dora.a, a.shape))]
+    wanted = dora_of(*parts, scale * 8.0 / 4, values_of(organ(magnitude)))
+    np.testing.assert_allclose(merged, wanted.ravel(), rtol=1e-6, atol=1e-9)
+
+
+def test_adapters_before_and_after_a_dora_are_added_in_their_order() -> None:
+    w, b, a = normal(6, 32), normal(6, 2, seed=1), normal(2, 32, seed=2)
+    plain, magnitude = Adapter(organ(a), organ(b), 0.0), np.linspace(1.0, 2.0, 6)
+    dora = Adapter(organ(a), organ(b), 0.0, 0.5, organ(magnitude))
+    merged = np.concatenate(list(Adapted(organ(w), (plain, dora, plain)).bands())).reshape(6, 32)
+    w, b, a, magnitude = (values_of(organ(item)).reshape(item.shape) for item in (w, b, a, magnitude))
+    wanted = dora_of(w + product(b, a), b, a, 0.5, magnitude) + product(b, a)
+    np.testing.assert_allclose(merged, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_a_row_of_zeros_has_no_direction_for_a_magnitude() -> None:
+    dora = Adapter(organ(np.zeros((1, 32))), organ(np.ones((2, 1))), 1.0, magnitude=organ(np.ones(2)))
+    with pytest.raises(BadOrgan, match="it has no direction"):
+        computed_bytes(Computation(organ(np.zeros((2, 32))), F32, (dora,)))
+
+
+def test_a_whole_tensor_takes_the_place_of_another_or_goes_a_part_of_the_way() -> None:
+    base, other = organ(normal(5, 64)), organ(normal(5, 64, seed=1), F16)
+    assert computed_bytes(Computation(base, F16, (Whole(other),))) == other.read(0, other.size_bytes)
+    half = values_in(computed_bytes(Computation(base, F32, (Whole(other, 0.25),))), F32)
+    np.testing.assert_allclose(half, 0.75 * values_of(base) + 0.25 * values_of(other), rtol=1e-6, atol=1e-6)
+    b, a = normal(5, 1, seed=2), normal(1, 64, seed=3)
+    both = (Whole(other), Adapter(organ(a), organ(b), 0.0))
+    merged = values_in(computed_bytes(Computation(base, F32, both)), F32)
+    np.testing.assert_allclose(merged, values_of(other) + product(b, a).ravel(), rtol=1e-5, atol=1e-5)
+    vector = organ(normal(64), F32, (64,))
+    assert computed_bytes(Computation(vector, F32, (Whole(organ(normal(64, seed=4))),))) != vector.read(0, 256)
+
+
+@pytest.mark.parametrize(
+    ("base", "magnitude", "embedding", "reason"),
+    [
+        ((64, 50), (64,), False, "magnitudes of 64 do not fit the 50 rows of 64×50"),
+        ((64, 50, 3), (50,), False, "not for embeddings and stacks"),
+        ((64, 50), (50,), True, "not for embeddings and stacks"),
+        ((64, 50), (50, 2), False, "magnitudes of 50×2 do not fit"),
+        ((64, 50), (50, 1), False, None),
+    ],
+)
+def test_magnitudes_that_do_not_fit_are_refused_with_the_reason(
+    base: tuple[int, ...], magnitude: tuple[int, ...], embedding: bool, reason: str | None
+) -> None:
+    refused = magnitude_misfit(base, magnitude, embedding)
+    assert refused is None if reason is None else reason in (refused or "")
+
+
+def test_a_whole_tensor_of_another_shape_is_refused_before_it_is_read() -> None:
+    assert whole_misfit((64, 50), (64, 50, 1)) is None
+    assert "rows of" in (whole_misfit((ROW_MAX_ELEMENTS + 1,), (ROW_MAX_ELEMENTS + 1,)) or "")
+    other = organ(normal(6, 31))
+    with pytest.raises(BadOrgan, match="a whole tensor of 31×6 cannot take the place of 32×6"):
+        computed_bytes(Computation(organ(normal(6, 32)), F32, (Whole(other),)))
+    assert other.read.made == []  # type: ignore[attr-defined]
+
+
 def test_a_merge_over_many_bands_and_tiles_equals_a_single_merge() -> None:
     rows, row = 700, 2048
     assert rows * row > WINDOW_ELEMENTS
@@ -96,7 +171,8 @@ def test_a_merge_over_many_bands_and_tiles_equals_a_single_merge() -> None:
         ((64, 50), (65, 8), (8, 50), False, "factors of 65×8 and 8×50 do not multiply to 64×50"),
         ((64, 50, 4), (64, 8, 4), (8, 50, 3), False, "do not multiply"),
         ((32, 100, 2), (3, 100, 2), (3, 32, 2), True, "a token embedding is one matrix"),
-        ((64,), (64, 8), (8, 1), False, "only a matrix"),
+        ((64,), (64, 8), (8, 2), False, "factors of 64×8 and 8×2 do not multiply to 64"),
+        ((64, 2, 2, 2), (64, 8), (8, 2), False, "only a matrix"),
         ((64, 50), (64, 0), (0, 50), False, "its rank is 0"),
         ((64, 50), (64, RANK_MAX + 1), (RANK_MAX + 1, 50), False, "its rank is 4,097"),
         ((ROW_MAX_ELEMENTS + 1, 2), (ROW_MAX_ELEMENTS + 1, 1), (1, 2), False, "more than is merged"),

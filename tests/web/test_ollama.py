@@ -14,13 +14,14 @@ from werkzeug.test import TestResponse
 
 from organs.registry.catalog.tables import ModelRow, RuntimeTextRow
 from organs.registry.digest import digest_of
+from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.ollama import CHATML, CHATML_FOR_OLLAMA, llama_server_line, ollama_line
 from tests.compose.parents import ZOO
-from tests.gguf_files import text, unsigned
+from tests.gguf_files import file_bytes, text, unsigned
 from tests.registry_templates import RegistryTemplates
-from tests.small_models import ingest_file, small_model, small_shards
+from tests.small_models import ingest_file, small_model, small_shards, weight_tensor
 
 IMAGES = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
 FILES = ("coder-Q4_K_M", "coder-Q8_0", "coder-Q5_K_M-notes", "decoder-Q4_K_M", "mmproj-coder-F16")
@@ -263,3 +264,46 @@ def test_the_page_of_an_adapter_offers_ollama_only_beside_its_base(registry: Loc
         assert "ollama run" not in client.get(f"/models/local/{adapter}").text
         ingest_file(registry, ZOO / f"{base}.gguf")
         assert f"ollama run --insecure localhost/local/{adapter}" in client.get(f"/models/local/{adapter}").text
+
+
+@pytest.mark.parametrize("kind", ["lora", "lora-merge"])
+def test_an_adapter_that_only_a_merge_can_apply_has_no_command_that_runs_it(
+    registry: LocalRegistry, tmp_path: Path, kind: str
+) -> None:
+    keys = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": kind}
+    entries = [text(key, value) for key, value in keys.items()]
+    base = {"name": "Zoo A", "version": "v1.0", "organization": "organ registry"}
+    entries += [text(f"general.base_model.0.{key}", value) for key, value in base.items()]
+    entries.append(unsigned("general.base_model.count", 1))
+    path = tmp_path / "vector.gguf"
+    path.write_bytes(file_bytes(entries, [weight_tensor("output_norm.weight", (192,), dtype="F32")]))
+    ingest_file(registry, ZOO / "Zoo-A-2M-v1.0-F16.gguf")
+    ingest_file(registry, path)
+    with create_app(registry).test_client() as client:
+        page = client.get("/models/local/vector").text
+        answer = client.get("/v2/local/vector/manifests/latest", headers=IMAGES)
+    assert "Merge it into its base" in page
+    is_run = kind == "lora"
+    assert ("--lora" in page, "ollama run" in page, answer.status_code == 200) == (is_run, is_run, is_run)
+    assert ("only a recipe can merge it" in page) == (not is_run)
+    if not is_run:
+        assert "is an adapter that only a merge can apply" in error_of(answer)[2]
+
+
+def test_an_activated_lora_can_be_run_and_has_no_command_that_merges_it(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    header = {"general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora"}
+    header |= {"general.base_model.0.name": "Zoo A", "general.base_model.0.organization": "organ registry"}
+    entries = [*(text(key, value) for key, value in header.items()), unsigned("general.base_model.count", 1)]
+    entries.append(KeyValue("adapter.alora.invocation_tokens", ValueType.ARRAY, (5, 7), ValueType.UINT32))
+    path = tmp_path / "activated.gguf"
+    shapes = {"a": (192, 4), "b": (4, 192)}
+    factors = [weight_tensor(f"blk.0.attn_q.weight.lora_{half}", shape, 1, "F32") for half, shape in shapes.items()]
+    path.write_bytes(file_bytes(entries, factors))
+    ingest_file(registry, ZOO / "Zoo-A-2M-v1.0-F16.gguf")
+    ingest_file(registry, path)
+    with create_app(registry).test_client() as client:
+        page = client.get("/models/local/activated").text
+    assert "an activated LoRA: runtimes use it only after" in page
+    assert ("--lora" in page, "Merge it into its base" in page) == (True, False)

@@ -26,7 +26,7 @@ from organs.registry.entities.organ import COLUMNS, PlacedOrgan
 from organs.registry.entities.published import PublishedModel
 from organs.registry.errors import BadQuery, Conflict, Incomplete
 from organs.registry.gguf import dtype_by_name
-from organs.registry.kinds import WEIGHT_KINDS
+from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, MERGED_TYPE, WEIGHT_KINDS
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
@@ -208,7 +208,8 @@ def _buttons(model: Model, base: str | None, *, is_graft: bool) -> list[Context]
     label = "Download GGUF" if len(model.files) == 1 else "Download as one GGUF"
     address = model_address(model.name, "downloads.model")
     links: list[Context] = [{"label": f"{label}, {size_text(model.size_bytes)}", "address": address}]
-    if model.kind == "adapter" and base is not None:
+    is_activated = any(entry.key == INVOCATION_KEY for entry in model.metadata)
+    if model.kind == "adapter" and base is not None and not is_activated:
         merge = url_for("pages.compose", base=base, adapter=source)
         links.append({"label": "Merge it into its base", "address": merge, "is_page": True})
     return links
@@ -228,7 +229,8 @@ def _use_lines(model: Model, base: str | None, *, is_newest: bool, is_image: boo
         return f"curl -fL -C - -o {shlex.quote(to)} '{host}{model_address(name, 'downloads.model')}'"
 
     runs = []
-    if model.kind == "adapter" and base is not None:
+    is_merged_only = any((entry.key, entry.value) == (ADAPTER_TYPE_KEY, MERGED_TYPE) for entry in model.metadata)
+    if model.kind == "adapter" and base is not None and not is_merged_only:
         run = f"llama-cli -m base.gguf --lora {shlex.quote(file)} -p {shlex.quote(PROMPT)} -n 64"
         runs = [
             {"label": "Download its base", "line": download(base, "base.gguf")},

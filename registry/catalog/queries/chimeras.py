@@ -237,7 +237,8 @@ class StoredComputation(Entity):
 
     source: _StoredOrgan
     dtype: Text
-    add: tuple[tuple[_StoredOrgan, _StoredOrgan, float, float], ...] = ()
+    add: tuple[tuple[Any, ...], ...] = ()
+    """Each: the factors a and b, alpha, scale, and the magnitudes of a DoRA. Without b, a is a whole tensor."""
     purify: Text | None = None
     keep: float | None = None
     """The share of the energy that was kept, 0 to 1."""
@@ -277,7 +278,10 @@ class StoredComputation(Entity):
             blended=tuple(Digest(part[0][0]) for part in self.blend[1]) if self.blend else (),
             method=self.purify,
             keep=self.keep,
-            adapters=tuple(AddedAdapter(a=a[0], b=b[0], alpha=alpha, scale=scale) for a, b, alpha, scale in self.add),
+            adapters=tuple(
+                AddedAdapter(a=a[0], b=b and b[0], alpha=alpha, scale=scale, magnitude=more[0][0] if more else None)
+                for a, b, alpha, scale, *more in self.add
+            ),
             dtype=self.dtype,
             source=OrganSource(digest=digest, dtype=dtype, shape=shape),
             theta_before=thetas.get(self.key),
