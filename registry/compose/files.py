@@ -247,9 +247,8 @@ def _assemble(registry: ModelSource, name: str, path: Path, folder: Path) -> Non
     try:
         registry.assemble(name, path)
     except (BadName, NotFound) as error:
-        raise BadInput(
-            f"{quoted(name)} is no file in {folder}, and no registered importance matrix: {error}"
-        ) from error
+        where = "this folder" if folder == Path() else str(folder)
+        raise BadInput(f"{quoted(name)} is no file in {where}, and no registered importance matrix") from error
 
 
 def _of_json(document: object) -> Saliency:
