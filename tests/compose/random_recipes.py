@@ -75,7 +75,8 @@ def _several(steps: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object
 
 
 def _models() -> st.SearchStrategy[str]:
-    texts = st.text(max_size=40).filter(lambda text: text == text.strip() != "" and text.isprintable())
+    printable = st.characters(exclude_categories=("C", "Z"))
+    texts = st.text(printable | st.just(" "), min_size=1, max_size=40).map(str.strip).filter(bool)
     return texts | st.sampled_from(MISREAD)
 
 
