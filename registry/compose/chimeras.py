@@ -231,6 +231,8 @@ def _parts(session: Session, model: ModelRow, row: ChimeraRow) -> tuple[PlanPart
         number, acts = changed[name]
         from_block = origins.from_block(place_of(name))
         before = of_base.get(name if from_block is None else in_block(name, from_block))
+        if from_block is not None and number:  # of another model
+            before = placement if acts == (PLACED,) else None
         parts.append(
             PlanPart(
                 name=name,

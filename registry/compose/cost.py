@@ -44,6 +44,8 @@ QUERY_COST = 10_000
 """Run a query, without the organs that it finds."""
 COMMON_COST = 3
 """Examine a model that has the same organ as the base at a place: a graft by query searches all these models."""
+TEMPLATE_COST = 20
+"""Parse a character of a chat template; of usual ones a tenth."""
 TRIED_COST = 10_000
 """Open an organ on which a change is tried, and decode what is read; `trial.trial_cost` has what is computed."""
 CHOSEN = 20

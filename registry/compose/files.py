@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from organs.registry.anatomy import EXPERT_DIMENSIONS, SALIENT_STACK, Tower, parse_block, place_of
 from organs.registry.compose.pruning import EXPERTS_FIELD, GROUPS_KEY
-from organs.registry.compose.selection import BlockRange, choice, range_text, ranges, within
+from organs.registry.compose.selection import BlockRange, choice, in_ranges, ranges, within
 from organs.registry.digest import Digest
 from organs.registry.documents import BadDocument, Limits, Parse, Reason, convert, joined, line, parse_json, quoted
 from organs.registry.entities.model import Model
@@ -186,7 +186,7 @@ def _chosen(ranked: _RankedChoice, saliency: Saliency, mixture: _Mixture) -> lis
         elif ranked.count > experts:
             reasons.append(("count", f"block {block} has {experts} experts"))
         elif not reasons:
-            steps.append({"keep": _listed(_most_salient(own, ranked.count, mixture.groups)), "blocks": block})
+            steps.append({"keep": in_ranges(_most_salient(own, ranked.count, mixture.groups)), "blocks": block})
     if not steps and not reasons:
         reasons.append(("blocks", "the base has no experts in these blocks"))
     if reasons:
@@ -205,17 +205,6 @@ def _most_salient(saliency: Sequence[float], count: int, groups: int) -> list[in
         group = range(begin, min(begin + size, len(saliency)))
         kept += sorted(group, key=lambda number: (-saliency[number], number))[: count // groups]
     return sorted(kept)
-
-
-def _listed(numbers: Sequence[int]) -> list[str]:
-    """Return rising numbers as ranges of a recipe: `0-3`, `7`."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return [range_text((run[0], run[-1])) for run in runs]
 
 
 def _read_saliency(ranked: _RankedChoice, folder: Path, registry: ModelSource) -> Saliency:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -144,34 +145,57 @@ class Layers:
         more = [f"{len(runs) - RUNS_SHOWN} more runs"] if len(runs) > RUNS_SHOWN else []
         return f"{plural_text(len(self.blocks), 'block', 'blocks')}: {', '.join([*shown, *more])}"
 
-    def faults(self) -> Iterator[str]:
-        """Yield sentences on blocks that runtimes would treat as blocks of another kind."""
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """Yield a code and a sentence for blocks that runtimes would treat as another kind, and for missing values."""
         count = 1 + max(self.base.by_block, default=-1)
         own = [_slots_of_block(self.base, number) for number in range(count)]
         arranged = [(number, _slots_of_block(giver or self.base, number)) for giver, number in self.blocks]
         outside = [part.place.slot for part in self.base.parts if part.place.block is None]
-        yield from arrangement_faults(self.base.header, own, arranged, outside)
-        for entry in self.entries():
-            if not can_be_set(entry):
-                yield f"{entry.key} is not, for each block, a finite number of the type that {self.base.label} has"
+        yield from (("layer-pattern", fault) for fault in arrangement_faults(self.base.header, own, arranged, outside))
+        header = self.base.header
+        for key in self._counts():
+            field = header.field(f"{header.architecture}.{key}")
+            if field is not None and header.integer(field.key) is None:
+                yield "bad-layers", f"the value of {field.key} is not a whole number"
+        for key, kind in self._numbers.items():
+            values = self._values(key, kind)
+            if values is None or not can_be_set(KeyValue(key, ValueType.ARRAY, values, element_type=kind)):
+                yield (
+                    "bad-layers",
+                    f"there is no finite number of the right type for each block in {key}",
+                )
 
     def entries(self) -> Iterator[KeyValue]:
         """Yield the entries of the header that have the number of blocks, or a value for each."""
         header = self.base.header
         for key, kind in self._numbers.items():
-            own = float if kind in (ValueType.FLOAT32, ValueType.FLOAT64) else bool if kind is ValueType.BOOL else int
-            values = [own(_number_of(giver or self.base, key, number)) for giver, number in self.blocks]
-            yield KeyValue(key, ValueType.ARRAY, values, element_type=kind)
+            values = self._values(key, kind)
+            if values is not None:
+                yield KeyValue(key, ValueType.ARRAY, values, element_type=kind)
+        for key, number in self._counts().items():
+            field = header.field(f"{header.architecture}.{key}")
+            if field is not None and field.value != number:
+                yield KeyValue(field.key, field.type, number)
+
+    def _counts(self) -> dict[str, int]:
+        """Return the numbers of blocks that the header of the result states, if the base's states them."""
+        header = self.base.header
         changed = {"block_count": len(self.blocks)}
         stated = stated_blocks(header)
         if stated is None or stated - 1 not in self.former:  # the blocks that predict further tokens are the last ones
             changed[FURTHER_KEY] = 0
         dense = leading_dense(header, [_slots_of_block(giver or self.base, number) for giver, number in self.blocks])
-        changed |= {} if dense is None else {DENSE_KEY: dense}
-        for key, number in changed.items():
-            field = header.field(f"{header.architecture}.{key}")
-            if field is not None and field.value != number:
-                yield KeyValue(field.key, field.type, number)
+        return changed | ({} if dense is None else {DENSE_KEY: dense})
+
+    def _values(self, key: str, kind: ValueType) -> list[float] | list[bool] | list[int] | None:
+        """Return the values of a key for the blocks; None if a model states none."""
+        numbers = [_number_of(giver or self.base, key, number) for giver, number in self.blocks]
+        known = [number for number in numbers if number is not None]
+        if len(known) < len(numbers):
+            return None
+        if kind in (ValueType.FLOAT32, ValueType.FLOAT64):
+            return list(map(float, known))
+        return list(map(bool, known)) if kind is ValueType.BOOL else list(map(int, known))
 
     @cached_property
     def _numbers(self) -> dict[str, ValueType]:
@@ -195,10 +219,11 @@ def _slots_of_block(model: Parent, block: int) -> set[str]:
     return {part.place.slot for part in model.by_block.get(block, ())}
 
 
-def _number_of(model: Parent, key: str, block: int) -> int | float:
-    """Return the value of a key for a block; -1, which the types of such keys cannot have, if none is stated."""
+def _number_of(model: Parent, key: str, block: int) -> int | float | None:
+    """Return the value of a key for a block; None if none is stated, or no finite number."""
     field = model.header.field(key)
+    value: object = None if field is None else field.value
     if field is not None and field.is_array and block < field.count <= BLOCKS_MAX:
         numbers = read_array(model.source, field)
-        return -1 if isinstance(numbers, list) else numbers[block].item()
-    return field.value if field is not None and isinstance(field.value, int | float) else -1
+        value = None if isinstance(numbers, list) else numbers[block].item()
+    return value if isinstance(value, int | float) and math.isfinite(value) else None

@@ -16,7 +16,7 @@ from typing import Any
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, LLAMA_BIASES, LLAMA_NAMES
 from organs.registry.compose.layers import BLOCKS_MAX
 from organs.registry.compose.recipe import RECIPE_LIMITS, TEMPLATE_KEY, Recipe, check_text, recipe_of_values
-from organs.registry.compose.selection import range_text
+from organs.registry.compose.selection import in_ranges, range_text
 from organs.registry.documents import (
     BadDocument,
     PlainScalar,
@@ -405,7 +405,7 @@ def _selections(text: str, count: int) -> Iterator[dict[str, Any]]:
     """Yield selections which together are the tensors whose name contains `text`, in a model of `count` blocks."""
     whole = [block for block in range(count) if text in _BLOCK.format(block)]
     if whole:
-        yield {"blocks": _ranges(whole)}
+        yield {"blocks": in_ranges(whole)}
     rest = [block for block in range(count) if block not in whole]
     slots: dict[tuple[int, ...], list[str]] = {}
     for slot, name in _NAMES.items():
@@ -416,7 +416,7 @@ def _selections(text: str, count: int) -> Iterator[dict[str, Any]]:
         elif text in name:
             slots.setdefault((), []).append(slot)
     for numbers, selected in slots.items():
-        yield {"slot": selected} | ({"blocks": _ranges(numbers)} if numbers else {})
+        yield {"slot": selected} | ({"blocks": in_ranges(numbers)} if numbers else {})
 
 
 def _is_of_experts(text: str) -> bool:
@@ -427,17 +427,6 @@ def _is_of_experts(text: str) -> bool:
         text in name.format(block, expert) and text not in name.format(block, "{}")
         for name, block, expert in product(stacks, [*numbers, ""], numbers)
     )
-
-
-def _ranges(blocks: Sequence[int]) -> list[str]:
-    """Return sorted blocks as ranges."""
-    ranges: list[tuple[int, int]] = []
-    for block in blocks:
-        if ranges and ranges[-1][1] == block - 1:
-            ranges[-1] = (ranges[-1][0], block)
-        else:
-            ranges.append((block, block))
-    return [range_text(item) for item in ranges]
 
 
 def _without_none(values: Any) -> Any:

@@ -51,6 +51,8 @@ QUANTIZATION_VERSION = 2
 TEMPLATES_KEY = "tokenizer.chat_templates"
 """The names of the chat templates besides the default one."""
 TEMPLATES_MAX = 1000
+RESERVED = ("general", "tokenizer", "split", "adapter", "quantize", "organ_registry")
+"""The beginnings of keys that every file has, which no architecture can be called."""
 
 _ARCHITECTURE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}", re.ASCII)
@@ -132,13 +134,17 @@ def set_entries(
 def metadata_findings(base: Parent, changes: Mapping[str, MetadataValue]) -> Iterator[Finding]:
     """Yield the findings on the metadata that a recipe sets."""
     labels, architecture = (base.label,), base.header.architecture
+    renamed = changes.get(ARCHITECTURE_KEY)
+    groups = tuple(f"{name}." for name in (architecture, renamed) if isinstance(name, str) and name not in RESERVED)
     for key, value in changes.items():
         field = f"metadata.{key}"
-        if architecture and key.startswith(f"{architecture}."):
+        if groups and key.startswith(groups):
             sentence = f"{key} is a hyperparameter of {base.label} and cannot be changed."
             yield Finding(Severity.REFUSE, "bad-metadata", sentence, field, labels)
-        elif key == ARCHITECTURE_KEY and not (isinstance(value, str) and _ARCHITECTURE.fullmatch(value)):
-            sentence = "An architecture is a word of letters, digits, - and _."
+        elif key == ARCHITECTURE_KEY and not (
+            isinstance(value, str) and _ARCHITECTURE.fullmatch(value) and value not in RESERVED
+        ):
+            sentence = f"An architecture is a word of letters, digits, - and _, and not {', '.join(RESERVED)}."
             yield Finding(Severity.REFUSE, "bad-metadata", sentence, field, labels)
         elif key == ARCHITECTURE_KEY and value != architecture:
             kept = [field.key for field, entry in _renamed(base, str(value)) if entry is None]
@@ -169,6 +175,8 @@ def template_fault(text: str) -> str | None:
         return f"{error.message}{'' if line is None else f', in line {line}'}".rstrip(".")
     except RecursionError:
         return "it is nested too deeply"
+    except ValueError:  # of a number with thousands of digits
+        return "it has a number that is too long"
     return None
 
 

@@ -27,7 +27,7 @@ from organs.registry.anatomy import (
 from organs.registry.compose.adapters import additions_of, check_adapter
 from organs.registry.compose.blend_steps import Blend, settings_at
 from organs.registry.compose.compatibility import check_donors, check_replacements, check_withdrawn
-from organs.registry.compose.cost import Budget, steps_cost
+from organs.registry.compose.cost import TEMPLATE_COST, Budget, steps_cost
 from organs.registry.compose.layers import BLOCKS_MAX, TENSORS_MAX, Layers
 from organs.registry.compose.licenses import license_expression
 from organs.registry.compose.metadata import (
@@ -42,7 +42,9 @@ from organs.registry.compose.parents import Library, Parent, Part, ProvedSource,
 from organs.registry.compose.plan import Addition, BlendedPart, Plan, PlannedBlend, PlannedComputation, PlannedPart
 from organs.registry.compose.pruning import pruned
 from organs.registry.compose.recipe import (
+    ARCHITECTURE_KEY,
     GIVEN,
+    TEMPLATE_KEY,
     ExpertChoice,
     Graft,
     MetadataValue,
@@ -54,7 +56,7 @@ from organs.registry.compose.recipe import (
 from organs.registry.compose.screen import screened
 from organs.registry.compose.selection import BlockRange, Selection, matches_slot, range_text
 from organs.registry.compose.trial import Trial, summed, trial_cost, tried
-from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import KeptChange
 from organs.registry.errors import (
@@ -179,6 +181,10 @@ class Draft:
             return
         if blocks in ([], [(None, number) for number in range(len(self.base.by_block))]):
             return
+        if ARCHITECTURE_KEY in self.recipe.metadata:
+            sentence = "Layers and another architecture are two recipes: make the model of one of them first."
+            self._refuse("bad-layers", sentence, f"metadata.{ARCHITECTURE_KEY}")
+            return
         layers = Layers(self.base, tuple(blocks))
         if layers.tensors > max(TENSORS_MAX, len(self.base.parts)):
             self._refuse("bad-layers", f"The result would have {layers.tensors:,} tensors.", "layers")
@@ -188,9 +194,9 @@ class Draft:
         self.findings += (item for item in check_donors(self.base, replacements) if item.code != "already-equal")
         if any(finding.severity is Severity.REFUSE for finding in self.findings):
             return
-        if faults := list(layers.faults()):
-            for fault in faults:
-                self._refuse("layer-pattern", f"{fault[:1].upper()}{fault[1:]}.", "layers")
+        for code, fault in layers.faults():
+            self._refuse(code, f"{fault[:1].upper()}{fault[1:]}.", "layers")
+        if any(finding.severity is Severity.REFUSE for finding in self.findings):
             return
         self.layers, self.base = layers, layers.result()
         self.placed = list(dict.fromkeys(giver for giver, _ in blocks if giver is not None))
@@ -203,9 +209,12 @@ class Draft:
     def _arranged_blocks(self) -> Iterator[tuple[Parent | None, int]]:
         """Yield the blocks of the recipe: the model that gives each, None for the base, and its number there."""
         count = 0
+        givers: dict[str | None, Parent | None] = {None: self.base}
         for number, run in enumerate(self.recipe.layers):
             at = f"layers[{number}]"
-            giver = self.base if run.donor is None else self._parent(run.donor, "unknown-donor", f"{at}.from")
+            if run.donor not in givers and run.donor is not None:
+                givers[run.donor] = self._block_giver(run.donor, f"{at}.from")
+            giver = givers[run.donor]
             if giver is None or self._lacks_blocks(run.blocks, at, giver, giver.by_block):
                 continue
             count += sum(last - first + 1 for first, last in run.blocks)
@@ -215,6 +224,23 @@ class Draft:
             is_base = giver.header_digest == self.base.header_digest and giver.parts == self.base.parts
             for first, last in run.blocks:
                 yield from ((None if is_base else giver, block) for block in range(first, last + 1))
+
+    def _block_giver(self, name: str, at: str) -> Parent | None:
+        """Return the model that gives blocks; None, with a refusal, for another kind or architecture."""
+        giver = self._parent(name, "unknown-donor", at)
+        if giver is None:
+            return None
+        ours, theirs = self.base.header.architecture, giver.header.architecture
+        if giver.kind not in WEIGHT_KINDS:
+            self._refuse(
+                "nothing-to-graft", f"{giver.label} is of the kind {giver.kind}, not a model.", at, giver.label
+            )
+        elif theirs is None or ours != theirs:
+            sentence = f"{theirs} and {ours} are different architectures: no block of {giver.label} fits."
+            self._refuse(ARCHITECTURE_DIFFERS, sentence, at, giver.label)
+        else:
+            return giver
+        return None
 
     def graft(self) -> None:
         """Replace tensors and experts of the base. Raises StoreError for stored bytes that cannot be read."""
@@ -417,6 +443,11 @@ class Draft:
             adapter = self._parent(merge.adapter, "unknown-adapter", f"{at}.from")
             if adapter is None:
                 continue
+            if self.layers is not None:
+                left = sorted(set(self.library.parent(merge.adapter).by_block) - set(self.layers.former))
+                if left:
+                    sentence = f"What {adapter.label} changes in the dropped blocks {ranges_text(left)} is left out."
+                    self.findings.append(Finding(Severity.INFO, "adapter-left-out", sentence, at, (adapter.label,)))
             findings = check_adapter(self.base, adapter)
             self.findings += [structs.replace(finding, field=finding.field or at) for finding in findings]
             if any(finding.severity is Severity.REFUSE for finding in findings):
@@ -590,9 +621,10 @@ class Draft:
         entries += [changed_entry(base.header, key, value) for key, value in self.hyperparameters.items()]
         sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata, entries, is_edit=is_edit)
         license = license_of_parents(parents)
+        replaced = check_replacements(base, self.replacements, self.blended)
         findings = [
             *self.findings,
-            *check_replacements(base, self.replacements, self.blended),
+            *(item for item in replaced if self.layers is None or item.code != "changed-share"),
             *self._of_result(parts, parents),
             *self._of_sources(computations),
             *check_withdrawn(parents),
@@ -663,6 +695,8 @@ class Draft:
             sentence = f"Validated before: {gain.chimera}, with {gain.grafted} of {label}. At best {gain.best}{worst}."
             yield Finding(Severity.INFO, "measured-graft", sentence, models=(base.label, label))
         metadata = self.recipe.metadata
+        templates = (text for key, text in metadata.items() if key.startswith(TEMPLATE_KEY) and isinstance(text, str))
+        self.budget.spend(TEMPLATE_COST * sum(map(len, templates)))
         yield from metadata_findings(base, metadata)
         stated = license_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
         if metadata.get(LICENSE_KEY, stated) != stated:
@@ -963,7 +997,8 @@ class Draft:
         ]
         if absent:
             known = f"its blocks are {ranges_text(sorted(blocks))}" if blocks else "it has no blocks"
-            sentence = f"{model.label} does not have these blocks: {names_text(absent)}; {known}."
+            label = "The result" if self.layers is not None and model is self.base else model.label
+            sentence = f"{label} does not have these blocks: {names_text(absent)}; {known}."
             self._refuse("no-such-block", sentence, f"{at}.blocks")
         return bool(absent)
 

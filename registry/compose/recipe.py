@@ -235,7 +235,8 @@ def _metadata_key(key: str) -> str:
         raise ValueError(f"a key has 1 to {KEY_MAX_LENGTH} characters of printable ASCII, such as general.name")
     if key in FIXED_KEYS:
         raise ValueError("the key follows from the organs and cannot be set")
-    if key == TEMPLATE_KEY or TEMPLATE_NAME.fullmatch(key.removeprefix(f"{TEMPLATE_KEY}.")):
+    named = key.removeprefix(f"{TEMPLATE_KEY}.")
+    if key == TEMPLATE_KEY or (named != key and TEMPLATE_NAME.fullmatch(named)):
         return key
     for prefix in FIXED_PREFIXES:
         if key.startswith(prefix):

@@ -163,6 +163,17 @@ def range_text(blocks: BlockRange) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
+def in_ranges(numbers: Sequence[int]) -> list[str]:
+    """Return rising numbers as ranges of a recipe: `0-3`, `7`."""
+    runs: list[BlockRange] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number - 1:
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    return list(map(range_text, runs))
+
+
 def within(block: int, ranges: Sequence[BlockRange]) -> bool:
     return any(first <= block <= last for first, last in ranges)
 

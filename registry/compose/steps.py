@@ -1,10 +1,10 @@
 """A recipe as URL parameters, one for each step: `graft=from:acme/coder type:organ blocks:2-5`.
 
-Grafts, adapters and purifications are words `key:value`, separated by spaces. The keys are those of recipe files; the
-items of a list are separated by commas. A value with spaces or quotation marks is a JSON string:
-`where:"type:organ theta>=40"`. Metadata is `key=value`. Numbers, true and false are text only if they are in quotation
-marks. A list or an object in a blend is JSON in a JSON
-string. The result is checked by the rules of recipe files.
+Layers, grafts, blends, adapters, purifications and choices of experts are words `key:value`, separated by spaces. The
+keys are those of recipe files; the items of a list are separated by commas. A value with spaces or quotation marks is a
+JSON string: `where:"type:organ theta>=40"`. Metadata is `key=value`. Numbers, true and false are text only if they are
+in quotation marks. A list or an object in a blend is JSON in a JSON string. The result is checked by the rules of
+recipe files.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class Descendant(Entity):
     acts: Annotated[
         tuple[Word, ...],
         Meta(
-            max_length=16, description="The acts on its organs: `grafted`, `merged`, `adapter`, `purified`, `pruned`."
+            max_length=16,
+            description="The acts on its organs: `placed`, `grafted`, `merged`, `adapter`, `purified`, `pruned`.",
         ),
     ]
     organs: Annotated[Count, Meta(description="Organs of the chimera that come from this model.")]

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from organs.registry.amounts import names_text, ranges_text, spans_text
 from organs.registry.anatomy import (
     COMPANIONS,
+    EXPERT_DIMENSIONS,
     OUTPUT_MATRIX,
     TOKEN_EMBEDDING,
     OrganType,
@@ -113,11 +114,15 @@ def arrangement_faults(
                 f"and block {arranged[moved[0]][0]} would become block {moved[0]}: repeat, drop or move {length} "
                 "blocks together, or a multiple"
             )
+    kinds = [_kind(slots) for slots in own]
+    new_kinds = [_kind(slots) for _, slots in arranged]
+    foreign = [former for (former, _), kind in zip(arranged, new_kinds, strict=True) if kind not in kinds]
+    if foreign:
+        yield f"block {foreign[0]} of another model has other parts than any block of the base"
+        return
     has_numbers = any(field.is_array and field.key in _varied_keys(header) for field in header.fields)
     if has_numbers or len(own) < 2:
         return
-    kinds = [_kind(slots) for slots in own]
-    new_kinds = [_kind(slots) for _, slots in arranged]
     due = _kinds_by_number(kinds, len(new_kinds))
     if header.field(f"{architecture}.{DENSE_KEY}") is not None:  # the number of the first ones can change
         first = next((kind for kind in kinds if kind != kinds[0]), kinds[0])
@@ -135,7 +140,7 @@ def leading_dense(header: Header, arranged: Sequence[Collection[str]]) -> int | 
     """Return how many of the first blocks have no experts, for models whose header states it; None for others."""
     if header.field(f"{header.architecture}.{DENSE_KEY}") is None:
         return None
-    of_experts = (number for number, slots in enumerate(arranged) if any("_exps" in slot for slot in slots))
+    of_experts = (number for number, slots in enumerate(arranged) if not EXPERT_DIMENSIONS.keys().isdisjoint(slots))
     return next(of_experts, len(arranged))
 
 

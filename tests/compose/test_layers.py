@@ -336,7 +336,7 @@ def test_values_for_each_block_come_from_the_model_that_gives_the_block() -> Non
     plan = plan_in_memory(layers("0-1", ("1", "local/One")), base, one)
     assert next(list(entry.value) for entry in plan.sets if entry.key == key) == [4, 4, 4]  # type: ignore[arg-type]
     none = parent_from(model("None", block_tensors(2), blocks=2), "local/None")
-    assert "layer-pattern" in refusals(plan_in_memory(layers("0-1", ("1", "local/None")), base, none))
+    assert "bad-layers" in refusals(plan_in_memory(layers("0-1", ("1", "local/None")), base, none))
 
 
 def test_the_screen_names_the_blocks() -> None:
@@ -379,3 +379,34 @@ def test_layers_blends_experts_and_metadata_are_one_recipe_with_the_same_lock_in
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     assert shapes["blk.3.ffn_up_exps.weight"] == (64, 32, 2)
     assert shapes["blk.3.ffn_gate_inp.weight"] == (64, 2)
+
+
+@pytest.mark.parametrize(
+    ("donor", "code"),
+    [
+        (adapter_file("blk.1.attn_q.weight", (64, 4), (4, 64)), "nothing-to-graft"),
+        (model("Donor", block_tensors(4), architecture="mamba", blocks=4), "architecture-differs"),
+        (model("Donor", [weight_tensor("blk.1.ssm_in.weight", (64, 64))], blocks=4), "layer-pattern"),
+    ],
+)
+def test_blocks_come_only_from_models_with_such_blocks(donor: bytes, code: str) -> None:
+    base = parent_from(model("Base", block_tensors(4), blocks=4), "local/Base")
+    plan = plan_in_memory(layers(("1", "local/Donor")), base, parent_from(donor, "local/Donor"))
+    assert refusals(plan).keys() == {code}
+
+
+def test_layers_need_numbers_in_the_header_that_can_follow() -> None:
+    odd = file_bytes([text("general.architecture", "llama"), text("llama.block_count", "four")], block_tensors(4))
+    assert refusals(planned(odd, "0-1")).keys() == {"bad-layers"}
+    renamed = layers("0-1", metadata={"general.architecture": "gemma2"})
+    base = parent_from(model("Base", block_tensors(4), blocks=4), "local/Base")
+    assert refusals(plan_in_memory(renamed, base)).keys() == {"bad-layers"}
+
+
+def test_an_adapter_says_which_of_its_blocks_were_dropped() -> None:
+    adapter = parent_from(adapter_file("blk.1.attn_q.weight", (64, 4), (4, 64), 0.1), "local/Lora")
+    base = parent_from(model("Base", block_tensors(4), blocks=4), "local/Base")
+    plan = plan_in_memory(layers("0,1", adapters=[{"from": "local/Lora"}]), base, adapter)
+    assert "adapter-left-out" not in {finding.code for finding in plan.findings}
+    plan = plan_in_memory(layers("0,2", adapters=[{"from": "local/Lora"}]), base, adapter)
+    assert "adapter-left-out" in {finding.code for finding in plan.findings}

@@ -101,7 +101,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("compose", {TEXT: "bse: a"}, BadRecipe, "did you mean base"),
     ("compose", {TEXT: RECIPE_YAML, "command": "rm"}, BadInput, "either recipe, an object, or recipe_text"),
     ("compose", {TEXT: "base: local/nobody"}, NotFound, "no model is registered"),
-    ("compose", {TEXT: "base: local/base"}, NotComposable, "Nothing of local/base@1 is replaced"),
+    ("compose", {TEXT: "base: local/base"}, NotComposable, "The recipe changes nothing of local/base@1"),
     ("graft", {}, BadInput, "base: it is missing; donor: it is missing"),
     ("graft", {"base": "local/base", "donor": "local/stranger", "type": "organ"}, NotComposable, "unrelated-lineage"),
     (
