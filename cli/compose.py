@@ -393,8 +393,11 @@ def print_composed(registry: Registry, result: ComposeResult, options: ComposeOp
                     "write the file", organ_command("assemble", name, "-o", f"{plain_name.partition('/')[2]}.gguf")
                 )
             print_thetas(result)
-        has_other_weights = result.plan is None or result.plan.screen.relation != "same"
-        look = take_quick_look(registry, chimera.model, options.look_seconds if has_other_weights else 0.0)
+        if result.plan is not None and result.plan.screen.relation == "same":
+            if options.look_seconds and is_for_people():
+                print_remark("Not measured: the weights are those of the base.")
+        else:
+            look = take_quick_look(registry, chimera.model, options.look_seconds)
     print_measured(result, look)
 
 

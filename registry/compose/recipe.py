@@ -459,7 +459,7 @@ def recipe_findings(error: BadRecipe) -> list[Finding]:
         Finding(
             Severity.REFUSE,
             "bad-recipe",
-            f"{sentence[:1].upper()}{sentence[1:]}{'' if sentence.endswith(('.', '?')) else '.'}",
+            f"{_capitalized(sentence)}{'' if sentence.endswith(('.', '?')) else '.'}",
             field,
         )
         for field, sentence in error.reasons
@@ -475,6 +475,11 @@ def parse_blocks(text: str) -> tuple[BlockRange, ...]:
         raise BadRecipe(
             "blocks", [(path.removeprefix("blocks"), sentence) for path, sentence in error.reasons]
         ) from error
+
+
+def _capitalized(sentence: str) -> str:
+    """Return a sentence that begins with a capital letter, unless it begins with a name or a key."""
+    return f"{sentence[:1].upper()}{sentence[1:]}" if sentence.split(" ", 1)[0].isalpha() else sentence
 
 
 def recipe_values(recipe: Recipe) -> dict[str, object]:
