@@ -122,11 +122,11 @@ class Layers:
         """
         found = []
         last = max(self.base.by_block, default=0)
-        for giver, number in dict.fromkeys(self.blocks):
-            if giver is not None:
-                own = {part.place.slot: part for part in self.base.by_block.get(min(number, last), ())}
-                pairs = [(own.get(part.place.slot), part) for part in giver.by_block.get(number, ())]
-                found += [Replacement(before, after, giver) for before, after in pairs if before is not None]
+        others = {(giver.label, number): giver for giver, number in self.blocks if giver is not None}
+        for (_, number), giver in others.items():
+            own = {part.place.slot: part for part in self.base.by_block.get(min(number, last), ())}
+            pairs = [(own.get(part.place.slot), part) for part in giver.by_block.get(number, ())]
+            found += [Replacement(before, after, giver) for before, after in pairs if before is not None]
         return found
 
     @property

@@ -199,7 +199,8 @@ class Draft:
         if any(finding.severity is Severity.REFUSE for finding in self.findings):
             return
         self.layers, self.base = layers, layers.result()
-        self.placed = list(dict.fromkeys(giver for giver, _ in blocks if giver is not None))
+        self.placed = list({giver.label: giver for giver, _ in blocks if giver is not None}.values())
+        self.parts = {}
         for part in self.base.parts:
             giver, number = layers.origin(part) or (None, part.place.block)
             is_placed = giver is not None or number != part.place.block
@@ -221,15 +222,16 @@ class Draft:
             if count > BLOCKS_MAX:
                 self._refuse("bad-layers", f"A result has at most {BLOCKS_MAX:,} blocks.", at)
                 return
-            is_base = giver.header_digest == self.base.header_digest and giver.parts == self.base.parts
             for first, last in run.blocks:
-                yield from ((None if is_base else giver, block) for block in range(first, last + 1))
+                yield from ((None if giver is self.base else giver, block) for block in range(first, last + 1))
 
     def _block_giver(self, name: str, at: str) -> Parent | None:
         """Return the model that gives blocks; None, with a refusal, for another kind or architecture."""
         giver = self._parent(name, "unknown-donor", at)
         if giver is None:
             return None
+        if giver.header_digest == self.base.header_digest and giver.parts == self.base.parts:
+            return self.base
         ours, theirs = self.base.header.architecture, giver.header.architecture
         if giver.kind not in WEIGHT_KINDS:
             self._refuse(

@@ -193,6 +193,8 @@ def test_queries_find_organs_for_blocks_that_were_moved(registry: LocalRegistry)
     }  # fmt: skip
     purified = registry.compose(read_recipe(layers("0,4", purify={"method": "fractal", "where": "block:4"}))).plan()
     assert {part.block for part in purified.parts if "purified" in part.acts} == {1}
+    dropped = registry.compose(read_recipe(layers("0,4", purify={"method": "fractal", "where": "block:3"}))).plan()
+    assert {finding.code for finding in dropped.planned.refusals} == {"nothing-selected"}
 
 
 def test_experts_of_a_moved_block_are_known_one_by_one(tmp_path: Path) -> None:
