@@ -17,7 +17,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.columns import Column
 from organs.registry.compose.blend_steps import BLEND_DEFAULT
 from organs.registry.compose.build import Progress, make
-from organs.registry.compose.files import ModelSource, with_files
+from organs.registry.compose.files import ModelLookup, with_files
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe
@@ -52,7 +52,7 @@ class RecipeBuilder(ABC):
     """A recipe that is built step by step. Every step returns a new builder and leaves the old one unchanged."""
 
     recipe: Recipe
-    registry: ModelSource
+    registry: ModelLookup
     """The registry of its models."""
 
     @abstractmethod

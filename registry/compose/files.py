@@ -43,7 +43,7 @@ Saliency = Mapping[int, Sequence[float]]
 """By block: a number for each expert; larger ones are kept."""
 
 
-class ModelSource(Protocol):
+class ModelLookup(Protocol):
     """A registry, as far as it is necessary here."""
 
     def model(self, name: str) -> Model:
@@ -89,7 +89,7 @@ class _Mixture:
     groups: int
 
 
-def with_files(values: object, folder: Path, registry: ModelSource) -> object:
+def with_files(values: object, folder: Path, registry: ModelLookup) -> object:
     """Return the `values` of a recipe file with what its files say in their place.
 
     Names of files are relative to `folder`. Values of another form are left to the reader of recipes. Raises
@@ -154,7 +154,7 @@ def _is_ranked(step: object) -> bool:
     return isinstance(step, dict) and not {"saliency", "count", "by"}.isdisjoint(step)
 
 
-def _mixture_of(registry: ModelSource, base: str) -> _Mixture:
+def _mixture_of(registry: ModelLookup, base: str) -> _Mixture:
     metadata = {entry.key: entry.value for entry in registry.model(base).metadata}
     architecture = metadata.get("general.architecture", "")
     groups = metadata.get(f"{architecture}.{GROUPS_KEY}", "")
@@ -207,7 +207,7 @@ def _most_salient(saliency: Sequence[float], count: int, groups: int) -> list[in
     return sorted(kept)
 
 
-def _read_saliency(ranked: _RankedChoice, folder: Path, registry: ModelSource) -> Saliency:
+def _read_saliency(ranked: _RankedChoice, folder: Path, registry: ModelLookup) -> Saliency:
     """Return the saliency in a file, or of a registered importance matrix. Raises BadDocument."""
     name = ranked.saliency
     try:
@@ -231,7 +231,7 @@ def _read_saliency(ranked: _RankedChoice, folder: Path, registry: ModelSource) -
         raise BadDocument([("saliency", str(error))]) from error
 
 
-def _assemble(registry: ModelSource, name: str, path: Path, folder: Path) -> None:
+def _assemble(registry: ModelLookup, name: str, path: Path, folder: Path) -> None:
     """Write a registered importance matrix to `path`. Raises BadInput if there is none, StoreError."""
     try:
         registry.assemble(name, path)
