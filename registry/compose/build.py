@@ -455,7 +455,7 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
     placed = plan.layers.blocks if plan.layers else ()
     parents += [(giver.model_id, PLACED) for giver, _ in placed if giver is not None and giver.model_id is not None]
     for part in plan.parts:
-        donors = (part.donor if GRAFTED in part.acts else None, *(graft.donor for graft in part.expert_grafts))
+        donors = (part.donor if part.from_block is None else None, *(graft.donor for graft in part.expert_grafts))
         parents += [(donor.model_id, GRAFTED) for donor in donors if donor is not None and donor.model_id is not None]
         parents += [(model.model_id, MERGED) for model in part.merged if model.model_id is not None]
         parents += [(adapter.model_id, ADAPTER) for adapter in part.adapters if adapter.model_id is not None]
