@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import metadata, util
 from itertools import takewhile
 from pathlib import Path
@@ -27,6 +27,7 @@ from organs.registry.validation.runtime import (
     short_reason,
 )
 from organs.registry.validation.scorer import Line, Order, OrderedText
+from organs.registry.validation.variants import LOGITS_MAX_BYTES, VariantLine, VariantOrder
 
 PACKAGE = "xllamacpp"
 EXTRA = "validate"
@@ -101,6 +102,52 @@ class LlamaCpp:
             evaluated_tokens=tokens,
             evaluation_seconds=seconds,
         )
+
+    def compare_variants(
+        self, order: VariantOrder, folder: Path, seconds: float, take: Callable[[VariantLine], None]
+    ) -> None:
+        """Compare variants of a model with it in a confined process, which may read `folder`, for at most `seconds`.
+
+        `take` is called with what each variant gives; an exception of it ends the process. Raises NoRuntime, NoSandbox,
+        and NoVerdict if llama.cpp does not run the model or a variant.
+        """
+        refused: list[VariantLine] = []
+        is_done = False
+
+        def take_line(data: bytes) -> None:
+            nonlocal is_done
+            try:
+                line = decode(data, VariantLine)
+            except ValueError:
+                return
+            is_done = is_done or line.done
+            if line.missing or line.refused:
+                refused.append(line)
+            else:
+                take(line)
+
+        size_bytes = sum(Path(path).stat().st_size for path in order.shards)
+        memory = 2 * MEMORY_PER_MODEL * size_bytes + MEMORY_SPARE_BYTES + 2 * LOGITS_MAX_BYTES
+        limits = replace(
+            self._limits,
+            wall_seconds=seconds,
+            cpu_seconds=int(seconds * usable_cores()) + 1,
+            address_space_bytes=memory + MEMORY_PER_DECODER_BYTES * order.decoders,
+            file_size_bytes=0,
+            output_max_bytes=max(self._limits.output_max_bytes, OUTPUT_MAX_BYTES * max(1, len(order.variants))),
+        )
+        sandbox = Sandbox(read=(folder,), required=self._requires_sandbox)
+        result = run_python("organs.registry.validation.variants", limits, sandbox, encode(order), take_line)
+        for line in refused:
+            if line.missing:
+                raise NoRuntime(f"{NOT_INSTALLED} ({line.missing})", EXTRA)
+            reason = telling_line(result.log) or line.refused or ""
+            raise NoVerdict(f"llama.cpp refused a variant of the model: {short_reason(reason)}")
+        if not is_done:
+            ended = result.stopped or result.signal_name or f"it ended with {result.code}"
+            line_of_log = telling_line(result.log)
+            details = f": {short_reason(line_of_log)}" if line_of_log else ""
+            raise NoVerdict(f"llama.cpp did not finish the comparison ({ended}){details}")
 
     def _order(self, request: ScoringRequest) -> Order:
         texts = [
