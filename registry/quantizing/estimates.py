@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from organs.registry.gguf import padded
 from organs.registry.gguf.types import dtype_by_name
@@ -56,7 +57,7 @@ def _for_error(known: Sequence[tuple[float, float]], error: float) -> float:
     rates = [(total, value / total) for total, value in known if total > 0 and value > 0]
     if not rates or error <= 0:
         return 0.0
-    for (low, low_rate), (high, high_rate) in zip(rates, rates[1:], strict=False):
+    for (low, low_rate), (high, high_rate) in pairwise(rates):
         if low < error < high:
             share = math.log(error / low) / math.log(high / low)
             return math.exp((1 - share) * math.log(low_rate) + share * math.log(high_rate))

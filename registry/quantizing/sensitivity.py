@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import msgspec
-
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.queries.sizes import sensitivities_of
@@ -23,8 +21,10 @@ from organs.registry.catalog.register.sizes import record_sensitivity
 from organs.registry.compose.parents import Parent
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import Entity, decode, encode
+from organs.registry.errors import OrganError
 from organs.registry.gguf.types import DType
-from organs.registry.quantizing.groups import Group, allowed_dtypes
+from organs.registry.progress import StepProgress
+from organs.registry.quantizing.groups import Group
 from organs.registry.quantizing.shards import ShardedModel
 from organs.registry.store import BlobStore
 from organs.registry.store.files import placing_error, translating
@@ -87,8 +87,8 @@ class Workshop:
     digest: Digest
     """Of the model's files."""
     runtime: LlamaCpp
-    progress: Callable[[str], None]
-    """Called about every second with the current step; an exception stops the work."""
+    progress: StepProgress
+    """Called about every second; an exception stops the work."""
 
     def stored(self, windows: Windows) -> dict[Key, SensitivityReading]:
         """Return what was measured before."""
@@ -118,7 +118,7 @@ class Workshop:
                     encode(reading).decode(),
                 )
 
-        self.compare(groups, variants, windows, take, "measuring")
+        self.compare(groups, variants, windows, take, "measuring group")
 
     def compare(
         self,
@@ -140,7 +140,7 @@ class Workshop:
             rows = blobs_by_digest(session, {part.digest for part in self.model.parts})
         with TemporaryDirectory(prefix="organ-sizes-") as place, translating(Path(place), placing_error):
             sharded = ShardedModel(self.model, groups, self.store, rows, Path(place))
-            self.progress("writing the model")
+            self.progress(0.0, "writing the model")
             order = VariantOrder(
                 shards=[str(path) for path in sharded.write()],
                 variants=[
@@ -170,7 +170,8 @@ class Workshop:
                         take(line.variant, line.windows, line.seconds)
                         release(line.variant)
                         done += 1
-                    self.progress(f"{step} {min(done + 1, len(variants))} of {len(variants)}")
+                    number = min(done + 1, len(variants))
+                    self.progress(done / len(variants), f"{step} {number} of {len(variants)}")
 
                 self.runtime.compare_variants(order, Path(place), SECONDS_MAX, take_line)
 
@@ -182,7 +183,7 @@ def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> I
     An error of the thread is raised when the next one is removed, or at the end.
     """
     room, is_over = threading.Semaphore(AHEAD), threading.Event()
-    errors: list[BaseException] = []
+    errors: list[Exception] = []
 
     def write() -> None:
         try:
@@ -191,7 +192,7 @@ def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> I
                 if is_over.is_set():
                     return
                 sharded.write_variant(number, dtypes)
-        except BaseException as error:  # it is raised in the other thread
+        except (OrganError, OSError) as error:  # it is raised in the other thread
             errors.append(error)
 
     def release(number: int) -> None:
@@ -216,9 +217,3 @@ def mean_divergence(readings: Sequence[WindowReading]) -> float | None:
         return None
     tokens = sum(reading.tokens for reading in readings)
     return sum(reading.divergence or 0.0 for reading in readings) / tokens if tokens else None
-
-
-def coarse_dtype(group: Group, bits: float) -> DType:
-    """Return the largest type of at most `bits` in which all organs of a group may be written, else the smallest."""
-    types = allowed_dtypes(group.parts[0])
-    return next((dtype for dtype in reversed(types) if dtype.bits_per_value <= bits), types[0])

@@ -194,9 +194,7 @@ def _reading(decoder: Decoder, window: OrderedWindow, reference: Logits, *, deta
     if not details or reading.divergence is None:
         return reading
     divergences = tuple(float(f"{value:.3g}") for value in own.divergences)
-    return replace(
-        reading, nats=_sum(own.surprises), reference_nats=_sum(base.surprises), divergences=divergences
-    )
+    return replace(reading, nats=_sum(own.surprises), reference_nats=_sum(base.surprises), divergences=divergences)
 
 
 def _sum(values: NDArray[np.float64]) -> float | None:
