@@ -63,7 +63,9 @@ class LlamaCpp:
             version = metadata.version(PACKAGE)
         except metadata.PackageNotFoundError:
             raise NoRuntime(NOT_INSTALLED, EXTRA) from None
-        self._identity = f"llama.cpp, {PACKAGE} {version}, {METHOD}"
+        self.version = f"llama.cpp, {PACKAGE} {version}"
+        """Its name and version, for people."""
+        self._identity = f"{self.version}, {METHOD}"
 
     @staticmethod
     def is_installed() -> bool:

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import expert_name, place_of
 from organs.registry.assembly import (
+    first_header,
     place_file,
     plan_merged,
     plan_model,
@@ -52,6 +53,7 @@ from organs.registry.validation.comparison import (
     texts_for,
     validate,
 )
+from organs.registry.validation.memory import write_hole
 from organs.registry.validation.quick import KINDS as QUICK_KINDS
 from organs.registry.validation.quick import LookBudget, quick_look
 from organs.registry.validation.runtime import (
@@ -156,6 +158,24 @@ def registered_candidate(catalog: Catalog, store: BlobStore, name: str) -> Runna
     with catalog.reading() as session:
         model = model_by_text(session, name)
     return _candidate(catalog, store, model)
+
+
+@contextmanager
+def registered_hole(catalog: Catalog, store: BlobStore, name: str) -> Iterator[tuple[str, Path]]:
+    """Open a temporary file with the header of the model `name` (a name or a digest), and no data of its tensors.
+
+    Yields the full name and the file, which takes only the room of the header. Raises NotFound, NotAssemblable,
+    StoreError.
+    """
+    with catalog.reading() as session:
+        model = model_by_text(session, name)
+        full_name = model.full_name
+        (plan,) = plan_merged(session, store, model, f"{model.name}.gguf")
+        header = plan.literal or first_header(session, store, model).source.header
+    with tempfile.TemporaryDirectory(prefix="organ-memory-") as place:
+        path = Path(place, Path(plan.name).name)
+        write_hole(path, header, plan.size_bytes)
+        yield full_name, path
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,10 @@ class NoVerdict(OrganError, code="no-verdict"):
     """A chimera cannot be compared with its base: the base does not run, or they have different tokens."""
 
 
+class RuntimeFailed(OrganError, code="runtime-failed"):
+    """llama.cpp refused a model, had not enough memory, crashed or exceeded a limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScoringRequest:
     """A model (the first file of a split set), and the windows of texts to score."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,19 +18,18 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated, Protocol
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from organs.registry.entities.base import Count, Entity, decode
+from organs.registry.entities.base import Count, Entity
 from organs.registry.errors import OrganError
 from organs.registry.measure import count_nonfinite_in
+from organs.registry.validation.child import order_and_answers
 from organs.registry.validation.decoder import Decoder, LoadedModel, ModelRefused, UnknownInterface, opened
 from organs.registry.validation.texts import conversations, spread_order
 from organs.registry.validation.weights import Weights
 
-ORDER_MAX_BYTES = 64 * 1024 * 1024
 WRITTEN_TOKENS = 40
 NATS_DIGITS = 4
 """Decimals of the score of a window."""
@@ -116,13 +113,7 @@ class _Incomparable(Exception):
 
 def main() -> None:
     """Read one order, do it, and end."""
-    order = decode(sys.stdin.buffer.read(ORDER_MAX_BYTES), Order)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # output of llama.cpp itself goes to the log
-
-    def tell(line: Line) -> None:
-        answers.write(msgspec.json.encode(line) + b"\n")
-
+    order, tell = order_and_answers(Order)
     try:
         _do(order, tell)
     except _Incomparable as error:
