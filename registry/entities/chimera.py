@@ -34,6 +34,7 @@ from organs.registry.entities.plan import (
     GRAFTED,
     MERGED,
     PLACED,
+    QUANTISED,
     SOURCE,
     Block,
     ParentModel,
@@ -75,6 +76,13 @@ class Origins(Entity, omit_defaults=True):
     def by_tensor(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Return the number of the parent and the acts of each tensor that is not the base's own."""
         return {name: (int(number), tuple(map(str, acts))) for name, (number, *acts) in self.parts.items()}
+
+    @property
+    def is_quantisation(self) -> bool:
+        """Whether it has nothing but the weights of the base, of which some are written in other tensor types."""
+        is_changed = self.experts or self.layers or self.pruned or self.merged or self.adapters
+        parts = self.by_tensor().values()
+        return bool(parts) and not is_changed and all(part == (0, (QUANTISED,)) for part in parts)
 
     def from_block(self, place: Place) -> int | None:
         """Return the number in its own model of the block at `place`, if it is another one or another model's."""

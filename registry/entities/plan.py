@@ -173,7 +173,8 @@ class RecipeRequest(RecipeFile):
 
 PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED = "placed", "grafted", "merged", "adapter", "purified", "pruned"
 EDITED = "edited"
-ACTS = (PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED, EDITED)
+QUANTISED = "quantised"
+ACTS = (PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED, EDITED, QUANTISED)
 """The acts on an organ, in this order; the last one is that on the header of a model whose organs all stay."""
 SOURCE = "source"
 """What a chimera uses a model for whose weights are used in place of those that were quantised from them."""

@@ -29,6 +29,7 @@ from organs.registry.entities.base import Count, Entity, decode
 from organs.registry.errors import OrganError
 from organs.registry.measure import count_nonfinite_in
 from organs.registry.validation.decoder import Decoder, LoadedModel, ModelRefused, UnknownInterface, opened
+from organs.registry.validation.divergence import packed
 from organs.registry.validation.texts import conversations, spread_order
 from organs.registry.validation.weights import Weights
 
@@ -36,6 +37,8 @@ ORDER_MAX_BYTES = 64 * 1024 * 1024
 WRITTEN_TOKENS = 40
 NATS_DIGITS = 4
 """Decimals of the score of a window."""
+DIVERGENCE_DIGITS = 7
+"""Decimals of its divergence: that of Q8_0 is 0.0005 for each token, that of the same weights in F16 far less."""
 PROMPT = "The file is opened for reading, and "
 QUESTION = "What is a file?"
 
@@ -72,9 +75,21 @@ class Order(Entity):
     """The threads that score."""
 
 
-Ranked = tuple[Count, Count, float | None, Annotated[int, Meta(ge=1, le=1 << 31)], str, float | None, Count | None]
+DIVERGENCES_MAX_BYTES = 64 * 1024
+"""Of a window."""
+Ranked = tuple[
+    Count,
+    Count,
+    float | None,
+    Annotated[int, Meta(ge=1, le=1 << 31)],
+    str,
+    float | None,
+    Count | None,
+    Annotated[bytes, Meta(max_length=DIVERGENCES_MAX_BYTES)] | None,
+]
 """The score of a window: the number of the text, the rank, the nats (None if they are not finite), the number of
-tokens, their digest, the divergence from the reference and the tokens with the same top, if it scored the window."""
+tokens and their digest; and if the reference scored the window: the divergence from it, the tokens with the same top,
+and the divergence at each token (`packed`)."""
 
 
 class Line(Entity, omit_defaults=True):
@@ -261,10 +276,13 @@ def _lines(window: _Window, own: Decoder, other: Decoder | None) -> Iterator[Lin
     digest = hashlib.sha256(repr(list(tokens)).encode()).hexdigest()[:16]
 
     def ranked(likelihoods: Likelihoods) -> Ranked:
-        divergence = None if likelihoods.divergences is None else _nats(likelihoods.divergences)
+        divergences, divergence = likelihoods.divergences, None
+        if divergences is not None:
+            divergence = _nats(divergences, DIVERGENCE_DIGITS)
+        each = None if divergences is None or divergence is None else packed(divergences)
         same_top = None if likelihoods.same_top is None else int(likelihoods.same_top.sum())
         nats = _nats(likelihoods.surprises)
-        return window.text, window.rank, nats, len(likelihoods.surprises), digest, divergence, same_top
+        return window.text, window.rank, nats, len(likelihoods.surprises), digest, divergence, same_top, each
 
     if by_reference:
         yield Line(reference=ranked(joined(by_reference)))
@@ -272,10 +290,10 @@ def _lines(window: _Window, own: Decoder, other: Decoder | None) -> Iterator[Lin
         yield Line(window=ranked(joined(by_model)))
 
 
-def _nats(values: NDArray[np.float64]) -> float | None:
+def _nats(values: NDArray[np.float64], digits: int = NATS_DIGITS) -> float | None:
     """Return the sum of the values; None if one is not finite."""
     total = math.fsum(values) if np.isfinite(values).all() else math.inf
-    return round(total, NATS_DIGITS) if math.isfinite(total) else None
+    return round(total, digits) if math.isfinite(total) else None
 
 
 PIECE_BYTES = 1024 * 1024

@@ -124,7 +124,7 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "changes_shown": with_marks(chimera.changes, lines),
         "measured": measured,
         "report": report,
-        "look_rows": [] if chimera.quick_look is None else [text.cells for text in chimera.quick_look.texts],
+        "look_rows": [] if chimera.quick_look is None else chimera.quick_look.rows,
         "runs": [] if report is None else runs_of(report),
         "rows": [] if report is None else text_rows(report),
         "warnings": [finding for finding in findings if finding.severity is not Severity.INFO],
