@@ -321,11 +321,12 @@ def _print_verdict(report: VerdictReport) -> None:
 
 def _divergence_columns(report: VerdictReport) -> list[Column]:
     """Return the columns of a quantisation that lead: its divergence from the base."""
+
+    def shown(heading: str, text: TextVerdict) -> str:
+        return divergence_cells(text)[heading]
+
     headings = divergence_cells(report.texts[0])
-    return [
-        Column(heading, kind=CellKind.FIGURE, shown=lambda text, heading=heading: divergence_cells(text)[heading])
-        for heading in headings
-    ]
+    return [Column(heading, kind=CellKind.FIGURE, shown=partial(shown, heading)) for heading in headings]
 
 
 def _change_text(text: TextVerdict) -> str:

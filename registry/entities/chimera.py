@@ -44,7 +44,7 @@ from organs.registry.entities.plan import (
     RecipeFile,
     Screen,
 )
-from organs.registry.entities.validation import QuickLook, Verdict
+from organs.registry.entities.validation import QuickLook, SourceDivergence, Verdict
 
 NEWEST, GAINED = "new", "gain"
 ORDERS = (NEWEST, GAINED)
@@ -196,6 +196,13 @@ class Chimera(Entity):
     assemble: Annotated[Text, Meta(description="The command that writes its file.")]
     python: Annotated[Text, Meta(description="The same recipe as a Python program.")]
     card: Annotated[Text, Meta(description="A README for people who download it, as Markdown.")]
+
+    @property
+    def from_source(self) -> SourceDivergence | None:
+        """Of a quantisation, how far it is from its source: by the strongest verdict, else by the quick look."""
+        reports = [verdict.report for verdict in self.verdicts if verdict.report is not None]
+        found = next((report.from_source for report in reports if report.from_source is not None), None)
+        return found if found is not None or self.quick_look is None else self.quick_look.from_source
 
     @property
     def is_screen_refuted(self) -> bool:

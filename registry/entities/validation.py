@@ -72,6 +72,16 @@ class SourceDivergence(Entity):
         return change_text(self.ratio, self.ratio_margin)
 
     @property
+    def figures(self) -> dict[str, str]:
+        """The numbers as texts, by their names."""
+        return {
+            "divergence": f"{self.amount} nats",
+            "99% of tokens below": NO_VALUE if self.divergence_99 is None else f"{nats_text(self.divergence_99)} nats",
+            "same top token": f"{self.same_top:.1%}",
+            CHANGE: self.change,
+        }
+
+    @property
     def sentence(self) -> str:
         """The numbers in a sentence."""
         high = "" if self.divergence_99 is None else f" (99% of tokens below {nats_text(self.divergence_99)})"

@@ -478,7 +478,7 @@ class _Trial:
     def measure(self) -> None:
         """Add windows until every text is settled or the budget is spent."""
         base, chimera = self.base, self.chimera
-        # Of a base that is run beside the chimera, whether it runs, and the tokens of the texts, are all that is needed alone.
+        # Run beside the chimera, the base must only show that it runs, and how many tokens the texts have.
         self._extend(base, [1, *[0 if self.is_paired else 1] * (len(self.texts) - 1)], 3)
         self._leave_out_unknown_chats()
         if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:

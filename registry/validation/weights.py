@@ -116,7 +116,7 @@ def grafted_organs(chimera: Path, base: Path) -> tuple[str, ...]:
 
 
 def is_quantisation(model: Path, base: Path) -> bool:
-    """Return whether most weights of `model` are in tensors of fewer bits than in `base`, and the others are the base's.
+    """Return whether most weights of `model` have fewer bits than in `base`, and all other tensors are the base's.
 
     Types, shapes and the bytes of tensors in equal types are compared; not whether rounding gives the coarser ones.
     Raises BadSource, BadGguf and BadSplit.

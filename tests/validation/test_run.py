@@ -89,6 +89,7 @@ class FailingRuntime:
     """A runtime that fails, and keeps what the header of each model says about shards."""
 
     identity: str = "failing, 1"
+    has_references: bool = True
     shards: list[int | None] = field(default_factory=list)
 
     def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
