@@ -332,11 +332,13 @@ def compared(
         for ours, theirs in _pieces(logits, reference):
             total, _ = _log_total(ours)
             total_reference, powers = _log_total(theirs)
+            shift = (total_reference - total).astype(np.float32)
             difference = np.subtract(theirs, ours)
+            difference -= shift[:, np.newaxis]  # ln(p / q), small numbers, so that the sum in float32 is exact enough
             mean = np.einsum("ij,ij->i", powers, difference) / powers.sum(axis=1)
             totals.append(total)
             totals_reference.append(total_reference)
-            divergences.append(mean - total_reference + total)
+            divergences.append(mean + shift - (total_reference - total))
             same.append(ours.argmax(axis=1) == theirs.argmax(axis=1))
         base = np.concatenate(totals_reference) - reference[rows, chosen]
         own = np.concatenate(totals) - logits[rows, chosen]
