@@ -23,7 +23,7 @@ from organs.registry.assembly import naming
 from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.blobs import blobs_by_digest, oldest_living_ingest
-from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look
+from organs.registry.catalog.queries.chimeras import stored_quick_look
 from organs.registry.catalog.queries.jobs import active_jobs, is_anything_due, last_end
 from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.queries.model_names import check_model_name, model_by_name, model_by_text
@@ -61,7 +61,7 @@ from organs.registry.entities.job import (
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.entities.validation import QuickLook, QuickLookRequest
-from organs.registry.errors import BadInput, MissingBlob, NotComposedHere, QueueFull, TooMany
+from organs.registry.errors import BadInput, MissingBlob, QueueFull, TooMany
 from organs.registry.gguf import dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
@@ -77,7 +77,7 @@ from organs.registry.store import RangeReader
 from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import LookBudget
-from organs.registry.validation.run import look_at_chimera, run_chimera
+from organs.registry.validation.run import compared_with, look_at_chimera, run_chimera
 from organs.registry.validation.texts import KINDS as TEXT_KINDS
 from organs.registry.validation.texts import built_in_texts
 
@@ -245,13 +245,13 @@ PURIFY = JobKind("purify", WORK, RecipeArguments, _compose, _settle_purification
 
 
 def _chimera(registry: LocalRegistry, text: str) -> str:
-    """Return the full name of a chimera, under which its jobs are listed. `text` is a name or the digest of a lock."""
+    """Return the full name of a chimera or quantisation, under which its jobs are listed.
+
+    `text` is a name or the digest of a lock. Raises NotFound, NotComposedHere.
+    """
     with registry.catalog.reading() as session:
         model = model_by_text(session, f"sha256:{text}" if re.fullmatch("[0-9a-f]{64}", text) else text)
-        if chimera_of(session, model.id) is None:
-            raise NotComposedHere(
-                f"{model.full_name} was not composed in this registry, so it has no base for a comparison"
-            )
+        compared_with(session, model)
         return model.full_name
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from organs.registry.entities.base import decode, encode
 from organs.registry.errors import BadSource
 from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, plain_text, run_python
+from organs.registry.validation.divergence import packed_bytes
 from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
@@ -45,7 +46,9 @@ THREADS_FROM_BYTES = 256 * 1024 * 1024
 """Smaller models write on one thread: llama.cpp's threads wait actively, hundreds of times for each token, and on a
 busy machine two threads can take ten times as long as one."""
 OUTPUT_MAX_BYTES = 4 * 1024 * 1024
-"""About 130 bytes for each window."""
+"""About 130 bytes for each window that is not compared with a reference."""
+COMPARED_OUTPUT_BYTES = 1024
+"""For each window that is: the divergence of each token."""
 WRITTEN_MAX_LENGTH = 2000
 
 _LOADING = re.compile(r"error loading model: (?P<reason>.+)")
@@ -75,6 +78,10 @@ class LlamaCpp:
     @property
     def identity(self) -> str:
         return self._identity
+
+    @property
+    def has_references(self) -> bool:
+        return True
 
     def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         """Load the model in a confined process, and score windows.
@@ -179,12 +186,13 @@ class LlamaCpp:
         decoders = min(cores, DECODERS_MAX) * (1 if request.reference is None else 2)
         memory = MEMORY_PER_MODEL * _size_bytes(request) + MEMORY_SPARE_BYTES + MEMORY_PER_DECODER_BYTES * decoders
         wall_seconds = own.wall_seconds + (request.seconds or 0.0)
+        compared = sum(map(len, request.reference_ranks))
         return ProcessLimits(
             wall_seconds,
             own.cpu_seconds or int(wall_seconds * cores) + 1,
             own.address_space_bytes or memory,
             own.file_size_bytes or 0,  # it has nothing to write
-            max(own.output_max_bytes, OUTPUT_MAX_BYTES),
+            max(own.output_max_bytes, OUTPUT_MAX_BYTES) + COMPARED_OUTPUT_BYTES * compared,
             own.niceness,
         )
 
@@ -222,9 +230,10 @@ class _Answers:
             self.sizes[line.text[0]] = line.text[1:]
         for ranked, windows in ((line.window, self.windows), (line.reference, self.reference)):
             if ranked is not None:
-                text, rank, nats, tokens, digest, divergence, same_top = ranked
+                text, rank, nats, tokens, digest, divergence, same_top, each = ranked
                 nats = math.inf if nats is None else nats
-                windows[text, rank] = Window(nats, tokens, digest, divergence, same_top)
+                each = None if divergence is None or each is None or len(each) != packed_bytes(tokens) else each
+                windows[text, rank] = Window(nats, tokens, digest, divergence, same_top, each)
         if line.written is not None:
             self.written = plain_text(line.written.encode("utf-8", "replace"))[:WRITTEN_MAX_LENGTH]
         self.rate = line.rate or self.rate

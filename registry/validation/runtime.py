@@ -112,6 +112,8 @@ class Window:
     reference, in nats; None if the reference did not score the window."""
     same_top: int | None = None
     """For how many tokens both find the same token the most likely one; None like `divergence`."""
+    divergences: bytes | None = None
+    """The divergence at each token, in nats, as `divergence.packed` has them; None like `divergence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,11 @@ class Runtime(Protocol):
     @property
     def identity(self) -> str:
         """Name, version and method: runtimes with the same identity give the same scores."""
+        ...
+
+    @property
+    def has_references(self) -> bool:
+        """Whether it compares the distributions of a model with those of a reference."""
         ...
 
     def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:

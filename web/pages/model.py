@@ -24,6 +24,7 @@ from organs.registry.entities.lineage import merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import COLUMNS, PlacedOrgan
 from organs.registry.entities.published import PublishedModel
+from organs.registry.entities.validation import TYPICAL
 from organs.registry.errors import BadQuery, Conflict, Incomplete
 from organs.registry.gguf import dtype_by_name
 from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, MERGED_TYPE, WEIGHT_KINDS
@@ -170,6 +171,7 @@ def _card(model: Model, organs: Sequence[PlacedOrgan], *, is_newest: bool, is_im
     namespace = model.name.partition("/")[0]
     return {
         "model": model,
+        "typical_divergences": TYPICAL,
         "can_receive": model.kind in WEIGHT_KINDS and model.complete and not model.unassemblable,
         "picture": model_address(model.name, "pages.model_picture", form="png"),
         "matrix_theta": fmean(thetas) if thetas else None,
