@@ -1,6 +1,8 @@
-"""Models have measured sizes, and what coarser tensor types of groups of organs do to a file is stored."""
+"""Models have measured sizes; a size at the end of a name (`4.5bpw`, `2.1GB`, `Q4_K_M-best`) is a quantisation."""
 
 from __future__ import annotations
+
+import re
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,9 +12,38 @@ down_revision = "0029"
 branch_labels = None
 depends_on = None
 
+ENDINGS = ("bpw", "mb", "gb", "best")
+"""A name whose quantisation was not found before ends in one of these."""
+QUANTISATION = re.compile(
+    r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:(?:UD|i1|imat(?:rix)?)[-._])?"
+    r"(?:(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}?|(?:MXFP[468]|NVFP4)(?:_[A-Z0-9_]{1,12}?)??|BF16|F16|F32|FP16|FP32"
+    r"|[0-9]{1,4}(?:\.[0-9]{1,3})?(?:bpw|[MG]B))(?:[-._](?:imat(?:rix)?|best))?)",
+    re.ASCII | re.IGNORECASE,
+)
+
 
 def upgrade() -> None:
     """Apply."""
+    _add_tables()
+    connection = op.get_bind()
+    for table in ("models", "other_names"):
+        columns = sa.table(table, *map(sa.column, ("name", "stem", "quantisation")))
+        may_change = sa.or_(*(sa.func.lower(columns.c.name).endswith(ending) for ending in ENDINGS))
+        for name, stem in connection.execute(
+            sa.select(columns.c.name, columns.c.stem).where(may_change).distinct()
+        ).all():
+            match = QUANTISATION.fullmatch(name)
+            if match is None or match["stem"] == stem:
+                continue
+            values = {"stem": match["stem"]}
+            if table == "models":
+                values["quantisation"] = match["quantisation"].upper()
+            connection.execute(
+                sa.update(columns).where(columns.c.stem == stem, columns.c.name == name).values(**values)
+            )
+
+
+def _add_tables() -> None:
     number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
     timestamp = sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite")
 

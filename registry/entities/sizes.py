@@ -6,6 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from organs.registry import notebook
+from organs.registry.amounts import MULTIPLE_FROM, NO_VALUE, perplexity_text
+from organs.registry.columns import CellKind, Column, data_only, for_people
 from organs.registry.entities.base import Bytes, Count, Entity, Items, ModelText, RequestBody, Share, Text, Word
 from organs.registry.entities.plan import MadeChimera
 
@@ -37,6 +40,23 @@ class SizeReading(Entity):
     ratio: Annotated[float, Meta(description="Its perplexity divided by that of the source.")] | None = None
     tokens: Annotated[Count, Meta(description="The tokens on which it was measured.")] = 0
 
+    @property
+    def divergence_text(self) -> str:
+        """The divergence with its margin: `0.0123 ± 0.0008`; a dash if it was not measured."""
+        if self.divergence is None:
+            return NO_VALUE
+        margin = "" if self.divergence_margin is None else f" ± {self.divergence_margin:.2g}"
+        return f"{self.divergence:.3g}{margin}"
+
+    @property
+    def perplexity_change(self) -> str:
+        """The change of the perplexity in percent of the source's: `+0.8%`, or a multiple; a dash without one."""
+        if self.ratio is None:
+            return NO_VALUE
+        if self.ratio >= MULTIPLE_FROM:
+            return f"× {perplexity_text(self.ratio)}"
+        return f"{100.0 * (self.ratio - 1.0):+.1f}%".replace("-", "−")
+
 
 class SizePoint(SizeReading):
     """A measured size: a point of the curve of size against divergence."""
@@ -48,6 +68,33 @@ class SizePoint(SizeReading):
     model: Annotated[ModelText, Meta(description="The model with this mix; null if it is not registered.")] | None
 
 
+COLUMNS = (
+    Column("label", "size for"),
+    Column("kind", rank=4),
+    Column("size_bytes", "size", CellKind.SIZE),
+    Column("bits", "bits a weight", CellKind.FIGURE, rank=3, shown=lambda point: f"{point.bits:.2f}"),
+    Column("divergence", kind=CellKind.FIGURE, shown="divergence_text"),
+    Column(
+        "divergence_99",
+        "99% below",
+        CellKind.FIGURE,
+        rank=3,
+        shown=lambda point: NO_VALUE if point.divergence_99 is None else f"{point.divergence_99:.2g}",
+    ),
+    Column(
+        "same_top",
+        "same top token",
+        CellKind.FIGURE,
+        rank=2,
+        shown=lambda point: NO_VALUE if point.same_top is None else f"{point.same_top:.1%}",
+    ),
+    Column("ratio", "perplexity", CellKind.FIGURE, rank=3, shown="perplexity_change"),
+    *data_only("divergence_margin", "tokens", "tag"),
+    Column("model", kind=CellKind.NAME, rank=1, shown=lambda point: point.model or NO_VALUE),
+)
+"""Columns of the sizes of a model."""
+
+
 class SizeCurve(Entity):
     """The measured sizes of a model, the smallest first."""
 
@@ -57,6 +104,9 @@ class SizeCurve(Entity):
     runtime: Annotated[Text, Meta(description="Of the newest measurement; empty without one.")]
     texts: Annotated[Word, Meta(description="The digest of the texts of the newest measurement.")]
     points: Items[SizePoint]
+
+    def _repr_html_(self) -> str:
+        return notebook.document(notebook.table(for_people(COLUMNS, self.points), self.points))
 
 
 class QuantizationRequest(RequestBody):

@@ -8,7 +8,6 @@ and prints a `VariantLine` of JSON for each. The logits of the model itself are 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +16,16 @@ from queue import SimpleQueue
 from time import monotonic, sleep
 from typing import Annotated, TypeVar
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from organs.registry.entities.base import Count, Entity, decode
+from organs.registry.entities.base import Count, Entity
 from organs.registry.errors import OrganError
+from organs.registry.validation.child import order_and_answers
 from organs.registry.validation.decoder import Decoder, LoadedModel, ModelRefused, UnknownInterface, opened
 from organs.registry.validation.scorer import (
-    ORDER_MAX_BYTES,
     OrderedText,
     OrderedWindow,
     compared,
@@ -104,15 +102,12 @@ Tell = Callable[[VariantLine], None]
 
 def main() -> None:
     """Read one order, do it, and end."""
-    order = decode(sys.stdin.buffer.read(ORDER_MAX_BYTES), VariantOrder)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # output of llama.cpp itself goes to the log
-
+    order, answer = order_and_answers(VariantOrder)
     lock = threading.Lock()
 
     def tell(line: VariantLine) -> None:
         with lock:
-            answers.write(msgspec.json.encode(line) + b"\n")
+            answer(line)
 
     def beat() -> None:
         while True:

@@ -6,6 +6,7 @@ import msgspec
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.rows import first
 from organs.registry.catalog.tables import ModelRow, SensitivityRow, SizeRow
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.entities.base import prepared
@@ -30,6 +31,13 @@ def sensitivities_of(
 def sizes_of(session: Session, source_model_id: int) -> list[SizePoint]:
     """Return the measured sizes of a model, the smallest first; a size whose model is not reachable has no name."""
     return _points(session, SizeRow.source_model_id == source_model_id)
+
+
+def source_of_size(session: Session, model_id: int) -> str | None:
+    """Return the full name of the model of which `model_id` is a measured size; None if it is none."""
+    statement = select(ModelRow).join(SizeRow, SizeRow.source_model_id == ModelRow.id)
+    source = first(session, statement.where(SizeRow.model_id == model_id, ModelRow.state.in_(REACHABLE_STATES)))
+    return None if source is None else source.full_name
 
 
 def size_by_tag(session: Session, source_model_id: int, tag: str) -> SizePoint | None:
