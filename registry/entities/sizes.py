@@ -10,6 +10,7 @@ from organs.registry import notebook
 from organs.registry.amounts import MULTIPLE_FROM, NO_VALUE, perplexity_text
 from organs.registry.columns import CellKind, Column, data_only, for_people
 from organs.registry.entities.base import Bytes, Count, Entity, Items, ModelText, RequestBody, Share, Text, Word
+from organs.registry.entities.memory import MemoryCount
 from organs.registry.entities.plan import MadeChimera
 
 CHOSEN, PLAIN = "chosen", "plain"
@@ -110,7 +111,7 @@ class SizeCurve(Entity):
 
 
 class QuantizationRequest(RequestBody):
-    """A model, and the size or the mix that is wanted: exactly one of `type`, `size_bytes`, `bits` and `like`."""
+    """A model, and what is wanted: exactly one of `type`, `size_bytes`, `bits`, `like` and `memory_bytes`."""
 
     model: Annotated[Text, Meta(description="The source: `namespace/name`, with or without `@version`.")]
     type: Annotated[Text, Meta(description="A mix of llama.cpp by its name, such as `Q4_K_M`.")] | None = None
@@ -119,6 +120,21 @@ class QuantizationRequest(RequestBody):
     like: (
         Annotated[Text, Meta(description="The most bytes are those of this mix, or of this registered model.")] | None
     ) = None
+    memory_bytes: (
+        Annotated[
+            int,
+            Meta(
+                ge=1, le=2**63 - 1, description="The most memory that llama.cpp takes on a processor, by its own count."
+            ),
+        ]
+        | None
+    ) = None
+    context: (
+        Annotated[int, Meta(ge=1, le=1 << 24, description="Tokens of the context that counts to the memory.")] | None
+    ) = None
+    cache_type: Annotated[Text, Meta(description="The tensor type of that context's cache.")] = "f16"
+    micro_batch: Annotated[int, Meta(ge=1, le=1 << 16, description="The most tokens that are computed at once.")] = 512
+    flash_attention: Annotated[Text, Meta(description="`auto`, `on` or `off`.")] = "auto"
     imatrix: Annotated[Text, Meta(description="The name of a registered importance matrix.")] | None = None
     name: Annotated[Text, Meta(description="The name in your own namespace.")] | None = None
     minutes: Annotated[float, Meta(ge=0.1, le=1440.0, description="The most time for measurements.")] | None = None
@@ -133,3 +149,4 @@ class SizedModel(Entity):
     plain: (
         Annotated[SizePoint, Meta(description="The plain mix of the nearest size; null if none was measured.")] | None
     )
+    memory: Annotated[MemoryCount, Meta(description="What the made file takes, if a memory was wanted.")] | None = None

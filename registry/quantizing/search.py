@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import asdict, replace
 from sqlalchemy.orm import Session
 
-from organs.registry.amounts import duration_text, plural_text, size_text
+from organs.registry.amounts import duration_text, plural_text
 from organs.registry.assembly import stored_header
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import blobs_by_digest
@@ -26,31 +26,32 @@ from organs.registry.compose.parents import Parent, Part, RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, recipe_of_values
-from organs.registry.compose.selection import in_ranges
 from organs.registry.digest import Digest
+from organs.registry.entities.memory import MemoryCount
 from organs.registry.entities.sizes import CHOSEN, PLAIN, QuantizationRequest, SizedModel, SizePoint, SizeReading
 from organs.registry.errors import BadInput, BadRequest, NotAssemblable
 from organs.registry.gguf import padded
-from organs.registry.gguf.mixes import MIXES, is_quantised, mixed_dtypes, traits_of
 from organs.registry.gguf.types import DType
 from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
-from organs.registry.quantizing.choice import chosen
+from organs.registry.quantizing.choice import Option, chosen
 from organs.registry.quantizing.estimates import options_of
 from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, groups_of
+from organs.registry.quantizing.layouts import PLAIN_MIXES, Dtypes, Layouts, rules_of
+from organs.registry.quantizing.limits import Limit
 from organs.registry.quantizing.rounding import rounding_errors
 from organs.registry.quantizing.sensitivity import Key, Windows, Workshop, mean_divergence
 from organs.registry.quantizing.tags import name_of_size, tag_of
 from organs.registry.store import BlobStore
-from organs.registry.transform.values import holds_weights
 from organs.registry.validation.comparison import ModelFacts
 from organs.registry.validation.intervals import interval_of
 from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.memory import MemoryRequest
 from organs.registry.validation.quick import operations_per_second
 from organs.registry.validation.texts import CHAT, built_in_texts, fitted_texts
 from organs.registry.validation.variants import WindowReading
 
-WANTED = ("type", "size_bytes", "bits", "like")
+WANTED = ("type", "size_bytes", "bits", "like", "memory_bytes")
 """The members of a request of which it has exactly one."""
 
 
@@ -111,13 +112,8 @@ FIRST_BITS, OTHER_BITS = 4.6, (3.5, 5.6, 2.7)
 """The bits of the types in which groups are measured: first all in one, then, as far as time allows, in others."""
 ALPHA, WINDOWS_LEAST = 0.1, 3
 """The intervals have the level 90%, and need so many windows."""
-TRIES = 4
-"""Plans that are larger than the wanted size, before the search gives up."""
 SEARCH_SHARE, MADE_SHARE = 0.8, 0.9
 """Which share of the work is done, about, when the types are chosen, and when the file is made."""
-
-Dtypes = Mapping[str, DType]
-"""Tensor types by the names of tensors; the others keep theirs."""
 
 
 def quantize(
@@ -143,7 +139,7 @@ def quantize(
         row = model_by_text(session, source.label)
         like = None if settled.like is None else find_model_by_text(session, settled.like)
         facts = ModelFacts.of([stored_header(session, blobs, file).header for file in files_of(session, row.id)])
-    search = _Search(catalog, blobs, settled, runtime, progress, contributor, source, row, facts)
+    search = _Search(catalog, blobs, settled, runtime, progress, contributor, row, facts, Layouts(source))
     return search.result(None if like is None else like.size_bytes)
 
 
@@ -157,108 +153,120 @@ class _Search:
     runtime: LlamaCpp
     progress: StepProgress
     contributor: str
-    source: Parent
     row: ModelRow
     """Of the source."""
     facts: ModelFacts
+    layouts: Layouts
     share: float = 0.0
     """The share of the work that is done."""
-    seconds: float = 0.0
-    """About how long the measurements of groups take."""
 
     def result(self, like_bytes: int | None) -> SizedModel:
         """Choose the tensor types, make the file, and measure it beside the plain mix."""
-        tag, plain = tag_of(self.request, like_bytes), None
+        tag, plain, memory = tag_of(self.request, like_bytes), None, None
         if self.request.type is not None:
-            dtypes = self._mix(self.request.type.upper())
-            plan = self._plan(dtypes, tag)
+            dtypes = self.layouts.mix(self.request.type.upper())
         else:
-            most_bytes = self._most_bytes(like_bytes)
-            plain = self._nearest_mix(most_bytes)
-            dtypes, plan = self._best(most_bytes, plain, tag)
+            limit = self._limit(tag, like_bytes)
+            plain = self._nearest_mix(limit)
+            dtypes = self._best(limit, plain)
+        plan = self._plan(dtypes, tag)
         plan.check()
+        if self.request.memory_bytes is not None:
+            memory = self._memory(dtypes)
         self.share = SEARCH_SHARE
         made = make(self.catalog, self.blobs, plan, progress=self._making, contributor=self.contributor)
         self.share = MADE_SHARE
-        kind = PLAIN if self.request.type is not None else CHOSEN
-        sizes: list[tuple[str, str, Dtypes, int, str | None]] = [(kind, tag, dtypes, made.size_bytes, made.model)]
+        sizes = [_Size(CHOSEN if self.request.type is None else PLAIN, tag, dtypes, made.size_bytes, made.model)]
         if plain is not None:
-            sizes.append((PLAIN, plain, self._mix(plain), self._size_bytes(self._mix(plain)), None))
-        readings = self._compared([size[2] for size in sizes], self._windows(PROVED), "measuring", details=True)
+            mix = self.layouts.mix(plain)
+            sizes.append(_Size(PLAIN, plain, mix, self._plan(mix, plain).size_bytes))
+        points = self._measured(sizes)
+        return SizedModel(
+            chimera=made,
+            source=self.source.label,
+            point=points[0],
+            plain=points[1] if plain is not None else None,
+            memory=memory,
+        )
+
+    def _measured(self, sizes: Sequence[_Size]) -> list[SizePoint]:
+        """Measure files on windows that no choice used, and store what was found."""
+        windows = self._windows(PROVED)
+        readings = self._compared([size.dtypes for size in sizes], windows, "measuring", details=True)
         points = []
         with self.catalog.writing() as session:
-            for (kind, label, _, size_bytes, model), windows in zip(sizes, readings, strict=True):
-                reading = _size_reading(windows, 8 * size_bytes / max(1, self.row.parameters))
-                points.append(
-                    SizePoint(**asdict(reading), kind=kind, label=label, tag=label, size_bytes=size_bytes, model=model)
-                )
-                made_id = None if model is None else model_by_text(session, model).id
-                texts = self._windows(PROVED).digest
+            for size, found in zip(sizes, readings, strict=True):
+                reading = _size_reading(found, 8 * size.size_bytes / max(1, self.row.parameters))
+                model_id = None if size.model is None else model_by_text(session, size.model).id
                 record_size(
-                    session, self.row.id, made_id, kind, label, label, size_bytes, reading, texts, self.runtime.identity
+                    *(session, self.row.id, model_id, size.kind, size.tag, size.tag, size.size_bytes, reading),
+                    *(windows.digest, self.runtime.identity),
                 )
-        return SizedModel(chimera=made, source=self.source.label, point=points[0], plain=(*points[1:], None)[0])
+                points.append(
+                    SizePoint(
+                        **asdict(reading),
+                        kind=size.kind,
+                        label=size.tag,
+                        tag=size.tag,
+                        size_bytes=size.size_bytes,
+                        model=size.model,
+                    )
+                )
+        return points
 
     # The choice
 
-    def _best(self, most_bytes: int, plain: str | None, tag: str) -> tuple[Dtypes, Plan]:
-        """Return the types of the best file of at most `most_bytes`, and its plan.
+    def _limit(self, tag: str, like_bytes: int | None) -> Limit:
+        """Return the limit that the request sets. Raises BadInput for an unknown mix."""
+        request = self.request
+        if request.memory_bytes is not None:
+            return Limit.of_memory(request.memory_bytes, lambda dtypes: self._memory(dtypes).total_bytes)
+        most_bytes = request.size_bytes or like_bytes
+        if request.bits is not None:
+            most_bytes = int(request.bits * self.row.parameters / 8)
+        if most_bytes is None:
+            most_bytes = self._plan(self.layouts.mix((request.like or "").upper()), tag).size_bytes
+        return Limit.of_file(most_bytes, lambda dtypes: self._plan(dtypes, tag).size_bytes)
+
+    def _nearest_mix(self, limit: Limit) -> str | None:
+        """Return the largest mix within `limit`; None if there is none."""
+        by_size = sorted(PLAIN_MIXES, key=lambda name: -self.layouts.size_bytes(self.layouts.mix(name)))
+        small = (name for name in by_size if self.layouts.size_bytes(self.layouts.mix(name)) <= limit.most_bytes)
+        return next((name for name in small if limit.allows(self.layouts.mix(name))), None)
+
+    def _best(self, limit: Limit, plain: str | None) -> Dtypes:
+        """Return the types of the best file within `limit`.
 
         That is one of a few choices, the one that differs least from the source on the windows of the search. Raises
         BadInput if no file is so small.
         """
+        layouts = self.layouts
+        if not limit.allows(layouts.smallest):
+            raise BadInput(limit.below(self.source.label, layouts.smallest, layouts.reason_of_floor()))
         groups = self._measured_groups()
         stored = self._work.stored(self._windows(SEARCHED))
         measured = {key: one.divergence for key, one in stored.items() if one.divergence is not None}
-        errors = self._errors(groups)
-        room = most_bytes - self._fixed_bytes
-        for _ in range(TRIES):
-            candidates = [
-                dtypes for known in (measured, {}) if (dtypes := self._choice(groups, errors, known, room)) is not None
-            ]
-            if not candidates:
-                raise BadInput(self._below_floor(most_bytes))
-            plans = [self._plan(dtypes, tag) for dtypes in candidates]
-            excess = max(plan.size_bytes for plan in plans) - most_bytes
-            if excess <= 0:
-                break
-            room -= excess
-        else:
-            raise BadInput(self._below_floor(most_bytes))
-        if plain is not None:
-            candidates.append(self._mix(plain))
-            plans.append(self._plan(candidates[-1], tag))
+        errors, alignment = self._errors(groups), self.source.header.alignment
+        # The organs that keep their types are not among the options.
+        fixed_bytes = layouts.size_bytes({}) - sum(padded(part.size_bytes, alignment) for part in layouts.parts)
+        candidates = []
+        for known in (measured, dict[Key, float]()):
+            options = options_of(groups, errors, known, alignment)
+
+            def choose(size_bytes: int, options: Mapping[str, Sequence[Option]] = options) -> Dtypes | None:
+                found = chosen(options, size_bytes - fixed_bytes)
+                return None if found is None else {name: option.dtype for name, option in found.items()}
+
+            candidates.append(limit.closest(choose, layouts.smallest, limit.most_bytes))
+        candidates += [] if plain is None else [layouts.mix(plain)]
         readings = self._compared(candidates, self._windows(SEARCHED), "comparing choice")
         divergences = [mean_divergence(windows) for windows in readings]
-        best = min(range(len(candidates)), key=lambda number: _or_infinite(divergences[number]))
-        return candidates[best], plans[best]
-
-    def _choice(
-        self, groups: Sequence[Group], errors: Mapping[str, Mapping[str, float]], known: Mapping[Key, float], room: int
-    ) -> Dtypes | None:
-        """Return the types with the smallest estimated divergence; None if not even the smallest fit."""
-        found = chosen(options_of(groups, errors, known, self.source.header.alignment), room)
-        return None if found is None else {name: option.dtype for name, option in found.items()}
-
-    def _below_floor(self, most_bytes: int) -> str:
-        dtypes = {part.name: allowed_dtypes(part)[0] for part in self._parts}
-        coarse = {part.name: part.shape[0] for part in self._parts if dtypes[part.name].block_elements < 256}
-        why = ""
-        if coarse:
-            rows = sorted(set(coarse.values()))
-            why = (
-                f": the rows of {plural_text(len(coarse), 'matrix', 'matrices')} have "
-                f"{', '.join(map(str, rows[:3]))} values, and types below 4.5 bits need whole blocks of 256"
-            )
-        return (
-            f"{size_text(most_bytes)} is too small for {self.source.label}: its smallest file has "
-            f"{size_text(self._size_bytes(dtypes))}{why}"
-        )
+        return candidates[min(range(len(candidates)), key=lambda number: _or_infinite(divergences[number]))]
 
     def _errors(self, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
         """Return the squared rounding errors of all organs in all types."""
         with self.catalog.reading() as session:
-            rows = blobs_by_digest(session, {part.digest for part in self._parts})
+            rows = blobs_by_digest(session, {part.digest for part in self.layouts.parts})
         errors = {}
         parts = [part for group in groups for part in group.parts]
         for number, part in enumerate(parts, start=1):
@@ -276,7 +284,7 @@ class _Search:
         seconds = self._seconds_a_run(windows, [reading.seconds for reading in stored.values()])
         runs = int(60 * minutes / seconds)
         missing: list[tuple[Group, DType]] = []
-        for groups in _partitions(self._parts):
+        for groups in _partitions(self.layouts.parts):
             missing = _runs(groups, FIRST_BITS, stored)
             if len(missing) <= runs:
                 break
@@ -290,7 +298,6 @@ class _Search:
             more = _runs(groups, bits, stored)
             if len(missing) + len(more) <= runs:
                 missing += more
-        self.seconds = seconds * len(missing)
         self._work.measure(groups, missing, windows)
         return list(groups)
 
@@ -309,7 +316,7 @@ class _Search:
         def take(number: int, readings: tuple[WindowReading, ...], _seconds: float) -> None:
             found[number] = readings
 
-        whole = Group("all", tuple(self._parts))
+        whole = Group("all", tuple(self.layouts.parts))
         self._work.compare([whole], variants, windows, take, step, details=details)
         return [found[number] for number in range(len(variants))]
 
@@ -330,86 +337,42 @@ class _Search:
     def _making(self, step: str, _size_bytes: int) -> None:
         self.progress(self.share, {"compute": "writing organs", "hash": "hashing the file"}.get(step, step))
 
-    # Sizes and plans
+    # Files
 
-    @cached_property
-    def _parts(self) -> list[Part]:
-        """The organs that are written in other types."""
-        return [part for part in self.source.parts if is_quantised(part.spec) and holds_weights(part.dtype)]
+    @property
+    def source(self) -> Parent:
+        return self.layouts.source
 
-    def _most_bytes(self, like_bytes: int | None) -> int:
-        """Return the most bytes of the file that the request allows. Raises BadInput for an unknown mix."""
+    def _memory(self, dtypes: Dtypes) -> MemoryCount:
+        """Return what the runtime takes for a file."""
         request = self.request
-        if request.size_bytes is not None:
-            return request.size_bytes
-        if request.bits is not None:
-            return int(request.bits * self.row.parameters / 8)
-        if like_bytes is not None:
-            return like_bytes
-        return self._size_bytes(self._mix((request.like or "").upper()))
-
-    def _mix(self, name: str) -> Dtypes:
-        """Return the types of a mix of llama.cpp. Raises BadInput for an unknown one."""
-        if name not in MIXES:
-            raise BadInput(f"{name!r} is not a mix of llama.cpp: one is {', '.join(PLAIN_MIXES)}")
-        traits = traits_of(self.source.header, self.source.source)
-        dtypes = mixed_dtypes(name, (part.spec for part in self.source.parts), traits)
-        own = {part.name for part in self._parts}
-        return {tensor: dtype for tensor, dtype in dtypes.items() if tensor in own}
-
-    def _nearest_mix(self, most_bytes: int) -> str | None:
-        """Return the largest mix that is not larger than `most_bytes`; None if there is none."""
-        sizes = {name: self._size_bytes(self._mix(name)) for name in PLAIN_MIXES}
-        return max((name for name, size in sizes.items() if size <= most_bytes), key=sizes.__getitem__, default=None)
-
-    def _size_bytes(self, dtypes: Dtypes) -> int:
-        """Return the size of a file with these types."""
-        alignment = self.source.header.alignment
-        return self._fixed_bytes + sum(
-            padded(dtypes.get(part.name, part.dtype).size_bytes(part.spec.elements), alignment) for part in self._parts
-        )
-
-    @cached_property
-    def _fixed_bytes(self) -> int:
-        """The size of the header and of the organs that keep their types, as the plan of a mix has them."""
-        dtypes = self._mix("Q8_0")
-        alignment = self.source.header.alignment
-        own = sum(
-            padded(dtypes.get(part.name, part.dtype).size_bytes(part.spec.elements), alignment) for part in self._parts
-        )
-        return self._plan(dtypes, "Q8_0").size_bytes - own
+        wanted = MemoryRequest(request.context, request.cache_type, request.micro_batch, request.flash_attention)
+        self.progress(self.share, "counting memory")
+        return self.layouts.memory(dtypes, wanted, requires_sandbox=self.runtime.requires_sandbox)
 
     def _plan(self, dtypes: Dtypes, tag: str) -> Plan:
-        name = self.request.name or str(name_of_size(self.row, tag, self.contributor))
-        rule: object = rules_of(self._parts, dtypes)
+        """Return the plan of the recipe that writes these types."""
+        rules: object = rules_of(self.layouts.parts, dtypes)
         if self.request.type is not None:
-            rule = {"as": self.request.type.upper()}
-        values = {"base": self.source.label, "name": name, "quantize": rule}
+            rules = {"as": self.request.type.upper()}
+        name = self.request.name or str(name_of_size(self.row, tag, self.contributor))
+        values = {"base": self.source.label, "name": name, "quantize": rules}
         if self.request.imatrix is not None:
             values["imatrix"] = self.request.imatrix
-        recipe = recipe_of_values(values, "recipe")
         with self.catalog.reading() as session:
-            return plan_recipe(recipe, RegisteredLibrary(session, self.blobs))
+            return plan_recipe(recipe_of_values(values, "recipe"), RegisteredLibrary(session, self.blobs))
 
 
-PLAIN_MIXES = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_0", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
-"""The mixes beside which a choice is measured."""
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """A file to measure."""
 
-
-def rules_of(parts: Sequence[Part], dtypes: Dtypes) -> list[dict[str, object]]:
-    """Return the rules of a recipe that give the organs their types: for each slot the usual one, then the others."""
-    slots: dict[str, dict[str, list[int | None]]] = {}
-    for part in parts:
-        own = slots.setdefault(part.place.slot, {})
-        own.setdefault(dtypes.get(part.name, part.dtype).name, []).append(part.place.block)
-    rules: list[dict[str, object]] = []
-    for slot, by_type in slots.items():
-        usual, *others = sorted(by_type, key=lambda name: -len(by_type[name]))
-        rules.append({"as": usual, "slot": slot})
-        for name in others:
-            blocks = [block for block in by_type[name] if block is not None]
-            rules.append({"as": name, "slot": slot, "blocks": in_ranges(sorted(blocks))})
-    return rules
+    kind: str
+    tag: str
+    dtypes: Dtypes
+    size_bytes: int
+    model: str | None = None
+    """Its name; None if it is not registered."""
 
 
 def _partitions(parts: Sequence[Part]) -> Iterator[list[Group]]:

@@ -61,7 +61,7 @@ class LlamaCpp:
 
     def __init__(self, limits: ProcessLimits | None = None, *, requires_sandbox: bool = False) -> None:
         self._limits = limits or ProcessLimits()
-        self._requires_sandbox = requires_sandbox
+        self.requires_sandbox = requires_sandbox
         try:
             version = metadata.version(PACKAGE)
         except metadata.PackageNotFoundError:
@@ -92,7 +92,7 @@ class LlamaCpp:
         result = run_python(
             "organs.registry.validation.scorer",
             self._limits_for(request),
-            Sandbox(read=_files(request), required=self._requires_sandbox),
+            Sandbox(read=_files(request), required=self.requires_sandbox),
             encode(self._order(request)),
             answers.take_line,
         )
@@ -145,7 +145,7 @@ class LlamaCpp:
             file_size_bytes=0,
             output_max_bytes=max(self._limits.output_max_bytes, OUTPUT_MAX_BYTES * max(1, len(order.variants))),
         )
-        sandbox = Sandbox(read=(folder,), required=self._requires_sandbox)
+        sandbox = Sandbox(read=(folder,), required=self.requires_sandbox)
         result = run_python("organs.registry.validation.variants", limits, sandbox, encode(order), take_line)
         for line in refused:
             if line.missing:
