@@ -110,10 +110,12 @@ SEARCHED, PROVED = range(1), range(1, 7)
 """The windows of each text that a search uses, and those on which its result is measured."""
 FIRST_BITS, OTHER_BITS = 4.6, (3.5, 5.6, 2.7)
 """The bits of the types in which groups are measured: first all in one, then, as far as time allows, in others."""
+ANY_TAG = "0.000bpw"
+"""A tag that is as long as others: the name is in the header of a file."""
 ALPHA, WINDOWS_LEAST = 0.1, 3
 """The intervals have the level 90%, and need so many windows."""
-SEARCH_SHARE, MADE_SHARE = 0.8, 0.9
-"""Which share of the work is done, about, when the types are chosen, and when the file is made."""
+MEASURING, CHOOSING, MAKING, CHECKING = (0.0, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.0)
+"""The phases of the work: the shares of it, about, at which each begins and ends."""
 
 
 def quantize(
@@ -157,29 +159,31 @@ class _Search:
     """Of the source."""
     facts: ModelFacts
     layouts: Layouts
-    share: float = 0.0
-    """The share of the work that is done."""
+    phase: tuple[float, float] = MEASURING
 
     def result(self, like_bytes: int | None) -> SizedModel:
         """Choose the tensor types, make the file, and measure it beside the plain mix."""
-        tag, plain, memory = tag_of(self.request, like_bytes), None, None
+        plain = memory = None
         if self.request.type is not None:
             dtypes = self.layouts.mix(self.request.type.upper())
         else:
-            limit = self._limit(tag, like_bytes)
+            limit = self._limit(like_bytes)
             plain = self._nearest_mix(limit)
             dtypes = self._best(limit, plain)
+        if self.request.memory_bytes is None:
+            tag = tag_of(self.request, like_bytes)
+        else:
+            memory, size_bytes = self._memory(dtypes), self._plan(dtypes).size_bytes
+            tag = tag_of(replace(self.request, memory_bytes=None, size_bytes=size_bytes))
         plan = self._plan(dtypes, tag)
         plan.check()
-        if self.request.memory_bytes is not None:
-            memory = self._memory(dtypes)
-        self.share = SEARCH_SHARE
+        self.phase = MAKING
         made = make(self.catalog, self.blobs, plan, progress=self._making, contributor=self.contributor)
-        self.share = MADE_SHARE
+        self.phase = CHECKING
         sizes = [_Size(CHOSEN if self.request.type is None else PLAIN, tag, dtypes, made.size_bytes, made.model)]
         if plain is not None:
             mix = self.layouts.mix(plain)
-            sizes.append(_Size(PLAIN, plain, mix, self._plan(mix, plain).size_bytes))
+            sizes.append(_Size(PLAIN, plain, mix, self._plan(mix).size_bytes))
         points = self._measured(sizes)
         return SizedModel(
             chimera=made,
@@ -216,7 +220,7 @@ class _Search:
 
     # The choice
 
-    def _limit(self, tag: str, like_bytes: int | None) -> Limit:
+    def _limit(self, like_bytes: int | None) -> Limit:
         """Return the limit that the request sets. Raises BadInput for an unknown mix."""
         request = self.request
         if request.memory_bytes is not None:
@@ -225,8 +229,8 @@ class _Search:
         if request.bits is not None:
             most_bytes = int(request.bits * self.row.parameters / 8)
         if most_bytes is None:
-            most_bytes = self._plan(self.layouts.mix((request.like or "").upper()), tag).size_bytes
-        return Limit.of_file(most_bytes, lambda dtypes: self._plan(dtypes, tag).size_bytes)
+            most_bytes = self._plan(self.layouts.mix((request.like or "").upper())).size_bytes
+        return Limit.of_file(most_bytes, lambda dtypes: self._plan(dtypes).size_bytes)
 
     def _nearest_mix(self, limit: Limit) -> str | None:
         """Return the largest mix within `limit`; None if there is none."""
@@ -244,6 +248,7 @@ class _Search:
         if not limit.allows(layouts.smallest):
             raise BadInput(limit.below(self.source.label, layouts.smallest, layouts.reason_of_floor()))
         groups = self._measured_groups()
+        self.phase = CHOOSING
         stored = self._work.stored(self._windows(SEARCHED))
         measured = {key: one.divergence for key, one in stored.items() if one.divergence is not None}
         errors, alignment = self._errors(groups), self.source.header.alignment
@@ -270,7 +275,7 @@ class _Search:
         errors = {}
         parts = [part for group in groups for part in group.parts]
         for number, part in enumerate(parts, start=1):
-            self.progress(self.share, f"rounding organ {number} of {len(parts)}")
+            self._advance(number / len(parts) / 2, f"rounding organ {number} of {len(parts)}")
             errors[part.name] = rounding_errors(self.blobs, rows, part, allowed_dtypes(part)[:-1])
         return errors
 
@@ -322,12 +327,12 @@ class _Search:
 
     @cached_property
     def _work(self) -> Workshop:
-        def advance(done: float, step: str) -> None:
-            begin, end = (0.0, SEARCH_SHARE) if self.share < SEARCH_SHARE else (MADE_SHARE, 1.0)
-            self.share = max(self.share, begin + (end - begin) * done)
-            self.progress(self.share, step)
+        return Workshop(self.catalog, self.blobs, self.source, Digest(self.row.digest), self.runtime, self._advance)
 
-        return Workshop(self.catalog, self.blobs, self.source, Digest(self.row.digest), self.runtime, advance)
+    def _advance(self, done: float, step: str) -> None:
+        """Report the share of a phase that is done."""
+        begin, end = self.phase
+        self.progress(begin + (end - begin) * done, step)
 
     def _windows(self, ranks: range) -> Windows:
         texts = fitted_texts(built_in_texts(KINDS), self.facts.chat_template)
@@ -335,7 +340,7 @@ class _Search:
         return Windows(texts, ranks, tokens)
 
     def _making(self, step: str, _size_bytes: int) -> None:
-        self.progress(self.share, {"compute": "writing organs", "hash": "hashing the file"}.get(step, step))
+        self._advance(0.5 if step == "hash" else 0.0, "hashing the file" if step == "hash" else "writing organs")
 
     # Files
 
@@ -347,10 +352,10 @@ class _Search:
         """Return what the runtime takes for a file."""
         request = self.request
         wanted = MemoryRequest(request.context, request.cache_type, request.micro_batch, request.flash_attention)
-        self.progress(self.share, "counting memory")
+        self._advance(0.0, "counting memory")
         return self.layouts.memory(dtypes, wanted, requires_sandbox=self.runtime.requires_sandbox)
 
-    def _plan(self, dtypes: Dtypes, tag: str) -> Plan:
+    def _plan(self, dtypes: Dtypes, tag: str = ANY_TAG) -> Plan:
         """Return the plan of the recipe that writes these types."""
         rules: object = rules_of(self.layouts.parts, dtypes)
         if self.request.type is not None:
