@@ -24,7 +24,7 @@ SHARDS_MAX = 600
 
 @dataclass(frozen=True)
 class ShardedModel:
-    """A model whose shards are in a folder: usually one for each matrix; shard 0 has the metadata and the other organs."""
+    """A model in shards: usually one for each matrix, and shard 0 with the metadata and the other organs."""
 
     model: Parent
     store: BlobStore
