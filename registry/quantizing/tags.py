@@ -62,8 +62,10 @@ def name_of_size(source: ModelRow, tag: str, contributor: str) -> ModelName:
 def command_for(model: str, tag: str) -> str | None:
     """Return the command that makes the size `tag` of `model`, a name; None if the tag is no size."""
     size = size_in_tag(tag)
-    if size is not None and size[0] > 0:
+    if size is not None:
         number, unit = size
+        if number == 0:
+            return None
         if unit == "bpw":
             return f"organ quantize {model} --bpw {number:g}"
         return f"organ quantize {model} --size {number * (1000 if unit == 'GB' else 1):.0f}MB"

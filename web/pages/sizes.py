@@ -21,6 +21,7 @@ from organs.registry.kinds import FileKind
 from organs.registry.quantizing.estimate import ALLOWANCE_BYTES, BATCH_TOKENS, MemoryEstimate, estimated_memory
 from organs.registry.quantizing.tags import request_for
 from organs.web.charts import plots
+from organs.web.ollama import tagged_name
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.jobs import QUANTIZE, missing_runtime
 from organs.web.pages.routes import Context, pages, writing_form
@@ -51,6 +52,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         "size_of": source,
         "size_columns": shown,
         "size_rows": [_row(point, fits) for point in curve.points],
+        "size_tags": list(dict.fromkeys(tagged_name(point.model) for point in curve.points if point.model is not None)),
         "size_chart": model_address(model.name, "pages.sizes_chart", **_fits_parameter(fits)) if drawn else None,
         "size_chart_size": {"width": plots.SIZES_WIDTH, "height": plots.SIZES_HEIGHT},
         "size_jobs": jobs,
