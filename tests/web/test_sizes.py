@@ -60,7 +60,7 @@ def test_a_size_links_to_its_source_and_other_models_have_a_sentence(client: Fla
     page = client.get("/models/local/tuned").text
     assert "This is a size of" in page
     assert 'href="/models/local/base@1#sizes"' in page
-    command = "organ quantize local/base --size 4GB"
+    command = "organ quantize local/base --like Q4_K_M"
     assert command in section(client), "nobody may write here"
     for model in ("sizes.svg", "@1/sizes.svg"):
         assert client.get(f"/models/local/stranger{'/' if model[0] == 's' else ''}{model}").status_code == 404
@@ -168,7 +168,7 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
 
 def test_a_read_only_server_shows_the_command(sized: LocalRegistry) -> None:
     with create_app(sized, WebSettings(read_only=True)).test_client() as client:
-        assert "On the registry's machine, organ quantize local/base --size 4GB" in section(client).replace(
+        assert "On the registry's machine, organ quantize local/base --like Q4_K_M" in section(client).replace(
             "&#39;", "'"
         )
         assert client.post(f"{BASE}/sizes", data={"size": "4 GB"}).status_code in (400, 403)
