@@ -112,7 +112,7 @@ def model_lineage(namespace: Namespace, name: Name) -> ModelLineage:
 @GROUP.get(
     f"{_MODEL}/sizes",
     "Get the measured sizes of a model",
-    example=f"/models/{EXAMPLE_BASE}/sizes",
+    example=f"/models/{EXAMPLE_BASE}/sizes?",
     refusals=(404, 410),
 )
 def model_sizes(namespace: Namespace, name: Name) -> SizeCurve:

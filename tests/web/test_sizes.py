@@ -9,8 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 from flask.testing import FlaskClient
+from sqlalchemy import delete, update
 
 from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.catalog.tables import Lineage, SizeRow, now
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts.plots import SizeDivergence, sizes_chart
@@ -58,12 +61,25 @@ def test_the_page_shows_the_sizes_from_the_smallest_with_their_divergence(client
 
 def test_a_size_links_to_its_source_and_other_models_have_a_sentence(client: FlaskClient) -> None:
     page = client.get("/models/local/tuned").text
-    assert "This is a size of" in page
+    assert "This is a smaller file of" in page
     assert 'href="/models/local/base@1#sizes"' in page
     command = "organ quantize local/base --like Q4_K_M"
     assert command in section(client), "nobody may write here"
     for model in ("sizes.svg", "@1/sizes.svg"):
         assert client.get(f"/models/local/stranger{'/' if model[0] == 's' else ''}{model}").status_code == 404
+
+
+def test_a_quantisation_that_was_not_measured_links_to_the_sizes_of_its_source(sized: LocalRegistry) -> None:
+    with sized.catalog.writing() as session:
+        child, base = (model_by_text(session, name).id for name in ("local/stranger", "local/base"))
+        session.execute(update(SizeRow).where(SizeRow.model_id == child).values(model_id=None))
+        edge = {"child_model_id": child, "parent_model_id": base, "relation": "quantized", "evidence": "declared"}
+        session.add(Lineage(created_at=now(), **edge))
+    with create_app(sized).test_client() as client:
+        assert "This is a smaller file of" in section(client, model="/models/local/stranger")
+        with sized.catalog.writing() as session:
+            session.execute(delete(SizeRow))
+        assert "No smaller size of this model" in section(client, model="/models/local/stranger")
 
 
 def test_the_api_and_the_page_have_the_same_sizes(client: FlaskClient) -> None:

@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import active_jobs
-from organs.registry.catalog.queries.sizes import size_curve, source_of_size
+from organs.registry.catalog.queries.model_names import find_model_by_text
+from organs.registry.catalog.queries.sizes import size_curve, sizes_of, source_of_size
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.columns import for_people
@@ -29,6 +30,8 @@ from organs.web.params import addressed_model
 from organs.web.permissions import may_see_jobs, queue_job, whose_jobs
 from organs.web.responses import model_address, searching
 
+QUANTISED = ("quantized", "quantised")
+"""Relations of a quantisation to its source: as it was found, and as a recipe makes it."""
 MEMORY_MAX_GB = 100_000.0
 CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
 MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
@@ -39,7 +42,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
     """Return the sizes of a model for its page; nothing for files that are no complete language models."""
     if model.kind not in (FileKind.MODEL, CHIMERA) or not model.complete or model.unassemblable:
         return {"sizes": None}
-    curve, source = size_curve(session, row), source_of_size(session, row.id)
+    curve, source = size_curve(session, row), source_of_size(session, row.id) or _quantised_from(session, model)
     if source is not None and not curve.points:
         return {"sizes": None, "size_of": source}
     shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in ("label", "kind", "model")]
@@ -85,6 +88,16 @@ def make_size(namespace: str, name: str) -> str:
         model = addressed_model(session, namespace, name).full_name
     queue_job(QUANTIZE, request_for(model, request.form.get("size", "")))
     return f"{model_address(model)}#sizes"
+
+
+def _quantised_from(session: Session, model: Model) -> str | None:
+    """Return the parent from which a model was quantised, if that one has measured sizes."""
+    for edge in model.lineage:
+        if edge.direction == "parent" and edge.relation in QUANTISED and edge.model is not None:
+            parent = find_model_by_text(session, edge.model)
+            if parent is not None and sizes_of(session, parent.id):
+                return parent.full_name
+    return None
 
 
 def _active_jobs(session: Session, model: str) -> list[Job]:
