@@ -87,10 +87,10 @@ def quantize(
 ) -> None:
     """Write MODEL in other tensor types, and register the result.
 
-    With --size, --bpw, --like or --fits, the command looks for the mix of tensor types that differs least from MODEL. It
-    measures how sensitive groups of organs are to rounding, as finely as --minutes allows, and prints how far the result
-    and the plain mix of the nearest size are from MODEL, on texts that the search did not use. What was measured is
-    stored: after an interruption, and for the next size, it is not measured again.
+    With --size, --bpw, --like or --fits, the command looks for the mix of tensor types that differs least from MODEL.
+    It measures how sensitive groups of organs are to rounding, as finely as --minutes allows, and prints how far the
+    result and the plain mix of the nearest size are from MODEL, on texts that the search did not use. What was measured
+    is stored: after an interruption, and for the next size, it is not measured again.
 
     --type names a mix of llama.cpp: the result has the types, and with the same encoder the bytes, that llama-quantize
     gives.

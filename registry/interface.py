@@ -194,8 +194,8 @@ class Registry(Protocol):
     def quantize(self, request: QuantizationRequest, progress: TextProgress | None = None) -> SizedModel:
         """Make the model that differs least from its source within what `request` allows, register and measure it.
 
-        `QuantizationRequest(model="me/coder-F16", bits=4.5)`; others are `size_bytes`, `like` (the size of a mix such as
-        Q4_K_M, or of a registered model), `memory_bytes` (what llama.cpp takes with a `context` of some tokens), and
+        `QuantizationRequest(model="me/coder-F16", bits=4.5)`; others are `size_bytes`, `like` (the size of a mix such
+        as Q4_K_M, or of a registered model), `memory_bytes` (what llama.cpp takes with a `context` of some tokens), and
         `type`, a mix of llama.cpp itself. What was measured is stored, so an interrupted call continues; `minutes`
         limits the measurements. Raises BadInput for another number of limits, for one below the smallest file and for
         too little time, NoRuntime, NoVerdict, NotAssemblable, StoreError, DiskFull.

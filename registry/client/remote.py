@@ -282,10 +282,12 @@ class RemoteRegistry:
 
     def quantize(self, request: QuantizationRequest, progress: TextProgress | None = None) -> SizedModel:
         """Make a model of a size on the server, in the own namespace, and return it with its measurements."""
+        from msgspec.structs import replace as changed
+
         from organs.registry.client.composition import job_result
         from organs.registry.entities.sizes import SizedModel
 
-        resolved = replace(request, model=str(self.resolved(request.model)))
+        resolved = changed(request, model=str(self.resolved(request.model)))
         job = chimeras.quantize(self.connection, resolved)
         return job_result(self.connection, SizedModel, job, job_steps(progress))
 
