@@ -15,7 +15,7 @@ from organs.registry.entities.sizes import QuantizationRequest, SizedModel
 from organs.registry.errors import BadInput
 from organs.registry.local import LocalRegistry
 from organs.registry.quantizing import search
-from organs.registry.quantizing.estimates import options_of
+from organs.registry.quantizing.additive import options_of
 from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import Layouts, rules_of
 from organs.registry.quantizing.search import quantize
