@@ -34,6 +34,7 @@ from organs.registry.entities.plan import (
     GRAFTED,
     MERGED,
     PLACED,
+    QUANTISED,
     SOURCE,
     Block,
     ParentModel,
@@ -188,6 +189,13 @@ class Chimera(Entity):
     assemble: Annotated[Text, Meta(description="The command that writes its file.")]
     python: Annotated[Text, Meta(description="The same recipe as a Python program.")]
     card: Annotated[Text, Meta(description="A README for people who download it, as Markdown.")]
+
+    @property
+    def quantised_from(self) -> str | None:
+        """The model of which it has all weights, in other tensor types; None if something else was changed too."""
+        base, *others = self.parents
+        is_only = base.acts == (QUANTISED,) and all(parent.is_source for parent in others)
+        return base.model if is_only else None
 
     @property
     def is_screen_refuted(self) -> bool:
