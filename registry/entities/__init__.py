@@ -12,6 +12,7 @@ classes.
     lineage         lineage: the edges between a model and others, and families of models
     plan            recipes as JSON, and plans
     validation      verdicts and quick looks: the results of running chimeras
+    importance      an importance matrix that was collected from a model
     memory          how much memory the runtime takes for a model, by its own count
     gain            gains: what validated chimeras gained, by text, and the leaderboard of grafts
     chimera         chimeras: recipe, lineage, screen and verdicts
