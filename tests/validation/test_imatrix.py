@@ -133,7 +133,7 @@ def test_no_chunk_is_begun_after_the_time_is_over_and_any_number_is_spread_over_
         tokens = model.first_tokens() + [token for text in texts for token in model.tokens(text.text)]
     places = [at for at in range(0, len(tokens), 256) if any(part[1:] == tokens[at + 1 : at + 256] for part in few)]
     assert len(places) == 4
-    assert max(np.diff([*places, len(tokens)])) < 0.45 * len(tokens)
+    assert max(np.diff([*places, len(tokens)])) <= 0.5 * len(tokens)
 
 
 def test_chunks_begin_with_the_first_token_of_the_vocabulary_in_the_place_of_one_of_the_text(tmp_path: Path) -> None:
