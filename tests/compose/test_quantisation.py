@@ -169,7 +169,7 @@ def test_it_is_quantised_from_its_base_and_no_mixture_of_donors(models: LocalReg
         edges = select(Lineage.relation).where(Lineage.child_model_id.is_not(None), Lineage.evidence == "recorded")
         assert set(session.scalars(edges)) == {"quantized"}
     digest = chimera.computed[0].digest
-    assert models.organ(digest).sources[0].acts == ("quantised",)
+    assert models.organ(digest).made[0].acts == ("quantised",)
     mixed = (
         models.compose("local/Plain")
         .graft("local/Other", slot="ffn_*", blocks=0)
@@ -248,7 +248,7 @@ def test_purified_organs_are_weighed_too(models: LocalRegistry, tmp_path: Path) 
         ("quantize: {as: Q4_K, slot: ffn_gate_inp}", "nothing-selected", "Only matrices are quantised"),
         ("quantize: {as: Q4_K, slot: ffn_gate}", "nothing-selected", "no organ in this selection"),
         ("quantize: {as: Q4_K, blocks: 7}", "no-such-block", "does not have these blocks"),
-        ("quantize: {as: Q4_K}\nimatrix: local/Foreign", "bad-imatrix", "has 64 importances of"),
+        ("quantize: {as: Q4_K}\nimatrix: local/Foreign", "bad-imatrix", "is of another model: it has "),
         ("quantize: {as: Q4_K}\nimatrix: local/Other", "bad-imatrix", "not an importance matrix"),
         ("quantize: {as: Q4_K}\nimatrix: local/None", "unknown-imatrix", "local/None"),
         ("imatrix: local/Weights", "bad-imatrix", "weighs the errors of quantize"),
@@ -296,14 +296,14 @@ def test_the_command_quantises_and_registers_a_matrix_in_either_format(models: L
     former = tmp_path / "former.dat"
     former.write_bytes(importance_records(importances()))
     plan = organ("quantize", "local/Plain", "--type", "Q4_K_M", "--dry-run")
-    assert "Quantised from local/Plain@1 as Q4_K_M" in plan.stdout
-    assert "ffn_down" in plan.stdout
+    assert "Quantised from local/Plain@1 as Q4_K_M" in plan.out
+    assert "ffn_down" in plan.out
     made = organ(
         *("quantize", "local/Plain", "--type", "Q4_K", "--imatrix", str(former)),
         *("--name", "local/weighed", "-o", str(tmp_path / "weighed.gguf"), "--quick-look", "0"),
     )
-    assert "local/former@1" in made.stdout + made.stderr
+    assert "local/former@1" in made.out + made.err
     direct = compose(models, "imatrix: local/Weights\nquantize: {as: Q4_K}", tmp_path / "direct.gguf")
     assert tensors_of(tmp_path / "weighed.gguf") == direct
     shown = organ("show", "local/weighed")
-    assert "quantised from" in shown.stdout
+    assert "quantised from" in shown.out
