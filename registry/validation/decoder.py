@@ -82,6 +82,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_log_set": (None, (_Log, _Pointer)),
     "llama_model_default_params": (_ModelParameters, ()),
     "llama_model_load_from_file": (_Pointer, (ctypes.c_char_p, _ModelParameters)),
+    "llama_model_load_from_splits": (_Pointer, (ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, _ModelParameters)),
     "llama_model_get_vocab": (_Pointer, (_Pointer,)),
     "llama_model_free": (None, (_Pointer,)),
     "llama_model_chat_template": (ctypes.c_char_p, (_Pointer, ctypes.c_char_p)),
@@ -119,9 +120,15 @@ class LoadedModel:
     Raises UnknownInterface, Refused if the model cannot be loaded, ImportError without `xllamacpp`.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str | Sequence[str]) -> None:
+        """Load a file, or the first of a split set; of a list, all shards, whatever their names are."""
         self.library = _library()
-        self.pointer = self.library.llama_model_load_from_file(path.encode(), self.library.llama_model_default_params())
+        parameters = self.library.llama_model_default_params()
+        if isinstance(path, str):
+            self.pointer = self.library.llama_model_load_from_file(path.encode(), parameters)
+        else:
+            paths = (ctypes.c_char_p * len(path))(*(shard.encode() for shard in path))
+            self.pointer = self.library.llama_model_load_from_splits(paths, len(path), parameters)
         if not self.pointer:
             raise ModelRefused("the model cannot be loaded")
         self._vocabulary = self.library.llama_model_get_vocab(self.pointer)
@@ -274,8 +281,8 @@ class Decoder:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[LoadedModel]:
-    """Load a model, and free it at the end."""
+def opened(path: str | Sequence[str]) -> Iterator[LoadedModel]:
+    """Load a model from a file or from shards, and free it at the end."""
     model = LoadedModel(path)
     try:
         yield model

@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 import numpy as np
@@ -51,6 +51,16 @@ class OrderedText(Entity):
     """The model scores the windows from the rank `first` to the one before `end`."""
     reference: list[int]
     """The ranks of the windows that the reference scores."""
+
+
+class WindowOrder(Protocol):
+    """Texts, and the size of their windows."""
+
+    @property
+    def texts(self) -> list[OrderedText]: ...
+
+    @property
+    def window_tokens(self) -> int: ...
 
 
 class Order(Entity):
@@ -162,7 +172,7 @@ def _written(model: LoadedModel, order: Order) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class OrderedWindow:
     """A window to score: its text, its rank, its tokens, and the models that score it."""
 
     text: int
@@ -177,10 +187,10 @@ def _score(model: LoadedModel, reference: LoadedModel | None, order: Order, tell
 
     Tells the number of windows and of tokens of each text, the score of each window, and how fast it was.
     """
-    windows = _ordered_windows(model, order, tell)
+    windows = ordered_windows(model, order, tell)
     queue, lock, begun = iter(enumerate(windows)), threading.Lock(), monotonic()
 
-    def next_window() -> _Window | None:
+    def next_window() -> OrderedWindow | None:
         with lock:
             number, window = next(queue, (0, None))
             if number and order.seconds is not None and monotonic() - begun > order.seconds:
@@ -217,7 +227,7 @@ def _score(model: LoadedModel, reference: LoadedModel | None, order: Order, tell
         tell(Line(rate=(scored, round(monotonic() - begun, 3))))
 
 
-def _ordered_windows(model: LoadedModel, order: Order, tell: Tell) -> list[_Window]:
+def ordered_windows(model: LoadedModel, order: WindowOrder, tell: Tell) -> list[OrderedWindow]:
     """Return the windows to score, in order. A window of a model without a first token begins one token earlier.
 
     So a window has as many scored tokens with a first token as without one. Only a text of fewer tokens than a window
@@ -236,11 +246,11 @@ def _ordered_windows(model: LoadedModel, order: Order, tell: Tell) -> list[_Wind
         for rank, place in enumerate(spread_order(len(kept))):
             by_model, by_reference = text.first <= rank < text.end, rank in text.reference
             if by_model or by_reference:
-                windows.append(_Window(number, rank, kept[place], by_model, by_reference))
+                windows.append(OrderedWindow(number, rank, kept[place], by_model, by_reference))
     return sorted(windows, key=lambda window: (window.rank, window.text))
 
 
-def _lines(window: _Window, own: Decoder, other: Decoder | None) -> Iterator[Line]:
+def _lines(window: OrderedWindow, own: Decoder, other: Decoder | None) -> Iterator[Line]:
     """Yield the scores of a window by the reference and by the model, of those that score it."""
     tokens, place = window.tokens, 1
     if len(tokens) < 2:

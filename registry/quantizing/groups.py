@@ -1,0 +1,80 @@
+"""Groups of organs whose sensitivity is measured together, and the tensor types in which each may be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from organs.registry.anatomy import Tower
+from organs.registry.compose.parents import Part
+from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.quants import can_encode, can_weigh
+from organs.registry.gguf.types import DType
+
+FAST = ("Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0")
+"""The quantised types that are chosen from, the smallest first. Others are slow in runtimes, or not better than one of
+these of the same size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Organs of one slot in neighbouring blocks."""
+
+    key: str
+    """The slot with the blocks, such as `ffn_down 0-3`; the tower is before it unless it is the text's."""
+    parts: tuple[Part, ...]
+
+    @property
+    def elements(self) -> int:
+        """The number of values."""
+        return sum(part.spec.elements for part in self.parts)
+
+
+def groups_of(parts: Iterable[Part], count_max: int) -> list[Group]:
+    """Return the groups of `parts`: single organs, or bands of blocks as narrow as `count_max` groups allow.
+
+    There are at least as many groups as slots.
+    """
+    slots: dict[tuple[str, str], list[Part]] = {}
+    for part in parts:
+        slots.setdefault((part.place.tower.value, part.place.slot), []).append(part)
+    lengths = [len(own) for own in slots.values()]
+    bands = max(lengths, default=1)
+    while bands > 1 and sum(min(length, bands) for length in lengths) > count_max:
+        bands -= 1
+    return [
+        Group(_key(band), tuple(band))
+        for own in slots.values()
+        for band in _bands(sorted(own, key=lambda part: part.place.block or 0), bands)
+    ]
+
+
+def _bands(parts: Sequence[Part], count: int) -> Iterator[Sequence[Part]]:
+    """Yield `parts` in at most `count` runs of about the same length."""
+    count = min(count, len(parts))
+    edges = [len(parts) * number // count for number in range(count + 1)]
+    return (parts[begin:end] for begin, end in zip(edges, edges[1:], strict=False))
+
+
+def _key(parts: Sequence[Part]) -> str:
+    first, last = parts[0].place, parts[-1].place
+    tower = "" if first.tower is Tower.TEXT else f"{first.tower.value} "
+    blocks = "" if first.block is None else f" {first.block}" if first == last else f" {first.block}-{last.block}"
+    return f"{tower}{first.slot}{blocks}"
+
+
+def allowed_dtypes(part: Part, *, is_weighted: bool = False) -> list[DType]:
+    """Return the types in which an organ may be written, the smallest first; the last is its own.
+
+    `is_weighted` says that an importance matrix has values for it.
+    """
+    quantised = (dtype_by_name(name) for name in FAST)
+    can_write = can_weigh if is_weighted else can_encode
+    fitting = [
+        dtype
+        for dtype in quantised
+        if part.shape[0] % dtype.block_elements == 0
+        and dtype.bits_per_value < part.dtype.bits_per_value
+        and (can_write(dtype) or can_encode(dtype))
+    ]
+    return [*fitting, part.dtype]

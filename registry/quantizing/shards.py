@@ -1,0 +1,76 @@
+"""A model in shards on the disk, one for each group of organs: a variant has other files in the places of some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from organs.registry.catalog.queries.blobs import KnownBlob
+from organs.registry.compose.ingredients import stored_plain
+from organs.registry.compose.parents import Parent, Part
+from organs.registry.digest import Digest
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, encode_header, padded
+from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY, whole_metadata
+from organs.registry.gguf.types import DType
+from organs.registry.quantizing.groups import Group
+from organs.registry.store import BlobStore
+from organs.registry.transform import Computation, computed
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedModel:
+    """A model whose shards are in a folder; shard 0 has the metadata and the organs of no group."""
+
+    model: Parent
+    groups: Sequence[Group]
+    store: BlobStore
+    rows: Mapping[Digest, KnownBlob]
+    folder: Path
+
+    def write(self) -> list[Path]:
+        """Write the shards of the model itself; return them in order. Raises StoreError, OSError."""
+        grouped = {part.name for group in self.groups for part in group.parts}
+        rest = tuple(part for part in self.model.parts if part.name not in grouped)
+        shards = [rest, *(group.parts for group in self.groups)]
+        return [self._write(f"source-{number:05d}", number, parts, {}) for number, parts in enumerate(shards)]
+
+    def write_variant(self, number: int, dtypes: Mapping[str, DType]) -> dict[int, str]:
+        """Write the shards that have organs in other types, by the names of the tensors; return them by number."""
+        changed = {}
+        for place, group in enumerate(self.groups, start=1):
+            if any(dtypes.get(part.name, part.dtype) != part.dtype for part in group.parts):
+                changed[place] = str(self._write(f"variant-{number:05d}-{place:05d}", place, group.parts, dtypes))
+        return changed
+
+    def _write(self, name: str, number: int, parts: Sequence[Part], dtypes: Mapping[str, DType]) -> Path:
+        alignment = self.model.header.alignment
+        specs = [TensorSpec(part.name, part.shape, dtypes.get(part.name, part.dtype)) for part in parts]
+        metadata = whole_metadata(self.model.source, self.model.header) if number == 0 else []
+        metadata += [
+            KeyValue(SPLIT_NUMBER_KEY, ValueType.UINT16, number),
+            KeyValue(SPLIT_COUNT_KEY, ValueType.UINT16, len(self.groups) + 1),
+            KeyValue(SPLIT_TENSORS_KEY, ValueType.INT32, len(self.model.parts)),
+        ]
+        unfinished, path = self.folder / f"{name}.part", self.folder / f"{name}.gguf"
+        with unfinished.open("wb") as file:
+            file.write(encode_header(metadata, specs, alignment))
+            for part, spec in zip(parts, specs, strict=True):
+                for piece in self._bytes(part, spec.dtype):
+                    file.write(piece)
+                file.write(b"\0" * (padded(spec.size_bytes, alignment) - spec.size_bytes))
+        unfinished.rename(path)  # whoever waits for it sees a whole file
+        return path
+
+    def _bytes(self, part: Part, dtype: DType) -> Iterator[bytes]:
+        with ExitStack() as opened:
+            plain = stored_plain(self.store, part, self.rows, opened)
+            if dtype != part.dtype:
+                yield from computed(Computation(plain, dtype))
+                return
+            for offset in range(0, part.size_bytes, COPIED_BYTES):
+                yield bytes(plain.read(offset, min(COPIED_BYTES, part.size_bytes - offset)))
+
+
+COPIED_BYTES = 4 * 1024 * 1024
