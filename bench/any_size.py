@@ -27,21 +27,28 @@ from __future__ import annotations
 import argparse
 import ctypes
 import json
-import statistics
+import math
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from queue import SimpleQueue
+from statistics import fmean, median
+from typing import Any
 
 import numpy as np
-from organs.registry.quantizing.choice import Option, chosen
-from organs.registry.quantizing.groups import FAST
+import psutil
+from sqlalchemy.orm import Session
 
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import find_sources
 from organs.registry.gguf import (
     DType,
     KeyValue,
@@ -56,6 +63,9 @@ from organs.registry.gguf import (
 from organs.registry.gguf.importance import ImportanceMatrix, read_importances
 from organs.registry.gguf.quants import dequantize, encode
 from organs.registry.input_files import FileSource
+from organs.registry.local import LocalRegistry
+from organs.registry.quantizing.choice import Option, chosen
+from organs.registry.quantizing.groups import FAST
 from organs.registry.validation.decoder import Decoder, LoadedModel, opened
 from organs.registry.validation.runtime import WINDOW_TOKENS
 from organs.registry.validation.scorer import Likelihoods, compared, joined
@@ -65,7 +75,11 @@ SEEDS = 3
 TEXTS = ("code", "docs", "prose")
 MIXES = {"Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}
 """llama.cpp's mixes with their numbers (`llama_ftype`)."""
-RESULTS = "any-size.jsonl"
+KINDS = ("plain", "chosen", "error")
+RESULTS, SEARCHES = "any-size.jsonl", "searches.jsonl"
+SAMPLED_SECONDS = 0.5
+INTERRUPTED_AFTER = 5
+"""The measurements that a search stores before it is interrupted."""
 THREADS = 2
 ERROR_RUNS, ERROR_VALUES = 16, 1 << 18
 """The runs of rows of a matrix, and the values in all of them, on which errors are computed."""
@@ -111,6 +125,23 @@ class Reading:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class SearchReading:
+    """A search of the registry: what it took, and what it measured."""
+
+    model: str
+    mix: str
+    seconds: float
+    peak_bytes: int
+    """The most memory that it and its children had at a time (resident, looked at every SAMPLED_SECONDS)."""
+    measured: int
+    """The measurements that it stored."""
+    again: int
+    """The measurements that were stored already when it made them."""
+    interrupted_at: list[int]
+    """How many were stored at each interruption."""
+
+
 class Bench:
     """The measurements of a folder."""
 
@@ -146,6 +177,22 @@ class Bench:
             size_bytes = self.plain(model, mix).stat().st_size
             write_mix(source, target, error_choice(source, self._options(model), size_bytes))
         return target
+
+    def chosen(self, model: str, mix: str, interruptions: int) -> Path:
+        """Return the file that the registry chooses at the bytes of the plain mix."""
+        target = self.folder / "chosen" / f"{model.replace(' ', '-')}-{mix}.gguf"
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            reading = searched(self.folder, model, mix, self.plain(model, mix).stat().st_size, target, interruptions)
+            with (self.folder / SEARCHES).open("a") as stream:
+                stream.write(json.dumps(asdict(reading)) + "\n")
+        return target
+
+    def searches(self) -> list[SearchReading]:
+        """Return what is known of the searches."""
+        path = self.folder / SEARCHES
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [SearchReading(**json.loads(line)) for line in lines]
 
     def _options(self, model: str) -> dict[str, list[Option]]:
         """Return the types of each matrix with their errors, computed once."""
@@ -220,24 +267,93 @@ class Bench:
 
 def main() -> None:
     """Measure what is missing, and print the tables."""
-    if sys.argv[1:2] == ["--quantize"]:
-        quantize(*sys.argv[2:])
+    if sys.argv[1:2] in (["--quantize"], ["--search"]):
+        (quantize if sys.argv[1] == "--quantize" else search)(*sys.argv[2:])
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--library", type=Path, help="the folder of llama.cpp's shared libraries")
     parser.add_argument("--only", nargs="+", choices=SOURCES, default=list(SOURCES))
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES))
-    parser.add_argument("--kinds", nargs="+", choices=("plain",), default=["plain"])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--interruptions", type=int, default=2, help="of the first search of each model")
     parser.add_argument("--print", action="store_true", help="measure nothing")
     options = parser.parse_args()
     bench = Bench(options.folder, options.library)
     if not options.print:
-        for model in options.only:
-            for mix in options.mixes:
-                if not bench.has(model, mix, "plain"):
-                    bench.measure(model, mix, "plain", bench.plain(model, mix))
-    print("\n".join(plain_table(bench)))
+        for model, mix, kind in product(options.only, options.mixes, options.kinds):
+            if not bench.has(model, mix, kind):
+                stops = 0 if any(one.model == model for one in bench.searches()) else options.interruptions
+                file = {
+                    "plain": lambda: bench.plain(model, mix),  # noqa: B023
+                    "chosen": lambda: bench.chosen(model, mix, stops),  # noqa: B023
+                    "error": lambda: bench.by_error(model, mix),  # noqa: B023
+                }[kind]()
+                bench.measure(model, mix, kind, file)
+    print("\n".join(tables(bench)))
+
+
+def searched(folder: Path, model: str, mix: str, size_bytes: int, target: Path, interruptions: int) -> SearchReading:
+    """Run a search in a process of its own, kill it as often as told on the way, and go on to the end."""
+    home, log = folder / "home" / model.replace(" ", "-"), target.with_suffix(".log")
+    log.unlink(missing_ok=True)
+    arguments = [str(home), str(folder / SOURCES[model].file), str(size_bytes), f"sized-{mix.lower()}", str(target)]
+    command = [sys.executable, "-m", "bench.any_size", "--search", *arguments]
+    begun, peak, stops = time.monotonic(), 0, []
+    for run in range(interruptions + 1):
+        known = len(stored(log))
+        with subprocess.Popen(command, env=dict(os.environ, MEASURED_LOG=str(log))) as process:
+            while process.poll() is None:
+                time.sleep(SAMPLED_SECONDS)
+                peak = max(peak, tree_bytes(process.pid))
+                if run < interruptions and len(stored(log)) >= known + INTERRUPTED_AFTER:
+                    process.send_signal(signal.SIGINT if run else signal.SIGKILL)
+                    process.wait()
+                    stops.append(len(stored(log)))
+        if process.returncode == 0:
+            break
+        assert run < interruptions, f"the search ended with {process.returncode}"
+    lines = stored(log)
+    again = len(lines) - len(set(lines))
+    return SearchReading(model, mix, round(time.monotonic() - begun, 1), peak, len(set(lines)), again, stops)
+
+
+def stored(log: Path) -> list[str]:
+    """Return the measurements that a search has stored: a group of organs and a type in each line."""
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def tree_bytes(pid: int) -> int:
+    """Return the resident memory of a process and of its children, without files that others share with it."""
+    total = 0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in [process, *process.children(recursive=True)]:
+            with suppress(psutil.Error):
+                total += each.memory_info().rss
+    return total
+
+
+def search(home: str, source: str, size_bytes: str, name: str, target: str) -> None:
+    """Choose a file of a size in a registry, and write it; MEASURED_LOG gets a line for each stored measurement."""
+    from organs.registry.quantizing import search as module
+
+    plain = module.record_sensitivity
+
+    def logged(session: Session, *values: Any, **named: Any) -> None:
+        with Path(os.environ["MEASURED_LOG"]).open("a") as stream:
+            stream.write(f"{values} {sorted(named.items())}\n")
+        plain(session, *values, **named)
+
+    module.record_sensitivity = logged
+    with LocalRegistry.open(Path(home)) as registry:
+        for found in find_sources([source]):
+            model = ingest_model(registry, found).model
+        sized = registry.quantize(model, size_bytes=int(size_bytes), name=name, progress=print)
+        part = Path(target).with_suffix(".part")
+        registry.assemble(sized.chimera.model, part)
+        part.rename(target)
+        print(sized)
 
 
 class Decoders:
@@ -375,19 +491,62 @@ def write_mix(source: Path, target: Path, dtypes: Mapping[str, DType]) -> None:
     part.rename(target)
 
 
-def plain_table(bench: Bench) -> Iterable[str]:
-    """Yield the table of the plain mixes: the sets of windows, one after another."""
-    yield "| model | mix | bytes | divergence, by set | mean | same top | perplexity |"
-    yield "|---|---|---:|---:|---:|---:|---:|"
+def tables(bench: Bench) -> Iterator[str]:
+    """Yield the lines of all tables, as far as something is measured."""
+    yield "| model | mix | bytes | plain | chosen | by error | chosen / plain, by set | by error / plain | same top |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
+    ratios: dict[str, list[float]] = {}
+    for model, mix in product(SOURCES, MIXES):
+        plain, chosen_, error = (bench.of(model, mix, kind) for kind in KINDS)
+        if not plain:
+            continue
+        sets = quotients(chosen_, plain)
+        ratios.setdefault(mix, []).extend(sets)
+        by_set = f"{fmean(sets):.2f} ({' '.join(f'{one:.2f}' for one in sets)})" if sets else "-"
+        by_error = f"{fmean(quotients(error, plain)):.2f}" if error else "-"
+        same = " / ".join(f"{fmean(r.same_top for r in own):.1%}" for own in (plain, chosen_) if own)
+        size = f"{plain[0].size_bytes:,}" + (f" / {chosen_[0].size_bytes:,}" if chosen_ else "")
+        means = " | ".join(f"{fmean(r.divergence for r in own):.5f}" if own else "-" for own in (plain, chosen_, error))
+        yield f"| {model} | {mix} | {size} | {means} | {by_set} | {by_error} | {same} |"
+    yield ""
+    yield "| mix | median of chosen / plain | largest | models and sets |"
+    yield "|---|---:|---:|---:|"
+    for mix, found in ratios.items():
+        if found:
+            yield f"| {mix} | {median(found):.2f} | {max(found):.2f} | {len(found)} |"
+    yield ""
+    yield "| model | bytes at the divergence of the plain " + " | ".join(MIXES) + " |"
+    yield "|---|" + "---:|" * len(MIXES)
     for model in SOURCES:
-        for mix in MIXES:
-            if readings := bench.of(model, mix, "plain"):
-                sets = " / ".join(f"{reading.divergence:.5f}" for reading in readings)
-                mean = statistics.fmean(reading.divergence for reading in readings)
-                same = statistics.fmean(reading.same_top for reading in readings)
-                ratio = statistics.geometric_mean(reading.ratio for reading in readings) - 1.0
-                size = readings[0].size_bytes
-                yield f"| {model} | {mix} | {size:,} | {sets} | {mean:.5f} | {same:.1%} | {ratio:+.2%} |"
+        cells = [equal_bytes(bench, model, mix) for mix in MIXES]
+        if any(cells):
+            yield f"| {model} | " + " | ".join("-" if cell is None else f"{cell:.2f}" for cell in cells) + " |"
+    yield ""
+    yield "| model | size of | time of the search | memory | measured | again | interrupted after |"
+    yield "|---|---|---:|---:|---:|---:|---|"
+    for one in bench.searches():
+        stops = ", ".join(map(str, one.interrupted_at)) or "-"
+        memory = f"{one.peak_bytes / 1e9:.1f} GB"
+        yield f"| {one.model} | {one.mix} | {one.seconds:.0f} s | {memory} | {one.measured} | {one.again} | {stops} |"
+
+
+def quotients(ours: Sequence[Reading], plain: Sequence[Reading]) -> list[float]:
+    """Return the divergences divided by those of the plain mix, set by set."""
+    return [own.divergence / theirs.divergence for own, theirs in zip(ours, plain, strict=False)]
+
+
+def equal_bytes(bench: Bench, model: str, mix: str) -> float | None:
+    """Return the bytes of a chosen file that diverges as the plain mix does, divided by those of the plain mix.
+
+    Between the measured files, the logarithm of the divergence is taken as linear in the bytes. None outside of them.
+    """
+    plain = bench.of(model, mix, "plain")
+    files = [own for each in MIXES if (own := bench.of(model, each, "chosen"))]
+    points = sorted((math.log(fmean(r.divergence for r in own)), own[0].size_bytes) for own in files)
+    wanted = math.log(fmean(r.divergence for r in plain)) if plain else math.inf
+    if len(points) < 2 or not points[0][0] <= wanted <= points[-1][0]:
+        return None
+    return float(np.interp(wanted, *zip(*points, strict=True))) / plain[0].size_bytes
 
 
 if __name__ == "__main__":

@@ -246,7 +246,7 @@ def write_decoder(path: Path, vocabulary_of: Path, shape: Architecture, architec
     Weights are Gaussian, so of full rank, and unequal as trained ones are: the channels of the residual stream differ
     log-normally, and one of 128 is six times as large; the matrices that write into the stream have rows of these
     scales, those that read it columns of the inverse root. Rows and the units of the feed-forward differ, and the
-    blocks by how much they add: the first twice as much. Attention has logits of a deviation of about 2, the output of
+    blocks by how much they add: the first twice as much. Attention has logits of a deviation of about 1, the output of
     OUTPUT_DEVIATION, so the entropy of the next token is ln of the vocabulary less half of its square (a sum of
     log-normal values). The vocabulary of `shape` does not count.
     """
@@ -327,13 +327,13 @@ def _decoder_tensors(
         )
         yield vector(f"{prefix}.attn_norm.weight", unequal(width, 0.2))
         yield vector(f"{prefix}.ffn_norm.weight", unequal(width, 0.2))
-        yield matrix(f"{prefix}.attn_q", heads, reading, 1.4)
-        yield matrix(f"{prefix}.attn_k", unequal(shape.key_value_width, 0.2), reading, 1.4)
+        yield matrix(f"{prefix}.attn_q", heads, reading, 1.0)
+        yield matrix(f"{prefix}.attn_k", unequal(shape.key_value_width, 0.2), reading, 1.0)
         yield matrix(f"{prefix}.attn_v", values, reading, 1.0)
-        yield matrix(f"{prefix}.attn_output", channels, unequal(shape.heads_width, 0.2), 2.0 * added)
+        yield matrix(f"{prefix}.attn_output", channels, unequal(shape.heads_width, 0.2), 0.7 * added)
         yield matrix(f"{prefix}.ffn_gate", units, reading, 1.5)
         yield matrix(f"{prefix}.ffn_up", units, reading, 1.0)
-        yield matrix(f"{prefix}.ffn_down", channels, unequal(hidden, 0.2), 2.0 * added)
+        yield matrix(f"{prefix}.ffn_down", channels, unequal(hidden, 0.2), 0.7 * added)
         if architecture == "qwen2":
             lengths = {"attn_q": shape.heads_width, "attn_k": shape.key_value_width, "attn_v": shape.key_value_width}
             for slot, length in lengths.items():
