@@ -43,6 +43,7 @@ GROUPS = {
     "Chimeras": {
         "compat": "Show which organs fit into a model, and why others do not.",
         "compose": "Make the chimera that a recipe describes.",
+        "memory": "Count the memory that llama.cpp takes for a model.",
         "validate": "Run a chimera in llama.cpp, and compare it with its base.",
         "leaderboard": "Rank chimeras by their measured gain over their bases.",
         "purify": "Purify organs of a model, and show θ before and after.",

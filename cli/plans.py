@@ -195,9 +195,9 @@ def print_quick_look(look: QuickLook) -> None:
     print_sentence(look.sentence, "quick look: ")
     if not look.texts:
         return
-    rows = [text.cells for text in look.texts]
+    rows = look.rows
     click.echo()
-    ranks = {"tokens": 3, "same top token": 2, "divergence": 1}
+    ranks = {"tokens": 3, "same top token": 2, "divergence": 1} if look.from_source is None else {"tokens": 1}
     first, *others = rows[0]
     columns = [Column(first), *(Column(name, kind=CellKind.FIGURE, rank=ranks.get(name, 0)) for name in others)]
     print_table(columns, rows)

@@ -224,6 +224,8 @@ def _model_facts(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield "also known as", first_of(model.other_names, OTHER_NAMES_SHOWN) + how
     yield from _origins(model)
     yield from _relatives(model)
+    if model.from_source is not None and (model.chimera is None or model.chimera.verdicts):
+        yield "quantised", model.from_source.sentence
     if model.chimera is not None:
         yield from _verdict(model.chimera)
     uses = [plural_text(model.downloads, "download", "downloads")] if model.downloads else []

@@ -29,7 +29,15 @@ from organs.cli.registries import local_registry, registry_address, selected_reg
 from organs.cli.tables import print_table
 from organs.registry.amounts import NO_VALUE, change_text, perplexity_text
 from organs.registry.columns import CellKind, Column
-from organs.registry.entities.validation import RunReport, TextVerdict, VerdictReport
+from organs.registry.entities.plan import QUANTISED
+from organs.registry.entities.validation import (
+    CHANGE,
+    DIVERGENCE_NOTES,
+    RunReport,
+    TextVerdict,
+    VerdictReport,
+    divergence_cells,
+)
 from organs.registry.settings import Settings
 from organs.registry.validation.texts import ScoredText, built_in_texts, read_text
 
@@ -39,16 +47,14 @@ if TYPE_CHECKING:
     from organs.registry.validation.comparison import RunnableModel, ValidationBudget
     from organs.registry.validation.llama import LlamaCpp
 
-CHANGE = "change of perplexity"
-"""The heading of the measured changes."""
-
 
 @click.command()
-@click.argument("chimera", metavar="CHIMERA|MODEL|FILE.gguf")
+@click.argument("chimera", metavar="CHIMERA|QUANT|MODEL|FILE.gguf")
 @click.option(
     "--base",
     metavar="MODEL|FILE.gguf",
-    help="The model that it was made from. A FILE.gguf and a MODEL that was not composed here need it.",
+    help="The model that it was made from. A FILE.gguf needs it; and a MODEL that was not composed here, unless it is "
+    "a quantisation whose source is known.",
 )
 @click.option(
     "--donor",
@@ -114,6 +120,9 @@ def validate(
     All models score the same windows of 256 tokens, spread over each text. The command adds windows until each result
     is certain to 95%, or until the budget is spent.
 
+    A QUANT, a quantisation of a registered model or of the base, is compared with its source token by token: its
+    divergence from it comes first.
+
     The control is a copy of the chimera in which the grafted feed-forward organs are replaced with zeros. If the
     chimera is no better than the control, its grafted organs are useless. With --base, the feed-forward organs that
     differ from the base count as grafted.
@@ -169,7 +178,7 @@ def _validated(
 ) -> VerdictReport:
     """Return the verdict on a registered chimera, or on another model beside its base."""
     from organs.registry.interface import job_steps
-    from organs.registry.validation.comparison import CHANGED
+    from organs.registry.validation.comparison import act_between
     from organs.registry.validation.comparison import validate as compare
     from organs.registry.validation.weights import grafted_organs
 
@@ -177,6 +186,7 @@ def _validated(
         with status_line("validate") as progress, _beside_base(chimera, base, donors) as (own, other, *others):
             with own.placed() as path, other.placed() as base_path:
                 grafted = grafted_organs(path, base_path)
+            act = act_between(own, other)
             return compare(
                 own,
                 other,
@@ -186,7 +196,7 @@ def _validated(
                 runtime or _llama_cpp(),
                 budget,
                 job_steps(progress),
-                act=CHANGED,
+                act=act,
             )
     if donors:
         raise click.UsageError("--donor needs --base; the registry knows the base and the donors of a chimera")
@@ -201,6 +211,7 @@ def _validated(
 def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | None, time: str | None) -> QuickLook:
     """Return a quick look at a registered chimera, or at another model beside its base."""
     from organs.registry.interface import job_steps
+    from organs.registry.validation.comparison import act_between
     from organs.registry.validation.quick import KINDS, SECONDS, LookBudget, quick_look
 
     budget = LookBudget(SECONDS if time is None else seconds(time))
@@ -215,6 +226,7 @@ def _quick_look(chimera: str, base: str | None, texts: Sequence[ScoredText] | No
                     {},
                     budget,
                     job_steps(progress),
+                    is_quantised=act_between(own, other) == QUANTISED,
                 )
             return structs.replace(look, model=own.name, base=base or "")
         with selected_registry() as registry:
@@ -274,6 +286,7 @@ def _print_verdict(report: VerdictReport) -> None:
         runs += donors
         columns = [
             Column("name", "text"),
+            *(_divergence_columns(report) if report.from_source is not None else ()),
             *(
                 Column(role, kind=CellKind.FIGURE, rank=max(0, number - 1), shown=partial(_figure, run))
                 for number, (role, run) in enumerate(runs)  # the base and the chimera are never left out
@@ -289,8 +302,13 @@ def _print_verdict(report: VerdictReport) -> None:
                 print_sentence(f"{role}: {run.failure.reason}.")
         speed = f", {report.tokens_per_second:,.0f} tokens a second." if report.tokens_per_second else "."
         print_sentence(
-            "All numbers are perplexities: lower is better. The change is that of the chimera against its base, with "
-            f"its interval of 95%: −5% means a gain of 5%. Base: {report.base.name}."
+            (
+                "All numbers are perplexities: lower is better. The change is that of the chimera against its base, "
+                "with its interval of 95%: −5% means a gain of 5%."
+                if report.from_source is None
+                else f"{DIVERGENCE_NOTES} That of the perplexity is the one of 95%."
+            )
+            + f" Base: {report.base.name}."
             + "".join(f" {role.capitalize()}: {run.name}." for role, run in donors)
             + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
             + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
@@ -299,6 +317,16 @@ def _print_verdict(report: VerdictReport) -> None:
     if written := report.chimera.written:
         click.echo("\nA text that the chimera wrote:\n")
         click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
+
+
+def _divergence_columns(report: VerdictReport) -> list[Column]:
+    """Return the columns of a quantisation that lead: its divergence from the base."""
+
+    def shown(heading: str, text: TextVerdict) -> str:
+        return divergence_cells(text)[heading]
+
+    headings = divergence_cells(report.texts[0])
+    return [Column(heading, kind=CellKind.FIGURE, shown=partial(shown, heading)) for heading in headings]
 
 
 def _change_text(text: TextVerdict) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -115,6 +116,14 @@ def change_text(ratio: float, margin: float) -> str:
     if ratio >= MULTIPLE_FROM:
         return f"{perplexity_text(ratio)} ± {perplexity_text(margin)} times"
     return _percent_text(100.0 * (ratio - 1.0), 100.0 * margin)
+
+
+def nats_text(nats: float, margin: float | None = None) -> str:
+    """Return a divergence in nats as text, with its margin if there is one: `0.012`, `0.012 ± 0.001`."""
+    if not margin or margin < 1e-6 * nats:  # all windows are alike
+        return _small_text(nats)
+    digits = min(max(0, -math.floor(math.log10(margin))), 9)
+    return f"{nats:.{digits}f} ± {margin:.{digits}f}"
 
 
 def gain_text(percent: float, margin: float) -> str:

@@ -209,6 +209,13 @@ _UNMULTIPLIED = re.compile(
     r"|^per_dim|\.(scale|input_scale|bias)$"
 )
 
+# The words of llama.cpp, which are anywhere in a name or at its end.
+_PRECISE = re.compile(
+    r"_norm$|ffn_gate_inp$|ffn_gate_tid2eid$|altup|laurel|per_layer_model_proj|(^|\.)position_embd|^token_types$"
+    r"|ssm_conv1d|shortconv\.conv$|indexer\.[kq]_proj$|time_mix_(first|[wva][012]|g[12]|decay_w[12]|lerp_fused)$"
+    r"|attn_rel_b$|sam\.(pos_embd|neck\.|net_)|(^|\.)(rel_pos|patch_embd|patch_merger)|rvq\.codebook|a\.code_embd"
+)
+
 _EXPERT_STACK = re.compile(r"ffn_[a-z_]+_(exps|chexps)")
 _EXPERT_NAME = re.compile(r"(?P<stack>.+)\[(?P<number>[0-9]{1,9})\]", re.DOTALL)
 
@@ -363,6 +370,39 @@ def is_multiplied(place: Place) -> bool:
     return place.type in (OrganType.SKELETON, OrganType.ORGAN) and _UNMULTIPLIED.search(place.slot) is None
 
 
+class WeightRole(StrEnum):
+    """What a matrix does, as far as the mixes of tensor types of llama.cpp tell matrices apart."""
+
+    EMBEDDING = "token embedding"
+    OUTPUT = "output matrix"
+    QUERY = "query"
+    KEY = "key"
+    VALUE = "value"
+    """Also a matrix that makes the values together with queries and keys."""
+    ATTENTION_OUTPUT = "attention output"
+    UP = "up"
+    GATE = "gate"
+    DOWN = "down"
+    OTHER = "other"
+
+
+def role_of(place: Place) -> WeightRole:
+    """Return the role of the matrix at `place`, that of the first pattern of `_ROLES` that its slot has."""
+    if place == OUTPUT_MATRIX:
+        return WeightRole.OUTPUT
+    if place.tower is Tower.TEXT and place.block is None and place.slot in ("token_embd", "per_layer_token_embd"):
+        return WeightRole.EMBEDDING
+    return next((role for role, pattern in _ROLES if pattern.search(place.slot)), WeightRole.OTHER)
+
+
+def can_be_quantised(name: str) -> bool:
+    """Return whether llama.cpp writes the matrix `name` in other types when it quantises a model.
+
+    It leaves out norms, routers, tables of positions and of token types, and small matrices of some architectures.
+    """
+    return name.endswith("weight") and _PRECISE.search(place_of(name).slot) is None
+
+
 def expert_name(stack: str, number: int) -> str:
     """Return the name for one expert of the tensor `stack`: `blk.3.ffn_up_exps.weight[17]`."""
     return f"{stack}[{number}]"
@@ -418,6 +458,16 @@ def is_beside_attention(slot: str, kind: str) -> bool:
         return kind == OrganType.SKELETON
     return slot.startswith(("attn", "post_attention", "ssm", "time_mix"))
 
+
+_ROLES = (
+    (WeightRole.VALUE, re.compile(r"attn_(qkv|kv_b|v)$")),
+    (WeightRole.KEY, re.compile(r"attn_k$")),
+    (WeightRole.QUERY, re.compile(r"attn_q$")),
+    (WeightRole.ATTENTION_OUTPUT, re.compile(r"attn_output$")),
+    (WeightRole.UP, re.compile("ffn_up")),
+    (WeightRole.GATE, re.compile("ffn_gate")),
+    (WeightRole.DOWN, re.compile("ffn_down")),
+)
 
 _READING_ORDER = (
     *("attn_norm", "attn_qkv", "attn_q_norm", "attn_q", "attn_k_norm", "attn_k", "attn_v", "attn_sinks", "attn_out"),

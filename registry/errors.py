@@ -340,7 +340,7 @@ class NoSuchSubmission(NotFound, code="no-such-submission"):
 
 
 class NotComposedHere(NotFound, code="not-composed-here"):
-    """The model is registered, but it is not a chimera of this registry."""
+    """The model is not a chimera of this registry, and no quantisation of a model that is registered."""
 
 
 class Ambiguous(OrganError, code="ambiguous", status=409, exit_code=5):

@@ -29,7 +29,7 @@ from organs.registry.catalog.queries.model_names import other_names
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.storage import model_storage
 from organs.registry.catalog.rows import count, entity_of
-from organs.registry.compose.chimeras import license_findings, stored_license
+from organs.registry.compose.chimeras import from_source_of, license_findings, stored_license
 from organs.registry.compose.recipe import read_recipe, recipe_file, recipe_from_json, recipe_yaml
 from organs.registry.digest import Digest
 from organs.registry.entities.base import ITEMS_MAX, Count, encode, prepared
@@ -150,6 +150,7 @@ def model_page(session: Session, row: tables.ModelRow, *, shows_storage: bool = 
         texts=runtime_texts(session, [row.id])[row.id],
         ingest=report,
         composed=composed,
+        from_source=from_source_of(session, row.id),
         lineage=lineage.edges,
         lineage_left_out=lineage.left_out,
         storage=model_storage(session, row.id) if shows_storage else None,

@@ -68,10 +68,11 @@ DIGEST_LENGTH = 8
 
 _QUANTISATION = re.compile(
     r"(?P<stem>.*?[A-Za-z0-9])[-._](?P<quantisation>(?:(?:UD|i1|imat(?:rix)?)[-._])?"
-    r"(?P<plain>(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}?|(?:MXFP[468]|NVFP4)(?:_[A-Z0-9_]{1,12}?)??|BF16|F16|F32|FP16|FP32)"
-    r"(?:[-._]imat(?:rix)?)?)",
+    r"(?P<plain>(?:I?Q[1-8]|TQ[12])_[A-Z0-9_]{1,12}?|(?:MXFP[468]|NVFP4)(?:_[A-Z0-9_]{1,12}?)??|BF16|F16|F32|FP16|FP32"
+    r"|[0-9]{1,4}(?:\.[0-9]{1,3})?(?:bpw|[MG]B))(?:[-._](?:imat(?:rix)?|best))?)",
     re.ASCII | re.IGNORECASE,
 )
+_SIZE_TAG = re.compile(r"(?P<number>[0-9]{1,4}(?:\.[0-9]{1,3})?)(?P<unit>bpw|[MG]B)", re.ASCII | re.IGNORECASE)
 _DIGEST_NAME = re.compile(r"sha256[-_.][0-9a-f]{12,64}|[0-9a-f]{64}", re.ASCII | re.IGNORECASE)
 _OLLAMA_NAME = re.compile(
     r"(?:(?P<host>[A-Za-z0-9_][A-Za-z0-9._:-]{0,349})/(?=[^/]+/))?(?:(?P<namespace>[A-Za-z0-9_][A-Za-z0-9._-]{0,95})/)?"
@@ -189,6 +190,14 @@ def plain_quantisation(quantisation: str) -> str:
     """Return a quantisation of `split_quantisation` without the words for how it was made: `Q4_K_M` for `I1-Q4_K_M`."""
     match = _QUANTISATION.fullmatch(f"x-{quantisation}")
     return match["plain"] if match else quantisation
+
+
+def size_in_tag(tag: str) -> tuple[float, str] | None:
+    """Return the number and the unit (`bpw`, `MB` or `GB`) of a tag such as `4.5bpw`; None for other tags."""
+    match = _SIZE_TAG.fullmatch(tag)
+    if match is None:
+        return None
+    return float(match["number"]), next(unit for unit in ("bpw", "MB", "GB") if unit.lower() == match["unit"].lower())
 
 
 def family_name(stems: Sequence[str]) -> str:

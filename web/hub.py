@@ -25,11 +25,13 @@ from organs.web.repositories import (
     RepositoryEntry,
     RevisionMissing,
     commit_of,
+    commits_of_quantisations,
     history,
     read_repository,
     tags_of,
     time_of,
 )
+from organs.web.repositories import repository as repository_at
 from organs.web.responses import reading, searching
 from organs.web.settings import RETRY_SECONDS
 
@@ -119,11 +121,10 @@ def commits(user: str, name: str, revision: str) -> Response:
 @hub.get(f"{REPOSITORY}/refs")
 def refs(user: str, name: str) -> Response:
     """List branches and tags."""
-    repository = read_repository(user, name, "main")
-    tags = [
-        {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": commit}
-        for tag, commit in repository.commits_by_tag.items()
-    ]
+    with reading() as session:
+        repository = repository_at(session, user, name, "main")
+        commits = repository.commits_by_tag | commits_of_quantisations(session, user, name)
+    tags = [{"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": commit} for tag, commit in commits.items()]
     main = {"name": "main", "ref": "refs/heads/main", "targetCommit": repository.commit}
     return _answer({"branches": [main], "converts": [], "tags": tags, "pullRequests": []}, repository)
 

@@ -42,6 +42,9 @@ from organs.web.repositories import (
     Repository,
     RevisionMissing,
     check_repository,
+    commits_of_quantisations,
+    how_to_make,
+    quantisations_by_tag,
     read_repository,
     repository,
 )
@@ -265,9 +268,12 @@ def ping() -> Response:
 @ollama.get(f"{REPOSITORY}/tags/list")
 def tags(user: str, name: str) -> Response:
     """List the tags: the newest version, the versions, and the quantisations."""
-    found = read_repository(user, name, "main")
-    quantisations = [row.model.quantisation for row in found.members if not row.is_projector]
-    names = [LATEST, *found.commits_by_tag, *dict.fromkeys(tag for tag in quantisations if tag)]
+    with reading() as session:
+        found = repository(session, user, name, "main")
+        others = commits_of_quantisations(session, user, name)
+    own = [row.model.quantisation for row in found.members if not row.is_projector and row.model.quantisation]
+    quantisations = {tag.upper(): tag for tag in (*own, *others)}
+    names = [LATEST, *found.commits_by_tag, *quantisations.values()]
     return _document(_json({"name": found.name, "tags": names}), "application/json")
 
 
@@ -360,6 +366,9 @@ def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
         (row.model, projectors) for row in found.members if not row.is_projector or len(found.members) == 1
     ]
     wanted += [(row, ()) for row in versions_of(session, ModelName(user, name))[:VERSIONS_MAX]]
+    known = {row.id for row, _ in wanted}
+    others = quantisations_by_tag(session, ModelName(user, name)).values()
+    wanted += [(row, ()) for row in others if row.id not in known]
     for image in _images(session, wanted):
         if isinstance(image, Image):
             yield image
@@ -370,7 +379,7 @@ def _projectors(found: Repository) -> list[ModelRow]:
 
 
 def _tagged_image(session: Session, user: str, name: str, tag: str) -> Image:
-    """Return the image with a tag: `latest`, a quantisation, a version such as `v2`, or a commit.
+    """Return the image with a tag: `latest`, a quantisation, a size such as `4.5bpw`, a version or a commit.
 
     Raises BadName, NotFound, Removed, NoImage, TagMissing.
     """
@@ -383,9 +392,10 @@ def _tagged_image(session: Session, user: str, name: str, tag: str) -> Image:
     except Removed:
         raise
     except RevisionMissing as error:
-        reason = f"{found.name} has no tag {tag[:80]!r}; its tags are at /v2/{found.name}/tags/list"
+        hint = how_to_make([row.model for row in found.members], tag)
+        reason = f"{found.name} has no tag {tag[:80]!r}{hint}; its tags are at /v2/{found.name}/tags/list"
         raise TagMissing(reason) from error
-    if version.id not in {row.id for row in versions_of(session, ModelName(user, name))[:VERSIONS_MAX]}:
+    if version.id in {row.id for row in versions_of(session, ModelName(user, name))[VERSIONS_MAX:]}:
         raise NoImage(f"{version.full_name} is too old: Ollama can pull the newest {VERSIONS_MAX} versions")
     return image_of(session, version)
 
@@ -395,7 +405,9 @@ def _gguf_file(user: str, name: str, tag: str) -> Response:
     found = read_repository(user, name, "main")
     member = found.member(tag)
     if member is None:
-        raise EntryMissing(f"{found.name} has no file of {tag[:80]}")
+        raise EntryMissing(
+            f"{found.name} has no file of {tag[:80]}{how_to_make([row.model for row in found.members], tag)}"
+        )
     if member.model.kind == "adapter":
         raise EntryMissing(f"{found.name} is an adapter; download it, and load it beside its base with --lora")
     values: dict[str, Any] = {"ggufFile": _file_values(member)}

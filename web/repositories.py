@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
@@ -23,6 +23,7 @@ from organs.registry.compose.chimeras import CARD_VERSION, card
 from organs.registry.errors import NotFound, Removed
 from organs.registry.gguf.split import ShardName, parse_shard_name
 from organs.registry.names import ModelName, parse_model_name, plain_quantisation, split_quantisation
+from organs.registry.quantizing.tags import command_for
 from organs.web.downloads import SUFFIX, literal_file, model_file, public_names
 from organs.web.file_responses import FileContent
 from organs.web.responses import reading
@@ -32,6 +33,7 @@ LIBRARY = "gguf"
 """The library that the hub's clients name for GGUF files."""
 LICENSE_TAG = "license:"
 COMMIT_LENGTH = 40
+TAG_MAX_LENGTH = 96
 BRANCHES = ("main", "HEAD", "refs/heads/main")
 """Names of the newest version."""
 COMMON = ("Q4_K_M", "Q8_0")
@@ -186,7 +188,8 @@ class RepositoryRevision:
 def repository(session: Session, user: str, name: str, revision: str) -> Repository:
     """Return the repository `user/name` at `revision`: a branch, a tag, or a commit by 7 or more of its characters.
 
-    Raises BadName, NotFound, Removed, RevisionMissing, NotAssemblable.
+    A tag is a version, such as `v2`, or a quantisation or a size of the same model: `Q4_K_M`, `4.5bpw`. Raises BadName,
+    NotFound, Removed, RevisionMissing, NotAssemblable.
     """
     found = _find_revision(session, user, name, revision)
     members = _members(session, found)
@@ -268,6 +271,10 @@ def _find_revision(session: Session, user: str, name: str, revision: str) -> Rep
     present = RepositoryRevision(requested, tuple(main or versions[:1]), versions)
     if present.models and (revision in BRANCHES or _begins(present.commit, revision)):
         return present
+    for tag, row in quantisations_by_tag(session, requested).items() if present.models else ():
+        alone = RepositoryRevision(requested, (row,), versions)
+        if revision.casefold() in (tag.casefold(), f"refs/tags/{tag}".casefold()) or _begins(alone.commit, revision):
+            return alone
     removed = removed_versions(session, requested)
     if not present.models:
         raise removal(removed[0]) if removed else NotFound(f"no model is registered as {requested}")
@@ -275,7 +282,35 @@ def _find_revision(session: Session, user: str, name: str, revision: str) -> Rep
     if gone is not None:
         notice = removal(gone)
         raise RevisionRemoved(gone.full_name, notice.reason, notice.removed_on)
-    raise RevisionMissing(f"{requested} has no revision {revision[:80]!r}")
+    raise RevisionMissing(f"{requested} has no revision {revision[:80]!r}{how_to_make(present.models, revision)}")
+
+
+def quantisations_by_tag(session: Session, name: ModelName) -> dict[str, ModelRow]:
+    """Return the other quantisations and the sizes of the model `name`, by the ends of their names."""
+    stem = split_quantisation(name.name)[0]
+    rows = quantisations_of(session, replace(name, name=stem))
+    return {
+        row.name[len(row.stem) + 1 :]: row
+        for row in rows
+        if row.stem == stem and row.name not in (stem, name.name) and not is_projector(row)
+    }
+
+
+def commits_of_quantisations(session: Session, user: str, name: str) -> dict[str, str]:
+    """Return the commits of the revisions that have only one quantisation or size of a model, by their tags."""
+    requested = parse_model_name(f"{user}/{name}")
+    rows = quantisations_by_tag(session, requested)
+    return {tag: RepositoryRevision(requested, (row,), ()).commit for tag, row in rows.items()}
+
+
+def how_to_make(models: Sequence[ModelRow], tag: str) -> str:
+    """Return the end of a sentence: the command that makes the size `tag` from the largest of `models`.
+
+    It is empty if the tag is no size.
+    """
+    source = max(models, key=lambda model: model.size_bytes)
+    command = command_for(f"{source.namespace}/{source.name}", tag[:TAG_MAX_LENGTH])
+    return "" if command is None else f": nobody computed this size here yet; `{command}` does"
 
 
 def _matches_revision(model: ModelRow, revision: str) -> bool:

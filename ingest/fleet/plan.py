@@ -22,16 +22,16 @@ from msgspec import Meta
 
 from organs.ingest.sources import ModelSource, find_sources
 from organs.ingest.urls import Hub, is_url
-from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.fleet import model_names
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.fleet import UNITS_MAX, NewUnit
 from organs.registry.catalog.vocabulary import TEXT_MAX
 from organs.registry.client.address import without_secrets
 from organs.registry.digest import digest_of
-from organs.registry.errors import BadInput, BadSource, NotComposedHere, NotFound
+from organs.registry.errors import BadInput, BadSource, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives.families import listed_families
+from organs.registry.validation.run import compared_with
 
 PLAN_MAX_BYTES = 16 * 1024 * 1024
 REPACK_TEXT_MAX = 2000
@@ -136,10 +136,7 @@ def _units(registry: LocalRegistry, work: PlannedWork, folder: Path, hub: Hub | 
         with registry.catalog.reading() as session:
             for text in work.chimeras or ():
                 model = model_by_text(session, text)
-                if chimera_of(session, model.id) is None:
-                    raise NotComposedHere(
-                        f"{model.full_name} was not composed in this registry, so it cannot be validated"
-                    )
+                compared_with(session, model)
                 yield NewUnit("validate", model.full_name)
     else:
         with registry.catalog.reading() as session:

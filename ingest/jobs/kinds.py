@@ -23,7 +23,7 @@ from organs.registry.assembly import naming
 from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.blobs import blobs_by_digest, oldest_living_ingest
-from organs.registry.catalog.queries.chimeras import chimera_of, stored_quick_look
+from organs.registry.catalog.queries.chimeras import stored_quick_look
 from organs.registry.catalog.queries.jobs import active_jobs, is_anything_due, last_end
 from organs.registry.catalog.queries.model_contents import placements_of
 from organs.registry.catalog.queries.model_names import check_model_name, model_by_name, model_by_text
@@ -33,7 +33,7 @@ from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.compose.build import check_own, make
 from organs.registry.compose.cost import Budget, check_recipe
 from organs.registry.compose.parents import RegisteredLibrary
-from organs.registry.compose.plan import Plan, chimera_name
+from organs.registry.compose.plan import chimera_name
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import read_recipe, recipe_file
 from organs.registry.digest import Digest
@@ -47,6 +47,7 @@ from organs.registry.entities.job import (
     MeasureJobResult,
     ModelRequest,
     PurificationRequest,
+    QuantizationJobResult,
     RecipeArguments,
     RemeasuredTensor,
     RepackJobResult,
@@ -58,14 +59,16 @@ from organs.registry.entities.job import (
     ValidationRequest,
 )
 from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.entities.validation import QuickLook, QuickLookRequest
-from organs.registry.errors import BadInput, MissingBlob, NotComposedHere, QueueFull, TooMany
+from organs.registry.errors import BadInput, MissingBlob, QueueFull, TooMany
 from organs.registry.gguf import dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.measure import measure
 from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import parse_model_name
 from organs.registry.progress import StepProgress
+from organs.registry.quantizing.search import checked_request, quantize
 from organs.registry.references import RepackReport, repack
 from organs.registry.relatives import settle_sources
 from organs.registry.reports.dissection import model_report
@@ -74,7 +77,7 @@ from organs.registry.store import RangeReader
 from organs.registry.validation.comparison import BUDGET_SECONDS, TOKENS_MAX, ValidationBudget
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.quick import LookBudget
-from organs.registry.validation.run import look_at_chimera, run_chimera
+from organs.registry.validation.run import compared_with, look_at_chimera, run_chimera
 from organs.registry.validation.texts import KINDS as TEXT_KINDS
 from organs.registry.validation.texts import built_in_texts
 
@@ -173,7 +176,7 @@ def _planned_first(registry: LocalRegistry, text: str, contributor: str) -> Reci
         check_recipe(session, recipe, budget)  # before its models are read
         plan = plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
     plan.check()
-    _check_quota(registry, plan, contributor)
+    _check_quota(registry, plan.size_bytes, contributor)
     return RecipeArguments(recipe=recipe_file(recipe), plan=plan.digest)
 
 
@@ -185,7 +188,7 @@ def _compose(
     plan = registry.compose(read_recipe(encode(arguments.recipe))).plan()
     if arguments.plan not in (None, plan.plan.digest):
         raise BadInput("the registry has changed, and the result would differ from the plan; plan the recipe again")
-    _check_quota(registry, plan.plan, contributor)  # the contributor may have added other models since
+    _check_quota(registry, plan.size_bytes, contributor)  # the contributor may have added other models since
     computed = sum(part.spec.size_bytes for part in plan.plan.parts if part.computation is not None)
     # Computing a byte takes about ten times as long as hashing one.
     total, done = plan.size_bytes + 10 * computed, 0
@@ -220,13 +223,13 @@ def _queued_look(registry: LocalRegistry, model: str | None, contributor: str) -
     return None
 
 
-def _check_quota(registry: LocalRegistry, plan: Plan, contributor: str) -> None:
-    """Raise OverQuota if the file exceeds the quota; `local` has no quota."""
+def _check_quota(registry: LocalRegistry, size_bytes: int, contributor: str) -> None:
+    """Raise OverQuota if a file of that size exceeds the quota; `local` has no quota."""
     if contributor == LOCAL:
         return
     with registry.catalog.reading() as session:
         owner = contributor_by_name(session, contributor)
-        check_model_fits(session, owner, registry.settings.quota_bytes, plan.size_bytes)
+        check_model_fits(session, owner, registry.settings.quota_bytes, size_bytes)
 
 
 COMPOSE = JobKind("compose", WORK, RecipeArguments, _compose, _settle_recipe, dict)
@@ -242,13 +245,13 @@ PURIFY = JobKind("purify", WORK, RecipeArguments, _compose, _settle_purification
 
 
 def _chimera(registry: LocalRegistry, text: str) -> str:
-    """Return the full name of a chimera, under which its jobs are listed. `text` is a name or the digest of a lock."""
+    """Return the full name of a chimera or quantisation, under which its jobs are listed.
+
+    `text` is a name or the digest of a lock. Raises NotFound, NotComposedHere.
+    """
     with registry.catalog.reading() as session:
         model = model_by_text(session, f"sha256:{text}" if re.fullmatch("[0-9a-f]{64}", text) else text)
-        if chimera_of(session, model.id) is None:
-            raise NotComposedHere(
-                f"{model.full_name} was not composed in this registry, so it has no base for a comparison"
-            )
+        compared_with(session, model)
         return model.full_name
 
 
@@ -304,6 +307,37 @@ VALIDATE = JobKind("validate", VALIDATION, ValidationRequest, _validate, _settle
 """Takes `chimera`, a name or the digest of a lock; `tokens`, the most of each text; `minutes`, the time for all models;
 and `texts`, names of built-in texts. Returns the verdict with its evidence. It and `QUICK_LOOK` use only the built-in
 runtime and the built-in texts: a request must not choose the program that a server runs."""
+
+
+def _settle_quantization(
+    registry: LocalRegistry, request: QuantizationRequest, contributor: str
+) -> QuantizationRequest:
+    LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)  # raises NoRuntime
+    with registry.catalog.reading() as session:
+        settled, most_bytes = checked_request(session, request, contributor)
+    _check_quota(registry, most_bytes, contributor)
+    return settled if settled.minutes is not None else replace(settled, minutes=QUANTIZATION_MINUTES)
+
+
+def _quantize(
+    registry: LocalRegistry, arguments: QuantizationRequest, report_progress: StepProgress, contributor: str
+) -> QuantizationJobResult:
+    sized = quantize(
+        registry.catalog,
+        registry.blobs,
+        arguments,
+        LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
+        report_progress,
+        contributor,
+    )
+    return QuantizationJobResult(**asdict(sized), models=(sized.chimera.model, sized.source))
+
+
+QUANTIZATION_MINUTES = 60.0
+"""The time for the measurements of a job `quantize` that states none."""
+QUANTIZE = JobKind("quantize", VALIDATION, QuantizationRequest, _quantize, _settle_quantization)
+"""Takes `model`, one of `type`, `size_bytes`, `bits` and `like`, and `imatrix`, `name` and `minutes`. Returns the model
+that it made and its measurements. What was measured is stored at once, so a job that is put back continues."""
 
 
 TENSORS_MAX = 2000
@@ -467,5 +501,18 @@ REPACK = JobKind("repack", UPKEEP, RepackRequest, _repack)
 
 KINDS: Mapping[str, JobKind[Any]] = {
     kind.name: kind
-    for kind in (COMPOSE, GRAFT, PURIFY, QUICK_LOOK, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH, REPACK)
+    for kind in (
+        COMPOSE,
+        GRAFT,
+        PURIFY,
+        QUICK_LOOK,
+        VALIDATE,
+        QUANTIZE,
+        MEASURE,
+        EXTRACT,
+        REPORT,
+        INSPECT,
+        PUBLISH,
+        REPACK,
+    )
 }

@@ -52,6 +52,7 @@ from organs.registry.catalog.vocabulary import (
     RELATIONS,
     RUNTIME_TEXT_KINDS,
     RUNTIME_TEXT_MAX,
+    SIZE_KINDS,
     SUBMISSION_STATES,
     TEXT_MAX,
     TOWERS,
@@ -841,6 +842,55 @@ class GainOrgan(Base):
     organ_id: Mapped[OrganId] = mapped_column(primary_key=True)
     model_id: Mapped[ModelId] = mapped_column(primary_key=True, index=True)
     """The chimera."""
+
+
+class SensitivityRow(Base):
+    """What a coarser tensor type of one group of organs does to a file, measured once in a runtime."""
+
+    __tablename__ = "sensitivities"
+    __table_args__ = (
+        UniqueConstraint(
+            *("file_digest", "organs", "dtype", "importances", "texts", "tokens", "runtime"),
+            name="uq_sensitivities_measured",  # PostgreSQL cuts longer names
+        ),
+    )
+
+    id: Mapped[Id]
+    file_digest: Mapped[str] = string(64)
+    organs: Mapped[str] = string(255)
+    """The key of the group of organs that had the tensor type `dtype`."""
+    dtype: Mapped[str] = string(16)
+    importances: Mapped[str] = string(64)
+    """The digest of the importance matrix by which organs were encoded; empty without one."""
+    texts: Mapped[str] = string(64)
+    """The digest of the texts."""
+    tokens: Mapped[int]
+    """Tokens of a window."""
+    runtime: Mapped[str] = string(256)
+    reading: Mapped[str]
+    """JSON of `registry.quantizing`."""
+    created_at: Mapped[datetime]
+
+
+class SizeRow(Base):
+    """A measured size of a model: its file with a mix of tensor types, and how far this mix is from the source."""
+
+    __tablename__ = "sizes"
+    __table_args__ = (UniqueConstraint("source_model_id", "tag"),)
+
+    id: Mapped[Id]
+    source_model_id: Mapped[ModelId]
+    model_id: Mapped[ModelId | None] = mapped_column(index=True)
+    """The model with this mix; null if only the measurement is stored."""
+    kind: Mapped[str] = one_of(SIZE_KINDS)
+    label: Mapped[str] = string(96)
+    tag: Mapped[str] = string(96)
+    size_bytes: Mapped[int]
+    reading: Mapped[str]
+    """JSON of the entity `SizeReading`."""
+    texts: Mapped[str] = string(64)
+    runtime: Mapped[str] = string(256)
+    created_at: Mapped[datetime]
 
 
 class Token(Base):

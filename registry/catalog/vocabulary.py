@@ -43,6 +43,8 @@ RELATIONS = (
     *("placed", "pruned", "edited"),
 )
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent", "writes")
+SIZE_KINDS = ("chosen", "plain")
+"""A mix of tensor types that was chosen for its size, or one that llama.cpp has under a name."""
 TEXT_GROUPS = {
     "code": ("python", "javascript"),
     "prose": ("documentation", "encyclopedic", "narrative"),

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.report import Report
+    from organs.registry.entities.sizes import SizeCurve, SizedModel
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.models import RegisteredModel
@@ -278,6 +279,40 @@ class RemoteRegistry:
         request = QuickLookRequest(chimera=chimera, seconds=None if budget is None else budget.seconds)
         job = chimeras.quick_look(self.connection, request)
         return job_result(self.connection, QuickLook, job, job_steps(progress))
+
+    def quantize(
+        self,
+        model: str,
+        *,
+        type: str | None = None,  # noqa: A002  # the recipe's word
+        size_bytes: int | None = None,
+        bits: float | None = None,
+        like: str | None = None,
+        imatrix: str | None = None,
+        name: str | None = None,
+        minutes: float | None = None,
+        progress: TextProgress | None = None,
+    ) -> SizedModel:
+        """Make the model of a size on the server, in the own namespace, and return it."""
+        from organs.registry.client.composition import job_result
+        from organs.registry.entities.sizes import QuantizationRequest, SizedModel
+
+        request = QuantizationRequest(
+            model=str(self.resolved(model)),
+            type=type,
+            size_bytes=size_bytes,
+            bits=bits,
+            like=like,
+            imatrix=imatrix,
+            name=name,
+            minutes=minutes,
+        )
+        job = chimeras.quantize(self.connection, request)
+        return job_result(self.connection, SizedModel, job, job_steps(progress))
+
+    def sizes(self, model: str) -> SizeCurve:
+        """Return the measured sizes of a model: how far each file is from the source, the smallest first."""
+        return models.model_sizes(self.connection, *in_path(self.resolved(model)))
 
     def compatibility(self, base: str, donor: str) -> Compatibility:
         """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""

@@ -172,6 +172,26 @@ class RecipeBuilder(ABC):
                 ) from error
         return self._with(experts=(*self.recipe.experts, *self._read(experts=values["experts"]).experts))
 
+    def quantize(
+        self,
+        dtype: str,
+        *,
+        type: Words = None,  # noqa: A002  # the recipe's word
+        slot: Words = None,
+        blocks: Blocks = None,
+    ) -> Self:
+        """Write the matrices of the result as a tensor type (`Q5_K`), or as llama.cpp mixes types (`Q4_K_M`).
+
+        Norms, biases and routers keep their types. `type`, `slot` and `blocks` select matrices; of several steps that
+        select one, the last counts. A name that is a mix and a type, such as Q6_K, is the mix if nothing is selected.
+        """
+        step = {"as": dtype, **_selection(type, slot, blocks, None)}
+        return self._with(quantize=(*self.recipe.quantize, *self._read(quantize=[step]).quantize))
+
+    def imatrix(self, name: str) -> Self:
+        """Weigh the errors of rounding by the registered importance matrix `name` in the steps of `quantize`."""
+        return self._with(imatrix=self._read(imatrix=name).imatrix)
+
     def encode(self, dtype: str) -> Self:
         """Choose the tensor type of computed organs.
 
@@ -211,6 +231,7 @@ class RecipeBuilder(ABC):
         counts = (
             *((recipe.layers, "layer run"), (recipe.grafts, "graft"), (recipe.blends, "blend")),
             *((recipe.adapters, "adapter"), (recipe.purify, "purification"), (recipe.experts, "pruning")),
+            (recipe.quantize, "tensor type"),
         )
         steps = ", ".join(plural_text(len(steps), item, f"{item}s") for steps, item in counts if steps)
         return f"<{type(self).__name__} on {recipe.base!r}: {steps or 'no steps yet'}>"

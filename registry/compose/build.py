@@ -59,12 +59,13 @@ from organs.registry.compose.plan import (
     chimera_name,
     origins_of,
 )
+from organs.registry.compose.quantisation import types_text
 from organs.registry.compose.recipe import recipe_to_json
 from organs.registry.compose.screen import screened
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
 from organs.registry.entities.finding import PLAN_CODES
-from organs.registry.entities.plan import ADAPTER, GRAFTED, MERGED, PLACED, MadeChimera, Reading
+from organs.registry.entities.plan import ADAPTER, GRAFTED, MERGED, PLACED, QUANTISED, MadeChimera, Reading
 from organs.registry.errors import (
     BadOrgan,
     CorruptBlob,
@@ -449,9 +450,10 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
     computations, base = plan.computations, plan.base
     # Measurements of computed organs complete the plan's screen.
     measured = {part.name: part for part in parts_of(session, model.id) if part.name in computations}
-    screen = screened(plan.parts, measured, layers=plan.layers) if computations else plan.screen
+    quantised = types_text(plan.parts, plan.recipe, base.label)
+    screen = screened(plan.parts, measured, layers=plan.layers, quantised=quantised) if computations else plan.screen
     assert base.model_id is not None
-    parents = [(base.model_id, plan.acts[0])]
+    parents = [(base.model_id, _relation(plan.acts[0]))]
     placed = plan.layers.blocks if plan.layers else ()
     parents += [(giver.model_id, PLACED) for giver, _ in placed if giver is not None and giver.model_id is not None]
     for part in plan.parts:
@@ -483,13 +485,19 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
     register_chimera(session, model, record)
 
 
+def _relation(act: str) -> str:
+    """Return the relation of a model or an organ to the one on which an act was done, as the catalog calls it."""
+    return "quantized" if act == QUANTISED else act
+
+
 def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:
     """Yield the inputs of a computation, each with the act that used it."""
     inputs = [
-        (computation.source, computation.acts[-1]),
+        (computation.source, _relation(computation.acts[-1])),
         *((graft.after, GRAFTED) for graft in computation.grafted),
         *((item.part, MERGED) for item in (computation.blend.parts if computation.blend else ())),
         *((part, ADAPTER) for addition in computation.added for part in addition.parts),
+        *((part, _relation(QUANTISED)) for part in (computation.importances.parts if computation.importances else ())),
     ]
     for part, act in inputs:
         yield (part.digest, part.dtype.name, shape_text(part.shape)), act

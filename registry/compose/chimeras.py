@@ -52,7 +52,7 @@ from organs.registry.entities.plan import (
     Screen,
 )
 from organs.registry.entities.published import LICENSE_MAX
-from organs.registry.entities.validation import Verdict, VerdictReport
+from organs.registry.entities.validation import SourceDivergence, Verdict, VerdictReport
 from organs.registry.relatives.lineage import origin_findings
 from organs.registry.search import gains as gain_rows
 from organs.registry.search.filters import Names
@@ -282,6 +282,14 @@ def _computed(session: Session, model: ModelRow, parts: Sequence[PlanPart]) -> t
         for part in parts
         if part.name in computations and (set(part.acts) - {GRAFTED} or computations[part.name].experts)
     )
+
+
+def from_source_of(session: Session, model_id: int) -> SourceDivergence | None:
+    """Return how far a quantisation is from its source, by its strongest verdict, else by its quick look."""
+    reports = (_verdict(row).report for row in chimera_rows.verdicts_of(session, model_id))
+    found = next((report.from_source for report in reports if report is not None and report.from_source), None)
+    look = None if found is not None else chimera_rows.stored_quick_look(session, model_id)
+    return found if look is None else look.from_source
 
 
 def _verdict(row: VerdictRow) -> Verdict:

@@ -108,7 +108,7 @@ def read_cost(session: Session, model: ModelRow) -> int:
 
 def steps_cost(recipe: Recipe, tensors: int) -> int:
     """Return the cost of a plan; `tensors` is the number of tensors of its base."""
-    visits = sum(map(_comparisons, (*recipe.grafts, *recipe.blends, *recipe.purify)))
+    visits = sum(map(_comparisons, (*recipe.grafts, *recipe.blends, *recipe.purify, *recipe.quantize)))
     ranges = [item for choice in recipe.experts for item in (*choice.keep, *choice.drop)]
     numbers = sum(min(last - first + 1, EXPERTS_A_STACK_MAX) for first, last in ranges)
     visits += sum(1 + len(choice.blocks) for choice in recipe.experts)

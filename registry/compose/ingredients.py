@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from organs.registry.assembly import naming
 from organs.registry.catalog.queries.blobs import KnownBlob
 from organs.registry.compose.parents import Part
-from organs.registry.compose.plan import Addition, PlannedComputation
+from organs.registry.compose.plan import Addition, PlannedComputation, PlannedImportances
 from organs.registry.digest import Digest
-from organs.registry.errors import MissingBlob
+from organs.registry.errors import BadOrgan, MissingBlob
+from organs.registry.gguf.importance import LARGEST, mean_squares
 from organs.registry.store import BlobStore
 from organs.registry.transform import Adapter, Blending, Computation, Operand, Plain, Purification, PurifyMethod, Whole
 
@@ -93,4 +97,14 @@ def transformation_of(store: BlobStore, computation: PlannedComputation, rows: R
     return Computation(
         *(source, computation.dtype, adapters, computation.is_token_embedding, purification, blend),
         kept_experts=computation.kept_experts,
+        importances=None if computation.importances is None else _importances(computation.importances, plain),
     )
+
+
+def _importances(planned: PlannedImportances, plain: Callable[[Part], Plain]) -> NDArray[np.float32]:
+    """Return the importances of all columns. Raises BadOrgan for numbers that encoders cannot use."""
+    sums, counts = (np.frombuffer(item.read(0, item.size_bytes), "<f4") for item in map(plain, planned.parts))
+    found = mean_squares(sums.reshape(counts.size, -1), counts)
+    if not ((found >= 0) & (found <= LARGEST)).all():  # False for NaN
+        raise BadOrgan(f"importances in {planned.sums.name} are negative, or larger than {LARGEST:g}")
+    return found

@@ -98,7 +98,8 @@ class Lock:
     seeds: tuple[int, ...] = ()
     """The seeds of the random masks of blends, sorted."""
     sources: tuple[Digest, ...] = ()
-    """SHA-256 of the headers of the models whose weights were used in place of quantised ones, sorted."""
+    """SHA-256 of the headers of the models whose weights were used in place of quantised ones, and of the importance
+    matrix by which organs were encoded, sorted."""
 
     def canonical(self) -> str:
         """Return the document: JSON without spaces, keys sorted, ASCII only."""

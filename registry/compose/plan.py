@@ -29,6 +29,7 @@ from organs.registry.entities.plan import (
     EDITED,
     GRAFTED,
     PLACED,
+    QUANTISED,
     GraftedExperts,
     KeptChange,
     ParentModel,
@@ -108,6 +109,23 @@ class PlannedBlend:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedImportances:
+    """The importances of a weight: the sums of squares of the inputs of its columns, and how many were summed."""
+
+    sums: Part
+    counts: Part
+
+    @property
+    def parts(self) -> tuple[Part, Part]:
+        """Both tensors of the matrix."""
+        return self.sums, self.counts
+
+    def document(self) -> list[Any]:
+        """Return the values that determine the importances, for canonical JSON."""
+        return list(map(_values, self.parts))
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedComputation:
     """A computation on `source`: experts are replaced, it is blended, products are added, it is purified, and cut.
 
@@ -129,6 +147,10 @@ class PlannedComputation:
     """The model of `source`, if the given organ was quantised from it."""
     kept_experts: tuple[int, ...] = ()
     """The experts of the result, in rising order, by items of the last dimension; empty for all of the source."""
+    quantised: bool = False
+    """Whether a rule of the recipe says in which type it is written."""
+    importances: PlannedImportances | None = None
+    """They weigh the errors of rounding; None if all count the same."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -156,6 +178,7 @@ class PlannedComputation:
             "adapter": self.additions,
             "purified": self.method,
             "pruned": self.kept_experts,
+            QUANTISED: self.quantised,
         }
         return tuple(act for act, steps in done.items() if steps)
 
@@ -163,7 +186,7 @@ class PlannedComputation:
     def copies_experts(self) -> bool:
         """Whether it only replaces, purifies or leaves out single experts of a stack, and copies the others."""
         is_of_experts = self.grafted or self.purified_experts or self.kept_experts
-        is_whole = self.blend or self.additions or (self.method and not self.purified_experts)
+        is_whole = self.blend or self.additions or self.quantised or (self.method and not self.purified_experts)
         return bool(is_of_experts) and not is_whole
 
     @property
@@ -173,7 +196,8 @@ class PlannedComputation:
         Also None for bytes that are copied.
         """
         is_copied = self.kept_experts and self.copies_experts and not self.purified_experts
-        return None if is_copied or self.dtype.name in WRITTEN_AS_THEY_ARE else encoder_of(self.dtype)
+        is_plain = self.dtype.name in WRITTEN_AS_THEY_ARE and self.importances is None
+        return None if is_copied or is_plain else encoder_of(self.dtype)
 
     @property
     def is_token_embedding(self) -> bool:
@@ -199,6 +223,7 @@ class PlannedComputation:
         values |= {"blend": self.blend.document()} if self.blend else {}
         values |= {"encoder": self.encoder} if self.encoder else {}
         values |= {"kept_experts": self.kept_experts} if self.kept_experts else {}
+        values |= {"importances": self.importances.document()} if self.importances else {}
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
@@ -211,7 +236,9 @@ class PlannedComputation:
         """All inputs, the source first."""
         blended = self.blend.parts if self.blend else ()
         added = (part for addition in self.added for part in addition.parts)
-        return (self.source, *(graft.after for graft in self.grafted), *(item.part for item in blended), *added)
+        weights = self.importances.parts if self.importances else ()
+        grafted = (graft.after for graft in self.grafted)
+        return (self.source, *grafted, *(item.part for item in blended), *added, *weights)
 
 
 def _values(part: Part) -> list[Any]:
@@ -292,6 +319,8 @@ class Plan:
     """What rounding keeps of the change, by type and tensor type."""
     layers: Layers | None = None
     """The blocks of the result, if they are not the base's in their order."""
+    importances: Parent | None = None
+    """The importance matrix by which organs are encoded."""
 
     @property
     def acts(self) -> tuple[str, ...]:
@@ -357,6 +386,7 @@ class Plan:
         computations = self.computations.values()
         encoders = {item.encoder for item in computations if item.encoder}
         sources = {model.header_digest for item in computations for model in item.source_models}
+        sources |= {self.importances.header_digest} if self.importances else set()
         seeds = {item.blend.seed for item in computations if item.blend and item.blend.seed is not None}
         return Lock(
             *(self.base.header_digest, tuple(tensors), self.sets, self.drops),

@@ -39,8 +39,31 @@ from organs.registry.compose.metadata import (
     set_entries,
 )
 from organs.registry.compose.parents import Library, Parent, Part, ProvedSource, Replacement, license_of_parents
-from organs.registry.compose.plan import Addition, BlendedPart, Plan, PlannedBlend, PlannedComputation, PlannedPart
+from organs.registry.compose.plan import (
+    Addition,
+    BlendedPart,
+    Plan,
+    PlannedBlend,
+    PlannedComputation,
+    PlannedImportances,
+    PlannedPart,
+)
 from organs.registry.compose.pruning import pruned
+from organs.registry.compose.quantisation import (
+    IMATRIX_FIELD,
+    UNWEIGHED,
+    ChosenType,
+    chosen_types,
+    encoder_finding,
+    header_entries,
+    importances_of,
+    needs_no_importances,
+    refused_source,
+    result_traits,
+    rule_fields,
+    type_findings,
+    types_text,
+)
 from organs.registry.compose.recipe import (
     ARCHITECTURE_KEY,
     GIVEN,
@@ -58,7 +81,7 @@ from organs.registry.compose.selection import BlockRange, Selection, matches_slo
 from organs.registry.compose.trial import Trial, summed, trial_cost, tried
 from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import KeptChange
+from organs.registry.entities.plan import PRUNED, QUANTISED, KeptChange
 from organs.registry.errors import (
     BadOrgan,
     EncoderMissing,
@@ -70,6 +93,7 @@ from organs.registry.errors import (
     UnsupportedDType,
 )
 from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.mixes import is_quantised
 from organs.registry.gguf.types import DType
 from organs.registry.kinds import WEIGHT_KINDS, FileKind
 from organs.registry.names import nearest
@@ -117,6 +141,7 @@ def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) 
     draft.adapt()
     draft.purify()
     draft.choose_experts()
+    draft.quantise()
     draft.try_changes()
     return draft.finished()
 
@@ -168,6 +193,9 @@ class Draft:
     kept: list[KeptChange] = field(default_factory=list)
     hyperparameters: dict[str, MetadataValue] = field(default_factory=dict)
     """Those of the base that the organs of the result change, by their keys."""
+    chosen: dict[str, ChosenType] = field(default_factory=dict)
+    """The types of matrices that are quantised, by name."""
+    importances: Parent | None = None
     parts: dict[str, PlannedPart] = field(init=False)
     _sources: dict[str, ProvedSource | None] = field(default_factory=dict)
 
@@ -503,6 +531,94 @@ class Draft:
             computation = part.computation or PlannedComputation(part.source, part.source.dtype)
             self.parts[name] = replace(part, computation=replace(computation, kept_experts=kept))
 
+    def quantise(self) -> None:
+        """Choose the tensor types of matrices by the rules; those that have their type keep their bytes."""
+        rules = rule_fields(self.recipe)
+        if self.recipe.imatrix is not None:
+            self.importances = self._importances(self.recipe.imatrix)
+        for at, rule in list(rules.items()):
+            if self._lacks_blocks(rule.blocks, at, self.base, self._blocks):
+                rules.pop(at)
+        specs, places = [part.spec for part in self.parts.values()], {part.name: part.place for part in self.base.parts}
+        by_importances = self.recipe.imatrix is not None
+        traits = result_traits(self.base, self.layers, self.hyperparameters, by_importances=by_importances)
+        self.chosen = chosen_types(rules, places, specs, traits)
+        for at, rule in rules.items():
+            if not any(rule.holds(places[spec.name]) and is_quantised(spec) for spec in specs):
+                is_empty = not any(rule.holds(place) for place in places.values())
+                kept = f"Only matrices are quantised, and {self.base.label} has none in this selection."
+                self._refuse("nothing-selected", self._nothing_selected(rule) if is_empty else kept, at)
+        refused: dict[tuple[str, str, str], list[str]] = {}
+        absent: list[str] = []
+        for name, chosen in self.chosen.items():
+            part = self.parts[name]
+            weights = None if chosen.dtype.name in UNWEIGHED else self._importances_of(part, absent)
+            if part.spec.dtype == chosen.dtype and (part.computation is None or weights is None):
+                continue
+            reason = refused_source(part)
+            fault = encoder_finding(name, chosen, weighed=weights is not None)
+            fault = fault if reason is None else ("dtype-refused", reason)
+            if fault is not None:
+                refused.setdefault((*fault, chosen.at), []).append(name)
+                continue
+            done = part.computation
+            computation = self._from_source(part) if done is None or done.acts == (PRUNED,) else done
+            is_quantised_now = part.spec.dtype != chosen.dtype
+            computation = replace(computation, dtype=chosen.dtype, quantised=is_quantised_now, importances=weights)
+            self.parts[name] = replace(part, computation=computation)
+        for (code, reason, at), names in refused.items():
+            self._refuse(code, f"{names_text(names)}: {reason}.", at, organs=names)
+        if absent and self.importances is not None:
+            sentence = (
+                f"{self.importances.label} has no importances of {names_text(absent)}: all columns count the same."
+            )
+            label = (self.importances.label,)
+            self.findings.append(
+                Finding(Severity.INFO, "importances-absent", sentence, IMATRIX_FIELD, label, tuple(absent))
+            )
+
+    def _importances(self, name: str) -> Parent | None:
+        """Return the importance matrix `name`; None, with a refusal, if it is none or no rule uses it."""
+        try:
+            matrix = self.library.parent(name)
+        except OrganError as error:
+            self._refuse_error("unknown-imatrix", error, IMATRIX_FIELD)
+            return None
+        if matrix.kind != FileKind.IMATRIX:
+            sentence = f"{matrix.label} is of the kind {matrix.kind}, not an importance matrix."
+            self._refuse("bad-imatrix", sentence, IMATRIX_FIELD, matrix.label)
+            return None
+        if not self.recipe.quantize:
+            sentence = "The importance matrix weighs the errors of quantize, which the recipe has not."
+            self._refuse("bad-imatrix", sentence, IMATRIX_FIELD, matrix.label)
+        return matrix
+
+    def _importances_of(self, part: PlannedPart, absent: list[str]) -> PlannedImportances | None:
+        """Return the importances of a matrix; those that are `absent` are added by name, others that misfit refused.
+
+        Those of a block that another model gave are not known: its inputs are others.
+        """
+        is_given = part.from_block is not None and part.donor is not None
+        if self.importances is None or is_given:
+            return None
+        stored = part.before.name if self.layers is None else self.layers.stored_name(part.before)
+        found, reason = importances_of(self.importances, stored, part.source.shape)
+        if found is None and (not reason or needs_no_importances(part.before.name)):
+            absent.append(part.before.name)
+        elif found is None:
+            sentence = f"{self.importances.label} is of another model: {reason}."
+            self._refuse("bad-imatrix", sentence, IMATRIX_FIELD, self.importances.label, [part.before.name])
+        return found
+
+    def _from_source(self, part: PlannedPart) -> PlannedComputation:
+        """Return the computation of an organ whose weights nothing changes, from its proved source if there is one."""
+        kept = () if part.computation is None else part.computation.kept_experts
+        source = self._source(part.donor or self.base) if part.source.dtype.block_elements > 1 else None
+        made_from = None if source is None else source.parts.get(self._stored_slot(part.source))
+        if source is None or made_from is None:
+            return PlannedComputation(part.source, part.source.dtype, kept_experts=kept)
+        return PlannedComputation(made_from, part.source.dtype, source_model=source.model, kept_experts=kept)
+
     def try_changes(self) -> None:
         """Try blends and adapters on some rows of some organs of each type, and choose their tensor types.
 
@@ -515,7 +631,7 @@ class Draft:
             computation = part.computation
             if computation is not None and (computation.blend or computation.additions):
                 dtype, is_of_source = computation.dtype, computation.source_model is not None
-                finer = tuple(finer_dtypes(dtype, computation.source.shape[:1]))
+                finer = () if computation.quantised else tuple(finer_dtypes(dtype, computation.source.shape[:1]))
                 key = (part.before.place.type.value, part.source.dtype.name, is_of_source, dtype, finer)
                 groups.setdefault(key, []).append(name)
         for (kind, before, _, dtype, finer), names in groups.items():
@@ -621,6 +737,7 @@ class Draft:
         is_edit = not is_changed and not any(item.severity is Severity.REFUSE for item in self.findings)
         entries = [] if self.layers is None else list(self.layers.entries())
         entries += [changed_entry(base.header, key, value) for key, value in self.hyperparameters.items()]
+        entries += header_entries(recipe, self.importances) if any(QUANTISED in part.acts for part in parts) else ()
         sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata, entries, is_edit=is_edit)
         license = license_of_parents(parents)
         replaced = check_replacements(base, self.replacements, self.blended)
@@ -629,6 +746,7 @@ class Draft:
             *(item for item in replaced if self.layers is None or item.code != "changed-share"),
             *self._of_result(parts, parents),
             *self._of_sources(computations),
+            *type_findings(base, parts, self.chosen),
             *check_withdrawn(parents),
             *license.findings,
         ]
@@ -639,6 +757,9 @@ class Draft:
         of_base = self._sources.get(base.label)
         if of_base is not None and any(computation.source_model is of_base.model for computation in computations):
             recipe = structs.replace(recipe, source=of_base.model.label)
+        if self.importances is not None:
+            recipe = structs.replace(recipe, imatrix=self.importances.label)
+        edited = [entry.key for entry in sets] if is_edit else ()
         return Plan(
             recipe=recipe,
             base=base if self.layers is None else self.layers.base,
@@ -647,11 +768,12 @@ class Draft:
             sets=sets,
             drops=drops,
             findings=tuple(dict.fromkeys(findings)),
-            screen=screened(parts, layers=self.layers, edited=[entry.key for entry in sets] if is_edit else ()),
+            screen=screened(parts, layers=self.layers, edited=edited, quantised=types_text(parts, recipe, base.label)),
             license=license.text,
             stem=file_stem(base, sets, recipe.name),
             kept=tuple(self.kept),
             layers=self.layers,
+            importances=self.importances,
         )
 
     def _of_sources(self, computations: Sequence[PlannedComputation]) -> Iterator[Finding]:
@@ -678,7 +800,7 @@ class Draft:
         base, labels = self.base, (self.base.label,)
         encoded: dict[tuple[str, str], list[str]] = {}
         for part in parts:
-            if part.spec.dtype != part.source.dtype:
+            if part.spec.dtype != part.source.dtype and QUANTISED not in part.acts:
                 encoded.setdefault((part.source.dtype.name, part.spec.dtype.name), []).append(part.before.name)
         for (before, after), names in encoded.items():
             become = plural_text(len(names), "computed organ becomes", "computed organs become")
@@ -686,7 +808,7 @@ class Draft:
             yield Finding(Severity.INFO, "encoded-again", sentence, "encode", organs=tuple(names))
         is_tied = not any(part.before.place == OUTPUT_MATRIX for part in parts)
         for part in parts:
-            if is_tied and part.before.place == TOKEN_EMBEDDING and part.acts:
+            if is_tied and part.before.place == TOKEN_EMBEDDING and set(part.acts) - {QUANTISED}:
                 name = part.before.name
                 sentence = (
                     f"{name} is also the output matrix of {base.label}: the change affects its input and its output."

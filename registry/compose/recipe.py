@@ -50,6 +50,7 @@ from organs.registry.entities.base import prepared
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.errors import BadName, BadQuery, BadRecipe
+from organs.registry.gguf.mixes import MIXES, Mix
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, nearest, parse_model_name
 from organs.registry.search.language import QUERY_MAX_LENGTH, RECIPE_BASE, parse_query
 from organs.registry.transform import PurifyMethod as PurifyMethod
@@ -100,6 +101,7 @@ WARNINGS = {
     "non-finite-weights": "some weights are NaN or infinite; they spread to everything that the model computes",
     "licenses-conflict": "the licenses conflict, or one allows no derivatives",
     "change-lost-in-rounding": "rounding to the tensor type keeps less than half of the change",
+    "rounded-twice": "matrices that are quantised already are quantised again: both errors of rounding add up",
 }
 """The codes of warnings, which a recipe can accept, with their meaning."""
 RETIRED_WARNINGS = frozenset({"likely-degraded"})
@@ -191,6 +193,17 @@ class RecipePurification(Selection, frozen=True, omit_defaults=True, forbid_unkn
             yield "keep", "keep is for spectral; fractal chooses its own share"
 
 
+TENSOR_TYPES = (
+    *("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_1", "Q5_K", "Q5_0", "Q4_1", "Q4_K", "Q4_0", "IQ4_NL", "IQ4_XS"),
+    *("MXFP4", "Q3_K", "IQ3_S", "IQ3_XXS", "Q2_K", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "IQ1_M", "TQ1_0", "IQ1_S"),
+)
+"""The types in which matrices can be written, the largest first."""
+
+
+def _written_as(word: str) -> str:
+    return choice(tuple(dict.fromkeys((*TENSOR_TYPES, *MIXES))), str.upper)(word)
+
+
 class ExpertChoice(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The experts that stay in blocks of the result: those of `keep`, or all but those of `drop`; one of both is set.
 
@@ -221,6 +234,28 @@ class ExpertChoice(Struct, frozen=True, omit_defaults=True, forbid_unknown_field
         for first, last in self.keep or self.drop:
             chosen.update(range(first, min(last + 1, count)))
         return tuple(number for number in range(count) if (number in chosen) == bool(self.keep))
+
+
+class TypeRule(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The tensor type in which matrices of the result are written, or a mix of llama.cpp, which has one for each.
+
+    A name that is both, such as Q6_K, is the mix in a rule that selects everything, and the type in other rules.
+    """
+
+    dtype: Annotated[str, line("a tensor type or a mix such as Q4_K_M", WORD_MAX_LENGTH, _written_as)] = msgspec.field(
+        name="as"
+    )
+
+    def faults(self) -> Iterator[Reason]:
+        """Yield what is wrong with the members together."""
+        if self.experts:
+            yield "experts", "all experts of a stack have one tensor type: select the stack by its slot"
+
+    @property
+    def mix(self) -> Mix | None:
+        """The mix that the rule names; None for a tensor type."""
+        selects = self.types or self.slots or self.blocks
+        return None if selects and self.dtype in TENSOR_TYPES else MIXES.get(self.dtype)
 
 
 def _code(word: str) -> str:
@@ -284,7 +319,8 @@ def _source(word: str) -> str:
 
 
 class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The steps of a composition, in their order: layers, grafts, blends, adapters, purification, choice of experts."""
+    """The steps of a composition, in their order: layers, grafts, blends, adapters, purification, choice of experts,
+    and the tensor types in which the result is written."""
 
     base: Annotated[str, line("the base model", MODEL_TEXT_MAX_LENGTH)]
     name: Annotated[str | None, line("a name such as acme/chimera", MODEL_TEXT_MAX_LENGTH, _new_name)] = None
@@ -296,6 +332,10 @@ class Recipe(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
     adapters: Annotated[tuple[AdapterMerge, ...], Meta(max_length=STEPS_MAX)] = ()
     purify: Annotated[tuple[RecipePurification, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
     experts: Annotated[tuple[ExpertChoice, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
+    quantize: Annotated[tuple[TypeRule, ...], Meta(max_length=STEPS_MAX), ONE_OR_MORE] = ()
+    """The types of the matrices; of several rules that select a matrix, the last counts."""
+    imatrix: Annotated[str | None, line("the name of an importance matrix", MODEL_TEXT_MAX_LENGTH)] = None
+    """A registered importance matrix, by which `quantize` weighs the errors of rounding."""
     encode: Annotated[str, line(f"one of {', '.join(ENCODINGS)}", WORD_MAX_LENGTH, choice(ENCODINGS, _encoding))] = SAME
     source: Annotated[str, line("proved, given, or the base's source", MODEL_TEXT_MAX_LENGTH, _source)] = PROVED
     """PROVED, GIVEN, or the model from which the base must be proved to be quantised."""
@@ -323,6 +363,7 @@ def donors_of(recipe: Recipe) -> tuple[str, ...]:
     blended = (name for step in recipe.blends for donor in step.donors for name in (donor.model, donor.adapter))
     placed, grafted = (run.donor for run in recipe.layers), (graft.donor for graft in recipe.grafts)
     names = (*placed, *grafted, *blended, *(merge.adapter for merge in recipe.adapters), named_source(recipe))
+    names = (*names, recipe.imatrix)
     return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -348,6 +389,7 @@ def renamed(recipe: Recipe, name_of: Callable[[str], str]) -> Recipe:
         ),
         blends=tuple(renamed_blend(step, name_of) for step in recipe.blends),
         adapters=tuple(replace(merge, adapter=name_of(merge.adapter)) for merge in recipe.adapters),
+        imatrix=None if recipe.imatrix is None else name_of(recipe.imatrix),
         source=recipe.source if named_source(recipe) is None else name_of(recipe.source),
     )
 
@@ -408,6 +450,9 @@ _SYNONYMS = {
     "purification": "purify",
     **dict.fromkeys(("lora", "loras"), "adapters"),
     **dict.fromkeys(("dtype", "encoding"), "encode"),
+    **dict.fromkeys(("quantise", "quantization", "quantisation", "quant"), "quantize"),
+    **dict.fromkeys(("importances", "importance_matrix"), "imatrix"),
+    "to": "as",
     **dict.fromkeys(("donor", "model"), "from"),
     **dict.fromkeys(("query", "search"), "where"),
     **dict.fromkeys(("layer", "layers"), "blocks"),
@@ -497,19 +542,19 @@ def _entity_values(recipe: Recipe) -> dict[str, Any]:
     # JSON has lists for tuples, and refuses NaN.
     values: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(recipe), allow_nan=False))
     # msgspec omits the default object, and not an equal text or number that was read.
-    for key, default in (("encode", SAME), ("source", PROVED)):
+    for key, default in (("encode", SAME), ("source", PROVED), ("imatrix", None)):
         if values.get(key) == default:
             values.pop(key)
     for adapter, step in zip(recipe.adapters, values.get("adapters", ()), strict=True):
         if adapter.scale == 1.0:
             step.pop("scale", None)
-    steps = (values.get(key) for key in ("layers", "grafts", "blends", "purify"))
+    steps = (values.get(key) for key in ("layers", "grafts", "blends", "purify", "quantize"))
     for step in (*_selections(steps), *values.get("experts", ())):
         listed = [key for key in {*_SELECTION_KEYS, *_CHOICE_KEYS} if isinstance(step.get(key), list)]
         for key in (key for key in listed if key in _RANGES):
             step[key] = [first if first == last else range_text((first, last)) for first, last in step[key]]
         step |= {key: _one_or_list(step[key]) for key in listed}
-    for key in ("blends", "purify", "experts"):
+    for key in ("blends", "purify", "experts", "quantize"):
         if key in values:
             values[key] = _one_or_list(values[key])
     return values
@@ -600,6 +645,7 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
     kinds = (
         *(("layers", "layers", "blocks"), ("grafts", "graft", "from"), ("blends", "blend", "from")),
         *(("adapters", "adapter", "from"), ("purify", "purify", "method"), ("experts", "experts", "")),
+        ("quantize", "quantize", "as"),
     )
     for key, verb, first in kinds:
         steps = values.get(key, [])
@@ -617,6 +663,7 @@ def recipe_python(recipe: Recipe, file_name: str) -> str:
                 if value not in defaults or (name in step and name in PARAMETERS)
             ]
             calls.append(f"{verb}({', '.join(arguments)})")
+    calls += [f"imatrix({recipe.imatrix!r})"] if recipe.imatrix else []
     calls += [f"encode({recipe.encode!r})"] if recipe.encode != SAME else []
     calls += [f"source({recipe.source!r})"] if recipe.source != PROVED else []
     calls += [f"metadata({key!r}, {value!r})" for key, value in values.get("metadata", {}).items()]

@@ -211,13 +211,19 @@ def screened(
     *,
     layers: Layers | None = None,
     edited: Sequence[str] = (),
+    quantised: str = "",
 ) -> Screen:
     """Return the screen of a plan's `parts` and `layers`; `computed` has the measured computed organs by name.
 
-    `edited` are the keys that change if only the header does.
+    `edited` are the keys that change if only the header does. `quantised` says which types are written; rounding to
+    them is no change of the screen.
     """
     elements = sum(part.before.spec.elements for part in parts)
     found = screen(changes_of(parts, computed or {}), elements, "" if layers is None else layers.sentence)
+    if quantised:
+        is_only = found.relation == "same"
+        sentence = quantised if is_only else f"{found.sentence} {quantised}"
+        return structs.replace(found, sentence=sentence, relation=ChangeKind.KIN.value if is_only else found.relation)
     if not edited:
         return found
     keys = names_text(edited)

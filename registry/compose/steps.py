@@ -1,10 +1,10 @@
 """A recipe as URL parameters, one for each step: `graft=from:acme/coder type:organ blocks:2-5`.
 
-Layers, grafts, blends, adapters, purifications and choices of experts are words `key:value`, separated by spaces. The
-keys are those of recipe files; the items of a list are separated by commas. A value with spaces or quotation marks is a
-JSON string: `where:"type:organ theta>=40"`. Metadata is `key=value`. Numbers, true and false are text only if they are
-in quotation marks. A list or an object in a blend is JSON in a JSON string. The result is checked by the rules of
-recipe files.
+Layers, grafts, blends, adapters, purifications, choices of experts and tensor types are words `key:value`, separated by
+spaces. The keys are those of recipe files; the items of a list are separated by commas. A value with spaces or
+quotation marks is a JSON string: `where:"type:organ theta>=40"`. Metadata is `key=value`. Numbers, true and
+false are text only if they are in quotation marks. A list or an object in a blend is JSON in a JSON string. The result
+is checked by the rules of recipe files.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ LISTS = {
     "adapter": "adapters",
     "purify": "purify",
     "expert": "experts",
+    "quantize": "quantize",
     "accept": "accept",
     "meta": "metadata",
 }
 """Parameters that can be repeated, each with the key of its list in a recipe."""
-SINGLE = ("base", "name", "encode", "source")
+SINGLE = ("base", "name", "imatrix", "encode", "source")
 PARAMETERS = (
-    *("base", "layer", "graft", "blend", "adapter", "purify", "expert"),
-    *("encode", "source", "accept", "meta", "name"),
+    *("base", "layer", "graft", "blend", "adapter", "purify", "expert", "quantize"),
+    *("imatrix", "encode", "source", "accept", "meta", "name"),
 )
 """All parameters, in their order in an address."""
 
@@ -65,6 +66,7 @@ _PLACEHOLDERS: Mapping[str, Any] = {
     "adapter": {"from": "any"},
     "purify": {"method": "fractal"},
     "expert": {"drop": 0},
+    "quantize": {"as": "F16"},
 }
 """Replacements for steps that cannot be read, so that the other steps keep their numbers."""
 _ADVICE = 'write words such as type:organ, and values with spaces in quotation marks: where:"type:organ theta>=40"'

@@ -14,6 +14,7 @@ import numpy as np
 
 from organs.registry.compose.ingredients import Rows, transformation_of
 from organs.registry.compose.plan import PlannedComputation
+from organs.registry.gguf.quants import ENCODED_TOGETHER, needs_importance
 from organs.registry.gguf.types import DType
 from organs.registry.store import BlobStore
 from organs.registry.transform import Adapter, Computation, Plain, Whole
@@ -59,7 +60,8 @@ class Trial:
         self.before += total(before * before)
         self.change += total(change * change)
         for dtype in dtypes:
-            written = encoded(after, dtype)[1] - before
+            weights = np.ones(ENCODED_TOGETHER, np.float32) if needs_importance(dtype) else None
+            written = encoded(after, dtype, weights)[1] - before
             self.along[dtype.name] = self.along.get(dtype.name, 0.0) + total(written * change)
 
 
@@ -67,7 +69,7 @@ def tried(store: BlobStore, rows: Rows, computation: PlannedComputation, dtypes:
     """Try a computation, without its purification, in each of `dtypes`. Raises StoreError, BadOrgan."""
     trial = Trial()
     with ExitStack() as opened:
-        transformation = transformation_of(store, replace(computation, method=None), rows, opened)
+        transformation = transformation_of(store, replace(computation, method=None, importances=None), rows, opened)
         width, step, starts = _runs(computation)
         for start in starts:
             run = _rows(transformation, start, step, width)

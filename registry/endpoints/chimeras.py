@@ -32,6 +32,7 @@ from organs.registry.entities.plan import (
     PlannedRecipe,
     RecipeRequest,
 )
+from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.search.language import QUERY_MAX_LENGTH
 
@@ -194,6 +195,21 @@ def validate(body: ValidationRequest) -> Job:
 def quick_look(body: QuickLookRequest) -> Job:
     """Start a job that runs a chimera and its base in llama.cpp for some seconds, on a few windows of a few texts. The
     result has the change of perplexity on each text. It is stored with the chimera. Composing starts this job, too.
+    """
+
+
+@GROUP.write(
+    "post",
+    "/jobs/quantize",
+    "Make a model of a size",
+    status=ACCEPTED,
+    example=f'{{"model": "{EXAMPLE_DONOR}", "like": "Q4_K_M", "minutes": 5}}',
+    refusals=(404, 409, 410),
+)
+def quantize(body: QuantizationRequest) -> Job:
+    """Start a job that makes the model of a size, or of a mix of llama.cpp, that stays closest to its source. It runs
+    the source and many variants in llama.cpp. What was measured is stored: a job that was interrupted continues, and
+    the next size of the same model takes a fraction of the time. The result has the model and its measurements.
     """
 
 

@@ -34,6 +34,7 @@ from organs.registry.entities.published import (
     RestoreRequest,
     YankRequest,
 )
+from organs.registry.entities.sizes import SizeCurve
 from organs.registry.search.language import MODELS
 
 GROUP = Group("Models", "Search, compare and edit models; lineage and files.")
@@ -106,6 +107,13 @@ def model_organs(
 @GROUP.get(f"{_MODEL}/lineage", "Get the lineage of a model", refusals=(404, 410))
 def model_lineage(namespace: Namespace, name: Name) -> ModelLineage:
     """Return the relatives of a model, as declared, recorded or measured, and the contradictions between them."""
+
+
+@GROUP.get(f"{_MODEL}/sizes", "Get the measured sizes of a model", refusals=(404, 410))
+def model_sizes(namespace: Namespace, name: Name) -> SizeCurve:
+    """Return the sizes that were measured for a model, the smallest first: how far the next-token distribution of each
+    is from that of the model. A size with a `model` can be downloaded; its `tag` names it for other programs.
+    """
 
 
 @GROUP.get("/families", "List families of models", example="limit=1", refusals=(404, 410))

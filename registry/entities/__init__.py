@@ -12,6 +12,8 @@ classes.
     lineage         lineage: the edges between a model and others, and families of models
     plan            recipes as JSON, and plans
     validation      verdicts and quick looks: the results of running chimeras
+    sizes           sizes of a model: files with mixes of tensor types, and how far each is from the source
+    memory          how much memory the runtime takes for a model, by its own count
     gain            gains: what validated chimeras gained, by text, and the leaderboard of grafts
     chimera         chimeras: recipe, lineage, screen and verdicts
     account         contributors: accounts, tokens, quotas, and the public data of a contributor

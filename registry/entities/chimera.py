@@ -34,6 +34,7 @@ from organs.registry.entities.plan import (
     GRAFTED,
     MERGED,
     PLACED,
+    QUANTISED,
     SOURCE,
     Block,
     ParentModel,
@@ -43,7 +44,7 @@ from organs.registry.entities.plan import (
     RecipeFile,
     Screen,
 )
-from organs.registry.entities.validation import QuickLook, Verdict
+from organs.registry.entities.validation import QuickLook, SourceDivergence, Verdict
 
 NEWEST, GAINED = "new", "gain"
 ORDERS = (NEWEST, GAINED)
@@ -75,6 +76,13 @@ class Origins(Entity, omit_defaults=True):
     def by_tensor(self) -> dict[str, tuple[int, tuple[str, ...]]]:
         """Return the number of the parent and the acts of each tensor that is not the base's own."""
         return {name: (int(number), tuple(map(str, acts))) for name, (number, *acts) in self.parts.items()}
+
+    @property
+    def is_quantisation(self) -> bool:
+        """Whether it has nothing but the weights of the base, of which some are written in other tensor types."""
+        is_changed = self.experts or self.layers or self.pruned or self.merged or self.adapters
+        parts = self.by_tensor().values()
+        return bool(parts) and not is_changed and all(part == (0, (QUANTISED,)) for part in parts)
 
     def from_block(self, place: Place) -> int | None:
         """Return the number in its own model of the block at `place`, if it is another one or another model's."""
@@ -188,6 +196,13 @@ class Chimera(Entity):
     assemble: Annotated[Text, Meta(description="The command that writes its file.")]
     python: Annotated[Text, Meta(description="The same recipe as a Python program.")]
     card: Annotated[Text, Meta(description="A README for people who download it, as Markdown.")]
+
+    @property
+    def from_source(self) -> SourceDivergence | None:
+        """Of a quantisation, how far it is from its source: by the strongest verdict, else by the quick look."""
+        reports = [verdict.report for verdict in self.verdicts if verdict.report is not None]
+        found = next((report.from_source for report in reports if report.from_source is not None), None)
+        return found if found is not None or self.quick_look is None else self.quick_look.from_source
 
     @property
     def is_screen_refuted(self) -> bool:

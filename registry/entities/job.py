@@ -29,6 +29,7 @@ from organs.registry.entities.base import (
 from organs.registry.entities.organ import Measures
 from organs.registry.entities.plan import MadeChimera, RecipeFile
 from organs.registry.entities.report import Report
+from organs.registry.entities.sizes import SizedModel
 from organs.registry.entities.submission import SubmissionId
 from organs.registry.entities.validation import VerdictReport
 
@@ -171,6 +172,12 @@ class ValidationJobResult(VerdictReport):
     """The result of the job `validate`."""
 
     models: Annotated[Texts, Meta(description="The models that ran: the chimera, its base and its donors.")]
+
+
+class QuantizationJobResult(SizedModel):
+    """The result of the job `quantize`."""
+
+    models: Annotated[Texts, Meta(description="The model that was made, and its source.")]
 
 
 class ReportJobResult(Entity, omit_defaults=True):

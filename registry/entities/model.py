@@ -33,6 +33,7 @@ from organs.registry.entities.gain import MeasuredGain
 from organs.registry.entities.lineage import EDGES_MAX, LineageEdge
 from organs.registry.entities.plan import RecipeFile
 from organs.registry.entities.storage import ModelStorage
+from organs.registry.entities.validation import SourceDivergence
 
 COLUMNS = (
     Column("name", "model", CellKind.NAME),
@@ -223,6 +224,10 @@ class Model(ModelSummary):
     composed: (
         Annotated[Composed, Meta(description="How it was composed in this registry; null for any other model.")] | None
     )
+    from_source: (
+        Annotated[SourceDivergence, Meta(description="Of a measured quantisation: how far it is from its source.")]
+        | None
+    ) = None
     lineage: Annotated[
         tuple[LineageEdge, ...],
         Meta(max_length=EDGES_MAX, description="Parents, then children, then relatives, the most similar first."),

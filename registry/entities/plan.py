@@ -126,6 +126,12 @@ class ExpertStep(Entity, omit_defaults=True, forbid_unknown_fields=True):
     )
 
 
+class QuantizeStep(_SelectedStep, rename={"dtype": "as"}):
+    """The tensor type of matrices of the result."""
+
+    dtype: Annotated[Text, Meta(description="A tensor type such as `Q5_K`, or a mix of llama.cpp such as `Q4_K_M`.")]
+
+
 class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
     """A recipe, which describes a chimera by the names of models and organs."""
 
@@ -139,6 +145,16 @@ class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
     adapters: Items[AdapterStep] = ()
     purify: PurifyStep | Items[PurifyStep] | None = None
     experts: ExpertStep | Items[ExpertStep] | None = None
+    quantize: (
+        Annotated[
+            QuantizeStep | Items[QuantizeStep],
+            Meta(description="The types in which matrices are written; of several rules for one, the last counts."),
+        ]
+        | None
+    ) = None
+    imatrix: (
+        Annotated[Text, Meta(description="The importance matrix by which `quantize` weighs errors of rounding.")] | None
+    ) = None
     encode: (
         Annotated[
             Text,
@@ -172,8 +188,8 @@ class RecipeRequest(RecipeFile):
 
 
 PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED = "placed", "grafted", "merged", "adapter", "purified", "pruned"
-EDITED = "edited"
-ACTS = (PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED, EDITED)
+QUANTISED, EDITED = "quantised", "edited"
+ACTS = (PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED, QUANTISED, EDITED)
 """The acts on an organ, in this order; the last one is that on the header of a model whose organs all stay."""
 SOURCE = "source"
 """What a chimera uses a model for whose weights are used in place of those that were quantised from them."""

@@ -7,8 +7,88 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from organs.registry.amounts import NO_VALUE, change_text, perplexity_text
+from organs.registry.amounts import NO_VALUE, change_text, nats_text, perplexity_text
 from organs.registry.entities.base import Count, Entity, Items, RequestBody, Share, Text, Texts, Time, Word
+
+MeanDivergence = Annotated[
+    float,
+    Meta(
+        description="Mean Kullback-Leibler divergence of the distribution of the next token from the base's, in nats: "
+        "how different, not how good."
+    ),
+]
+DivergenceMargin = Annotated[
+    float, Meta(description="The divergence plus and minus this is its interval of 90%, over the windows.")
+]
+HighDivergence = Annotated[float, Meta(description="99% of the tokens have at most this divergence.")]
+SameTop = Annotated[Share, Meta(description="The share of tokens at which both expect the same token most.")]
+DivergenceTokens = Annotated[Count, Meta(description="The tokens on which divergence was measured.")]
+
+CHANGE = "change of perplexity"
+"""The heading of the measured changes."""
+TYPICAL = ""
+"""What is typical, from `docs/quantize.md`."""
+DIVERGENCE_NOTES = (
+    "The divergence (Kullback-Leibler, in nats) is that of the distribution of the next token from the source's: 0 for "
+    f"the same distribution. {TYPICAL} The change is that of the perplexity: lower is better. ± is the interval of 90%."
+)
+
+
+def divergence_cells(text: TextLook | TextVerdict) -> dict[str, str]:
+    """Return the divergence on a text as texts, by the headings of a table; dashes if it was not measured."""
+    mean, high, same = text.divergence, text.divergence_99, text.same_top
+    return {
+        "divergence": NO_VALUE if mean is None else nats_text(mean, text.divergence_margin),
+        "99% of tokens below": NO_VALUE if high is None else nats_text(high),
+        "same top token": NO_VALUE if same is None else f"{same:.1%}",
+    }
+
+
+class SourceDivergence(Entity):
+    """How far a quantisation is from its source, over all texts that were scored."""
+
+    source: Annotated[Text, Meta(description="The model from which it was quantised.")]
+    divergence: MeanDivergence
+    divergence_margin: DivergenceMargin | None
+    divergence_99: HighDivergence | None
+    same_top: SameTop
+    divergence_tokens: DivergenceTokens
+    ratio: (
+        Annotated[float, Meta(description="Its perplexity divided by that of the source, over all texts together.")]
+        | None
+    )
+    ratio_margin: Annotated[float, Meta(description="The ratio plus and minus this is its interval of 90%.")] | None
+
+    @property
+    def amount(self) -> str:
+        """The divergence with its margin, as text."""
+        return nats_text(self.divergence, self.divergence_margin)
+
+    @property
+    def change(self) -> str:
+        """The change of the perplexity with its margin, as text; a dash if it is unknown."""
+        if self.ratio is None or self.ratio_margin is None:
+            return NO_VALUE
+        return change_text(self.ratio, self.ratio_margin)
+
+    @property
+    def figures(self) -> dict[str, str]:
+        """The numbers as texts, by their names."""
+        return {
+            "divergence": f"{self.amount} nats",
+            "99% of tokens below": NO_VALUE if self.divergence_99 is None else f"{nats_text(self.divergence_99)} nats",
+            "same top token": f"{self.same_top:.1%}",
+            CHANGE: self.change,
+        }
+
+    @property
+    def sentence(self) -> str:
+        """The numbers in a sentence."""
+        high = "" if self.divergence_99 is None else f" (99% of tokens below {nats_text(self.divergence_99)})"
+        change = "" if self.ratio is None else f"; perplexity {self.change}"
+        return (
+            f"Divergence from {self.source}: {self.amount} nats{high}, the same top token {self.same_top:.1%}{change}."
+        )
 
 
 class RunFailure(Entity):
@@ -60,6 +140,11 @@ class TextVerdict(Entity):
         | None
     ) = None
     bits: Annotated[float, Meta(description="Bits that the base needs for each byte of the text.")] | None = None
+    divergence: MeanDivergence | None = None
+    divergence_margin: DivergenceMargin | None = None
+    divergence_99: HighDivergence | None = None
+    same_top: SameTop | None = None
+    divergence_tokens: DivergenceTokens = 0
 
 
 class VerdictReport(Entity):
@@ -86,6 +171,7 @@ class VerdictReport(Entity):
     ] = ()
     zeroed: Annotated[Texts, Meta(description="The tensors that are zeroed in the control.")] = ()
     zeroed_because: Text = ""
+    from_source: Annotated[SourceDivergence, Meta(description="Only of a quantisation of the base.")] | None = None
     texts: Items[TextVerdict]
 
     @property
@@ -132,20 +218,11 @@ class TextLook(Entity):
     windows: Annotated[Count, Meta(description="The windows that base and chimera have both scored.")]
     window_count: Annotated[Count, Meta(description="The windows of the whole text.")]
     tokens: Annotated[Count, Meta(description="The tokens of the windows that were scored.")]
-    divergence: (
-        Annotated[
-            float,
-            Meta(
-                description="Mean Kullback-Leibler divergence of the distribution of the next token from the base's, "
-                "in nats: how different, not how good."
-            ),
-        ]
-        | None
-    ) = None
-    divergence_tokens: Annotated[Count, Meta(description="The tokens on which divergence was measured.")] = 0
-    same_top: (
-        Annotated[Share, Meta(description="The share of tokens at which both expect the same token most.")] | None
-    ) = None
+    divergence: MeanDivergence | None = None
+    divergence_margin: DivergenceMargin | None = None
+    divergence_99: HighDivergence | None = None
+    divergence_tokens: DivergenceTokens = 0
+    same_top: SameTop | None = None
 
     @property
     def low(self) -> float | None:
@@ -171,11 +248,17 @@ class TextLook(Entity):
             "text": self.name,
             "base": NO_VALUE if self.base_perplexity is None else perplexity_text(self.base_perplexity),
             "chimera": NO_VALUE if self.perplexity is None else perplexity_text(self.perplexity),
-            "change of perplexity": self.amount,
+            CHANGE: self.amount,
             "divergence": NO_VALUE if self.divergence is None else f"{self.divergence:.2g}",
             "same top token": NO_VALUE if self.same_top is None else f"{self.same_top:.0%}",
             "tokens": f"{self.tokens:,}",
         }
+
+    @property
+    def divergence_cells(self) -> dict[str, str]:
+        """The numbers of a quantisation, by the headings of a table."""
+        cells = self.cells
+        return {"text": self.name, **divergence_cells(self), CHANGE: self.amount, "tokens": cells["tokens"]}
 
 
 class QuickLook(Entity):
@@ -200,13 +283,22 @@ class QuickLook(Entity):
     tokens_per_second: Annotated[float, Meta(description="How fast tokens were evaluated, of both models.")] | None
     texts: Items[TextLook] = ()
     failure: RunFailure | None = None
+    from_source: Annotated[SourceDivergence, Meta(description="Only of a quantisation of the base.")] | None = None
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The numbers of each text as texts, by the headings of a table; of a quantisation, its divergence first."""
+        return [text.cells if self.from_source is None else text.divergence_cells for text in self.texts]
 
     @property
     def notes(self) -> str:
         """How it was measured, and what the numbers say."""
         rate = "" if self.tokens_per_second is None else f" at {self.tokens_per_second:,.0f} tokens a second"
+        measured = f"Measured in {self.seconds:.0f} s{rate}, in {self.runtime}."
+        if self.from_source is not None:
+            return f"{measured} {DIVERGENCE_NOTES}"
         return (
-            f"Measured in {self.seconds:.0f} s{rate}, in {self.runtime}. Perplexity: lower is better; −5% is a gain "
+            f"{measured} Perplexity: lower is better; −5% is a gain "
             "of 5%, and ± is the interval of 90%. Divergence (Kullback-Leibler, in nats) and the share of equal top "
             "tokens say how different the chimera is from its base, not how good."
         )

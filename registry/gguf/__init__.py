@@ -9,6 +9,7 @@
     tokenizer  checks for vocabularies that crash loaders
     quants     decoding and encoding the values of a tensor type
     importance importance matrices, by which encoders weigh errors
+    mixes      the mixes of tensor types of llama.cpp: which tensor gets which type
 
 Header, metadata, tensor, alignment, padding and shard are terms of the GGUF specification.
 """

@@ -88,7 +88,7 @@ def _of_gguf(source: ByteSource) -> ImportanceMatrix:
             if counts is None or not counts.size or sums.size % counts.size:
                 raise BadInput(f"{source.name} has no counts for the sums of {weight}")
             by_matrix = sums.reshape(counts.size, -1)
-            found[weight] = _means(by_matrix, counts)
+            found[weight] = mean_squares(by_matrix, counts)
             if counts.size > 1:
                 energies[weight] = by_matrix.sum(axis=1, dtype=np.float64)
                 tokens[weight] = counts.astype(np.float64)
@@ -119,7 +119,7 @@ def _of_records(source: ByteSource) -> dict[str, NDArray[np.float32]]:
     return found
 
 
-def _means(sums: NDArray[np.float32], counts: NDArray[np.float32]) -> NDArray[np.float32]:
+def mean_squares(sums: NDArray[np.float32], counts: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the means of each row of `sums`; those of an expert that was never used are 1, as in llama.cpp."""
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.where(counts[:, np.newaxis] > 0, sums / counts[:, np.newaxis], np.float32(1))

@@ -1,1 +1,4 @@
-"""Any size: the mix of tensor types with which a model of a wanted size differs least from its source."""
+"""Any size: choose the tensor types of a model's organs so that its file has a size and stays close to the source.
+
+search      make the file of a wanted size, and measure it beside the plain mix
+"""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from organs.registry.gguf.types import DType
 
@@ -96,7 +97,7 @@ def _at_price(hulls: Mapping[str, Sequence[Option]], price: float) -> dict[str, 
 
 
 def _steps(options: Sequence[Option]) -> Sequence[tuple[Option, Option]]:
-    return list(zip(options, options[1:], strict=False))
+    return list(pairwise(options))
 
 
 def _slope(before: Option, after: Option) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from organs.registry.anatomy import Tower
 from organs.registry.compose.parents import Part
@@ -30,18 +31,11 @@ class Group:
         return sum(part.spec.elements for part in self.parts)
 
 
-def groups_of(parts: Iterable[Part], count_max: int) -> list[Group]:
-    """Return the groups of `parts`: single organs, or bands of blocks as narrow as `count_max` groups allow.
-
-    There are at least as many groups as slots.
-    """
+def groups_of(parts: Iterable[Part], bands: int) -> list[Group]:
+    """Return the organs of each slot in at most `bands` runs of neighbouring blocks."""
     slots: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
         slots.setdefault((part.place.tower.value, part.place.slot), []).append(part)
-    lengths = [len(own) for own in slots.values()]
-    bands = max(lengths, default=1)
-    while bands > 1 and sum(min(length, bands) for length in lengths) > count_max:
-        bands -= 1
     return [
         Group(_key(band), tuple(band))
         for own in slots.values()
@@ -53,7 +47,7 @@ def _bands(parts: Sequence[Part], count: int) -> Iterator[Sequence[Part]]:
     """Yield `parts` in at most `count` runs of about the same length."""
     count = min(count, len(parts))
     edges = [len(parts) * number // count for number in range(count + 1)]
-    return (parts[begin:end] for begin, end in zip(edges, edges[1:], strict=False))
+    return (parts[begin:end] for begin, end in pairwise(edges))
 
 
 def _key(parts: Sequence[Part]) -> str:
@@ -78,3 +72,10 @@ def allowed_dtypes(part: Part, *, is_weighted: bool = False) -> list[DType]:
         and (can_write(dtype) or can_encode(dtype))
     ]
     return [*fitting, part.dtype]
+
+
+def coarse_dtype(group: Group, bits: float) -> DType:
+    """Return the largest type of at most `bits` in which all organs of a group may be written, else the smallest."""
+    first, *others = (allowed_dtypes(part) for part in group.parts)
+    common = [dtype for dtype in first if all(dtype in own for own in others)] or first[-1:]
+    return next((dtype for dtype in reversed(common) if dtype.bits_per_value <= bits), common[0])

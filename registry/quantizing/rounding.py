@@ -7,7 +7,6 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from organs.registry.catalog.queries.blobs import KnownBlob
 from organs.registry.compose.ingredients import Rows, stored_plain
 from organs.registry.compose.parents import Part
 from organs.registry.gguf.types import DType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +36,23 @@ class ShardedModel:
         shards = [rest, *(group.parts for group in self.groups)]
         return [self._write(f"source-{number:05d}", number, parts, {}) for number, parts in enumerate(shards)]
 
-    def write_variant(self, number: int, dtypes: Mapping[str, DType]) -> dict[int, str]:
-        """Write the shards that have organs in other types, by the names of the tensors; return them by number."""
-        changed = {}
-        for place, group in enumerate(self.groups, start=1):
-            if any(dtypes.get(part.name, part.dtype) != part.dtype for part in group.parts):
-                changed[place] = str(self._write(f"variant-{number:05d}-{place:05d}", place, group.parts, dtypes))
-        return changed
+    def variant_paths(self, number: int, dtypes: Mapping[str, DType]) -> dict[int, str]:
+        """Return the shards of a variant that has organs in other types, by number: their paths."""
+        return {
+            place: str(self.folder / f"variant-{number:05d}-{place:05d}.gguf")
+            for place, group in enumerate(self.groups, start=1)
+            if any(dtypes.get(part.name, part.dtype) != part.dtype for part in group.parts)
+        }
+
+    def write_variant(self, number: int, dtypes: Mapping[str, DType]) -> None:
+        """Write the shards of a variant."""
+        for place, path in self.variant_paths(number, dtypes).items():
+            self._write(Path(path).stem, place, self.groups[place - 1].parts, dtypes)
+
+    def remove_variant(self, number: int, dtypes: Mapping[str, DType]) -> None:
+        """Remove the shards of a variant."""
+        for path in self.variant_paths(number, dtypes).values():
+            Path(path).unlink(missing_ok=True)
 
     def _write(self, name: str, number: int, parts: Sequence[Part], dtypes: Mapping[str, DType]) -> Path:
         alignment = self.model.header.alignment

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import names_text, percent_text, weight_change
 from organs.registry.catalog.queries.chimeras import chimera_of, stored_origins, withdrawn_ancestors
-from organs.registry.catalog.queries.model_names import withdrawn_models
+from organs.registry.catalog.queries.model_names import model_by_name, withdrawn_models
 from organs.registry.catalog.queries.relatives import (
     Edge,
     StatedEdge,
@@ -26,8 +26,9 @@ from organs.registry.catalog.queries.relatives import (
 from organs.registry.catalog.tables import Lineage, ModelRow
 from organs.registry.entities.comparison import UNCHECKED, Proof
 from organs.registry.entities.finding import Finding, Severity
-from organs.registry.entities.lineage import PROVED, RELATIVE, LineageEdge, ModelLineage
+from organs.registry.entities.lineage import PROVED, RECORDED, RELATIVE, LineageEdge, ModelLineage
 from organs.registry.kinds import WEIGHT_KINDS
+from organs.registry.names import parse_model_name
 from organs.registry.relatives.declared import folded
 from organs.registry.relatives.descent import FLOATS, MATCHED_MIN, Descent, descents
 from organs.registry.relatives.sources import proof_of
@@ -210,6 +211,32 @@ def lineage_of(session: Session, model: ModelRow) -> ModelLineage:
             *_source_findings(session, model, measured.values(), proofs),
         ),
     )
+
+
+EVIDENCE = (PROVED, RECORDED, "declared", "measured")
+"""The kinds of evidence, the strongest first."""
+
+
+def quantised_from(session: Session, model: ModelRow) -> ModelRow | None:
+    """Return the registered model of which a model is a quantisation, as far as its lineage knows: the strongest first.
+
+    Without a parent that is known, the nearest relative in floats whose rounding explains all differences. None for a
+    model in floats.
+    """
+    if main_dtypes(session, [model.id]).get(model.id, "") in FLOATS:
+        return None
+    edges = [
+        edge
+        for edge in lineage_of(session, model).edges
+        if edge.relation == "quantized" and edge.model is not None and edge.direction != "child"
+    ]
+    edges.sort(key=lambda edge: (edge.direction == RELATIVE, EVIDENCE.index(edge.evidence)))  # else as they come
+    for edge in edges:
+        source = model_by_name(session, parse_model_name(edge.model or ""))
+        is_float = main_dtypes(session, [source.id]).get(source.id, "") in FLOATS
+        if source.id != model.id and (is_float or edge.direction != RELATIVE):
+            return source
+    return None
 
 
 def origin_findings(session: Session, model: ModelRow) -> list[Finding]:

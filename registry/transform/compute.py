@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.errors import BadOrgan
-from organs.registry.gguf.quants import FLOAT32_MAX, Floats
-from organs.registry.gguf.types import DType
+from organs.registry.gguf.quants import FLOAT32_MAX, Floats, decode
+from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.transform.blend import Settings, blended
 from organs.registry.transform.purify import Purification, purified_and_encoded
 from organs.registry.transform.reproducible import row_totals
@@ -292,6 +292,8 @@ class Computation:
     """It is computed first, from the source."""
     kept_experts: tuple[int, ...] = ()
     """The items of the last dimension that the result has, in rising order; empty for all."""
+    importances: NDArray[np.float32] | None = None
+    """How much the errors of rounding count, by column, of a stack for each matrix in turn; None for all the same."""
 
     @property
     def size_bytes(self) -> int:
@@ -309,7 +311,9 @@ def computed(computation: Computation) -> Iterator[bytes]:
     dtype cannot hold; raises UnsupportedDType. Both can happen until the last byte: use no byte before all are read.
     """
     pieces: Iterator[bytes]
-    if computation.purification is None:
+    if computation.importances is not None:
+        pieces = _weighed(computation, computation.importances)
+    elif computation.purification is None:
         pieces = (encoded(window, computation.dtype)[0] for window in changed_values(computation))
     else:
         elements, purification = computation.source.elements, computation.purification
@@ -318,6 +322,23 @@ def computed(computation: Computation) -> Iterator[bytes]:
         size_bytes = computation.dtype.size_bytes(computation.source.elements) // computation.source.shape[-1]
         pieces = _cut(pieces, size_bytes, computation.kept_experts)
     yield from pieces
+
+
+def _weighed(computation: Computation, importances: NDArray[np.float32]) -> Iterator[bytes]:
+    """Yield the bytes of the result, band by band of whole rows of one matrix. What is purified passes through F32."""
+    source, dtype = computation.source, computation.dtype
+    row, rows, stack = _in_three_dimensions(source.shape)
+    windows = changed_values(computation)
+    if computation.purification is not None:
+        plain = dtype_by_name("F32")
+        pieces = computed(replace(computation, dtype=plain, importances=None, kept_experts=()))
+        windows = (decode(piece, plain).astype(np.float64) for piece in pieces)
+    values, step = Stream(source.shape, windows), max(1, WINDOW_ELEMENTS // row)
+    for matrix in range(stack):
+        weights = importances[matrix * row : (matrix + 1) * row]
+        for first in range(0, rows, step):
+            count = min(step, rows - first) * row
+            yield encoded(values.values((matrix * rows + first) * row, count), dtype, weights)[0]
 
 
 COPIED_BYTES = 4 * 1024 * 1024

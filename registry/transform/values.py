@@ -19,6 +19,7 @@ from organs.registry.gguf.quants import (
     can_encode,
     decode,
     encode,
+    encode_weighted,
     has_encoder,
     needs_importance,
     quantize,
@@ -191,18 +192,22 @@ def finer_dtypes(dtype: DType, rows: Iterable[int]) -> list[DType]:
     return found
 
 
-def encoded(values: Window, dtype: DType) -> tuple[bytes, Window]:
+def encoded(values: Window, dtype: DType, importances: NDArray[np.float32] | None = None) -> tuple[bytes, Window]:
     """Return `values` (flat, whole blocks) as bytes of `dtype`, and the values that decoding these bytes gives.
 
-    Raises BadOrgan if a value is not finite or too large for `dtype`: no value is clipped silently.
+    With `importances` of the columns, the values are whole rows, and the errors of rounding are weighed by them. Raises
+    BadOrgan if a value is not finite or too large for `dtype`: no value is clipped silently.
     """
     _refuse_beyond(_LARGEST.get(dtype.name, FLOAT32_MAX), values, dtype)
     if dtype.block_elements > 1:
         # The reciprocal of a very small scale would be infinite, and processors convert infinity to different whole
         # numbers. If a block has only values this small, its scale in F16 is 0 in any case.
         values = np.where(np.abs(values) < FLUSHED, 0.0, values)
-    if dtype.name in WRITTEN_AS_THEY_ARE:
+    if importances is None and dtype.name in WRITTEN_AS_THEY_ARE:
         data = quantize(values, dtype)
+    elif importances is not None:
+        _refuse_beyond(FLOAT16_MAX, values, dtype)
+        data = encode_weighted(values.reshape(-1, importances.size), dtype, importances)
     else:
         _refuse_beyond(FLOAT16_MAX, values, dtype)  # encoders of others may stop the program
         data = encode(values, dtype)

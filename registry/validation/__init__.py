@@ -4,7 +4,10 @@
     verdict     compute perplexities from the log-probabilities of tokens
     llama       llama.cpp through the package `xllamacpp` (the extra `validate`), in a confined child
     scorer      the program in the confined child: it loads models, writes, and computes log-likelihoods and divergences
+    child       what the programs in confined children have in common
     decoder     the C interface of llama.cpp
+    memory      the memory that llama.cpp takes for a model and a context, by its own count
+    counter     the program in the confined child that counts it
     quick       some seconds of measurement of a chimera beside its base
     intervals   intervals of means over windows
     command     any other runtime, as a command template

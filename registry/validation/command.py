@@ -123,6 +123,10 @@ class CommandRuntime:
         """The command with its program's path, size and time: a different build is a different runtime."""
         return self._identity
 
+    @property
+    def has_references(self) -> bool:
+        return False
+
     def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         """Run the command once for each window, until it fails or the time is over; or once, to write text.
 

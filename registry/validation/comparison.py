@@ -19,12 +19,22 @@ from typing import Protocol
 
 from organs.registry.anatomy import is_expert_stack, place_of
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.validation import RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
+from organs.registry.entities.plan import QUANTISED
+from organs.registry.entities.validation import (
+    RunFailure,
+    RunReport,
+    SourceDivergence,
+    TextScore,
+    TextVerdict,
+    VerdictReport,
+)
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.gguf.header import Header
 from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
-from organs.registry.validation.intervals import LOOK_MIN, interval_of, looks
+from organs.registry.validation.divergence import ALPHA as DIVERGENCE_ALPHA
+from organs.registry.validation.divergence import divergence_of
+from organs.registry.validation.intervals import LOOK_MIN, interval_around, interval_of, looks
 from organs.registry.validation.runtime import (
     TEXTS_MAX,
     WINDOW_TOKENS,
@@ -36,6 +46,7 @@ from organs.registry.validation.runtime import (
     RuntimeReading,
     Score,
     ScoringRequest,
+    Window,
     finite,
     perplexity_of,
 )
@@ -46,6 +57,7 @@ from organs.registry.validation.weights import (
     Weights,
     files_digest,
     is_feed_forward,
+    is_quantisation,
     write_control,
 )
 
@@ -88,6 +100,8 @@ class RunnableModel:
     """Return a context manager with its file (the first of a split set)."""
     facts: ModelFacts = ModelFacts()
     """What its header says."""
+    is_mixed: bool = False
+    """Whether it was composed by more than quantising its base, so that it is no quantisation of any model."""
 
 
 BUDGET_SECONDS = 600.0
@@ -121,6 +135,14 @@ def file_candidate(path: Path) -> RunnableModel:
     with Weights(path) as weights:
         facts = ModelFacts.of(weights.headers)
     return RunnableModel(path.name, files_digest(path), lambda: nullcontext(path), facts)
+
+
+def act_between(model: RunnableModel, base: RunnableModel) -> str:
+    """Return `QUANTISED` if a model looks like a quantisation of `base`, else `CHANGED`. Raises the errors of files."""
+    if model.is_mixed:
+        return CHANGED
+    with model.placed() as path, base.placed() as base_path:
+        return QUANTISED if is_quantisation(path, base_path) else CHANGED
 
 
 def window_that_fits(chimera: RunnableModel, base: RunnableModel) -> int:
@@ -173,9 +195,12 @@ class ScoreCache(Protocol):
 
 
 DONORS_MAX = 16
+NATS_MAX = 700.0
+"""Changes of more nats have no finite ratio."""
 CONTROL_FILE = "control.gguf"
 GRAFTED, CHANGED = "grafted", "changed"
-"""What was done to the organs that are zeroed in the control; for files, only `changed` is known."""
+"""What was done to the organs that are zeroed in the control; for files, only `changed` is known. Of a model that is
+QUANTISED from its base there is no control."""
 
 
 def validate(
@@ -196,7 +221,9 @@ def validate(
     base, donors and control can come from `cache`, without a file; the chimera is always run. The files of base,
     chimera and control exist at the same time; the control is written into the system's temporary folder, which needs
     space for a copy of the chimera, and then removed. `act` is `CHANGED` if the tensors in
-    `grafted` are only known to differ from the base's.
+    `grafted` are only known to differ from the base's. With `QUANTISED`, nothing is grafted: the chimera is a
+    quantisation of the base, and both run on the same windows in one process where the runtime can, so that their
+    distributions of the next token are compared.
 
     A crash of the runtime on the chimera is part of the result. Raises NoRuntime, NoVerdict if the runtime refuses the
     base or crashes on it, or if the two tokenize differently, and BadInput for files that are not GGUF, numbers out of
@@ -209,30 +236,35 @@ def validate(
     if len(donors) > DONORS_MAX:
         raise BadInput(f"{len(donors)} donors: at most {DONORS_MAX} can be compared")
     window_tokens = window_that_fits(chimera, base)
-    touched = tuple(grafted)
+    touched = () if act == QUANTISED else tuple(grafted)
     names = tuple(filter(is_feed_forward, touched))
     with ExitStack() as files:
-        trial = _Trial(texts, runtime, limits, window_tokens, progress, {} if cache is None else cache, files)
+        is_paired = act == QUANTISED and runtime.has_references
+        scores = {} if cache is None else cache
+        trial = _Trial(texts, runtime, limits, window_tokens, progress, scores, files, is_paired)
         origin = trial.base = trial.subject("base", base)
         own = trial.chimera = trial.subject("chimera", chimera)
         others = [trial.subject(f"donor {number}", donor) for number, donor in enumerate(donors, start=1)]
         control = trial.control = trial.subject("control", trial.zeroed(names)) if names else None
         trial.measure()
         trial.measure_donors(others)
-    remark, scores, written = _remark(control, own, act, touched), trial.text_scores(), own.written
+    remark, results, written = _remark(control, own, act, touched), trial.text_scores(), own.written
     after = remark if origin.failure is None else f"The base does not run: {origin.failure.reason}."
     if origin.failure or own.failure or written is None or any(score.window_count for score in own.scores):
-        verdict = judge(scores, None if own.failure is None else own.failure.reason, after, act)
+        verdict = judge(results, None if own.failure is None else own.failure.reason, after, act)
     else:
         verdict = judge_writing(written, origin.written)
     rate = evaluation_rate(run for subject in trial.subjects for run in subject.runs)
-    compared = [len(text.chimera) for text in scores]
+    compared = [len(text.chimera) for text in results]
+    from_source = None
+    if act == QUANTISED:
+        from_source = source_divergence(base.name, [(score.chimera, score.base) for score in results])
     return VerdictReport(
         model=chimera.name,
         verdict=verdict.kind.value,
-        reason=verdict.reason,
+        reason=verdict.reason if from_source is None else f"{from_source.sentence} {verdict.reason}",
         runtime=runtime.identity,
-        tokens=max((text.tokens for text in scores), default=0),
+        tokens=max((text.tokens for text in results), default=0),
         window_tokens=window_tokens,
         seconds=round(trial.seconds, 1),
         tokens_per_second=None if rate is None else round(rate, 1),
@@ -243,24 +275,62 @@ def validate(
         donors=tuple(donor.report(compared) for donor in others),
         zeroed=names,
         zeroed_because=act,
-        texts=tuple(
-            TextVerdict(
-                name=text.name,
-                digest=text.digest,
-                verdict=score.kind.value,
-                settled=score.is_settled,
-                counts=score.is_known,
-                ratio=finite(score.ratio),
-                ratio_error=score.ratio_error,
-                ratio_margin=finite(score.ratio_margin),
-                recovered=finite(score.recovered),
-                windows=len(score.chimera),
-                tokens=score.tokens,
-                tokens_needed=score.tokens_needed,
-                bits=finite(score.bits),
-            )
-            for text, score in zip(trial.texts, scores, strict=True)
-        ),
+        from_source=from_source,
+        texts=tuple(_text_verdict(text, score) for text, score in zip(trial.texts, results, strict=True)),
+    )
+
+
+def _text_verdict(text: ScoredText, score: TextScores) -> TextVerdict:
+    divergence = divergence_of([score.chimera])
+    return TextVerdict(
+        name=text.name,
+        digest=text.digest,
+        verdict=score.kind.value,
+        settled=score.is_settled,
+        counts=score.is_known,
+        ratio=finite(score.ratio),
+        ratio_error=score.ratio_error,
+        ratio_margin=finite(score.ratio_margin),
+        recovered=finite(score.recovered),
+        windows=len(score.chimera),
+        tokens=score.tokens,
+        tokens_needed=score.tokens_needed,
+        bits=finite(score.bits),
+        divergence=None if divergence is None else divergence.mean,
+        divergence_margin=None if divergence is None else divergence.margin,
+        divergence_99=None if divergence is None else divergence.high,
+        same_top=None if divergence is None else divergence.same_top,
+        divergence_tokens=0 if divergence is None else divergence.tokens,
+    )
+
+
+def source_divergence(
+    source: str, texts: Sequence[tuple[Sequence[Window], Sequence[Window]]]
+) -> SourceDivergence | None:
+    """Return how far a quantisation is from its source; `texts` has the windows of both, in the same order.
+
+    None if no window was scored by both in one process.
+    """
+    divergence = divergence_of([own for own, _ in texts])
+    if divergence is None:
+        return None
+    change = interval_around(
+        [
+            [ours.nats / ours.tokens - theirs.nats / theirs.tokens for ours, theirs in zip(*windows, strict=False)]
+            for windows in texts
+        ],
+        DIVERGENCE_ALPHA,
+    )
+    ratio = None if change is None or change.high > NATS_MAX else math.exp(change.mean)
+    return SourceDivergence(
+        source=source,
+        divergence=divergence.mean,
+        divergence_margin=divergence.margin,
+        divergence_99=divergence.high,
+        same_top=divergence.same_top,
+        divergence_tokens=divergence.tokens,
+        ratio=ratio,
+        ratio_margin=None if change is None or ratio is None else ratio * math.expm1(change.margin),
     )
 
 
@@ -321,6 +391,12 @@ class _Subject:
         for place, score in enumerate(reading.scores):
             self.scores[place] = replace(score, windows=(*self.scores[place].windows, *score.windows))
 
+    def add_beside(self, starts: Sequence[int], scores: Sequence[Score]) -> None:
+        """Add windows that were scored beside those of another model, in each text from a place on."""
+        for place, (start, score) in enumerate(zip(starts, scores, strict=False)):
+            known = self.scores[place].windows
+            self.scores[place] = replace(score, windows=(*known, *score.windows[max(0, len(known) - start) :]))
+
 
 @dataclass(slots=True)
 class _Share:
@@ -357,6 +433,8 @@ class _Trial:
     cache: ScoreCache
     files: ExitStack
     """The files of the models, until the end."""
+    is_paired: bool = False
+    """Whether the base is run beside the chimera on all windows, so that their distributions are compared."""
     base: _Subject = field(init=False)
     chimera: _Subject = field(init=False)
     control: _Subject | None = None
@@ -400,7 +478,8 @@ class _Trial:
     def measure(self) -> None:
         """Add windows until every text is settled or the budget is spent."""
         base, chimera = self.base, self.chimera
-        self._extend(base, [1] * len(self.texts), 3)
+        # Run beside the chimera, the base must only show that it runs, and how many tokens the texts have.
+        self._extend(base, [1, *[0 if self.is_paired else 1] * (len(self.texts) - 1)], 3)
         self._leave_out_unknown_chats()
         if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:
             raise NoVerdict(f"the base does not run, so there is no verdict: {base.failure.reason}")
@@ -416,7 +495,9 @@ class _Trial:
             for left, subject in zip((3, 2, 1), (base, chimera, self.control), strict=True):
                 if subject is None or base.failure or chimera.failure:
                     break
-                self._extend(subject, counts, left)
+                if subject is base and self.is_paired:
+                    continue  # its windows are scored beside those of the chimera
+                self._extend(subject, counts, 1 if self.is_paired else left)
                 counts = [min(count, len(score.windows)) for count, score in zip(counts, subject.scores, strict=True)]
             for ours, theirs in zip(chimera.scores, base.scores, strict=True):
                 check_same_tokens(ours, theirs)
@@ -501,18 +582,17 @@ class _Trial:
             ranks = (range(1), *ranks[1:])  # it is always run, also if the runtime scores no windows
         if subject.failure or subject.missing or not any(ranks):
             return
-        if subject.path is None:
-            try:
-                subject.path = self.files.enter_context(subject.candidate.placed())
-            except OrganError as error:
-                if subject.role != "control":
-                    raise
-                subject.missing = str(error)
-                return
+        try:
+            path = self._placed(subject)
+        except OrganError as error:
+            if subject.role != "control":
+                raise
+            subject.missing = str(error)
+            return
         seconds = max(0.0, self.budget.seconds - self.seconds) / models_left
         writes = subject.role in ("base", "chimera") and not subject.runs
         request = ScoringRequest(
-            subject.path,
+            path,
             self.texts,
             ranks,
             self.window_tokens,
@@ -520,13 +600,34 @@ class _Trial:
             writes,
             writes and subject.candidate.facts.chat_template is not None,
         )
-        subject.add(self.runtime.read(request, partial(self.say, subject.role)))
+        is_beside = self.is_paired and subject is self.chimera
+        if is_beside:
+            request = replace(request, reference=self._placed(self.base), reference_ranks=ranks)
+        reading = self.runtime.read(request, partial(self.say, subject.role))
+        if is_beside and reading.failure is not None and reading.failure.kind is not FailureKind.STOPPED:
+            self.is_paired = False  # there may not be enough memory for both
+            self._extend(subject, counts, models_left)
+            return
+        subject.add(reading)
+        if is_beside:
+            self.base.add_beside([own.start for own in ranks], reading.reference)
         if subject.failure is None:
-            for text, score in zip(self.texts, subject.scores, strict=True):
-                key = self._key(subject.candidate, text)
-                known = self.cache.get(key)
-                if known is None or len(known.windows) < len(score.windows):
-                    self.cache[key] = score
+            for scored in (subject, self.base) if is_beside else (subject,):
+                self._store(scored)
+
+    def _placed(self, subject: _Subject) -> Path:
+        """Return the file of a model, which is written when it is first needed."""
+        if subject.path is None:
+            subject.path = self.files.enter_context(subject.candidate.placed())
+        return subject.path
+
+    def _store(self, subject: _Subject) -> None:
+        """Store the scores of a model where the cache has fewer windows."""
+        for text, score in zip(self.texts, subject.scores, strict=True):
+            key = self._key(subject.candidate, text)
+            known = self.cache.get(key)
+            if known is None or len(known.windows) < len(score.windows):
+                self.cache[key] = score
 
     def say(self, role: str, action: str, windows: int = 0) -> None:
         """Report a step; `windows` are scored, but not in a reading yet."""
@@ -574,7 +675,7 @@ def check_same_tokens(chimera: Score, base: Score) -> None:
 def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequence[str]) -> str | None:
     """Return why there is no control, as a sentence; None if there is one."""
     unknown = f"it is unknown whether the {act} organs work"
-    if chimera.failure is not None:
+    if chimera.failure is not None or act == QUANTISED:
         return None
     if control is None and act == GRAFTED and not touched:
         return "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."

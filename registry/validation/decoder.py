@@ -5,16 +5,19 @@ Several of them share the weights of a `LoadedModel`, and each decodes other win
 actively for each other, some hundred times in a window: on a busy machine two of them were ten times as slow as one.
 
 The structures of parameters differ between versions. They are taken from llama.cpp's functions for default values,
-passed on as they are, and only their first members are set, which `_ContextParameters` names. `Decoder` checks the
-result, and raises UnknownInterface if a function is missing or behaves differently.
+passed on as they are, and only their first members are set, which `ContextParameters` names, and those that
+`context_members` finds by their default values. What was set is checked by its effect. UnknownInterface is raised if a
+function is missing or behaves differently.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ from numpy.typing import NDArray
 
 _STRUCTURE_BYTES = 4096
 """More than any version's structure of parameters has."""
-_LEVEL_ERROR = 4
+_LEVEL_INFO, _LEVEL_ERROR = 2, 4
 LOGITS_MAX_BYTES = 64 * 1024 * 1024
 """A window is decoded in parts whose logits need at most so much memory."""
 PART_MIN = 32
@@ -51,7 +54,9 @@ class _ModelParameters(ctypes.Structure):
     _fields_ = (("all", ctypes.c_uint64 * (_STRUCTURE_BYTES // 8)),)
 
 
-class _ContextParameters(ctypes.Structure):
+class ContextParameters(ctypes.Structure):
+    """The parameters of a context: the first members, which have been in the same places for years, and all others."""
+
     _fields_ = (
         ("n_ctx", ctypes.c_uint32),
         ("n_batch", ctypes.c_uint32),
@@ -59,6 +64,55 @@ class _ContextParameters(ctypes.Structure):
         ("n_seq_max", ctypes.c_uint32),
         ("others", ctypes.c_uint64 * (_STRUCTURE_BYTES // 8)),
     )
+
+    def put(self, place: int, form: str, *values: object) -> None:
+        """Write values of the `form` of `struct` at `place`, in bytes from the beginning."""
+        struct.pack_into(form, (ctypes.c_char * ctypes.sizeof(self)).from_buffer(self), place, *values)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextMembers:
+    """The places of members of the parameters of a context, in bytes from the beginning."""
+
+    flash_attention: int
+    """A number: -1 automatic, 0 off, 1 on."""
+    callback: int
+    """The address of the function that llama.cpp calls for each operation, and of its data."""
+    cache_types: int
+    """Two numbers: the tensor types of keys and of values in the cache."""
+    full_windows: int
+    """A byte: whether layers with a window of attention cache the whole context, too."""
+
+
+_POINTER_BYTES = 8
+_MEMBERS_FROM, _MEMBERS_TO = 16, 512
+_F16 = 1
+_SWITCHES = bytes((0, 1, 1, 1, 1, 0))
+"""The defaults of embeddings, offload_kqv, no_perf, op_offload, swa_full and kv_unified, and the place of swa_full."""
+_FULL_WINDOWS = 4
+
+
+def context_members(defaults: bytes) -> ContextMembers:
+    """Return where the members are in the default parameters of a context.
+
+    They are in an order that is the same in all versions, with others between: four numbers that are -1 (how rope is
+    scaled, pooling, attention, flash attention), the pointers of the callback, which are null, the types of the cache,
+    which are F16, a null pointer, and switches. Raises UnknownInterface.
+    """
+    null, unset = bytes(_POINTER_BYTES), struct.pack("<i", -1)
+    types = 2 * struct.pack("<i", _F16)
+    pointers = range(_MEMBERS_FROM, _MEMBERS_TO, _POINTER_BYTES)
+    callback = next((at for at in pointers if defaults[at:].startswith(2 * null + types + null)), None)
+    numbers = range(_MEMBERS_FROM, callback or _MEMBERS_FROM, 4)
+    first = next((at for at in numbers if defaults[at:].startswith(4 * unset)), None)
+    if callback is None or first is None:
+        raise UnknownInterface("this version of llama.cpp has other parameters of a context")
+    cache_types = callback + 2 * _POINTER_BYTES
+    after = range(cache_types + _POINTER_BYTES, cache_types + 8 * _POINTER_BYTES, _POINTER_BYTES)
+    switches = next((at for at in after if defaults[at:].startswith(_SWITCHES)), None)
+    if switches is None:
+        raise UnknownInterface("this version of llama.cpp has other switches of a context")
+    return ContextMembers(first + 3 * len(unset), callback, cache_types, switches + _FULL_WINDOWS)
 
 
 class _Batch(ctypes.Structure):
@@ -99,8 +153,8 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
         (_Pointer, ctypes.c_char_p, _Int, _Ints, _Int, ctypes.c_bool, ctypes.c_bool),
     ),
     "llama_token_to_piece": (_Int, (_Pointer, _Int, ctypes.c_char_p, _Int, _Int, ctypes.c_bool)),
-    "llama_context_default_params": (_ContextParameters, ()),
-    "llama_init_from_model": (_Pointer, (_Pointer, _ContextParameters)),
+    "llama_context_default_params": (ContextParameters, ()),
+    "llama_init_from_model": (_Pointer, (_Pointer, ContextParameters)),
     "llama_free": (None, (_Pointer,)),
     "llama_n_ctx": (ctypes.c_uint32, (_Pointer,)),
     "llama_n_batch": (ctypes.c_uint32, (_Pointer,)),
@@ -306,10 +360,29 @@ def _library() -> Any:
     return library
 
 
-def _log_errors(level: int, text: bytes, _user_data: object) -> None:
+@contextmanager
+def listening(take: Callable[[str], None]) -> Iterator[None]:
+    """Call `take` with each line of information in llama.cpp's log, without its end."""
+    _LISTENERS.append(take)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(take)
+
+
+_LISTENERS: list[Callable[[str], None]] = []
+
+
+def _log(level: int, data: bytes, _user_data: object) -> None:
+    if level not in (_LEVEL_INFO, _LEVEL_ERROR):
+        return
+    text = data.decode("utf-8", "replace")
     if level == _LEVEL_ERROR:
-        sys.stderr.write(f"0 E {text.decode('utf-8', 'replace')}")
+        sys.stderr.write(f"0 E {text}")
         sys.stderr.flush()
+    else:
+        for take in _LISTENERS:
+            take(text.rstrip("\n"))
 
 
-_LOG_CALLBACK = _Log(_log_errors)  # llama.cpp keeps the address, so it must never be freed
+_LOG_CALLBACK = _Log(_log)  # llama.cpp keeps the address, so it must never be freed

@@ -77,6 +77,25 @@ def interval_of(
     return MeanInterval(mean, student_quantile(1.0 - alpha / (2 * look_count), count - 1) * error, error, count)
 
 
+def interval_around(samples: Sequence[Sequence[float]], alpha: float = ALPHA) -> MeanInterval | None:
+    """Return the interval of the mean of all values of several samples, each of which varies around its own mean.
+
+    The deviation within the samples is taken as one. None for fewer than two degrees of freedom, and if mean or
+    deviation are not finite.
+    """
+    filled = [sample for sample in samples if sample]
+    count, means = sum(map(len, filled)), [sum(sample) / len(sample) for sample in filled]
+    freedom = count - len(filled)
+    if freedom < 2:
+        return None
+    mean = sum(map(sum, filled)) / count
+    squares = sum((value - own) ** 2 for sample, own in zip(filled, means, strict=True) for value in sample)
+    error = math.sqrt(squares / freedom / count)
+    if not math.isfinite(mean) or not math.isfinite(error):
+        return None
+    return MeanInterval(mean, student_quantile(1.0 - alpha / 2.0, freedom) * error, error, count)
+
+
 @lru_cache(maxsize=1024)
 def student_quantile(probability: float, freedom: int) -> float:
     """Return the quantile of Student's t with `freedom` degrees of freedom, for a `probability` of 0.5 to below 1."""

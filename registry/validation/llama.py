@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import metadata, util
 from itertools import takewhile
 from pathlib import Path
@@ -14,6 +14,7 @@ from pathlib import Path
 from organs.registry.entities.base import decode, encode
 from organs.registry.errors import BadSource
 from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, plain_text, run_python
+from organs.registry.validation.divergence import packed_bytes
 from organs.registry.validation.runtime import (
     Failure,
     FailureKind,
@@ -27,6 +28,7 @@ from organs.registry.validation.runtime import (
     short_reason,
 )
 from organs.registry.validation.scorer import Line, Order, OrderedText
+from organs.registry.validation.variants import LOGITS_MAX_BYTES, VariantLine, VariantOrder
 
 PACKAGE = "xllamacpp"
 EXTRA = "validate"
@@ -44,7 +46,9 @@ THREADS_FROM_BYTES = 256 * 1024 * 1024
 """Smaller models write on one thread: llama.cpp's threads wait actively, hundreds of times for each token, and on a
 busy machine two threads can take ten times as long as one."""
 OUTPUT_MAX_BYTES = 4 * 1024 * 1024
-"""About 130 bytes for each window."""
+"""About 130 bytes for each window that is not compared with a reference."""
+COMPARED_OUTPUT_BYTES = 1024
+"""For each window that is: the divergence of each token."""
 WRITTEN_MAX_LENGTH = 2000
 
 _LOADING = re.compile(r"error loading model: (?P<reason>.+)")
@@ -57,12 +61,14 @@ class LlamaCpp:
 
     def __init__(self, limits: ProcessLimits | None = None, *, requires_sandbox: bool = False) -> None:
         self._limits = limits or ProcessLimits()
-        self._requires_sandbox = requires_sandbox
+        self.requires_sandbox = requires_sandbox
         try:
             version = metadata.version(PACKAGE)
         except metadata.PackageNotFoundError:
             raise NoRuntime(NOT_INSTALLED, EXTRA) from None
-        self._identity = f"llama.cpp, {PACKAGE} {version}, {METHOD}"
+        self.version = f"llama.cpp, {PACKAGE} {version}"
+        """Its name and version, for people."""
+        self._identity = f"{self.version}, {METHOD}"
 
     @staticmethod
     def is_installed() -> bool:
@@ -73,6 +79,10 @@ class LlamaCpp:
     def identity(self) -> str:
         return self._identity
 
+    @property
+    def has_references(self) -> bool:
+        return True
+
     def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
         """Load the model in a confined process, and score windows.
 
@@ -82,7 +92,7 @@ class LlamaCpp:
         result = run_python(
             "organs.registry.validation.scorer",
             self._limits_for(request),
-            Sandbox(read=_files(request), required=self._requires_sandbox),
+            Sandbox(read=_files(request), required=self.requires_sandbox),
             encode(self._order(request)),
             answers.take_line,
         )
@@ -101,6 +111,52 @@ class LlamaCpp:
             evaluated_tokens=tokens,
             evaluation_seconds=seconds,
         )
+
+    def compare_variants(
+        self, order: VariantOrder, folder: Path, seconds: float, take: Callable[[VariantLine], None]
+    ) -> None:
+        """Compare variants of a model with it in a confined process, which may read `folder`, for at most `seconds`.
+
+        `take` is called with what each variant gives; an exception of it ends the process. Raises NoRuntime, NoSandbox,
+        and NoVerdict if llama.cpp does not run the model or a variant.
+        """
+        refused: list[VariantLine] = []
+        is_done = False
+
+        def take_line(data: bytes) -> None:
+            nonlocal is_done
+            try:
+                line = decode(data, VariantLine)
+            except ValueError:
+                return
+            is_done = is_done or line.done
+            if line.missing or line.refused:
+                refused.append(line)
+            else:
+                take(line)
+
+        size_bytes = sum(Path(path).stat().st_size for path in order.shards)
+        memory = 2 * MEMORY_PER_MODEL * size_bytes + MEMORY_SPARE_BYTES + 2 * LOGITS_MAX_BYTES
+        limits = replace(
+            self._limits,
+            wall_seconds=seconds,
+            cpu_seconds=int(seconds * usable_cores()) + 1,
+            address_space_bytes=memory + MEMORY_PER_DECODER_BYTES * order.decoders,
+            file_size_bytes=0,
+            output_max_bytes=max(self._limits.output_max_bytes, OUTPUT_MAX_BYTES * max(1, len(order.variants))),
+        )
+        sandbox = Sandbox(read=(folder,), required=self.requires_sandbox)
+        result = run_python("organs.registry.validation.variants", limits, sandbox, encode(order), take_line)
+        for line in refused:
+            if line.missing:
+                raise NoRuntime(f"{NOT_INSTALLED} ({line.missing})", EXTRA)
+            reason = telling_line(result.log) or line.refused or ""
+            raise NoVerdict(f"llama.cpp refused a variant of the model: {short_reason(reason)}")
+        if not is_done:
+            ended = result.stopped or result.signal_name or f"it ended with {result.code}"
+            line_of_log = telling_line(result.log)
+            details = f": {short_reason(line_of_log)}" if line_of_log else ""
+            raise NoVerdict(f"llama.cpp did not finish the comparison ({ended}){details}")
 
     def _order(self, request: ScoringRequest) -> Order:
         texts = [
@@ -130,12 +186,13 @@ class LlamaCpp:
         decoders = min(cores, DECODERS_MAX) * (1 if request.reference is None else 2)
         memory = MEMORY_PER_MODEL * _size_bytes(request) + MEMORY_SPARE_BYTES + MEMORY_PER_DECODER_BYTES * decoders
         wall_seconds = own.wall_seconds + (request.seconds or 0.0)
+        compared = sum(map(len, request.reference_ranks))
         return ProcessLimits(
             wall_seconds,
             own.cpu_seconds or int(wall_seconds * cores) + 1,
             own.address_space_bytes or memory,
             own.file_size_bytes or 0,  # it has nothing to write
-            max(own.output_max_bytes, OUTPUT_MAX_BYTES),
+            max(own.output_max_bytes, OUTPUT_MAX_BYTES) + COMPARED_OUTPUT_BYTES * compared,
             own.niceness,
         )
 
@@ -173,9 +230,10 @@ class _Answers:
             self.sizes[line.text[0]] = line.text[1:]
         for ranked, windows in ((line.window, self.windows), (line.reference, self.reference)):
             if ranked is not None:
-                text, rank, nats, tokens, digest, divergence, same_top = ranked
+                text, rank, nats, tokens, digest, divergence, same_top, each = ranked
                 nats = math.inf if nats is None else nats
-                windows[text, rank] = Window(nats, tokens, digest, divergence, same_top)
+                each = None if divergence is None or each is None or len(each) != packed_bytes(tokens) else each
+                windows[text, rank] = Window(nats, tokens, digest, divergence, same_top, each)
         if line.written is not None:
             self.written = plain_text(line.written.encode("utf-8", "replace"))[:WRITTEN_MAX_LENGTH]
         self.rate = line.rate or self.rate

@@ -2,7 +2,8 @@
 
 Base and chimera score the same windows in one process, in turns, so the time limit leaves both with the same windows.
 The base's scores are stored, and read again at the next look. On the first windows both models run, also if the base's
-scores are stored: only there, the distributions of the next token are compared.
+scores are stored: only there, the distributions of the next token are compared. Of a quantisation, both run on all
+windows: how far its distributions are from those of its source is its result.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from organs.registry.validation.comparison import (
     ScoreKey,
     check_same_tokens,
     evaluation_rate,
+    source_divergence,
     texts_for,
     window_that_fits,
 )
+from organs.registry.validation.divergence import divergence_of
 from organs.registry.validation.intervals import MeanInterval, interval_of
 from organs.registry.validation.runtime import (
     Failure,
@@ -85,9 +88,12 @@ def quick_look(
     cache: ScoreCache,
     budget: LookBudget | None = None,
     progress: StepProgress = lambda _share, _step: None,
+    *,
+    is_quantised: bool = False,
 ) -> QuickLook:
     """Score windows of `texts` with base and chimera in `runtime` until the budget is spent.
 
+    `is_quantised` says whether the chimera is a quantisation of the base, so that its divergence leads.
     The runtime must compare with a reference, as llama.cpp does. Fewer texts are scored, the first ones, if there is
     no time for WINDOWS_LEAST windows of each. If the models are too large for the time, nothing is started, and the
     result says what it would take. Raises NoRuntime, NoVerdict if the two tokenize differently, and
@@ -98,7 +104,7 @@ def quick_look(
     keys = [ScoreKey(base.digest, text.digest, tokens, runtime.identity) for text in wanted]
     stored = [cache.get(key) for key in keys]
     known = [0 if score is None else len(score.windows) for score in stored]
-    models = (chimera,) if min(known) >= limits.windows else (chimera, base)
+    models = (chimera,) if min(known) >= limits.windows and not is_quantised else (chimera, base)
     # A weight costs a multiplication and an addition for each token; a model of unknown size counts as 0.
     speed = operations_per_second()
     needed = WINDOWS_LEAST * sum(2.0 * model.facts.active_parameters * tokens / speed for model in models)
@@ -116,7 +122,7 @@ def quick_look(
     scored = wanted[: max(1, round(limits.seconds / needed))] if needed else wanted  # each gets enough windows
     # The base scores the windows without a stored score, and those that are compared.
     references = tuple(
-        [rank for rank in range(limits.windows) if rank < COMPARED_WINDOWS or rank >= count]
+        [rank for rank in range(limits.windows) if is_quantised or rank < COMPARED_WINDOWS or rank >= count]
         for count in known[: len(scored)]
     )
     with ExitStack() as files:
@@ -160,8 +166,14 @@ def quick_look(
     if failure is None and not pairs:  # llama.cpp does not know the chat template
         rest = [text for text in texts if text.name not in unknown]
         if rest:
-            return quick_look(chimera, base, rest, runtime, cache, limits, progress)
+            return quick_look(chimera, base, rest, runtime, cache, limits, progress, is_quantised=is_quantised)
         sentence = "Not measured: llama.cpp does not know the chat template of the base."
+    from_source = None
+    if is_quantised:
+        pairs_of_scores = zip(reading.scores, theirs, strict=False)
+        from_source = source_divergence(base.name, [(ours.windows, own.windows) for ours, own in pairs_of_scores])
+    if from_source is not None:
+        sentence = from_source.sentence if usable else f"{from_source.sentence} {sentence}"
     return QuickLook(
         sentence=sentence,
         usable=usable,
@@ -172,6 +184,7 @@ def quick_look(
         tokens_per_second=finite(evaluation_rate([reading])),
         texts=tuple(look for look, _ in pairs),
         failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
+        from_source=from_source,
     )
 
 
@@ -193,9 +206,7 @@ def _compared(text: ScoredText, base: Score, chimera: Score) -> tuple[TextLook, 
     differences = [ours.nats / ours.tokens - theirs.nats / theirs.tokens for ours, theirs in pairs]
     change = interval_of(differences, 1, ALPHA, WINDOWS_LEAST)
     ratio = None if change is None else finite(_exp(change.mean))
-    compared = [ours for ours, _ in pairs if ours.divergence is not None]
-    tokens = sum(window.tokens for window in compared)
-    divergence = sum(window.divergence or 0.0 for window in compared)
+    divergence = divergence_of([[ours for ours, _ in pairs]])
     look = TextLook(
         name=text.name,
         digest=text.digest,
@@ -206,9 +217,11 @@ def _compared(text: ScoredText, base: Score, chimera: Score) -> tuple[TextLook, 
         windows=len(pairs),
         window_count=chimera.window_count,
         tokens=sum(ours.tokens for ours, _ in pairs),
-        divergence=finite(divergence / tokens) if tokens else None,
-        divergence_tokens=tokens,
-        same_top=sum(window.same_top or 0 for window in compared) / tokens if tokens else None,
+        divergence=None if divergence is None else divergence.mean,
+        divergence_margin=None if divergence is None else divergence.margin,
+        divergence_99=None if divergence is None else divergence.high,
+        divergence_tokens=0 if divergence is None else divergence.tokens,
+        same_top=None if divergence is None else divergence.same_top,
     )
     return look, change
 

@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import expert_name, place_of
 from organs.registry.assembly import (
+    first_header,
     place_file,
     plan_merged,
     plan_model,
@@ -36,11 +37,12 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.compose.recipe import kept_experts, recipe_from_json
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
-from organs.registry.entities.plan import GRAFTED
+from organs.registry.entities.plan import GRAFTED, QUANTISED
 from organs.registry.entities.validation import QuickLook, VerdictReport
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
 from organs.registry.progress import StepProgress
+from organs.registry.relatives.lineage import quantised_from
 from organs.registry.store import BlobStore
 from organs.registry.validation.comparison import (
     DONORS_MAX,
@@ -52,6 +54,7 @@ from organs.registry.validation.comparison import (
     texts_for,
     validate,
 )
+from organs.registry.validation.memory import write_hole
 from organs.registry.validation.quick import KINDS as QUICK_KINDS
 from organs.registry.validation.quick import LookBudget, quick_look
 from organs.registry.validation.runtime import (
@@ -72,12 +75,13 @@ def run_chimera(
     budget: ValidationBudget | None = None,
     progress: StepProgress = lambda _share, _step: None,
 ) -> VerdictReport:
-    """Run the chimera `name` (a name or a digest), store the verdict and return it.
+    """Run the chimera or quantisation `name` (a name or a digest), store the verdict and return it.
 
     Temporary files are written: at most three of the chimera's size at once, and one for each donor, of at most
-    DONORS_MAX. Windows with stored scores are not scored again, except the chimera's. Raises NotFound, also for a model
-    that was not composed here, NoRuntime, NoVerdict if the base does not run (nothing is stored then), BadInput for too
-    short texts and contexts, StoreError, DiskFull.
+    DONORS_MAX. Windows with stored scores are not scored again, except the chimera's, and those of the source of a
+    quantisation. Raises NotFound, NotComposedHere for a model that was not composed here and is no quantisation of a
+    registered one, NoRuntime, NoVerdict if the base does not run (nothing is stored then), BadInput for too short texts
+    and contexts, StoreError, DiskFull.
     """
     with catalog.reading() as session:
         trial = _trial(session, name)
@@ -96,6 +100,7 @@ def run_chimera(
         budget,
         progress,
         CatalogScores(catalog),
+        trial.act,
     )
     left_out = tuple(donor.full_name for donor in trial.donors if donor.full_name not in donors)
     report = msgspec.structs.replace(report, left_out=left_out)
@@ -104,7 +109,7 @@ def run_chimera(
         stored = encode(report).decode()
         add_verdict(session, trial.model.id, report.runtime, report.verdict, report.reason, stored, strength)
         chimera = chimera_of(session, trial.model.id)
-        if chimera is not None:  # it may have been removed during the run
+        if chimera is not None and trial.act != QUANTISED:  # it may have been removed during the run
             record_gains(session, chimera, report.texts)
     return report
 
@@ -120,8 +125,9 @@ def look_at_chimera(
 ) -> QuickLook:
     """Take a quick look at the chimera `name` (a name or a digest); store it, if it is on the built-in texts.
 
-    If it has one from the same runtime and texts, and with the same budget, this is returned. Raises
-    NotFound, also for a model that was not composed here, NoRuntime, NoVerdict, BadInput, StoreError, DiskFull.
+    If it has one from the same runtime and texts, and with the same budget, this is returned. That at a quantisation
+    that was not composed here is not stored. Raises NotFound, NotComposedHere like `run_chimera`, NoRuntime, NoVerdict,
+    BadInput, StoreError, DiskFull.
     """
     limits, scored = budget or LookBudget(), tuple(texts or built_in_texts(QUICK_KINDS))
     with catalog.reading() as session:
@@ -141,6 +147,7 @@ def look_at_chimera(
             CatalogScores(catalog),
             limits,
             progress,
+            is_quantised=trial.act == QUANTISED,
         ),
         model=trial.model.full_name,
         base=trial.base.full_name,
@@ -151,11 +158,57 @@ def look_at_chimera(
     return look
 
 
+def compared_with(session: Session, model: ModelRow) -> tuple[ModelRow, str]:
+    """Return the model beside which a chimera or a quantisation is run, and GRAFTED or QUANTISED.
+
+    Raises NotComposedHere for any other model, NotFound if the base was removed.
+    """
+    chimera = chimera_of(session, model.id)
+    if chimera is None:
+        source = quantised_from(session, model)
+        if source is None:
+            raise NotComposedHere(
+                f"{model.full_name} was not composed here, and no model is known of which it is a quantisation: name "
+                "its base to measure it"
+            )
+        return source, QUANTISED
+    base = session.get(ModelRow, chimera.base_model_id)
+    if base is None or base.state not in REACHABLE_STATES:
+        raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
+    origins = stored_origins(chimera)
+    if not origins.is_quantisation:
+        return base, GRAFTED
+    for number in origins.sources:  # its weights were used in place of the base's
+        with suppress(NotFound):
+            return model_by_name(session, parse_model_name(origins.parents[number])), QUANTISED
+    return base, QUANTISED
+
+
 def registered_candidate(catalog: Catalog, store: BlobStore, name: str) -> RunnableModel:
     """Return the model `name` (a name or a digest); its files are written while it is run."""
     with catalog.reading() as session:
         model = model_by_text(session, name)
-    return _candidate(catalog, store, model)
+        chimera = chimera_of(session, model.id)
+        is_mixed = chimera is not None and not stored_origins(chimera).is_quantisation
+    return replace(_candidate(catalog, store, model), is_mixed=is_mixed)
+
+
+@contextmanager
+def registered_hole(catalog: Catalog, store: BlobStore, name: str) -> Iterator[tuple[str, Path]]:
+    """Open a temporary file with the header of the model `name` (a name or a digest), and no data of its tensors.
+
+    Yields the full name and the file, which takes only the room of the header. Raises NotFound, NotAssemblable,
+    StoreError.
+    """
+    with catalog.reading() as session:
+        model = model_by_text(session, name)
+        full_name = model.full_name
+        (plan,) = plan_merged(session, store, model, f"{model.name}.gguf")
+        header = plan.literal or first_header(session, store, model).source.header
+    with tempfile.TemporaryDirectory(prefix="organ-memory-") as place:
+        path = Path(place, Path(plan.name).name)
+        write_hole(path, header, plan.size_bytes)
+        yield full_name, path
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +248,16 @@ class _RegisteredTrial:
     grafted: tuple[str, ...]
     """Tensors from donors, and experts with their numbers; adapted or purified tensors of the base are not among them.
     """
+    act: str = GRAFTED
+    """QUANTISED for a quantisation of the base."""
 
 
 def _trial(session: Session, name: str) -> _RegisteredTrial:
     model = model_by_text(session, name)
+    base, act = compared_with(session, model)
     chimera = chimera_of(session, model.id)
-    if chimera is None:
-        raise NotComposedHere(f"{model.full_name} was not composed here: name its base to measure it")
-    base = session.get(ModelRow, chimera.base_model_id)
-    if base is None or base.state not in REACHABLE_STATES:
-        raise NotFound(f"the base of {model.full_name} was removed, so the chimera cannot be compared")
+    if chimera is None or act == QUANTISED:
+        return _RegisteredTrial(model, base, (), (), act)
     origins = stored_origins(chimera)
     grafted: list[str] = []
     recipe = recipe_from_json(chimera.recipe)

@@ -41,6 +41,10 @@ class NoVerdict(OrganError, code="no-verdict"):
     """A chimera cannot be compared with its base: the base does not run, or they have different tokens."""
 
 
+class RuntimeFailed(OrganError, code="runtime-failed"):
+    """llama.cpp refused a model, had not enough memory, crashed or exceeded a limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScoringRequest:
     """A model (the first file of a split set), and the windows of texts to score."""
@@ -108,6 +112,8 @@ class Window:
     reference, in nats; None if the reference did not score the window."""
     same_top: int | None = None
     """For how many tokens both find the same token the most likely one; None like `divergence`."""
+    divergences: bytes | None = None
+    """The divergence at each token, in nats, as `divergence.packed` has them; None like `divergence`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,11 @@ class Runtime(Protocol):
     @property
     def identity(self) -> str:
         """Name, version and method: runtimes with the same identity give the same scores."""
+        ...
+
+    @property
+    def has_references(self) -> bool:
+        """Whether it compares the distributions of a model with those of a reference."""
         ...
 
     def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,22 +18,24 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated, Protocol
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from organs.registry.entities.base import Count, Entity, decode
+from organs.registry.entities.base import Count, Entity
 from organs.registry.errors import OrganError
 from organs.registry.measure import count_nonfinite_in
+from organs.registry.validation.child import order_and_answers
 from organs.registry.validation.decoder import Decoder, LoadedModel, ModelRefused, UnknownInterface, opened
+from organs.registry.validation.divergence import packed
 from organs.registry.validation.texts import conversations, spread_order
 from organs.registry.validation.weights import Weights
 
-ORDER_MAX_BYTES = 64 * 1024 * 1024
 WRITTEN_TOKENS = 40
 NATS_DIGITS = 4
 """Decimals of the score of a window."""
+DIVERGENCE_DIGITS = 7
+"""Decimals of its divergence: that of Q8_0 is 0.0005 for each token, that of the same weights in F16 far less."""
 PROMPT = "The file is opened for reading, and "
 QUESTION = "What is a file?"
 
@@ -82,9 +82,21 @@ class Order(Entity):
     """The threads that score."""
 
 
-Ranked = tuple[Count, Count, float | None, Annotated[int, Meta(ge=1, le=1 << 31)], str, float | None, Count | None]
+DIVERGENCES_MAX_BYTES = 64 * 1024
+"""Of a window."""
+Ranked = tuple[
+    Count,
+    Count,
+    float | None,
+    Annotated[int, Meta(ge=1, le=1 << 31)],
+    str,
+    float | None,
+    Count | None,
+    Annotated[bytes, Meta(max_length=DIVERGENCES_MAX_BYTES)] | None,
+]
 """The score of a window: the number of the text, the rank, the nats (None if they are not finite), the number of
-tokens, their digest, the divergence from the reference and the tokens with the same top, if it scored the window."""
+tokens and their digest; and if the reference scored the window: the divergence from it, the tokens with the same top,
+and the divergence at each token (`packed`)."""
 
 
 class Line(Entity, omit_defaults=True):
@@ -116,13 +128,7 @@ class _Incomparable(Exception):
 
 def main() -> None:
     """Read one order, do it, and end."""
-    order = decode(sys.stdin.buffer.read(ORDER_MAX_BYTES), Order)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # output of llama.cpp itself goes to the log
-
-    def tell(line: Line) -> None:
-        answers.write(msgspec.json.encode(line) + b"\n")
-
+    order, tell = order_and_answers(Order)
     try:
         _do(order, tell)
     except _Incomparable as error:
@@ -271,10 +277,13 @@ def _lines(window: OrderedWindow, own: Decoder, other: Decoder | None) -> Iterat
     digest = hashlib.sha256(repr(list(tokens)).encode()).hexdigest()[:16]
 
     def ranked(likelihoods: Likelihoods) -> Ranked:
-        divergence = None if likelihoods.divergences is None else _nats(likelihoods.divergences)
+        divergences, divergence = likelihoods.divergences, None
+        if divergences is not None:
+            divergence = _nats(divergences, DIVERGENCE_DIGITS)
+        each = None if divergences is None or divergence is None else packed(divergences)
         same_top = None if likelihoods.same_top is None else int(likelihoods.same_top.sum())
         nats = _nats(likelihoods.surprises)
-        return window.text, window.rank, nats, len(likelihoods.surprises), digest, divergence, same_top
+        return window.text, window.rank, nats, len(likelihoods.surprises), digest, divergence, same_top, each
 
     if by_reference:
         yield Line(reference=ranked(joined(by_reference)))
@@ -282,10 +291,10 @@ def _lines(window: OrderedWindow, own: Decoder, other: Decoder | None) -> Iterat
         yield Line(window=ranked(joined(by_model)))
 
 
-def _nats(values: NDArray[np.float64]) -> float | None:
+def _nats(values: NDArray[np.float64], digits: int = NATS_DIGITS) -> float | None:
     """Return the sum of the values; None if one is not finite."""
     total = math.fsum(values) if np.isfinite(values).all() else math.inf
-    return round(total, NATS_DIGITS) if math.isfinite(total) else None
+    return round(total, digits) if math.isfinite(total) else None
 
 
 PIECE_BYTES = 1024 * 1024
@@ -324,11 +333,13 @@ def compared(
         for ours, theirs in _pieces(logits, reference):
             total, _ = _log_total(ours)
             total_reference, powers = _log_total(theirs)
+            shift = (total_reference - total).astype(np.float32)
             difference = np.subtract(theirs, ours)
+            difference -= shift[:, np.newaxis]  # ln(p / q), small numbers, so that the sum in float32 is exact enough
             mean = np.einsum("ij,ij->i", powers, difference) / powers.sum(axis=1)
             totals.append(total)
             totals_reference.append(total_reference)
-            divergences.append(mean - total_reference + total)
+            divergences.append(mean + shift - (total_reference - total))
             same.append(ours.argmax(axis=1) == theirs.argmax(axis=1))
         base = np.concatenate(totals_reference) - reference[rows, chosen]
         own = np.concatenate(totals) - logits[rows, chosen]

@@ -8,7 +8,7 @@ and prints a `VariantLine` of JSON for each. The logits of the model itself are 
 from __future__ import annotations
 
 import os
-import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -16,16 +16,16 @@ from queue import SimpleQueue
 from time import monotonic, sleep
 from typing import Annotated, TypeVar
 
-import msgspec
 import numpy as np
 from msgspec import Meta
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from organs.registry.entities.base import Count, Entity, decode
+from organs.registry.entities.base import Count, Entity
 from organs.registry.errors import OrganError
+from organs.registry.validation.child import order_and_answers
 from organs.registry.validation.decoder import Decoder, LoadedModel, ModelRefused, UnknownInterface, opened
 from organs.registry.validation.scorer import (
-    ORDER_MAX_BYTES,
     OrderedText,
     OrderedWindow,
     compared,
@@ -35,6 +35,8 @@ from organs.registry.validation.scorer import (
 
 LOGITS_MAX_BYTES = 2 * 1024**3
 """The logits of the model itself that are kept; the windows that do not fit are left out."""
+BEAT_SECONDS = 1.0
+"""The interval of empty lines, at which the parent can stop the work."""
 WAIT_SECONDS = 0.02
 """The interval of looks for the files of the next variant."""
 DIGITS = 9
@@ -59,11 +61,24 @@ class VariantOrder(Entity):
     window_tokens: int
     decoders: int
     """The threads that score."""
+    details: bool = False
+    """Whether to tell the perplexities, and the divergence of each token."""
 
 
-WindowDivergence = tuple[float | None, Annotated[int, Meta(ge=1, le=1 << 31)], Count]
-"""The divergence of a window, summed over its tokens in nats (None if it is not finite), the number of its tokens, and
-that of the tokens with the same most likely one."""
+class WindowReading(Entity, omit_defaults=True):
+    """How a variant differs from the model on a window."""
+
+    divergence: float | None
+    """The sum over its tokens, in nats; None if it is not finite."""
+    tokens: Annotated[int, Meta(ge=1, le=1 << 31)]
+    same_top: Count
+    """The tokens that both expect most."""
+    nats: float | None = None
+    """The sum of -ln of the probabilities of the tokens by the variant, if the order wants details."""
+    reference_nats: float | None = None
+    """The same by the model itself."""
+    divergences: tuple[float, ...] = ()
+    """That of each token, if the order wants details."""
 
 
 class VariantLine(Entity, omit_defaults=True):
@@ -73,7 +88,7 @@ class VariantLine(Entity, omit_defaults=True):
     rate: float | None = None
     """How many tokens of the model itself were evaluated in a second."""
     variant: Count | None = None
-    windows: tuple[WindowDivergence, ...] = ()
+    windows: tuple[WindowReading, ...] = ()
     seconds: float = 0.0
     """The time that the variant took, with loading."""
     refused: str | None = None
@@ -87,13 +102,19 @@ Tell = Callable[[VariantLine], None]
 
 def main() -> None:
     """Read one order, do it, and end."""
-    order = decode(sys.stdin.buffer.read(ORDER_MAX_BYTES), VariantOrder)
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # output of llama.cpp itself goes to the log
+    order, answer = order_and_answers(VariantOrder)
+    lock = threading.Lock()
 
     def tell(line: VariantLine) -> None:
-        answers.write(msgspec.json.encode(line) + b"\n")
+        with lock:
+            answer(line)
 
+    def beat() -> None:
+        while True:
+            sleep(BEAT_SECONDS)
+            tell(VariantLine())
+
+    threading.Thread(target=beat, daemon=True).start()
     try:
         _do(order, tell)
     except (ImportError, UnknownInterface) as error:
@@ -114,8 +135,8 @@ def _do(order: VariantOrder, tell: Tell) -> None:
         reference = _each(model, order, len(windows), lambda decoder, number: _logits(decoder, windows[number]))
         tell(VariantLine(rate=sum(map(len, reference)) / max(monotonic() - begun, 1e-6)))
 
-    def against(decoder: Decoder, number: int) -> WindowDivergence:
-        return _divergence(decoder, windows[number], reference[number])
+    def against(decoder: Decoder, number: int) -> WindowReading:
+        return _reading(decoder, windows[number], reference[number], details=order.details)
 
     for variant in order.variants:
         while not all(map(os.path.exists, variant.shards.values())):
@@ -154,17 +175,26 @@ def _logits(decoder: Decoder, window: OrderedWindow) -> Logits:
     return np.concatenate([part.copy() for part in decoder.logits(window.tokens)])
 
 
-def _divergence(decoder: Decoder, window: OrderedWindow, reference: Logits) -> WindowDivergence:
-    """Return the divergence of a model from the reference on a window."""
-    place, parts = 0, []
+def _reading(decoder: Decoder, window: OrderedWindow, reference: Logits, *, details: bool) -> WindowReading:
+    """Return how a model differs from the reference on a window."""
+    place, pairs = 0, []
     for logits in decoder.logits(window.tokens):
         following = window.tokens[place + 1 : place + 1 + len(logits)]
-        parts.append(compared(reference[place : place + len(logits)], logits, following)[1])
+        pairs.append(compared(reference[place : place + len(logits)], logits, following))
         place += len(logits)
-    likelihoods = joined(parts)
-    assert likelihoods.divergences is not None and likelihoods.same_top is not None
-    total = float(likelihoods.divergences.sum())
-    return (round(total, DIGITS) if np.isfinite(total) else None), place, int(likelihoods.same_top.sum())
+    base, own = (joined(parts) for parts in zip(*pairs, strict=True))
+    assert own.divergences is not None
+    assert own.same_top is not None
+    reading = WindowReading(divergence=_sum(own.divergences), tokens=place, same_top=int(own.same_top.sum()))
+    if not details or reading.divergence is None:
+        return reading
+    divergences = tuple(float(f"{value:.3g}") for value in own.divergences)
+    return replace(reading, nats=_sum(own.surprises), reference_nats=_sum(base.surprises), divergences=divergences)
+
+
+def _sum(values: NDArray[np.float64]) -> float | None:
+    total = float(values.sum())
+    return round(total, DIGITS) if np.isfinite(total) else None
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from organs.registry.amounts import change_text, perplexity_text
+from organs.registry.entities.plan import QUANTISED
 from organs.registry.validation.intervals import LOOK_MIN, MeanInterval, interval_of
 from organs.registry.validation.runtime import Window, perplexity_of
 
@@ -231,10 +232,12 @@ def judge(
     Texts that the base does not know count only if it knows none of them. `failure` is the reason why the chimera did
     not load or run, as the end of a sentence; `remark` is a sentence after the reason, such as why there is no control.
     `act` describes the organs that are zeroed in the control: "grafted", or "changed" if it is only known that they
-    differ from the base's.
+    differ from the base's; `QUANTISED` that the model is a quantisation of the base.
     """
     if failure is not None:
-        return Judgement(VerdictKind.BROKEN, _joined(f"The chimera does not run: {failure.rstrip('.')}.", remark))
+        return Judgement(
+            VerdictKind.BROKEN, _joined(f"The {_subject(act)} does not run: {failure.rstrip('.')}.", remark)
+        )
     if not any(score.chimera for score in texts):
         return Judgement(VerdictKind.UNDECIDED, _joined("Nothing was scored.", remark))
     counting = [score for score in texts if score.is_known] or texts
@@ -276,10 +279,10 @@ def _headline(kind: VerdictKind, scores: Sequence[TextScores], act: str) -> str:
         return _undecided(scores, act)
     first = _extreme(decisive, lambda score: score.ratio, largest=kind is not VerdictKind.GAINS) or decisive[0]
     if perplexity_of(first.chimera) == math.inf:
-        return f"The chimera has no finite perplexity on {first.text}."
+        return f"The {_subject(act)} has no finite perplexity on {first.text}."
     p, p0 = _shown(perplexity_of(first.chimera)), _shown(perplexity_of(first.base))
     change = f" ({first.change_text})" if first.change_text else ""
-    sentence = f"On {first.text}, the chimera's perplexity is {p} and the base's is {p0}{change}"
+    sentence = f"On {first.text}, the {_subject(act)}'s perplexity is {p} and the base's is {p0}{change}"
     if kind is VerdictKind.BROKEN:
         return f"{sentence}: more than {BROKEN_FROM:g} times as much."
     if kind is VerdictKind.INERT:
@@ -291,6 +294,11 @@ def _headline(kind: VerdictKind, scores: Sequence[TextScores], act: str) -> str:
     if kind is VerdictKind.DEGRADED:
         return f"{sentence}: more than {DEGRADED_FROM:g} times as much.{_working(scores, act)}"
     return f"{sentence}.{_working(scores, act)}"
+
+
+def _subject(act: str) -> str:
+    """Return what the model is called whose organs were changed by an act."""
+    return "quantisation" if act == QUANTISED else "chimera"
 
 
 def _undecided(scores: Sequence[TextScores], act: str) -> str:

@@ -115,6 +115,25 @@ def grafted_organs(chimera: Path, base: Path) -> tuple[str, ...]:
         return tuple(organ for name in names for organ in ours.changed_organs(name, theirs))
 
 
+def is_quantisation(model: Path, base: Path) -> bool:
+    """Return whether most weights of `model` have fewer bits than in `base`, and all other tensors are the base's.
+
+    Types, shapes and the bytes of tensors in equal types are compared; not whether rounding gives the coarser ones.
+    Raises BadSource, BadGguf and BadSplit.
+    """
+    with Weights(model) as ours, Weights(base) as theirs:
+        if ours.spots.keys() != theirs.spots.keys():
+            return False
+        pairs = [(spot, theirs.spots[name]) for name, spot in ours.spots.items()]
+        if any(own.info.shape != other.info.shape or own.size_bytes > other.size_bytes for own, other in pairs):
+            return False
+        same = [(own, other) for own, other in pairs if own.info.dtype == other.info.dtype]
+        coarser = sum(own.info.elements for own, _ in pairs) - sum(own.info.elements for own, _ in same)
+        return coarser > sum(own.info.elements for own, _ in same) and not any(
+            own.differs_from(other) for own, other in same
+        )
+
+
 def is_feed_forward(name: str) -> bool:
     """Return whether the tensor or expert `name` is feed-forward: the control zeroes such grafts."""
     stack, _ = parse_expert_name(name) or (name, 0)

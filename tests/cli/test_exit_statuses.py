@@ -175,6 +175,12 @@ FAILED = {
     ),
     "compose --propose base": (3, "no graft on base has a measured gain"),
     "purify base --method fractal --keep 0.5": (1, "Keep is for spectral"),
+    "memory nobody": (3, "no model is registered as local/nobody"),
+    "memory base --context 0 --device cuda": (
+        1,
+        "a context of 0 tokens: 1 to 16,777,216 can",
+    ),
+    "memory junk.gguf": (1, "magic at byte 0"),
     "extract-lora base --base base": (1, "local/base@1 has the same weights as local/base@1: there is no change to"),
     "extract-lora tuned --base base --rank 0": (1, "a rank is from 1 to 4,096"),
     "extract-lora tuned --base base --keep 2": (1, "the share to keep is 2.0"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.in_process import OrganCommand
-from tests.validation.changed_models import A_PROSE, A, feed_forward, graft, script
+from tests.validation.changed_models import A_F16, A_PROSE, A, feed_forward, graft, script
 
 
 @pytest.fixture
@@ -38,6 +38,21 @@ def test_validate_prints_the_change_on_each_kind_of_text_with_its_margin(
     assert row.count("%") == 2
     assert row.split()[-1] == "1,275"
     assert "graft" not in ended.out
+
+
+@pytest.mark.long
+def test_the_divergence_of_a_quantisation_from_its_source_leads(organ: OrganCommand, tmp_path: Path) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("\n".join(f"The file {number} is opened for reading if it exists." for number in range(400)))
+    options = ("--base", A_F16, "--text", text, "--budget", "2m")
+    ended = organ.done("validate", A, *options, "--budget", 1024)
+    heading = next(line for line in ended.lines if line.startswith("text"))
+    assert re.split(" {2,}", heading)[:4] == ["text", "divergence", "99% of tokens below", "same top token"]
+    assert re.search(rf"Divergence from {A_F16.name}: 0\.\d+ ± 0\.\d+ nats \(99% of", " ".join(ended.out.split()))
+    assert "zeroed" not in ended.out
+    look = organ.done("validate", A, *options, "--quick")
+    assert " ".join(look.out.split()).startswith(f"quick look: Divergence from {A_F16.name}: 0.")
+    assert organ.done("validate", A_F16, "--base", A, "--text", text, "--quick", "--json").values["from_source"] is None
 
 
 def test_a_base_that_does_not_run_ends_with_1_and_no_verdict(organ: OrganCommand, kin: Path, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ),
     ("extract", {"model": "../base"}, BadName, "is no"),
     ("extract", {"model": "local/base", "to": "/etc"}, BadInput, "to: unknown key"),
-    ("validate", {"chimera": "local/base"}, NotFound, "was not composed in this registry"),
+    ("validate", {"chimera": "local/base"}, NotFound, "was not composed here, and no model is known"),
     ("validate", {"chimera": "local/base", "tokens": 1023}, BadInput, "from 1,024 to"),
     ("validate", {"chimera": "local/base", "minutes": 61}, BadInput, "from 0.1 to 60"),
     ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "python, javascript"),

@@ -30,6 +30,7 @@ class FixedRuntime:
 
     perplexities: dict[str, float | Failure]
     identity: str = "fixed, 1"
+    has_references: bool = True
     window_count: int = 16
     token_count: int | None = None
     noise: float = 0.0

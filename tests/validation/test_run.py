@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from organs.registry.catalog.queries.chimeras import strongest_verdicts, verdicts_of
@@ -14,15 +15,20 @@ from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
+from organs.registry.entities.chimera import Origins
 from organs.registry.entities.validation import VerdictReport
+from organs.registry.errors import NotComposedHere
 from organs.registry.gguf import MemorySource, ValueType, read_header
 from organs.registry.local import LocalRegistry
 from organs.registry.sandbox.process import ProcessLimits
 from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.comparison import ScoreKey, ValidationBudget
+from organs.registry.validation.comparison import ScoreKey, ValidationBudget, act_between, validate
 from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.quick import LookBudget
 from organs.registry.validation.run import (
     CatalogScores,
+    look_at_chimera,
+    registered_candidate,
     run_chimera,
 )
 from organs.registry.validation.runtime import (
@@ -89,6 +95,7 @@ class FailingRuntime:
     """A runtime that fails, and keeps what the header of each model says about shards."""
 
     identity: str = "failing, 1"
+    has_references: bool = True
     shards: list[int | None] = field(default_factory=list)
 
     def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:
@@ -121,3 +128,55 @@ def test_cached_scores_are_returned_unchanged_and_replaced_by_more(kin: LocalReg
     cache[key] = longer
     assert cache.get(key) == longer
     assert cache.get(replace(key, window_tokens=128)) is None
+
+
+QUANT = "Zoo-A-2M-v1.0-Q8_0"
+
+
+@pytest.mark.long
+def test_a_quantisation_is_compared_with_its_source_which_need_not_be_named(kin: LocalRegistry) -> None:
+    report = tried(kin, QUANT)
+    assert report.base.name == f"local/{A}@1"
+    found = report.from_source
+    assert found is not None
+    assert found.source == f"local/{A}@1"
+    assert found.divergence_tokens == sum(text.tokens or 0 for text in report.texts)
+    models = registered_candidate(kin.catalog, kin.blobs, QUANT), registered_candidate(kin.catalog, kin.blobs, A)
+    texts = built_in_texts(("python", "documentation"))
+    act, budget = act_between(*models), ValidationBudget(tokens=2048)
+    named = validate(*models, [], (), texts, LlamaCpp(), budget, act=act)
+    assert named.from_source == found
+    assert named.texts == report.texts
+    assert kin.model(QUANT).from_source == found, "it is stored, and shown with the model"
+    assert kin.model(A).from_source is None
+    with kin.catalog.reading() as session:
+        assert [row.verdict for row in verdicts_of(session, model_by_text(session, QUANT).id)] == [report.verdict]
+
+
+@pytest.mark.long
+def test_a_quick_look_at_a_quantisation_finds_its_source(kin: LocalRegistry) -> None:
+    look = look_at_chimera(kin.catalog, kin.blobs, QUANT, LlamaCpp(), LookBudget(30.0, 3), built_in_texts(("python",)))
+    assert (look.base, look.from_source is None) == (f"local/{A}@1", False)
+    assert look.sentence.startswith(f"Divergence from local/{A}@1: 0.00")
+
+
+def test_a_model_without_a_known_source_names_what_is_missing(kin: LocalRegistry) -> None:
+    for name in (A, B):
+        with pytest.raises(NotComposedHere, match="no model is known of which it is a quantisation: name its base"):
+            tried(kin, name)
+
+
+def test_only_a_chimera_that_was_quantised_and_nothing_else_is_a_quantisation_of_its_base() -> None:
+    quantised = Origins(parents=("a/base@1",), parts={"blk.0.ffn_up.weight": (0, "quantised")})
+    assert quantised.is_quantisation
+    others = {
+        "parts": {**quantised.parts, "blk.1.ffn_up.weight": (1, "grafted")},
+        "merged": {"blk.0.ffn_up.weight": (1,)},
+        "layers": ((0, 1), (0, 0)),
+        "pruned": {"blk.0.ffn_up_exps.weight": (4, 8)},
+    }
+    for member, value in others.items():
+        assert not msgspec.structs.replace(quantised, **{member: value}).is_quantisation
+    purified = {"blk.0.ffn_up.weight": (0, "purified", "quantised")}
+    assert not msgspec.structs.replace(quantised, parts=purified).is_quantisation
+    assert not msgspec.structs.replace(quantised, parts={}).is_quantisation

@@ -35,7 +35,7 @@ def test_the_divergence_is_that_of_the_whole_distributions() -> None:
     base, own = logits(1), logits(1) + np.float32(0.1) * logits(2, shift=50.0)
     by_base, by_own = compared(base, own, FOLLOWING)
     p, q = log_probabilities(base), log_probabilities(own)
-    assert by_own.divergences == pytest.approx((np.exp(p) * (p - q)).sum(axis=1), rel=5e-3, abs=5e-5)
+    assert by_own.divergences == pytest.approx((np.exp(p) * (p - q)).sum(axis=1), rel=1e-4, abs=1e-6)
     assert by_own.surprises == pytest.approx(surprises(own, FOLLOWING).surprises)
     assert by_base.surprises == pytest.approx(surprises(base, FOLLOWING).surprises)
     assert by_own.same_top is not None

@@ -31,7 +31,7 @@ from tests.small_models import block_tensors, expert_model, ingest_file, small_s
 from tests.web.accounts import child_token, new_token, session_of
 from tests.web.owned_catalog import fill_owned_catalog
 from tests.web.page_outline import outline
-from tests.web.test_verdicts import report, run_of
+from tests.web.test_verdicts import from_source, report, run_of
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 SETTINGS = {"owner": WebSettings(personal=True), "reader": WebSettings(read_only=True)}
@@ -60,6 +60,7 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "model-unknown-type": ("anybody", "/models/local/unknown"),
     "model-edit": ("ada", "/models/ada/open/edit"),
     "model-report": ("anybody", "/models/local/base/report"),
+    "model-quantised": ("anybody", "/models/local/spinner-Q8_0"),
     "chimera": ("anybody", "/models/ada/mixed"),
     "chimera-of-the-owner": ("owner", "/models/ada/mixed"),
     "chimera-quick-look": ("owner", "/models/local/child"),
@@ -217,6 +218,9 @@ def put_measurements(registry: LocalRegistry) -> None:
         )
         add_verdict(session, mixed.id, "llama.cpp", "gains", "It is better.", json.dumps(verdict))
         record_quick_look(session, child.id, encode(unusable_look()).decode())
+        rounded = model_by_name(session, parse_model_name("local/spinner-Q8_0"))
+        worse = report(seconds=12.0, from_source=from_source("local/spinner-F16@1"))
+        add_verdict(session, rounded.id, "llama.cpp", "coherent", "It is near.", json.dumps(worse))
         first.contributor_id = second.contributor_id = contributor_by_name(session, "ada").id
         session.flush()
         second.title, second.description, second.tags = "Weaver of yarns", "Spins **fine** yarns.\n\n- wool", ("wool",)

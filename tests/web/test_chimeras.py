@@ -32,7 +32,7 @@ from tests.registry_templates import RegistryTemplates, add_three_models
 from tests.web.accounts import form_token
 from tests.web.page_parser import found_at, page_at
 from tests.web.shown_pages import unusable_look
-from tests.web.test_verdicts import report
+from tests.web.test_verdicts import from_source, report
 
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 MIXED = "/models/local/mixed@1"
@@ -118,6 +118,20 @@ def test_a_quick_look_that_refutes_the_screen_says_so(
         model = chimeras_by_lock(session, composed["mixed"])[0]
         record_quick_look(session, model.id, encode(unusable_look()).decode())
     assert "The measurement says otherwise." in page_at(client, MIXED).words
+
+
+def test_of_a_quantisation_the_divergence_comes_first_on_its_page(
+    client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
+) -> None:
+    made = report(seconds=12.0, from_source=from_source("local/base@1"))
+    made["texts"][0] |= {"divergence": 0.2, "divergence_margin": 0.01, "divergence_99": 1.5, "same_top": 0.9}
+    with registry.catalog.writing() as session:
+        model = chimeras_by_lock(session, composed["mixed"])[0]
+        add_verdict(session, model.id, "llama.cpp", "coherent", "It is near.", json.dumps(made))
+    first, _, rest = "".join(page_at(client, MIXED).words.split()).partition("coherent")
+    numbers = "divergence0.012±0.001nats99%oftokensbelow0.11natssametoptoken94.2%"
+    assert f"{numbers}changeofperplexity+0.8%±0.5%" in first
+    assert "0.20±0.011.590.0%" in rest.partition("Divergenceandperplexitybykindoftext")[2]
 
 
 def test_the_address_of_a_lock_leads_to_the_page_of_its_model_with_the_chosen_reading(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,7 @@ def test_a_tag_is_exactly_the_quantisation_of_a_model(registry: LocalRegistry, t
     add(registry, tmp_path, "me/y-v3.0", seed=5)
     with create_app(registry).test_client() as client:
         tags = client.get("/v2/me/x/tags/list").get_json()["tags"]
-        assert tags == ["latest", "BF16", "F16", "Q8_0", "I1-Q8_0", "I1-Q4_K_M"]
+        assert tags == ["latest", "BF16", "F16", "Q8_0", "i1-Q8_0", "i1-Q4_K_M"]
         for tag, name in (("Q4_K_M", "x.i1-Q4_K_M"), ("Q8_0", "x-Q8_0"), ("BF16", "x-BF16"), ("f16", "x-F16")):
             assert digests(manifest(client, "me/x", tag))["model"] == sha256_of(files[name])
         for name, tag in (("me/x", "6"), ("me/x", "x"), ("me/y-v3.0", "v3")):
@@ -188,7 +189,8 @@ def test_the_commit_of_quantisations_changes_with_them(
     assert (gone.status_code, gone.headers["X-Error-Code"]) == (404, "RevisionNotFound")
     assert client.get(f"/me/coder/resolve/{after}/coder-Q8_0.gguf").data == new
     refs = client.get("/api/models/me/coder/refs").get_json()
-    assert ([branch["targetCommit"] for branch in refs["branches"]], refs["tags"]) == ([after], [])
+    assert [branch["targetCommit"] for branch in refs["branches"]] == [after]
+    assert [tag["name"] for tag in refs["tags"]] == ["Q4_K_M", "Q8_0"]
 
 
 def test_a_model_with_the_name_of_the_repository_comes_first_and_keeps_its_versions(
@@ -204,6 +206,65 @@ def test_a_model_with_the_name_of_the_repository_comes_first_and_keeps_its_versi
     assert [item["rfilename"] for item in only["siblings"]] == ["coder-Q8_0.gguf", "README.md"]
     for tag in ("latest", "v1", "Q8_0", only["sha"][:12]):
         assert digests(manifest(client, "me/coder", tag))["model"] == sha256_of(own), tag
+
+
+SIZES = ("tiny-F16", "tiny-12.5GB", "tiny-2.5GB", "tiny-4.5bpw", "tiny-Q4_K_M-best")
+
+
+def test_a_size_is_a_tag_a_revision_and_a_file_of_its_source(registry: LocalRegistry, tmp_path: Path) -> None:
+    files = {name: add(registry, tmp_path, f"me/{name}", seed=seed) for seed, name in enumerate(SIZES)}
+    client = create_app(registry).test_client()
+    for source in ("me/tiny", "me/tiny-F16"):
+        tags = client.get(f"/v2/{source}/tags/list").get_json()["tags"]
+        assert [tag for tag in tags if not tag.startswith("v")] == [
+            *("latest", "F16", "Q4_K_M-best", "2.5GB", "12.5GB", "4.5bpw")
+        ]
+        for name in SIZES[1:]:
+            tag = name.removeprefix("tiny-")
+            image = manifest(client, source, tag)
+            assert digests(image)["model"] == sha256_of(files[name]), (source, tag)
+            assert blob(client, source, image["config"]["digest"]).status_code == 200
+            only = client.get(f"/api/models/{source}/revision/{tag}").get_json()
+            assert [item["rfilename"] for item in only["siblings"]] == [f"{name}.gguf", "README.md"]
+            assert client.get(f"/api/models/{source}/revision/refs%2Ftags%2F{tag}").get_json()["sha"] == only["sha"]
+            for revision in (tag, only["sha"], only["sha"][:9]):
+                answer = client.get(f"/{source}/resolve/{revision}/{name}.gguf")
+                assert (answer.data, answer.headers["X-Repo-Commit"]) == (files[name], only["sha"])
+        refs = client.get(f"/api/models/{source}/refs").get_json()["tags"]
+        assert {tag["name"] for tag in refs} >= {name.removeprefix("tiny-") for name in SIZES[1:]}
+    assert digests(manifest(client, "me/tiny", "q4_k_m"))["model"] == sha256_of(files["tiny-Q4_K_M-best"])
+    own = client.get("/api/models/me/tiny-F16").get_json()["siblings"]
+    assert [item["rfilename"] for item in own] == ["tiny-F16.gguf", "README.md"], "a download has only the source"
+
+
+def test_llama_finds_each_size_by_the_first_file_with_its_tag(registry: LocalRegistry, tmp_path: Path) -> None:
+    for seed, name in enumerate((*SIZES, "tiny-14.5bpw", "tiny-Q4_K_M")):
+        add(registry, tmp_path, f"me/{name}", seed=seed)
+    tree = create_app(registry).test_client().get("/api/models/me/tiny/tree/main?recursive=true").get_json()
+    paths = [entry["path"] for entry in tree]
+    for tag in ("2.5GB", "12.5GB", "4.5bpw", "14.5bpw", "Q4_K_M", "Q4_K_M-best", "F16"):
+        # The search of llama.cpp, common/download.cpp: `tag[.-]` in any case, anywhere in the path.
+        first = next(path for path in paths if re.search(f"{tag}[.-]", path, re.IGNORECASE))
+        assert first == f"tiny-{tag}.gguf"
+
+
+def test_a_size_that_nobody_computed_is_refused_with_its_command(registry: LocalRegistry, tmp_path: Path) -> None:
+    add(registry, tmp_path, "me/tiny-F16")
+    client = create_app(registry).test_client()
+    for tag, option in (
+        ("3.3bpw", "--bpw 3.3"),
+        ("2GB", "--size 2000MB"),
+        ("Q5_K_M", "--type Q5_K_M"),
+        ("Q5_K_M-best", "--like Q5_K_M"),
+    ):
+        command = f"`organ quantize me/tiny-F16 {option}`"
+        status, code, sentence = error_of(client.get(f"/v2/me/tiny/manifests/{tag}", headers=IMAGES))
+        assert (status, code) == (400, "TAG_MISSING"), "after 404, Ollama prints no sentence"
+        assert command in sentence
+        for address in (f"/me/tiny-F16/resolve/{tag}/x.gguf", f"/v2/me/tiny/manifests/{tag}"):
+            answer = client.get(address)
+            assert (answer.status_code, command in answer.headers["X-Error-Message"]) == (404, True)
+    assert "organ" not in error_of(client.get("/v2/me/tiny/manifests/none", headers=IMAGES))[2]
 
 
 @pytest.mark.parametrize("name", ["me/code", "me/coder-Q5_K_M", "me/CODER", "you/coder"])

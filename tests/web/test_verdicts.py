@@ -43,6 +43,12 @@ def report(**more: Any) -> dict[str, Any]:
     }
 
 
+def from_source(source: str) -> dict[str, Any]:
+    """Return what a report on a quantisation says of its distance from its source."""
+    numbers = {"divergence": 0.0123, "divergence_margin": 0.0011, "divergence_99": 0.11, "same_top": 0.942}
+    return {"source": source, **numbers, "divergence_tokens": 4080, "ratio": 1.008, "ratio_margin": 0.005}
+
+
 def run_of(name: str, perplexity: float) -> dict[str, Any]:
     """The run of a model that has this perplexity."""
     score = {"text": "python", "perplexity": perplexity, "standard_error": 5.7, "tokens": 4080}

@@ -12,6 +12,7 @@ from organs.registry.endpoints.declaration import Values
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera, ChimeraPage
 from organs.registry.entities.gain import Leaderboard
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
+from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
@@ -65,6 +66,11 @@ def validate(body: ValidationRequest) -> Job:
 @serves(endpoints.quick_look)
 def quick_look(body: QuickLookRequest) -> Job:
     return queued("quick-look", body)
+
+
+@serves(endpoints.quantize)
+def quantize(body: QuantizationRequest) -> Job:
+    return queued("quantize", body)
 
 
 @serves(endpoints.assemble)

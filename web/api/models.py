@@ -19,6 +19,7 @@ from organs.registry.catalog.queries.model_names import (
     models_by_name,
 )
 from organs.registry.catalog.queries.organs import organ_page_of_model
+from organs.registry.catalog.queries.sizes import size_curve
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.model_changes import edit_model, hide_model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
@@ -38,6 +39,7 @@ from organs.registry.entities.published import (
     RestoreRequest,
     YankRequest,
 )
+from organs.registry.entities.sizes import SizeCurve
 from organs.registry.errors import BadRequest, NotFound
 from organs.registry.models import model_page
 from organs.registry.names import ModelName, parse_model_name
@@ -105,6 +107,12 @@ def model_organs(namespace: str, name: str, limit: int, after: str | None) -> Or
 def model_lineage(namespace: str, name: str) -> ModelLineage:
     with searching() as session:
         return lineage_of(session, addressed_model(session, namespace, name))
+
+
+@serves(endpoints.model_sizes)
+def model_sizes(namespace: str, name: str) -> SizeCurve:
+    with searching() as session:
+        return size_curve(session, addressed_model(session, namespace, name))
 
 
 @serves(endpoints.model_families)

@@ -1,5 +1,5 @@
 """Charts with axes, as SVG with a stylesheet of their own: a histogram of the weights of an organ, θ along the depth, θ
-against size, θ by type. Pure.
+against size, θ by type, sizes of a model against their divergence. Pure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COLOURED_RULES = """
 .name { fill: INK; }
 .area { fill: LINE; stroke: QUIET; }
 .band { fill: QUIET; }
-.curve, .dashed, .dotted, .whisker, .dot { stroke: INK; }
+.curve, .dashed, .dotted, .whisker, .dot, .cross { stroke: INK; }
 .tn { fill: PAPER; }
 """
 _SHAPE_RULES = """
@@ -50,6 +50,7 @@ text { font-variant-numeric: tabular-nums; }
 .dashed { stroke-width: 1.5; stroke-dasharray: 6 4; }
 .dotted { stroke-width: 1.5; stroke-dasharray: 1.5 3; }
 .box { stroke-width: 13; }
+.cross { stroke-width: 2; }
 """
 
 
@@ -74,6 +75,8 @@ LABEL_PIXELS = 14
 """Least distance between two labels."""
 MARGIN_TOP, MARGIN_RIGHT, MARGIN_BOTTOM, MARGIN_LEFT = 26, 14, 38, 54
 STRIP_PIXELS = 5
+CROSS_PIXELS = 4
+"""Half the width of a cross."""
 MARK_GAP = 11
 """Pixels from the y axis to its marks. The strip of colours is between them."""
 AROUND = 0.02
@@ -121,8 +124,17 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
+class Cross:
+    """A point that is drawn as a cross, with its name beside it."""
+
+    x: float
+    y: float
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart. Lines are painted first, then dots."""
+    """A chart. Lines are painted first, then dots, then crosses."""
 
     title: str
     width: int
@@ -131,6 +143,7 @@ class Chart:
     y: Axis
     lines: tuple[ChartLine, ...] = ()
     dots: tuple[Dot, ...] = ()
+    crosses: tuple[Cross, ...] = ()
     theta_on_y: bool = False
     """Whether the y axis is θ in degrees. If so, the colours of θ are drawn along it."""
     label_width: int = 0
@@ -171,6 +184,12 @@ def drawn(chart: Chart) -> bytes:
     for dot in chart.dots:
         place = {"cx": f"{x(dot.x):g}", "cy": f"{y(dot.y):g}", "r": f"{dot.radius:.3g}"}
         SubElement(plot, "circle", {"class": f"dot {dot.tone}", **place})
+    for cross in chart.crosses:
+        across, up = x(cross.x), y(cross.y)
+        arm, span = CROSS_PIXELS, 2 * CROSS_PIXELS
+        shape = f"M{across - arm:g} {up - arm:g}l{span} {span}m0 {-span}l{-span} {span}"
+        SubElement(plot, "path", {"class": "cross", "d": shape})
+        write(cross.name, "name", across + 9, up - 5)
     write(chart.y.title, "note", 2 - left, -12)
     write(chart.x.title, "note end", width, height + 34)
     step = DEGREES_MAX / len(THETA_TONES)
@@ -493,3 +512,58 @@ def types_chart(types: Sequence[TypeSpread]) -> bytes:
 def types_height(count: int) -> int:
     """Return the height in pixels of a picture of `count` types."""
     return HEAD_HEIGHT + ROW_HEIGHT * count
+
+
+SIZES_WIDTH, SIZES_HEIGHT = 760, 340
+SIZES_LABEL_WIDTH = 70
+"""Free pixels on the right, for the name of the largest plain mix."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeDivergence:
+    """A file of a model: its size in bytes, its divergence from the source (above 0), and its name."""
+
+    size_bytes: int
+    divergence: float
+    name: str
+    is_plain: bool
+
+
+def sizes_chart(points: Sequence[SizeDivergence], fits_bytes: int | None = None) -> bytes:
+    """Return the chart: a line of chosen sizes, a cross for each plain mix; the axis of divergence is logarithmic.
+
+    `points` has at least one point. `fits_bytes` is marked by a dotted line: the largest file that fits.
+    """
+    sizes = [point.size_bytes for point in points]
+    unit, name = (1e9, "GB") if max(sizes) >= 1e9 else (1e6, "MB")
+    left, right = min(sizes) / unit, max(sizes) / unit
+    room = (right - left) * 0.04 or right * 0.1
+    left, right = left - room, right + room
+    ups = [math.log10(point.divergence) for point in points]
+    low, high = min(ups) - 0.15, max(ups) + 0.15
+    factors = (1, 2, 5) if high - low <= TENFOLDS_FINE else (1,)
+    marked = [(power, factor) for power in range(math.floor(low), math.ceil(high) + 1) for factor in factors]
+    ticks = tuple(
+        (power + math.log10(factor), f"{factor * 10.0**power:.3g}")
+        for power, factor in marked
+        if low <= power + math.log10(factor) <= high
+    )
+    places = [(point.size_bytes / unit, up) for point, up in zip(points, ups, strict=True)]
+    chosen = sorted(place for place, point in zip(places, points, strict=True) if not point.is_plain)
+    lines = [ChartLine(chosen, "curve")] if len(chosen) > 1 else []
+    if fits_bytes is not None and left <= fits_bytes / unit <= right:
+        lines.append(ChartLine([(fits_bytes / unit, low), (fits_bytes / unit, high)], "dotted"))
+    return drawn(
+        Chart(
+            "Divergence from the source against the size of the file",
+            *(SIZES_WIDTH, SIZES_HEIGHT),
+            x=Axis(left, right, ticks_between(left, right), f"size in {name}"),
+            y=Axis(low, high, ticks, "divergence in nats, logarithmic"),
+            lines=tuple(lines),
+            dots=tuple(Dot(across, up, "tn") for across, up in chosen),
+            crosses=tuple(
+                Cross(*place, point.name) for place, point in zip(places, points, strict=True) if point.is_plain
+            ),
+            label_width=SIZES_LABEL_WIDTH,
+        )
+    )

@@ -15,7 +15,7 @@ from organs.registry.endpoints import chimeras as endpoints
 from organs.registry.entities.chimera import GAINED, NEWEST, Chimera, ChimeraPage, ChimeraSummary
 from organs.registry.entities.finding import WITHDRAWN_CODES, Severity
 from organs.registry.entities.job import Job
-from organs.registry.entities.validation import RunReport, TextVerdict, VerdictReport
+from organs.registry.entities.validation import RunReport, TextVerdict, VerdictReport, divergence_cells
 from organs.web.pages.anatomy import LegendLine, legend, marks, with_marks
 from organs.web.pages.jobs import VALIDATE, active_validations, missing_runtime
 from organs.web.pages.routes import Context, Sheet, WebPage, list_links, paged, sheet_of, writing_form
@@ -124,7 +124,7 @@ def chimera_context(chimera: Chimera | None, jobs: Sequence[Job]) -> Context:
         "changes_shown": with_marks(chimera.changes, lines),
         "measured": measured,
         "report": report,
-        "look_rows": [] if chimera.quick_look is None else [text.cells for text in chimera.quick_look.texts],
+        "look_rows": [] if chimera.quick_look is None else chimera.quick_look.rows,
         "runs": [] if report is None else runs_of(report),
         "rows": [] if report is None else text_rows(report),
         "warnings": [finding for finding in findings if finding.severity is not Severity.INFO],
@@ -149,6 +149,8 @@ class TextRow:
     counts: bool
     recovered: float | None
     tokens: int
+    divergence: dict[str, str]
+    """That of a quantisation from its source, by headings."""
 
 
 def runs_of(report: VerdictReport) -> list[tuple[str, RunReport]]:
@@ -176,6 +178,7 @@ def text_rows(report: VerdictReport) -> list[TextRow]:
             text.counts,
             text.recovered,
             text.tokens or 0,
+            divergence_cells(text),
         )
         for text in report.scored_texts
     ]

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from importlib import util
 
 from flask import g, url_for
+from msgspec import ValidationError, convert
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.packs import has_pack
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import JobFile, active_jobs, file_of_job, job_by_id
 from organs.registry.endpoints import jobs as endpoints
-from organs.registry.entities.job import Job
+from organs.registry.entities.base import prepared
+from organs.registry.entities.job import Job, QuantizationJobResult
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.web.api import jobs as api
@@ -27,6 +29,7 @@ from organs.web.responses import model_address, organ_address, registry, searchi
 
 VALIDATE, QUICK_LOOK = "validate", "quick-look"
 """The kinds of jobs that run a chimera."""
+QUANTIZE = "quantize"
 LINKS_MAX = 100
 TEXT_MAX = 2000
 
@@ -70,6 +73,8 @@ def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
         meaning = f"{verdict}: {VERDICT_MEANINGS[verdict]}" if verdict in VERDICT_MEANINGS else verdict
         stated = {"verdict": meaning, "reason": _text(result, "reason")}
         facts = [*(JobFact(label, text) for label, text in stated.items() if text), *chimera]
+    elif kind == QUANTIZE:
+        facts = _size_facts(result)
     elif kind == QUICK_LOOK:
         facts = [*chimera, JobFact("measured", _text(result, "sentence"))]
     elif lock:
@@ -115,6 +120,25 @@ def _composition_facts(result: Mapping[str, object]) -> list[JobFact]:
         facts.append(JobFact("made", "earlier: the same recipe with the same organs already existed"))
     if look is not None:
         facts.append(JobFact("quick look", f"job {look}", url_for("pages.job", job=look)))
+    return facts
+
+
+def _size_facts(result: Mapping[str, object]) -> list[JobFact]:
+    """Return the facts of a model that was made for a size, beside the plain mix of the nearest size."""
+    try:
+        sized = convert(result, prepared(QuantizationJobResult))
+    except ValidationError:  # of another version
+        return []
+    address = model_address(sized.source)
+    facts = [
+        JobFact("model", sized.chimera.model, model_address(sized.chimera.model)),
+        JobFact("source", sized.source, f"{address}#sizes"),
+        JobFact("size", f"{size_text(sized.point.size_bytes)}, {sized.point.bits:.2f} bits a weight"),
+        JobFact("divergence", sized.point.divergence_text),
+    ]
+    if sized.plain is not None:
+        plain = f"{sized.plain.divergence_text} with {size_text(sized.plain.size_bytes)}"
+        facts.append(JobFact(f"plain {sized.plain.label}", plain))
     return facts
 
 

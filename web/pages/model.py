@@ -24,6 +24,7 @@ from organs.registry.entities.lineage import merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import COLUMNS, PlacedOrgan
 from organs.registry.entities.published import PublishedModel
+from organs.registry.entities.validation import TYPICAL
 from organs.registry.errors import BadQuery, Conflict, Incomplete
 from organs.registry.gguf import dtype_by_name
 from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, MERGED_TYPE, WEIGHT_KINDS
@@ -40,6 +41,7 @@ from organs.web.pages.charts import depth_shown
 from organs.web.pages.chimeras import chimera_context, donor_marks, former_blocks
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, sheet_of, writing_form
+from organs.web.pages.sizes import sizes_shown
 from organs.web.params import requested_choice
 from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
 from organs.web.responses import model_address, plain_page, searching, with_parameters
@@ -95,6 +97,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
         jobs = active_validations(session, row.full_name) if chimera else ()
         is_image = page.kind == "adapter" and has_image(session, row)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
+        sizes = sizes_shown(session, row, page)
 
     def context() -> Context:
         against = {"against": request.args["against"]} if request.args.get("against") else {}
@@ -118,6 +121,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
             ],
             "grid": anatomy(organs, by, changes, donor_marks(chimera), former_blocks(chimera)),
             **chimera_context(chimera, jobs),
+            **sizes,
             **_card(page, organs, is_newest=newest == page.name, is_image=is_image),
             **({} if left_out else depth_shown(page.name, organs)),
         }
@@ -170,6 +174,7 @@ def _card(model: Model, organs: Sequence[PlacedOrgan], *, is_newest: bool, is_im
     namespace = model.name.partition("/")[0]
     return {
         "model": model,
+        "typical_divergences": TYPICAL,
         "can_receive": model.kind in WEIGHT_KINDS and model.complete and not model.unassemblable,
         "picture": model_address(model.name, "pages.model_picture", form="png"),
         "matrix_theta": fmean(thetas) if thetas else None,

@@ -89,6 +89,9 @@ def _chimera_texts(chimera: Chimera, lines: Sequence[LegendLine]) -> PictureText
 def _result(chimera: Chimera) -> tuple[str, str]:
     """Return the measured change of perplexity, or what the weights say, and its meaning."""
     report = chimera.verdicts[0].report if chimera.verdicts else None
+    from_source = chimera.from_source
+    if from_source is not None:
+        return f"{from_source.amount} nats", from_source.sentence
     measured = [] if report is None else [text for text in report.texts if text.ratio is not None and text.counts]
     if (report is None or not measured) and chimera.quick_look is not None:
         worst_look = chimera.quick_look.worst

@@ -9,6 +9,7 @@ relatives       organs with fingerprints, and edges of lineage
 reports         the rows of reports and dissections; totals
 storage         how organs are stored: sums by encoding, by model and by group of models
 chimeras        chimeras by page, by lock and by source; computations, scores and verdicts
+sizes           the measured sizes of a model, and the sensitivities of its groups of organs
 jobs            jobs by id and by page, and whether a job waits
 fleet           runs of fleets with their progress, and units that wait
 accounts        accounts, their tokens and sessions, what each has stored, and their quotas

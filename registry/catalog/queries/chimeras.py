@@ -248,6 +248,8 @@ class StoredComputation(Entity):
     kept_experts: tuple[int, ...] = ()
     blend: tuple[Any, ...] = ()
     """The method, the other tensors, the parameters, and the seed and the tensor of random masks."""
+    importances: tuple[_StoredOrgan, ...] = ()
+    """The sums and the counts of the importance matrix."""
 
     @classmethod
     def read(cls, text: str) -> StoredComputation:
@@ -263,14 +265,15 @@ class StoredComputation(Entity):
     def made_organ(self, thetas: Mapping[OrganKey, float | None]) -> MadeOrgan:
         """Return the computation as an entity; `thetas` has the θ of source organs."""
         digest, dtype, shape = self.source
+        acts = (
+            *(("grafted",) if self.experts else ()),
+            *(("merged",) if self.blend else ()),
+            *(("adapter",) if self.add else ()),
+            *(("purified",) if self.purify else ()),
+            *(("pruned",) if self.kept_experts else ()),
+        )
         return MadeOrgan(
-            acts=(
-                *(("grafted",) if self.experts else ()),
-                *(("merged",) if self.blend else ()),
-                *(("adapter",) if self.add else ()),
-                *(("purified",) if self.purify else ()),
-                *(("pruned",) if self.kept_experts else ()),
-            ),
+            acts=acts if acts and not self.importances else (*acts, "quantised"),
             experts=tuple(sorted({number for _, numbers in self.experts for number in numbers})),
             purified_experts=self.purify_experts,
             kept_experts=self.kept_experts,

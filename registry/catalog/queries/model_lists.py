@@ -38,6 +38,7 @@ from organs.registry.entities.published import (
 from organs.registry.kinds import WEIGHT_KINDS
 from organs.registry.names import (
     ModelName,
+    size_in_tag,
 )
 
 
@@ -229,7 +230,8 @@ def quantisations_of(session: Session, name: ModelName) -> list[ModelRow]:
     """Return the newest visible version of each quantisation of the model `name`, by name; its projectors come last.
 
     They are whole models whose names are `name`, a separator and a quantisation. A projector is such a model with
-    `mmproj` before or after `name`; it may have no quantisation.
+    `mmproj` before or after `name`; it may have no quantisation. Sizes follow the quantisations with a name, the
+    shortest first: llama.cpp takes the first file with the tag anywhere in its name, and `2.5GB` is in `12.5GB`.
     """
     stems = (name.name, f"{PROJECTOR}-{name.name}", f"{name.name}-{PROJECTOR}")
     has_quantisation = or_(ModelRow.stem != name.name, ModelRow.quantisation.is_not(None))
@@ -239,7 +241,12 @@ def quantisations_of(session: Session, name: ModelName) -> list[ModelRow]:
     )
     statement = statement.where(ModelRow.unassemblable == ())
     rows = session.scalars(statement.order_by(ModelRow.name).limit(QUANTISATIONS_MAX)).all()
-    return sorted(rows, key=lambda row: (is_projector(row), row.name))
+
+    def place(row: ModelRow) -> tuple[bool, int, str]:
+        is_size = row.quantisation is not None and size_in_tag(row.quantisation) is not None
+        return is_projector(row), len(row.name) if is_size else 0, row.name
+
+    return sorted(rows, key=place)
 
 
 def is_projector(model: ModelRow) -> bool:

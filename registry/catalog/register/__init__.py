@@ -6,6 +6,7 @@ lineage         edges of lineage that were measured, and those whose parent was 
 organs          rows of blobs, of ingests with their leases, and of organs with their measures
 counts          counts: visible placements by facet, running totals, downloads, and requests of all servers
 chimeras        rows of chimeras: recipe, findings, lineage, how organs were computed, verdicts and gains
+sizes           rows of sizes and of sensitivities
 jobs            rows of jobs: added within limits, claimed by kind, cancelled, removed
 fleet           the ledger of fleets: runs and their units
 accounts        contributors with accounts, their tokens, and the sessions of their browsers

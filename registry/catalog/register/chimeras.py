@@ -30,7 +30,7 @@ from organs.registry.catalog.tables import (
     now,
 )
 from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.entities.plan import ADAPTER, GRAFTED, PRUNED, PURIFIED, SOURCE
+from organs.registry.entities.plan import ADAPTER, GRAFTED, PRUNED, PURIFIED, QUANTISED, SOURCE
 from organs.registry.entities.validation import TextVerdict
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
@@ -148,7 +148,8 @@ def is_settled(ratio: float, margin: float) -> bool:
 def _attribution(session: Session, chimera: ChimeraRow) -> tuple[int | None, set[int], str]:
     """Return the only donor of a chimera, the organs that show its effect, and what differs from the base as text.
 
-    With several donors, or with a donor and purified or pruned organs, there is no donor and there are no organs.
+    With several donors, with a donor and purified or pruned organs, or with organs that were quantised, there is no
+    donor and there are no organs.
     Grafted organs that equal those of the base do not count, nor donors that gave nothing else.
     """
     origins = stored_origins(chimera)
@@ -167,7 +168,8 @@ def _attribution(session: Session, chimera: ChimeraRow) -> tuple[int | None, set
         for number, name in enumerate(origins.parents)
         if number and number not in without_effect and uses[name] != (SOURCE,)
     ]
-    if len(donors) > 1 or (donors and any({PURIFIED, PRUNED} & set(done) for done in acts.values())):
+    others = {act for done in acts.values() for act in done} & {PURIFIED, PRUNED, QUANTISED}
+    if len(donors) > 1 or (donors and others) or QUANTISED in others:
         return None, set(), grafted
     organs = {place.organ_id for place in changed}
     try:

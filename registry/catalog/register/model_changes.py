@@ -58,6 +58,7 @@ from organs.registry.catalog.tables import (
     OtherName,
     Placement,
     RuntimeTextRow,
+    SizeRow,
     VerdictRow,
     now,
 )
@@ -202,6 +203,8 @@ def _delete_rows(session: Session, model: ModelRow) -> None:
     child, parent = Lineage.child_model_id == model.id, Lineage.parent_model_id == model.id
     execute_quietly(session, delete(Lineage).where(or_(child, parent & (Lineage.evidence == "measured"))))
     execute_quietly(session, delete(GainRow).where(GainRow.base_model_id == model.id))
+    execute_quietly(session, delete(SizeRow).where(SizeRow.source_model_id == model.id))
+    execute_quietly(session, update(SizeRow).where(SizeRow.model_id == model.id).values(model_id=None))
     for table in (
         ModelFileRow,
         ModelMetadata,

@@ -1,0 +1,64 @@
+"""Estimates of what each organ adds to the divergence in each type, from measured groups and rounding errors.
+
+For small changes of weights the divergence grows with their square, so it is proportional to the sum of the squared
+rounding errors of a group: what was measured in one type gives the others. Inside of a group the organs share the
+divergence in proportion to their own errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+from organs.registry.gguf import padded
+from organs.registry.gguf.types import dtype_by_name
+from organs.registry.quantizing.choice import Option
+from organs.registry.quantizing.groups import Group
+
+Errors = Mapping[str, Mapping[str, float]]
+"""By the name of a tensor and of a type: the sum of the squared rounding errors."""
+
+
+def options_of(
+    groups: Sequence[Group], errors: Errors, measured: Mapping[tuple[str, str], float], alignment: int
+) -> dict[str, list[Option]]:
+    """Return the types of each organ with what it adds to the divergence, by the names of the tensors.
+
+    `measured` has the divergence of each group in one type at least, in nats per token. Without any (an empty
+    mapping), the divergence is in units of the errors: then only errors count.
+    """
+    options: dict[str, list[Option]] = {}
+    for group in groups:
+        known = {dtype: value for (key, dtype), value in measured.items() if key == group.key}
+        by_error = sorted((_total(errors, group, dtype), value) for dtype, value in known.items())
+        for part in group.parts:
+            own = [
+                Option(
+                    dtype_by_name(dtype),
+                    padded(dtype_by_name(dtype).size_bytes(part.spec.elements), alignment),
+                    error * (_for_error(by_error, _total(errors, group, dtype)) if by_error else 1.0),
+                )
+                for dtype, error in errors[part.name].items()
+            ]
+            options[part.name] = [*own, Option(part.dtype, padded(part.size_bytes, alignment), 0.0)]
+    return options
+
+
+def _total(errors: Errors, group: Group, dtype: str) -> float:
+    return sum(errors[part.name].get(dtype, 0.0) for part in group.parts)
+
+
+def _for_error(known: Sequence[tuple[float, float]], error: float) -> float:
+    """Return the divergence for each unit of squared error, when all of the group has `error`.
+
+    Between two measurements it is interpolated on logarithmic scales, outside of them it is that of the nearest one.
+    """
+    rates = [(total, value / total) for total, value in known if total > 0 and value > 0]
+    if not rates or error <= 0:
+        return 0.0
+    for (low, low_rate), (high, high_rate) in pairwise(rates):
+        if low < error < high:
+            share = math.log(error / low) / math.log(high / low)
+            return math.exp((1 - share) * math.log(low_rate) + share * math.log(high_rate))
+    return rates[0][1] if error <= rates[0][0] else rates[-1][1]

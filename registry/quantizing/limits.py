@@ -1,0 +1,69 @@
+"""What a file may take: bytes of the file, or bytes of memory by the runtime's own count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from organs.registry.amounts import size_text
+from organs.registry.quantizing.layouts import Dtypes
+
+TRIES = 12
+"""Sizes that are tried until little is left of a limit."""
+MEMORY_SLACK = 0.005
+"""The share of a memory that may be left: less is not worth another count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most bytes that something of a file may take."""
+
+    most_bytes: int
+    taken: Callable[[Dtypes], int]
+    """Return what a file with these types takes."""
+    what: str
+    """`a file of` or `in memory`, after which or before which the bytes stand."""
+    slack_bytes: int
+
+    @classmethod
+    def of_file(cls, most_bytes: int, size_bytes: Callable[[Dtypes], int]) -> Limit:
+        """Return the limit of the size of a file, of which the choice itself leaves little."""
+        return cls(most_bytes, size_bytes, "on the disk", most_bytes)
+
+    @classmethod
+    def of_memory(cls, most_bytes: int, memory_bytes: Callable[[Dtypes], int]) -> Limit:
+        """Return the limit of the memory that the runtime takes."""
+        return cls(most_bytes, memory_bytes, "in memory", int(MEMORY_SLACK * most_bytes))
+
+    def allows(self, dtypes: Dtypes) -> bool:
+        """Return whether a file with these types is within the limit."""
+        return self.taken(dtypes) <= self.most_bytes
+
+    def closest(self, choose: Callable[[int], Dtypes | None], smallest: Dtypes, first_bytes: int) -> Dtypes:
+        """Return the types for the largest size of files that is within the limit; `smallest` are within it.
+
+        `choose` returns the types for a size of the file, None for one that is too small. What a file takes is not only
+        its size, and grows with it; so sizes are tried until little is left, beginning with `first_bytes`.
+        """
+        best, low, high = smallest, 0, None
+        size_bytes = first_bytes
+        for _ in range(TRIES):
+            dtypes = choose(size_bytes)
+            left = -1 if dtypes is None else self.most_bytes - self.taken(dtypes)
+            if dtypes is not None and left >= 0:
+                best, low = dtypes, size_bytes
+                if left <= self.slack_bytes:
+                    break
+            else:
+                high = size_bytes
+            size_bytes += left
+            if high is not None and not low < size_bytes < high:
+                size_bytes = (low + high) // 2
+        return best
+
+    def below(self, source: str, smallest: Dtypes, why: str) -> str:
+        """Return the sentence that the limit is below the smallest file of a model."""
+        needed = size_text(self.taken(smallest))
+        return (
+            f"{size_text(self.most_bytes)} {self.what} is too little: the smallest file of {source} takes {needed}{why}"
+        )

@@ -1,0 +1,219 @@
+"""How sensitive a model is to coarser tensor types of its groups of organs, measured by the runtime and stored.
+
+One group at a time is written in a coarse type, and the divergence from the model itself is measured on a few windows.
+Each measurement is stored when it is done, so an interrupted search measures nothing twice, and another one of the same
+model only what it needs beyond.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.queries.sizes import sensitivities_of
+from organs.registry.catalog.register.sizes import record_sensitivity
+from organs.registry.compose.parents import Parent
+from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.base import Entity, decode, encode
+from organs.registry.errors import OrganError
+from organs.registry.gguf.types import DType
+from organs.registry.progress import StepProgress
+from organs.registry.quantizing.groups import Group
+from organs.registry.quantizing.shards import ShardedModel
+from organs.registry.store import BlobStore
+from organs.registry.store.files import placing_error, translating
+from organs.registry.validation.llama import LlamaCpp, usable_cores
+from organs.registry.validation.scorer import OrderedText
+from organs.registry.validation.texts import ScoredText
+from organs.registry.validation.variants import Variant, VariantLine, VariantOrder, WindowReading
+
+AHEAD = 2
+"""Variants that are written before the runtime asks for them."""
+SECONDS_MAX = 7 * 86400.0
+"""The longest comparison: what limits it is the number of its variants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of texts on which variants are compared: of each text those of `ranks`, in `spread_order`."""
+
+    texts: tuple[ScoredText, ...]
+    ranks: range
+    tokens: int
+    """Of a window."""
+
+    @property
+    def digest(self) -> Digest:
+        """The key of what is measured on them, besides the tokens of a window."""
+        texts = " ".join(text.digest for text in self.texts)
+        return digest_of(f"{texts} {self.ranks.start}-{self.ranks.stop}".encode())
+
+    @property
+    def token_count(self) -> int:
+        """About how many tokens a variant is compared on."""
+        return len(self.texts) * len(self.ranks) * self.tokens
+
+
+class SensitivityReading(Entity):
+    """What one type of one group does."""
+
+    divergence: float | None
+    """In nats per token; None if it is not finite."""
+    windows: tuple[float | None, ...]
+    """Of each window."""
+    tokens: int
+    seconds: float
+
+
+Key = tuple[str, str]
+"""The key of a group and the name of a type."""
+Take = Callable[[int, tuple[WindowReading, ...], float], None]
+"""Called with the number of a variant, what was measured on its windows, and the seconds that it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where variants of a model are written and compared with it."""
+
+    catalog: Catalog
+    store: BlobStore
+    model: Parent
+    digest: Digest
+    """Of the model's files."""
+    runtime: LlamaCpp
+    progress: StepProgress
+    """Called about every second; an exception stops the work."""
+
+    def stored(self, windows: Windows) -> dict[Key, SensitivityReading]:
+        """Return what was measured before."""
+        with self.catalog.reading() as session:
+            found = sensitivities_of(session, self.digest, windows.digest, windows.tokens, self.runtime.identity)
+        return {key: decode(reading.encode(), SensitivityReading) for key, reading in found.items()}
+
+    def measure(self, groups: Sequence[Group], wanted: Sequence[tuple[Group, DType]], windows: Windows) -> None:
+        """Measure and store groups in coarser types; the groups of `wanted` are among `groups`.
+
+        Raises NoRuntime, NoVerdict, StoreError, DiskFull.
+        """
+        variants = [dict.fromkeys((part.name for part in group.parts), dtype) for group, dtype in wanted]
+
+        def take(number: int, readings: tuple[WindowReading, ...], seconds: float) -> None:
+            group, dtype = wanted[number]
+            reading = SensitivityReading(
+                divergence=mean_divergence(readings),
+                windows=tuple(None if one.divergence is None else one.divergence / one.tokens for one in readings),
+                tokens=sum(one.tokens for one in readings),
+                seconds=seconds,
+            )
+            with self.catalog.writing() as session:
+                record_sensitivity(
+                    session,
+                    *(self.digest, group.key, dtype.name, windows.digest, windows.tokens, self.runtime.identity),
+                    encode(reading).decode(),
+                )
+
+        self.compare(groups, variants, windows, take, "measuring group")
+
+    def compare(
+        self,
+        groups: Sequence[Group],
+        variants: Sequence[Mapping[str, DType]],
+        windows: Windows,
+        take: Take,
+        step: str,
+        *,
+        details: bool = False,
+    ) -> None:
+        """Compare variants, each with types by the names of tensors. Raises NoRuntime, NoVerdict, StoreError, DiskFull.
+
+        The shards need room for the model and for AHEAD variants in the system's temporary folder.
+        """
+        if not variants:
+            return
+        with self.catalog.reading() as session:
+            rows = blobs_by_digest(session, {part.digest for part in self.model.parts})
+        with TemporaryDirectory(prefix="organ-sizes-") as place, translating(Path(place), placing_error):
+            sharded = ShardedModel(self.model, groups, self.store, rows, Path(place))
+            self.progress(0.0, "writing the model")
+            order = VariantOrder(
+                shards=[str(path) for path in sharded.write()],
+                variants=[
+                    Variant(number=number, shards=sharded.variant_paths(number, dtypes))
+                    for number, dtypes in enumerate(variants)
+                ],
+                texts=[
+                    OrderedText(
+                        text=text.text,
+                        template=text.template or None,
+                        first=windows.ranks.start,
+                        end=windows.ranks.stop,
+                        reference=[],
+                    )
+                    for text in windows.texts
+                ],
+                window_tokens=windows.tokens,
+                decoders=usable_cores(),
+                details=details,
+            )
+            done = 0
+            with _writer(sharded, variants) as release:
+
+                def take_line(line: VariantLine) -> None:
+                    nonlocal done
+                    if line.variant is not None:
+                        take(line.variant, line.windows, line.seconds)
+                        release(line.variant)
+                        done += 1
+                    number = min(done + 1, len(variants))
+                    self.progress(done / len(variants), f"{step} {number} of {len(variants)}")
+
+                self.runtime.compare_variants(order, Path(place), SECONDS_MAX, take_line)
+
+
+@contextmanager
+def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> Iterator[Callable[[int], None]]:
+    """Write the variants in a thread, AHEAD of them at a time; yield what removes one when it is done.
+
+    An error of the thread is raised when the next one is removed, or at the end.
+    """
+    room, is_over = threading.Semaphore(AHEAD), threading.Event()
+    errors: list[Exception] = []
+
+    def write() -> None:
+        try:
+            for number, dtypes in enumerate(variants):
+                room.acquire()
+                if is_over.is_set():
+                    return
+                sharded.write_variant(number, dtypes)
+        except (OrganError, OSError) as error:  # it is raised in the other thread
+            errors.append(error)
+
+    def release(number: int) -> None:
+        sharded.remove_variant(number, variants[number])
+        room.release()
+
+    thread = threading.Thread(target=write, name="variants", daemon=True)
+    thread.start()
+    try:
+        yield release
+    finally:
+        is_over.set()
+        room.release()
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def mean_divergence(readings: Sequence[WindowReading]) -> float | None:
+    """Return the divergence in nats per token; None if it is not finite on a window."""
+    if any(reading.divergence is None for reading in readings):
+        return None
+    tokens = sum(reading.tokens for reading in readings)
+    return sum(reading.divergence or 0.0 for reading in readings) / tokens if tokens else None

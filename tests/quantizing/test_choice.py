@@ -1,0 +1,80 @@
+"""Tests of `registry.quantizing.choice`: the best types for a size, beside all combinations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from organs.registry.gguf import dtype_by_name
+from organs.registry.quantizing.choice import Option, chosen, hull, total_bytes, total_divergence
+
+TYPES = ("Q2_K", "Q4_K", "Q6_K", "Q8_0", "F16")
+
+
+def some_options(seed: int, organs: int = 5) -> dict[str, list[Option]]:
+    """Return options with falling divergences for organs of different sizes."""
+    lots = random.Random(seed)
+    options = {}
+    for number in range(organs):
+        values, scale = lots.randrange(1, 9) * 256, lots.uniform(0.1, 10)
+        found, divergence = [], scale
+        for name in TYPES:
+            dtype = dtype_by_name(name)
+            found.append(Option(dtype, dtype.size_bytes(values), divergence))
+            divergence *= lots.uniform(0.05, 0.7)
+        options[f"organ {number}"] = [*found[:-1], Option(dtype_by_name("F16"), 2 * values, 0.0)]
+    return options
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_choice_is_as_good_as_the_best_combination_of_its_size(seed: int) -> None:
+    options = some_options(seed)
+    combinations = [dict(zip(options, choice, strict=True)) for choice in itertools.product(*options.values())]
+    sizes = sorted(total_bytes(choice) for choice in combinations)
+    for wanted in (sizes[0], sizes[len(sizes) // 3], sizes[len(sizes) // 2], sizes[-1]):
+        found = chosen(options, wanted)
+        assert found is not None
+        size = total_bytes(found)
+        assert size <= wanted
+        best = min(total_divergence(choice) for choice in combinations if total_bytes(choice) <= size)
+        steps = [
+            left.divergence - right.divergence
+            for own in options.values()
+            for left, right in itertools.pairwise(hull(own))
+        ]
+        assert total_divergence(found) <= best + max(steps), "at most one step of a hull away from the best"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_choice_by_price_is_the_best_of_its_own_size(seed: int) -> None:
+    options = {name: hull(own) for name, own in some_options(seed, organs=4).items()}
+    everything = [dict(zip(options, choice, strict=True)) for choice in itertools.product(*options.values())]
+    for wanted in sorted(total_bytes(choice) for choice in everything)[:: len(everything) // 6]:
+        found = chosen(options, wanted)
+        assert found is not None
+        smaller = chosen(options, total_bytes(found))
+        assert smaller == found
+    full = chosen(options, 1 << 40)
+    assert full is not None
+    assert total_divergence(full) == 0
+
+
+def test_nothing_is_chosen_below_the_smallest_size() -> None:
+    options = some_options(1)
+    smallest = sum(min(option.size_bytes for option in own) for own in options.values())
+    assert chosen(options, smallest - 1) is None
+    found = chosen(options, smallest)
+    assert found is not None
+    assert {option.dtype.name for option in found.values()} == {"Q2_K"}
+
+
+def test_a_hull_leaves_out_options_that_are_never_the_best() -> None:
+    dtype = dtype_by_name("F16")
+    points = [(10, 9.0), (20, 8.0), (30, 2.0), (30, 3.0), (40, 2.5), (50, 1.0)]
+    assert [(item.size_bytes, item.divergence) for item in hull([Option(dtype, *point) for point in points])] == [
+        (10, 9.0),
+        (30, 2.0),
+        (50, 1.0),
+    ]

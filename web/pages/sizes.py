@@ -1,0 +1,159 @@
+"""Sizes of a model on its page: the curve of size against divergence, what fits into a memory, and a form for more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from flask import Response, request
+from sqlalchemy.orm import Session
+
+from organs.registry.amounts import size_text
+from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.catalog.queries.sizes import size_curve, source_of_size
+from organs.registry.catalog.tables import ModelRow
+from organs.registry.catalog.vocabulary import CHIMERA
+from organs.registry.columns import for_people
+from organs.registry.entities.job import Job
+from organs.registry.entities.model import Model
+from organs.registry.entities.sizes import COLUMNS, PLAIN, SizeCurve, SizePoint
+from organs.registry.errors import BadQuery, NotFound
+from organs.registry.kinds import FileKind
+from organs.registry.quantizing.estimate import ALLOWANCE_BYTES, BATCH_TOKENS, MemoryEstimate, estimated_memory
+from organs.registry.quantizing.tags import request_for
+from organs.web.charts import plots
+from organs.web.pages.charts import svg_answer
+from organs.web.pages.jobs import QUANTIZE, missing_runtime
+from organs.web.pages.routes import Context, pages, writing_form
+from organs.web.params import addressed_model
+from organs.web.permissions import may_see_jobs, queue_job, whose_jobs
+from organs.web.responses import model_address, searching
+
+MEMORY_MAX_GB = 100_000.0
+CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
+MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
+"""Sizes that the form proposes."""
+
+
+def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
+    """Return the sizes of a model for its page; nothing for files that are no complete language models."""
+    if model.kind not in (FileKind.MODEL, CHIMERA) or not model.complete or model.unassemblable:
+        return {"sizes": None}
+    curve, source = size_curve(session, row), source_of_size(session, row.id)
+    if source is not None and not curve.points:
+        return {"sizes": None, "size_of": source}
+    shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in ("label", "kind", "model")]
+    jobs = [] if not may_see_jobs() else _active_jobs(session, model.name)
+    memory = _requested_memory()
+    fits = None if memory is None else _fitting(model, curve, *memory)
+    drawn = _drawable(curve.points)
+    return {
+        "sizes": curve,
+        "size_of": source,
+        "size_columns": shown,
+        "size_rows": [_row(point, fits) for point in curve.points],
+        "size_chart": model_address(model.name, "pages.sizes_chart", **_fits_parameter(fits)) if drawn else None,
+        "size_chart_size": {"width": plots.SIZES_WIDTH, "height": plots.SIZES_HEIGHT},
+        "size_jobs": jobs,
+        "size_examples": MIXES_OFFERED,
+        "size_form": model_address(model.name, "pages.make_size"),
+        "missing_runtime": missing_runtime(),
+        "memory_gb": request.args.get("memory", ""),
+        "memory_context": request.args.get("context", "") or str(CONTEXT_DEFAULT),
+        "fits": fits,
+    }
+
+
+@pages.get("/models/<namespace>/<name>/sizes.svg")
+def sizes_chart(namespace: str, name: str) -> Response:
+    """Send the chart of the sizes of a model; `fits` is the size in bytes that is marked."""
+    marked = request.args.get("fits", "")
+    with searching() as session:
+        model = addressed_model(session, namespace, name)
+        points = _drawable(size_curve(session, model).points)
+    if not points:
+        raise NotFound(f"{model.full_name} has no measured sizes")
+    is_number = marked.isascii() and marked.isdigit() and len(marked) < 19
+    return svg_answer(plots.sizes_chart(points, int(marked) if is_number else None))
+
+
+@writing_form("/models/<namespace>/<name>/sizes")
+def make_size(namespace: str, name: str) -> str:
+    """Queue the job that makes the size in the form, and show the model, which links to the job."""
+    with searching() as session:
+        model = addressed_model(session, namespace, name).full_name
+    queue_job(QUANTIZE, request_for(model, request.form.get("size", "")))
+    return f"{model_address(model)}#sizes"
+
+
+def _active_jobs(session: Session, model: str) -> list[Job]:
+    return [job for job in active_jobs(session, QUANTIZE, whose_jobs()) if job.arguments.get("model") == model]
+
+
+def _drawable(points: Sequence[SizePoint]) -> list[plots.SizeDivergence]:
+    return [
+        plots.SizeDivergence(point.size_bytes, point.divergence, point.label, point.kind == PLAIN)
+        for point in points
+        if point.divergence is not None and point.divergence > 0
+    ]
+
+
+def _row(point: SizePoint, fits: Context | None) -> Context:
+    return {
+        "point": point,
+        "is_plain": point.kind == PLAIN,
+        "download": None if point.model is None else model_address(point.model, "downloads.model"),
+        "fits": fits is not None and point is fits["point"],
+    }
+
+
+def _requested_memory() -> tuple[float, int] | None:
+    """Return the memory in GB and the tokens of the context that the page was asked for; None without a memory.
+
+    Raises BadQuery.
+    """
+    memory, context = request.args.get("memory", "").strip(), request.args.get("context", "").strip()
+    if not memory:
+        return None
+    try:
+        gigabytes, tokens = float(memory), int(context or CONTEXT_DEFAULT)
+    except ValueError:
+        raise BadQuery("memory", "use a number of GB, and a whole number of tokens as context") from None
+    if not (0 < gigabytes <= MEMORY_MAX_GB and 0 < tokens <= CONTEXT_MAX):
+        raise BadQuery("memory", f"use up to {MEMORY_MAX_GB:,.0f} GB, and a context of up to {CONTEXT_MAX:,} tokens")
+    return gigabytes, tokens
+
+
+def _fitting(model: Model, curve: SizeCurve, gigabytes: float, context: int) -> Context:
+    """Return the largest file that fits into a memory, by the estimate, and the commands that count exactly."""
+    metadata: Mapping[str, str] = {entry.key: entry.value for entry in model.metadata}
+    estimate = estimated_memory(metadata, model.architecture, context)
+    room = 0 if estimate is None else int(gigabytes * 1e9) - estimate.beside_bytes
+    source_fits = estimate is not None and curve.source_size_bytes <= room
+    fitting = [point for point in curve.points if point.size_bytes <= room and point.model is not None]
+    name = model.name.partition("@")[0]
+    return {
+        "memory": f"{gigabytes:g} GB",
+        "context": context,
+        "sentence": _estimate_sentence(estimate),
+        "is_estimated": estimate is not None,
+        "source_fits": source_fits,
+        "room_bytes": room,
+        "point": max(fitting, key=lambda point: point.size_bytes, default=None),
+        "command": f"organ quantize {name} --fits {gigabytes:g}GB --context {context}",
+        "count_command": f"organ memory {name} --context {context}",
+    }
+
+
+def _estimate_sentence(estimate: MemoryEstimate | None) -> str:
+    if estimate is None:
+        return "The header does not say in plain numbers how large the cache is, so nothing is estimated."
+    most = "at most " if estimate.is_most else ""
+    return (
+        f"Beside the file: {most}{size_text(estimate.cache_bytes)} for the cache of {estimate.context:,} tokens in "
+        f"F16, and an allowance of {size_text(estimate.allowance_bytes)} for buffers: the logits of {BATCH_TOKENS} "
+        f"tokens, and {size_text(ALLOWANCE_BYTES)}."
+    )
+
+
+def _fits_parameter(fits: Context | None) -> dict[str, str]:
+    return {} if fits is None or fits["point"] is None else {"fits": str(fits["point"].size_bytes)}
