@@ -77,6 +77,8 @@ MIXES = {"Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}
 """llama.cpp's mixes with their numbers (`llama_ftype`)."""
 KINDS = ("plain", "chosen", "error")
 RESULTS, SEARCHES = "any-size.jsonl", "searches.jsonl"
+MINUTES = 10.0
+"""The time that a search may take for its measurements."""
 SAMPLED_SECONDS = 0.5
 INTERRUPTED_AFTER = 5
 """The measurements that a search stores before it is interrupted."""
@@ -297,7 +299,14 @@ def searched(folder: Path, model: str, mix: str, size_bytes: int, target: Path, 
     """Run a search in a process of its own, kill it as often as told on the way, and go on to the end."""
     home, log = folder / "home" / model.replace(" ", "-"), target.with_suffix(".log")
     log.unlink(missing_ok=True)
-    arguments = [str(home), str(folder / SOURCES[model].file), str(size_bytes), f"sized-{mix.lower()}", str(target)]
+    arguments = [
+        str(home),
+        str(folder / SOURCES[model].file),
+        str(size_bytes),
+        f"sized-{mix.lower()}",
+        str(MINUTES),
+        str(target),
+    ]
     command = [sys.executable, "-m", "bench.any_size", "--search", *arguments]
     begun, peak, stops = time.monotonic(), 0, []
     for run in range(interruptions + 1):
@@ -334,9 +343,9 @@ def tree_bytes(pid: int) -> int:
     return total
 
 
-def search(home: str, source: str, size_bytes: str, name: str, target: str) -> None:
+def search(home: str, source: str, size_bytes: str, name: str, minutes: str, target: str) -> None:
     """Choose a file of a size in a registry, and write it; MEASURED_LOG gets a line for each stored measurement."""
-    from organs.registry.quantizing import search as module
+    from organs.registry.quantizing import sensitivity as module
 
     plain = module.record_sensitivity
 
@@ -349,7 +358,7 @@ def search(home: str, source: str, size_bytes: str, name: str, target: str) -> N
     with LocalRegistry.open(Path(home)) as registry:
         for found in find_sources([source]):
             model = ingest_model(registry, found).model
-        sized = registry.quantize(model, size_bytes=int(size_bytes), name=name, progress=print)
+        sized = registry.quantize(model, size_bytes=int(size_bytes), name=name, minutes=float(minutes), progress=print)
         part = Path(target).with_suffix(".part")
         registry.assemble(sized.chimera.model, part)
         part.rename(target)
