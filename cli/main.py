@@ -46,6 +46,7 @@ GROUPS = {
         "memory": "Count the memory that llama.cpp takes for a model.",
         "validate": "Run a chimera in llama.cpp, and compare it with its base.",
         "leaderboard": "Rank chimeras by their measured gain over their bases.",
+        "quantize": "Write a model in other tensor types, such as Q4_K_M.",
         "purify": "Purify organs of a model, and show θ before and after.",
         "extract-lora": "Extract a LoRA adapter from a fine-tune and its base.",
         "transplant": "Copy organs between GGUF files, without a registry.",

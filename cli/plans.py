@@ -33,10 +33,12 @@ from organs.registry.entities.plan import (
     CHANGE_COLUMNS,
     KEPT_COLUMNS,
     PART_COLUMNS,
+    QUANTISED,
     RUN_COLUMNS,
     THETA_COLUMNS,
     PlanChange,
     PlannedRecipe,
+    PlanPart,
     Screen,
 )
 from organs.registry.entities.validation import QuickLook
@@ -45,6 +47,16 @@ from organs.registry.errors import BadRecipe, NotComposable
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
 ROWS_MAX = 6
 """Changed or computed organs that are listed one by one; more are shown as one line for each run of blocks."""
+
+
+TYPE_COLUMNS = (
+    Column("slot"),
+    Column("dtype_before", "from"),
+    Column("dtype", "to"),
+    Column("organs", kind=CellKind.FIGURE),
+    Column("size_bytes_before", "before", CellKind.SIZE),
+    Column("size_bytes", "after", CellKind.SIZE),
+)
 
 
 def print_findings(findings: Iterable[Finding], *, err: bool = False) -> None:
@@ -141,6 +153,7 @@ def print_plan(result: ComposeResult) -> None:
             print_changes(plan.changes)
         else:
             print_table(PART_COLUMNS, parts)
+        print_types(part for part in parts if QUANTISED in part.acts)
     if plan.kept:
         click.echo()
         print_table(KEPT_COLUMNS, plan.kept)
@@ -152,6 +165,27 @@ def print_plan(result: ComposeResult) -> None:
     changed = f"{plan.changed} of {plan.organs} organs change{computed}"
     print_sentence(f"{'The file' if file is None else file}: {size}{room}; {changed}")
     print_screen(plan.screen)
+
+
+def print_types(parts: Iterable[PlanPart]) -> None:
+    """Print which types the quantised organs of each slot get, and how many bytes they have; nothing without any."""
+    groups: dict[tuple[str, str, str], list[PlanPart]] = {}
+    for part in parts:
+        groups.setdefault((part.slot, part.dtype_before, part.dtype), []).append(part)
+    rows = [
+        {
+            "slot": slot,
+            "dtype_before": before,
+            "dtype": after,
+            "organs": len(own),
+            "size_bytes_before": sum(part.size_bytes_before for part in own),
+            "size_bytes": sum(part.size_bytes for part in own),
+        }
+        for (slot, before, after), own in groups.items()
+    ]
+    if rows:
+        click.echo()
+        print_table(TYPE_COLUMNS, rows)
 
 
 def print_screen(screen: Screen) -> None:

@@ -22,11 +22,16 @@ PART_MAX_LENGTH = 40
 CHIMERA = "Chimera"
 
 _UNWANTED = re.compile(r"[^A-Za-z0-9]+", re.ASCII)
+_ENCODING = re.compile(rf"[-._](?:{'|'.join(sorted(FILE_TYPES.values(), key=len, reverse=True))})\Z", re.IGNORECASE)
+"""The ending of a name that tells the types."""
 _VERSION = re.compile(r"v?(\d{1,4})(?:\.(\d{1,4}))?(?:\.\d{1,4})*", re.ASCII)
 
 
-def file_stem(base: Parent, sets: Sequence[KeyValue], name: str | None) -> str:
-    """Return the file's name without `.gguf`; `name` is the recipe's name of the chimera, if it has one."""
+def file_stem(base: Parent, sets: Sequence[KeyValue], name: str | None, *, is_quantisation: bool = False) -> str:
+    """Return the file's name without `.gguf`; `name` is the recipe's name of the chimera, if it has one.
+
+    The file of a quantisation is called as its base, whose organs it all has, with another type at the end.
+    """
     header = base.header
     basename = _clean(header.text("general.basename") or header.text("general.name") or "Model")
     size = _clean(header.text("general.size_label") or "")
@@ -35,6 +40,10 @@ def file_stem(base: Parent, sets: Sequence[KeyValue], name: str | None) -> str:
     numbered = f"v{version[1]}.{version[2] or 0}" if version else "v1.0"
     file_type = next((entry.value for entry in sets if entry.key == FILE_TYPE_KEY), None)
     encoding = FILE_TYPES.get(file_type if isinstance(file_type, int) else header.integer(FILE_TYPE_KEY), "mixed")
+    if is_quantisation:
+        called = (name or base.label).rpartition("/")[2].partition("@")[0].removesuffix(".gguf")
+        bare = _ENCODING.sub("", called)
+        return f"{bare or called}-{encoding}"
     return "-".join(part for part in (basename, size, variety, numbered, encoding) if part)
 
 
@@ -68,7 +77,8 @@ _DROPPED = (
     "general.tags",
     LOCK_KEY,
 )
-_DROPPED_GROUPS = ("general.source.", "general.base_model.", "quantize.imatrix.")
+IMATRIX_GROUP = "quantize.imatrix."
+_DROPPED_GROUPS = ("general.source.", "general.base_model.", IMATRIX_GROUP)
 _WHOLE_TYPES = {
     ValueType.UINT8: range(2**8),
     ValueType.INT8: range(-(2**7), 2**7),
@@ -83,14 +93,18 @@ _USUAL_WHOLE_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueT
 _FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
 
 
-def dropped_keys(base: Header, sets: Iterable[KeyValue], *, is_edit: bool = False) -> tuple[str, ...]:
+def dropped_keys(
+    base: Header, sets: Iterable[KeyValue], *, is_edit: bool = False, is_quantisation: bool = False
+) -> tuple[str, ...]:
     """Return the sorted keys of `base` that a chimera leaves out; keys that it sets are not included.
 
-    An edit, which keeps all organs, leaves out only the keys of split files, and those of another architecture.
+    An edit, which keeps all organs, leaves out only the keys of split files, and those of another architecture. A
+    quantisation, which changes only their types, also leaves out those of an importance matrix.
     """
     replaced = {entry.key: entry.value for entry in sets}
-    dropped = {LOCK_KEY, *SPLIT_KEYS} | (set() if is_edit else set(_DROPPED))
-    groups = (*_renamed_group(base, replaced.get(ARCHITECTURE_KEY)), *(() if is_edit else _DROPPED_GROUPS))
+    dropped = {LOCK_KEY, *SPLIT_KEYS} | (set() if is_edit or is_quantisation else set(_DROPPED))
+    described = () if is_edit else _DROPPED_GROUPS if not is_quantisation else ("general.base_model.", IMATRIX_GROUP)
+    groups = (*_renamed_group(base, replaced.get(ARCHITECTURE_KEY)), *described)
     keys = (field.key for field in base.fields if field.key not in replaced)
     return tuple(sorted(key for key in keys if key in dropped or (groups and key.startswith(groups))))
 
@@ -109,13 +123,16 @@ def set_entries(
     hyperparameters: Iterable[KeyValue] = (),
     *,
     is_edit: bool = False,
+    is_quantisation: bool = False,
 ) -> tuple[KeyValue, ...]:
     """Return the entries of a chimera's header: its name, its `parents` (the base first), its types, then `changes`.
 
     Only a parent's own metadata describes it. If two entries have the same key, the last one is used. `hyperparameters`
-    follow from its organs. An edit has only its changes.
+    follow from its organs. An edit has only its changes, and a quantisation keeps the name of its base.
     """
     entries = [] if is_edit else list(_descriptions(base, parents, tensors))
+    if is_quantisation:
+        entries = [entry for entry in entries if entry.key != NAME_KEY]
     entries += hyperparameters
     architecture = changes.get(ARCHITECTURE_KEY)
     if isinstance(architecture, str):

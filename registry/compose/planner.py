@@ -735,10 +735,12 @@ class Draft:
         parents = tuple({(parent.label, parent.header_digest): parent for parent in used}.values())
         is_changed = self.layers is not None or any(part.acts for part in parts)
         is_edit = not is_changed and not any(item.severity is Severity.REFUSE for item in self.findings)
+        is_quantisation = self.layers is None and {act for part in parts for act in part.acts} == {QUANTISED}
+        role = {"is_edit": is_edit, "is_quantisation": is_quantisation}
         entries = [] if self.layers is None else list(self.layers.entries())
         entries += [changed_entry(base.header, key, value) for key, value in self.hyperparameters.items()]
         entries += header_entries(recipe, self.importances) if any(QUANTISED in part.acts for part in parts) else ()
-        sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata, entries, is_edit=is_edit)
+        sets = set_entries(base, parents, [part.spec for part in parts], recipe.metadata, entries, **role)
         license = license_of_parents(parents)
         replaced = check_replacements(base, self.replacements, self.blended)
         findings = [
@@ -750,7 +752,7 @@ class Draft:
             *check_withdrawn(parents),
             *license.findings,
         ]
-        drops = dropped_keys(base.header, sets, is_edit=is_edit)
+        drops = dropped_keys(base.header, sets, **role)
         if is_edit and not sets and not drops and not any(item.severity is Severity.REFUSE for item in findings):
             sentence = f"The recipe changes nothing of {base.label}."
             findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
@@ -770,7 +772,7 @@ class Draft:
             findings=tuple(dict.fromkeys(findings)),
             screen=screened(parts, layers=self.layers, edited=edited, quantised=types_text(parts, recipe, base.label)),
             license=license.text,
-            stem=file_stem(base, sets, recipe.name),
+            stem=file_stem(base, sets, recipe.name, is_quantisation=is_quantisation),
             kept=tuple(self.kept),
             layers=self.layers,
             importances=self.importances,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from organs.registry.amounts import names_text, plural_text
 from organs.registry.anatomy import Place, WeightRole, place_of, role_of
 from organs.registry.compose.layers import Layers
+from organs.registry.compose.metadata import IMATRIX_GROUP
 from organs.registry.compose.parents import Parent
 from organs.registry.compose.plan import PlannedImportances, PlannedPart
 from organs.registry.compose.recipe import MetadataValue, Recipe, TypeRule
@@ -35,7 +36,7 @@ from organs.registry.transform.values import WRITTEN_AS_THEY_ARE, holds_weights
 
 QUANTIZE_FIELD, IMATRIX_FIELD = "quantize", "imatrix"
 FILE_KEY, DATASET_KEY, ENTRIES_KEY, CHUNKS_KEY = (
-    f"quantize.imatrix.{name}" for name in ("file", "dataset", "entries_count", "chunks_count")
+    f"{IMATRIX_GROUP}{name}" for name in ("file", "dataset", "entries_count", "chunks_count")
 )
 """The keys that llama.cpp writes for the importance matrix of a file."""
 DATASETS_KEY, CHUNK_COUNT_KEY = "imatrix.datasets", "imatrix.chunk_count"

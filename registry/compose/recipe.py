@@ -542,7 +542,7 @@ def _entity_values(recipe: Recipe) -> dict[str, Any]:
     # JSON has lists for tuples, and refuses NaN.
     values: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(recipe), allow_nan=False))
     # msgspec omits the default object, and not an equal text or number that was read.
-    for key, default in (("encode", SAME), ("source", PROVED), ("imatrix", None)):
+    for key, default in (("encode", SAME), ("source", PROVED)):
         if values.get(key) == default:
             values.pop(key)
     for adapter, step in zip(recipe.adapters, values.get("adapters", ()), strict=True):

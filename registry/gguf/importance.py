@@ -10,15 +10,17 @@ import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput
-from organs.registry.gguf.header import ByteSource, range_digest
+from organs.registry.gguf.header import ByteSource, TensorSpec, range_digest
 from organs.registry.gguf.read import read_header
-from organs.registry.gguf.types import MAGIC, NAME_MAX_BYTES
+from organs.registry.gguf.types import MAGIC, NAME_MAX_BYTES, ValueType, dtype_by_name
+from organs.registry.gguf.write import KeyValue, write_file
 
 FILE_MAX_BYTES = 1 << 30
 """The largest file that is read. That of a model of 70 billion weights has 25 MB."""
@@ -30,6 +32,9 @@ NO_DIGEST = Digest("")
 """Until the file is hashed."""
 _WHOLE = struct.Struct("<i")
 _RECORD_MIN_BYTES = 3 * _WHOLE.size
+F32 = dtype_by_name("F32")
+CHUNK_TOKENS = 512
+"""The tokens of a chunk by default; files in the former format do not tell them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,35 @@ def _of_gguf(source: ByteSource) -> ImportanceMatrix:
                 energies[weight] = by_matrix.sum(axis=1, dtype=np.float64)
                 tokens[weight] = counts.astype(np.float64)
     return ImportanceMatrix(NO_DIGEST, found, energies, tokens)
+
+
+def is_of_records(source: ByteSource) -> bool:
+    """Return whether a file is no GGUF, and begins as an importance matrix in the former format does."""
+    size = 2 * _WHOLE.size
+    if source.size_bytes < size or source.read_at(0, len(MAGIC)) == MAGIC:
+        return False
+    count, length = (_WHOLE.unpack(source.read_at(begin, _WHOLE.size))[0] for begin in (0, _WHOLE.size))
+    return 0 < count <= source.size_bytes // _RECORD_MIN_BYTES and 0 < length <= NAME_MAX_BYTES
+
+
+def gguf_of_records(source: ByteSource) -> bytes:
+    """Return an importance matrix in the former format as a GGUF file, with the same means. Raises BadInput."""
+    matrix = read_importances(source)
+    tensors = []
+    for name, means in matrix.by_tensor.items():
+        tensors.append((TensorSpec(f"{name}{SUMS}", (means.size, 1), F32), means.tobytes()))
+        tensors.append((TensorSpec(f"{name}{COUNTS}", (1, 1), F32), np.ones(1, np.float32).tobytes()))
+    if any(len(spec.name.encode()) > NAME_MAX_BYTES for spec, _ in tensors):
+        raise BadInput(f"{source.name}: a name in it is too long for GGUF")
+    metadata = (
+        KeyValue("general.type", ValueType.STRING, "imatrix"),
+        KeyValue("imatrix.datasets", ValueType.ARRAY, [source.name], element_type=ValueType.STRING),
+        KeyValue("imatrix.chunk_count", ValueType.UINT32, 1),
+        KeyValue("imatrix.chunk_size", ValueType.UINT32, CHUNK_TOKENS),
+    )
+    stream = BytesIO()
+    write_file(stream, metadata, tensors)
+    return stream.getvalue()
 
 
 def _of_records(source: ByteSource) -> dict[str, NDArray[np.float32]]:

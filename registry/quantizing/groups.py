@@ -17,6 +17,10 @@ FAST = ("Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q5_
 these of the same size."""
 
 
+BANDS = 4
+"""Into so many bands of depth the organs of a slot are divided at first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Organs of one slot in neighbouring blocks."""
@@ -31,16 +35,24 @@ class Group:
         return sum(part.spec.elements for part in self.parts)
 
 
-def groups_of(parts: Iterable[Part], bands: int) -> list[Group]:
-    """Return the organs of each slot in at most `bands` runs of neighbouring blocks."""
+def first_groups(parts: Iterable[Part], count_max: int) -> list[Group]:
+    """Return the organs of each slot in bands of neighbouring blocks: at most `count_max`, or one for each slot."""
     slots: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
         slots.setdefault((part.place.tower.value, part.place.slot), []).append(part)
+    bands = BANDS
+    while bands > 1 and sum(min(len(own), bands) for own in slots.values()) > count_max:
+        bands -= 1
     return [
         Group(_key(band), tuple(band))
         for own in slots.values()
         for band in _bands(sorted(own, key=lambda part: part.place.block or 0), bands)
     ]
+
+
+def halves(group: Group) -> list[Group]:
+    """Return a group in two parts; a single organ as it is."""
+    return [Group(_key(band), tuple(band)) for band in _bands(group.parts, 2)]
 
 
 def _bands(parts: Sequence[Part], count: int) -> Iterator[Sequence[Part]]:

@@ -83,8 +83,8 @@ class Layouts:
         rows = ", ".join(map(str, sorted({part.shape[0] for part in coarse})[:3]))
         bits = min(self.smallest[part.name].bits_per_value for part in coarse)
         return (
-            f": the rows of {plural_text(len(coarse), 'matrix', 'matrices')} have {rows} values, and types of less than "
-            f"{bits:g} bits need whole blocks of {LARGE_BLOCK}"
+            f": the rows of {plural_text(len(coarse), 'matrix', 'matrices')} have {rows} values, and types of less "
+            f"than {bits:g} bits need whole blocks of {LARGE_BLOCK}"
         )
 
 

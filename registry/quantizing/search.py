@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
+from time import monotonic
 
 import numpy as np
 from msgspec.structs import asdict, replace
@@ -22,7 +23,7 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.sizes import record_size
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.build import check_own, make
-from organs.registry.compose.parents import Parent, Part, RegisteredLibrary
+from organs.registry.compose.parents import Parent, RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, recipe_of_values
@@ -36,7 +37,7 @@ from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
 from organs.registry.quantizing.choice import Option, chosen
 from organs.registry.quantizing.estimates import options_of
-from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, groups_of
+from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import PLAIN_MIXES, Dtypes, Layouts, rules_of
 from organs.registry.quantizing.limits import Limit
 from organs.registry.quantizing.rounding import rounding_errors
@@ -108,12 +109,21 @@ KINDS = (CHAT, "python", "documentation", "encyclopedic", "narrative")
 WINDOW_TOKENS = 128
 SEARCHED, PROVED = range(1), range(1, 7)
 """The windows of each text that a search uses, and those on which its result is measured."""
-FIRST_BITS, OTHER_BITS = 4.6, (3.5, 5.6, 2.7)
-"""The bits of the types in which groups are measured: first all in one, then, as far as time allows, in others."""
+FIRST_BITS = 4.6
+"""The most bits of the type in which a group is measured first."""
+ROUND = 8
+"""Groups that are divided in one round."""
+NEGLIGIBLE = 0.003
+"""The share of the divergence of all groups below which a group is not divided."""
+CORRECTIONS, CORRECTED_SHARE = 2, 0.25
+"""Rounds in which organs are measured in the types that were chosen for them, and the share of the time that is kept
+for them."""
+ANY_TAG = "0.000bpw"
+"""A tag that is as long as others: the name is in the header of a file."""
 ALPHA, WINDOWS_LEAST = 0.1, 3
 """The intervals have the level 90%, and need so many windows."""
-SEARCH_SHARE, MADE_SHARE = 0.8, 0.9
-"""Which share of the work is done, about, when the types are chosen, and when the file is made."""
+MEASURING, CHOOSING, MAKING, CHECKING = (0.0, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.0)
+"""The phases of the work: the shares of it, about, at which each begins and ends."""
 
 
 def quantize(
@@ -157,29 +167,42 @@ class _Search:
     """Of the source."""
     facts: ModelFacts
     layouts: Layouts
-    share: float = 0.0
-    """The share of the work that is done."""
+    phase: tuple[float, float] = MEASURING
+    used_seconds: float = 0.0
+    """The time that the measurements of groups took."""
+    _work: Workshop = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = Digest(self.row.digest)
+        self._work = Workshop(self.catalog, self.blobs, self.source, digest, self.runtime, self._advance)
 
     def result(self, like_bytes: int | None) -> SizedModel:
         """Choose the tensor types, make the file, and measure it beside the plain mix."""
-        tag, plain, memory = tag_of(self.request, like_bytes), None, None
+        with self._work:
+            return self._result(like_bytes)
+
+    def _result(self, like_bytes: int | None) -> SizedModel:
+        plain = memory = None
         if self.request.type is not None:
             dtypes = self.layouts.mix(self.request.type.upper())
         else:
-            limit = self._limit(tag, like_bytes)
+            limit = self._limit(like_bytes)
             plain = self._nearest_mix(limit)
             dtypes = self._best(limit, plain)
+        if self.request.memory_bytes is None:
+            tag = tag_of(self.request, like_bytes)
+        else:
+            memory, size_bytes = self._memory(dtypes), self._plan(dtypes).size_bytes
+            tag = tag_of(replace(self.request, memory_bytes=None, size_bytes=size_bytes))
         plan = self._plan(dtypes, tag)
         plan.check()
-        if self.request.memory_bytes is not None:
-            memory = self._memory(dtypes)
-        self.share = SEARCH_SHARE
+        self.phase = MAKING
         made = make(self.catalog, self.blobs, plan, progress=self._making, contributor=self.contributor)
-        self.share = MADE_SHARE
+        self.phase = CHECKING
         sizes = [_Size(CHOSEN if self.request.type is None else PLAIN, tag, dtypes, made.size_bytes, made.model)]
         if plain is not None:
             mix = self.layouts.mix(plain)
-            sizes.append(_Size(PLAIN, plain, mix, self._plan(mix, plain).size_bytes))
+            sizes.append(_Size(PLAIN, plain, mix, self._plan(mix).size_bytes))
         points = self._measured(sizes)
         return SizedModel(
             chimera=made,
@@ -216,7 +239,7 @@ class _Search:
 
     # The choice
 
-    def _limit(self, tag: str, like_bytes: int | None) -> Limit:
+    def _limit(self, like_bytes: int | None) -> Limit:
         """Return the limit that the request sets. Raises BadInput for an unknown mix."""
         request = self.request
         if request.memory_bytes is not None:
@@ -225,8 +248,8 @@ class _Search:
         if request.bits is not None:
             most_bytes = int(request.bits * self.row.parameters / 8)
         if most_bytes is None:
-            most_bytes = self._plan(self.layouts.mix((request.like or "").upper()), tag).size_bytes
-        return Limit.of_file(most_bytes, lambda dtypes: self._plan(dtypes, tag).size_bytes)
+            most_bytes = self._plan(self.layouts.mix((request.like or "").upper())).size_bytes
+        return Limit.of_file(most_bytes, lambda dtypes: self._plan(dtypes).size_bytes)
 
     def _nearest_mix(self, limit: Limit) -> str | None:
         """Return the largest mix within `limit`; None if there is none."""
@@ -238,30 +261,52 @@ class _Search:
         """Return the types of the best file within `limit`.
 
         That is one of a few choices, the one that differs least from the source on the windows of the search. Raises
-        BadInput if no file is so small.
+        BadInput if no file is so small, or for too little time.
         """
         layouts = self.layouts
         if not limit.allows(layouts.smallest):
             raise BadInput(limit.below(self.source.label, layouts.smallest, layouts.reason_of_floor()))
-        groups = self._measured_groups()
-        stored = self._work.stored(self._windows(SEARCHED))
-        measured = {key: one.divergence for key, one in stored.items() if one.divergence is not None}
-        errors, alignment = self._errors(groups), self.source.header.alignment
-        # The organs that keep their types are not among the options.
-        fixed_bytes = layouts.size_bytes({}) - sum(padded(part.size_bytes, alignment) for part in layouts.parts)
-        candidates = []
-        for known in (measured, dict[Key, float]()):
-            options = options_of(groups, errors, known, alignment)
-
-            def choose(size_bytes: int, options: Mapping[str, Sequence[Option]] = options) -> Dtypes | None:
-                found = chosen(options, size_bytes - fixed_bytes)
-                return None if found is None else {name: option.dtype for name, option in found.items()}
-
-            candidates.append(limit.closest(choose, layouts.smallest, limit.most_bytes))
-        candidates += [] if plain is None else [layouts.mix(plain)]
+        groups = self._divided()
+        errors = self._errors(groups)
+        by_errors = self._choice(limit, options_of(groups, errors, {}, self.source.header.alignment))
+        for _ in range(CORRECTIONS + 1):
+            options = options_of(groups, errors, self._divergences(), self.source.header.alignment)
+            best = self._choice(limit, options)
+            missing = self._unmeasured(groups, options, best)[: self._affordable(1.0)]
+            if not missing:
+                break
+            self._measure(missing)
+        self.phase = CHOOSING
+        candidates = [best, by_errors, *([] if plain is None else [layouts.mix(plain)])]
         readings = self._compared(candidates, self._windows(SEARCHED), "comparing choice")
         divergences = [mean_divergence(windows) for windows in readings]
         return candidates[min(range(len(candidates)), key=lambda number: _or_infinite(divergences[number]))]
+
+    def _choice(self, limit: Limit, options: Mapping[str, Sequence[Option]]) -> Dtypes:
+        """Return the types with the smallest estimated divergence within `limit`."""
+        layouts, alignment = self.layouts, self.source.header.alignment
+        fixed_bytes = layouts.size_bytes({}) - sum(padded(part.size_bytes, alignment) for part in layouts.parts)
+
+        def choose(size_bytes: int) -> Dtypes | None:
+            found = chosen(options, size_bytes - fixed_bytes)
+            return None if found is None else {name: option.dtype for name, option in found.items()}
+
+        return limit.closest(choose, layouts.smallest, limit.most_bytes)
+
+    def _unmeasured(
+        self, groups: Sequence[Group], options: Mapping[str, Sequence[Option]], dtypes: Dtypes
+    ) -> list[tuple[Group, DType]]:
+        """Return the groups that were not measured in their usual type of a choice, those that add most first."""
+        known, found = self._work.stored(self._windows(SEARCHED)), []
+        for group in groups:
+            (dtype, _), *_ = Counter(dtypes[part.name] for part in group.parts).most_common()
+            added = sum(
+                option.divergence for part in group.parts for option in options[part.name] if option.dtype == dtype
+            )
+            if dtype != group.parts[0].dtype and (group.key, dtype.name) not in known:
+                found.append((added, group, dtype))
+        found.sort(key=lambda item: -item[0])
+        return [(group, dtype) for _, group, dtype in found]
 
     def _errors(self, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
         """Return the squared rounding errors of all organs in all types."""
@@ -270,41 +315,72 @@ class _Search:
         errors = {}
         parts = [part for group in groups for part in group.parts]
         for number, part in enumerate(parts, start=1):
-            self.progress(self.share, f"rounding organ {number} of {len(parts)}")
+            self._advance(number / len(parts) / 2, f"rounding organ {number} of {len(parts)}")
             errors[part.name] = rounding_errors(self.blobs, rows, part, allowed_dtypes(part)[:-1])
         return errors
 
     # Measurements
 
-    def _measured_groups(self) -> list[Group]:
-        """Measure groups of organs as fine as time allows; return them. Raises BadInput for too little time."""
-        minutes = self.request.minutes or MINUTES
-        windows = self._windows(SEARCHED)
-        stored = self._work.stored(windows)
-        seconds = self._seconds_a_run(windows, [reading.seconds for reading in stored.values()])
-        runs = int(60 * minutes / seconds)
-        missing: list[tuple[Group, DType]] = []
-        for groups in _partitions(self.layouts.parts):
-            missing = _runs(groups, FIRST_BITS, stored)
-            if len(missing) <= runs:
-                break
-        else:
-            needed = duration_text(60 + seconds * len(missing))
-            raise BadInput(
-                f"{self.source.label} has {plural_text(len(missing), 'kind', 'kinds')} of matrices to measure, which "
-                f"takes about {needed} on this machine: state more than {minutes:g} minutes"
-            )
-        for bits in OTHER_BITS:
-            more = _runs(groups, bits, stored)
-            if len(missing) + len(more) <= runs:
-                missing += more
-        self._work.measure(groups, missing, windows)
-        return list(groups)
+    def _divided(self) -> list[Group]:
+        """Measure groups of organs, and divide those that add most, as far as time allows; return the groups.
 
-    def _seconds_a_run(self, windows: Windows, known: Sequence[float]) -> float:
+        Raises BadInput for too little time.
+        """
+        windows, minutes = self._windows(SEARCHED), self.request.minutes or MINUTES
+        seconds = self._seconds_a_run(windows)
+        groups = first_groups(self.layouts.parts, int(60 * minutes / seconds))
+        missing = self._missing(groups)
+        needed = seconds * len(missing)
+        if needed > 60 * minutes:
+            raise BadInput(
+                f"{self.source.label} has {plural_text(len(groups), 'kind', 'kinds')} of matrices to measure, which "
+                f"takes about {duration_text(needed + 60)} on this machine: state more than {minutes:g} minutes"
+            )
+        self._advance(0.0, f"measuring {plural_text(len(missing), 'group', 'groups')}, about {duration_text(needed)}")
+        self._measure(missing)
+        while True:
+            known = self._divergences()
+            added = {group: known.get((group.key, coarse_dtype(group, FIRST_BITS).name), 0.0) for group in groups}
+            least = NEGLIGIBLE * sum(added.values())
+            large = sorted(groups, key=lambda group: -added[group])
+            large = [group for group in large if len(group.parts) > 1 and added[group] >= least][:ROUND]
+            missing = self._missing([half for group in large for half in halves(group)])
+            if not large or len(missing) > self._affordable(1.0 - CORRECTED_SHARE):
+                return groups
+            self._measure(missing)
+            groups = [half for group in groups for half in (halves(group) if group in large else [group])]
+
+    def _missing(self, groups: Sequence[Group]) -> list[tuple[Group, DType]]:
+        """Return the groups that were not measured in their first type, with this type."""
+        known = self._work.stored(self._windows(SEARCHED))
+        wanted = [(group, coarse_dtype(group, FIRST_BITS)) for group in groups]
+        return [(group, dtype) for group, dtype in wanted if (group.key, dtype.name) not in known]
+
+    def _affordable(self, share: float) -> int:
+        """Return how many groups can be measured until a share of the time for measurements is used."""
+        left = 60 * (self.request.minutes or MINUTES) * share - self.used_seconds
+        return max(0, int(left / self._seconds_a_run(self._windows(SEARCHED))))
+
+    def _measure(self, wanted: Sequence[tuple[Group, DType]]) -> None:
+        """Measure groups in types."""
+        begun, seconds = monotonic(), 60 * (self.request.minutes or MINUTES)
+        done = min(1.0, self.used_seconds / seconds)
+        after = min(1.0, done + len(wanted) * self._seconds_a_run(self._windows(SEARCHED)) / seconds)
+        begin, end = MEASURING
+        self.phase = (begin + (end - begin) * done, begin + (end - begin) * after)
+        self._work.measure(wanted, self._windows(SEARCHED))
+        self.used_seconds += monotonic() - begun
+
+    def _divergences(self) -> dict[Key, float]:
+        """Return what was measured, by group and type; without what is not finite."""
+        stored = self._work.stored(self._windows(SEARCHED))
+        return {key: one.divergence for key, one in stored.items() if one.divergence is not None}
+
+    def _seconds_a_run(self, windows: Windows) -> float:
         """Return about how long the measurement of a group takes: as earlier ones did, else by the machine's speed."""
+        known = [reading.seconds for reading in self._work.stored(windows).values()]
         if known:
-            return median(known)
+            return max(0.01, median(known))
         return max(0.1, 2.0 * self.facts.active_parameters * windows.token_count / operations_per_second())
 
     def _compared(
@@ -316,18 +392,13 @@ class _Search:
         def take(number: int, readings: tuple[WindowReading, ...], _seconds: float) -> None:
             found[number] = readings
 
-        whole = Group("all", tuple(self.layouts.parts))
-        self._work.compare([whole], variants, windows, take, step, details=details)
+        self._work.compare(variants, windows, take, step, details=details)
         return [found[number] for number in range(len(variants))]
 
-    @cached_property
-    def _work(self) -> Workshop:
-        def advance(done: float, step: str) -> None:
-            begin, end = (0.0, SEARCH_SHARE) if self.share < SEARCH_SHARE else (MADE_SHARE, 1.0)
-            self.share = max(self.share, begin + (end - begin) * done)
-            self.progress(self.share, step)
-
-        return Workshop(self.catalog, self.blobs, self.source, Digest(self.row.digest), self.runtime, advance)
+    def _advance(self, done: float, step: str) -> None:
+        """Report the share of a phase that is done."""
+        begin, end = self.phase
+        self.progress(begin + (end - begin) * done, step)
 
     def _windows(self, ranks: range) -> Windows:
         texts = fitted_texts(built_in_texts(KINDS), self.facts.chat_template)
@@ -335,7 +406,7 @@ class _Search:
         return Windows(texts, ranks, tokens)
 
     def _making(self, step: str, _size_bytes: int) -> None:
-        self.progress(self.share, {"compute": "writing organs", "hash": "hashing the file"}.get(step, step))
+        self._advance(0.5 if step == "hash" else 0.0, "hashing the file" if step == "hash" else "writing organs")
 
     # Files
 
@@ -347,10 +418,10 @@ class _Search:
         """Return what the runtime takes for a file."""
         request = self.request
         wanted = MemoryRequest(request.context, request.cache_type, request.micro_batch, request.flash_attention)
-        self.progress(self.share, "counting memory")
+        self._advance(0.0, "counting memory")
         return self.layouts.memory(dtypes, wanted, requires_sandbox=self.runtime.requires_sandbox)
 
-    def _plan(self, dtypes: Dtypes, tag: str) -> Plan:
+    def _plan(self, dtypes: Dtypes, tag: str = ANY_TAG) -> Plan:
         """Return the plan of the recipe that writes these types."""
         rules: object = rules_of(self.layouts.parts, dtypes)
         if self.request.type is not None:
@@ -373,21 +444,6 @@ class _Size:
     size_bytes: int
     model: str | None = None
     """Its name; None if it is not registered."""
-
-
-def _partitions(parts: Sequence[Part]) -> Iterator[list[Group]]:
-    """Yield divisions of `parts` into groups, the finest first."""
-    bands = max(
-        (sum(1 for part in parts if part.place.slot == slot) for slot in {part.place.slot for part in parts}), default=1
-    )
-    for count in range(bands, 0, -1):
-        yield groups_of(parts, count)
-
-
-def _runs(groups: Sequence[Group], bits: float, stored: Collection[Key]) -> list[tuple[Group, DType]]:
-    """Return the groups that were not measured in the type of so many bits, with this type."""
-    wanted = [(group, coarse_dtype(group, bits)) for group in groups]
-    return [(group, dtype) for group, dtype in wanted if (group.key, dtype.name) not in stored]
 
 
 def _size_reading(windows: Sequence[WindowReading], bits: float) -> SizeReading:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -54,6 +55,19 @@ class Windows:
         texts = " ".join(text.digest for text in self.texts)
         return digest_of(f"{texts} {self.ranks.start}-{self.ranks.stop}".encode())
 
+    def ordered(self) -> list[OrderedText]:
+        """Return the texts for the runtime."""
+        return [
+            OrderedText(
+                text=text.text,
+                template=text.template or None,
+                first=self.ranks.start,
+                end=self.ranks.stop,
+                reference=[],
+            )
+            for text in self.texts
+        ]
+
     @property
     def token_count(self) -> int:
         """About how many tokens a variant is compared on."""
@@ -77,9 +91,12 @@ Take = Callable[[int, tuple[WindowReading, ...], float], None]
 """Called with the number of a variant, what was measured on its windows, and the seconds that it took."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Workshop:
-    """Where variants of a model are written and compared with it."""
+    """A folder in which variants of a model are written and compared with it; a context manager, which removes it.
+
+    It needs room for the model and for AHEAD variants in the system's temporary folder.
+    """
 
     catalog: Catalog
     store: BlobStore
@@ -88,7 +105,14 @@ class Workshop:
     """Of the model's files."""
     runtime: LlamaCpp
     progress: StepProgress
-    """Called about every second; an exception stops the work."""
+    """Called about every second with the done share of a comparison; an exception stops the work."""
+
+    def __enter__(self) -> Workshop:
+        self._folder = TemporaryDirectory(prefix="organ-sizes-")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._folder.cleanup()
 
     def stored(self, windows: Windows) -> dict[Key, SensitivityReading]:
         """Return what was measured before."""
@@ -96,8 +120,8 @@ class Workshop:
             found = sensitivities_of(session, self.digest, windows.digest, windows.tokens, self.runtime.identity)
         return {key: decode(reading.encode(), SensitivityReading) for key, reading in found.items()}
 
-    def measure(self, groups: Sequence[Group], wanted: Sequence[tuple[Group, DType]], windows: Windows) -> None:
-        """Measure and store groups in coarser types; the groups of `wanted` are among `groups`.
+    def measure(self, wanted: Sequence[tuple[Group, DType]], windows: Windows) -> None:
+        """Measure groups in coarser types, and store each result at once.
 
         Raises NoRuntime, NoVerdict, StoreError, DiskFull.
         """
@@ -118,45 +142,26 @@ class Workshop:
                     encode(reading).decode(),
                 )
 
-        self.compare(groups, variants, windows, take, "measuring group")
+        self.compare(variants, windows, take, "measuring group")
 
     def compare(
-        self,
-        groups: Sequence[Group],
-        variants: Sequence[Mapping[str, DType]],
-        windows: Windows,
-        take: Take,
-        step: str,
-        *,
-        details: bool = False,
+        self, variants: Sequence[Mapping[str, DType]], windows: Windows, take: Take, step: str, *, details: bool = False
     ) -> None:
-        """Compare variants, each with types by the names of tensors. Raises NoRuntime, NoVerdict, StoreError, DiskFull.
+        """Compare variants, each with types by the names of tensors.
 
-        The shards need room for the model and for AHEAD variants in the system's temporary folder.
+        Raises NoRuntime, NoVerdict, StoreError, DiskFull.
         """
         if not variants:
             return
-        with self.catalog.reading() as session:
-            rows = blobs_by_digest(session, {part.digest for part in self.model.parts})
-        with TemporaryDirectory(prefix="organ-sizes-") as place, translating(Path(place), placing_error):
-            sharded = ShardedModel(self.model, groups, self.store, rows, Path(place))
-            self.progress(0.0, "writing the model")
+        with translating(Path(self._folder.name), placing_error):
+            sharded, paths = self._sharded
             order = VariantOrder(
-                shards=[str(path) for path in sharded.write()],
+                shards=[str(path) for path in paths],
                 variants=[
                     Variant(number=number, shards=sharded.variant_paths(number, dtypes))
                     for number, dtypes in enumerate(variants)
                 ],
-                texts=[
-                    OrderedText(
-                        text=text.text,
-                        template=text.template or None,
-                        first=windows.ranks.start,
-                        end=windows.ranks.stop,
-                        reference=[],
-                    )
-                    for text in windows.texts
-                ],
+                texts=windows.ordered(),
                 window_tokens=windows.tokens,
                 decoders=usable_cores(),
                 details=details,
@@ -173,7 +178,16 @@ class Workshop:
                     number = min(done + 1, len(variants))
                     self.progress(done / len(variants), f"{step} {number} of {len(variants)}")
 
-                self.runtime.compare_variants(order, Path(place), SECONDS_MAX, take_line)
+                self.runtime.compare_variants(order, sharded.folder, SECONDS_MAX, take_line)
+
+    @cached_property
+    def _sharded(self) -> tuple[ShardedModel, list[Path]]:
+        """The model in shards, and their paths."""
+        with self.catalog.reading() as session:
+            rows = blobs_by_digest(session, {part.digest for part in self.model.parts})
+        sharded = ShardedModel(self.model, self.store, rows, Path(self._folder.name))
+        self.progress(0.0, "writing the model")
+        return sharded, sharded.write()
 
 
 @contextmanager

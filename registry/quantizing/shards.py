@@ -1,10 +1,11 @@
-"""A model in shards on the disk, one for each group of organs: a variant has other files in the places of some."""
+"""A model in many shards on the disk: a variant has other files in the places of some, and shares the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from organs.registry.catalog.queries.blobs import KnownBlob
@@ -14,40 +15,47 @@ from organs.registry.digest import Digest
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, encode_header, padded
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY, whole_metadata
 from organs.registry.gguf.types import DType
-from organs.registry.quantizing.groups import Group
 from organs.registry.store import BlobStore
 from organs.registry.transform import Computation, computed
 
+SHARDS_MAX = 600
+"""Shards beyond the first: a runtime opens all files at the same time."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class ShardedModel:
-    """A model whose shards are in a folder; shard 0 has the metadata and the organs of no group."""
+    """A model in shards: usually one for each matrix, and shard 0 with the metadata and the other organs."""
 
     model: Parent
-    groups: Sequence[Group]
     store: BlobStore
     rows: Mapping[Digest, KnownBlob]
     folder: Path
 
+    @cached_property
+    def shards(self) -> list[tuple[Part, ...]]:
+        """The organs of each shard but the first."""
+        matrices = [part for part in self.model.parts if part.organ.is_matrix]
+        step = -(-len(matrices) // SHARDS_MAX)
+        return [tuple(matrices[start : start + step]) for start in range(0, len(matrices), max(1, step))]
+
     def write(self) -> list[Path]:
         """Write the shards of the model itself; return them in order. Raises StoreError, OSError."""
-        grouped = {part.name for group in self.groups for part in group.parts}
-        rest = tuple(part for part in self.model.parts if part.name not in grouped)
-        shards = [rest, *(group.parts for group in self.groups)]
+        rest = tuple(part for part in self.model.parts if not part.organ.is_matrix)
+        shards = [rest, *self.shards]
         return [self._write(f"source-{number:05d}", number, parts, {}) for number, parts in enumerate(shards)]
 
     def variant_paths(self, number: int, dtypes: Mapping[str, DType]) -> dict[int, str]:
         """Return the shards of a variant that has organs in other types, by number: their paths."""
         return {
             place: str(self.folder / f"variant-{number:05d}-{place:05d}.gguf")
-            for place, group in enumerate(self.groups, start=1)
-            if any(dtypes.get(part.name, part.dtype) != part.dtype for part in group.parts)
+            for place, parts in enumerate(self.shards, start=1)
+            if any(dtypes.get(part.name, part.dtype) != part.dtype for part in parts)
         }
 
     def write_variant(self, number: int, dtypes: Mapping[str, DType]) -> None:
         """Write the shards of a variant."""
         for place, path in self.variant_paths(number, dtypes).items():
-            self._write(Path(path).stem, place, self.groups[place - 1].parts, dtypes)
+            self._write(Path(path).stem, place, self.shards[place - 1], dtypes)
 
     def remove_variant(self, number: int, dtypes: Mapping[str, DType]) -> None:
         """Remove the shards of a variant."""
@@ -60,7 +68,7 @@ class ShardedModel:
         metadata = whole_metadata(self.model.source, self.model.header) if number == 0 else []
         metadata += [
             KeyValue(SPLIT_NUMBER_KEY, ValueType.UINT16, number),
-            KeyValue(SPLIT_COUNT_KEY, ValueType.UINT16, len(self.groups) + 1),
+            KeyValue(SPLIT_COUNT_KEY, ValueType.UINT16, len(self.shards) + 1),
             KeyValue(SPLIT_TENSORS_KEY, ValueType.INT32, len(self.model.parts)),
         ]
         unfinished, path = self.folder / f"{name}.part", self.folder / f"{name}.gguf"
