@@ -29,6 +29,7 @@ import ctypes
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,9 +78,10 @@ MIXES = {"Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}
 """llama.cpp's mixes with their numbers (`llama_ftype`)."""
 KINDS = ("plain", "chosen", "error")
 RESULTS, SEARCHES = "any-size.jsonl", "searches.jsonl"
-MINUTES = 10.0
+MINUTES = 20.0
 """The time that a search may take for its measurements."""
 SAMPLED_SECONDS = 0.5
+ESTIMATED = 10
 INTERRUPTED_AFTER = 5
 """The measurements that a search stores before it is interrupted."""
 THREADS = 2
@@ -279,8 +281,14 @@ def main() -> None:
     parser.add_argument("--mixes", nargs="+", choices=MIXES, default=list(MIXES))
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--interruptions", type=int, default=2, help="of the first search of each model")
+    parser.add_argument(
+        "--estimate", type=Path, help="a large model: only compare the expected time with the first groups"
+    )
     parser.add_argument("--print", action="store_true", help="measure nothing")
     options = parser.parse_args()
+    if options.estimate is not None:
+        print(estimated(options.folder, options.estimate))
+        return
     bench = Bench(options.folder, options.library)
     if not options.print:
         for model, mix, kind in product(options.only, options.mixes, options.kinds):
@@ -325,6 +333,26 @@ def searched(folder: Path, model: str, mix: str, size_bytes: int, target: Path, 
     lines = stored(log)
     again = len(lines) - len(set(lines))
     return SearchReading(model, mix, round(time.monotonic() - begun, 1), peak, len(set(lines)), again, stops)
+
+
+def estimated(folder: Path, source: Path) -> str:
+    """Begin a search for a large model, stop it after ESTIMATED groups, and say what it expected and what it took."""
+    log, output = folder / "estimate.log", folder / "estimate.txt"
+    log.unlink(missing_ok=True)
+    arguments = [str(folder / "home" / "estimate"), str(source), str(source.stat().st_size // 3), "estimated", "600"]
+    command = [sys.executable, "-m", "bench.any_size", "--search", *arguments, str(folder / "estimate.gguf")]
+    times: list[float] = []
+    with output.open("w") as stream:
+        environment = dict(os.environ, MEASURED_LOG=str(log), PYTHONUNBUFFERED="1")
+        with subprocess.Popen(command, env=environment, stdout=stream) as process:
+            while process.poll() is None and len(times) < ESTIMATED + 1:
+                time.sleep(SAMPLED_SECONDS)
+                times += [time.monotonic()] * (len(stored(log)) - len(times))
+            process.kill()
+    found = re.search(r"measuring .*groups?, about .*", output.read_text())
+    assert found is not None, f"{output}: no estimate"
+    seconds = (times[ESTIMATED] - times[0]) / ESTIMATED
+    return f"{source.name}: expected: {found[0]}; {ESTIMATED} groups took {seconds:.1f} s each"
 
 
 def stored(log: Path) -> list[str]:
