@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
     from organs.registry.entities.server import Figures
-    from organs.registry.entities.sizes import SizeCurve, SizedModel
+    from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.models import RegisteredModel
@@ -191,26 +191,14 @@ class Registry(Protocol):
         NoVerdict if the two tokenize differently.
         """
 
-    def quantize(
-        self,
-        model: str,
-        *,
-        type: str | None = None,  # noqa: A002  # the recipe's word
-        size_bytes: int | None = None,
-        bits: float | None = None,
-        like: str | None = None,
-        imatrix: str | None = None,
-        name: str | None = None,
-        minutes: float | None = None,
-        progress: TextProgress | None = None,
-    ) -> SizedModel:
-        """Make the model of a size that stays closest to `model`, register it with its measurements and return it.
+    def quantize(self, request: QuantizationRequest, progress: TextProgress | None = None) -> SizedModel:
+        """Make the model that differs least from its source within what `request` allows, register and measure it.
 
-        Exactly one of these is given: `type`, a mix of llama.cpp by its name; `size_bytes`, the most bytes of the file;
-        `bits`, the most bits for each weight; `like`, a mix or a registered model whose size is the limit. `imatrix` is
-        a registered importance matrix. What was measured is stored, so an interrupted call continues at the next one;
-        `minutes` limits the measurements. Raises BadInput for another number of limits and for a size that cannot be
-        reached, NoRuntime, NotAssemblable.
+        `QuantizationRequest(model="me/coder-F16", bits=4.5)`; others are `size_bytes`, `like` (the size of a mix such
+        as Q4_K_M, or of a registered model), `memory_bytes` (what llama.cpp takes with a `context` of some tokens), and
+        `type`, a mix of llama.cpp itself. What was measured is stored, so an interrupted call continues; `minutes`
+        limits the measurements. Raises BadInput for another number of limits, for one below the smallest file and for
+        too little time, NoRuntime, NoVerdict, NotAssemblable, StoreError, DiskFull.
         """
 
     def sizes(self, model: str) -> SizeCurve:

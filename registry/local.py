@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.published import ModelVersions
     from organs.registry.entities.report import Report
     from organs.registry.entities.server import Figures, RegistryTotals
-    from organs.registry.entities.sizes import SizeCurve, SizedModel
+    from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.models import RegisteredModel
@@ -400,34 +400,11 @@ class LocalRegistry:
         runtime = LlamaCpp(requires_sandbox=self.settings.requires_sandbox)
         return look_at_chimera(self.catalog, self.blobs, chimera, runtime, budget, texts, job_steps(progress))
 
-    def quantize(
-        self,
-        model: str,
-        *,
-        type: str | None = None,  # noqa: A002  # the recipe's word
-        size_bytes: int | None = None,
-        bits: float | None = None,
-        like: str | None = None,
-        imatrix: str | None = None,
-        name: str | None = None,
-        minutes: float | None = None,
-        progress: TextProgress | None = None,
-    ) -> SizedModel:
-        """Make the model of a size that stays closest to `model`, register it with its measurements and return it."""
-        from organs.registry.entities.sizes import QuantizationRequest
+    def quantize(self, request: QuantizationRequest, progress: TextProgress | None = None) -> SizedModel:
+        """Make the model that differs least from its source within what `request` allows, register and measure it."""
         from organs.registry.quantizing.search import quantize
         from organs.registry.validation.llama import LlamaCpp
 
-        request = QuantizationRequest(
-            model=model,
-            type=type,
-            size_bytes=size_bytes,
-            bits=bits,
-            like=like,
-            imatrix=imatrix,
-            name=name,
-            minutes=minutes,
-        )
         runtime = LlamaCpp(requires_sandbox=self.settings.requires_sandbox)
         return quantize(self.catalog, self.blobs, request, runtime, job_steps(progress))
 

@@ -248,10 +248,15 @@ def ollama_line(name: str, host_url: str, file: str = "") -> str:
 
 def llama_server_line(name: str, host_url: str) -> str:
     """Return the command with which llama.cpp loads the newest version of the model `name` from `host_url`."""
+    return f"HF_ENDPOINT={host_url.rstrip('/')} llama-server -hf {tagged_name(name)}"
+
+
+def tagged_name(name: str) -> str:
+    """Return the name of a model with its quantisation as a tag: `me/coder:Q4_K_M` for `me/coder-Q4_K_M@2`."""
     plain, _, _ = name.partition("@")
-    stem, quantisation = split_quantisation(plain.partition("/")[2])
-    tagged = f"{plain.partition('/')[0]}/{stem}:{quantisation}" if quantisation else plain
-    return f"HF_ENDPOINT={host_url.rstrip('/')} llama-server -hf {tagged}"
+    namespace, _, own = plain.partition("/")
+    stem, quantisation = split_quantisation(own)
+    return f"{namespace}/{stem}:{own[len(stem) + 1 :]}" if quantisation else plain
 
 
 ollama = Blueprint("ollama", __name__)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.report import Report
-    from organs.registry.entities.sizes import SizeCurve, SizedModel
+    from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
     from organs.registry.entities.storage import Storage
     from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.models import RegisteredModel
@@ -280,34 +280,15 @@ class RemoteRegistry:
         job = chimeras.quick_look(self.connection, request)
         return job_result(self.connection, QuickLook, job, job_steps(progress))
 
-    def quantize(
-        self,
-        model: str,
-        *,
-        type: str | None = None,  # noqa: A002  # the recipe's word
-        size_bytes: int | None = None,
-        bits: float | None = None,
-        like: str | None = None,
-        imatrix: str | None = None,
-        name: str | None = None,
-        minutes: float | None = None,
-        progress: TextProgress | None = None,
-    ) -> SizedModel:
-        """Make the model of a size on the server, in the own namespace, and return it."""
-        from organs.registry.client.composition import job_result
-        from organs.registry.entities.sizes import QuantizationRequest, SizedModel
+    def quantize(self, request: QuantizationRequest, progress: TextProgress | None = None) -> SizedModel:
+        """Make a model of a size on the server, in the own namespace, and return it with its measurements."""
+        from msgspec.structs import replace as changed
 
-        request = QuantizationRequest(
-            model=str(self.resolved(model)),
-            type=type,
-            size_bytes=size_bytes,
-            bits=bits,
-            like=like,
-            imatrix=imatrix,
-            name=name,
-            minutes=minutes,
-        )
-        job = chimeras.quantize(self.connection, request)
+        from organs.registry.client.composition import job_result
+        from organs.registry.entities.sizes import SizedModel
+
+        resolved = changed(request, model=str(self.resolved(request.model)))
+        job = chimeras.quantize(self.connection, resolved)
         return job_result(self.connection, SizedModel, job, job_steps(progress))
 
     def sizes(self, model: str) -> SizeCurve:

@@ -97,11 +97,11 @@ def transformation_of(store: BlobStore, computation: PlannedComputation, rows: R
     return Computation(
         *(source, computation.dtype, adapters, computation.is_token_embedding, purification, blend),
         kept_experts=computation.kept_experts,
-        importances=None if computation.importances is None else _importances(computation.importances, plain),
+        importances=None if computation.importances is None else read_weights(computation.importances, plain),
     )
 
 
-def _importances(planned: PlannedImportances, plain: Callable[[Part], Plain]) -> NDArray[np.float32]:
+def read_weights(planned: PlannedImportances, plain: Callable[[Part], Plain]) -> NDArray[np.float32]:
     """Return the importances of all columns. Raises BadOrgan for numbers that encoders cannot use."""
     sums, counts = (np.frombuffer(item.read(0, item.size_bytes), "<f4") for item in map(plain, planned.parts))
     found = mean_squares(sums.reshape(counts.size, -1), counts)

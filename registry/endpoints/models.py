@@ -109,7 +109,12 @@ def model_lineage(namespace: Namespace, name: Name) -> ModelLineage:
     """Return the relatives of a model, as declared, recorded or measured, and the contradictions between them."""
 
 
-@GROUP.get(f"{_MODEL}/sizes", "Get the measured sizes of a model", refusals=(404, 410))
+@GROUP.get(
+    f"{_MODEL}/sizes",
+    "Get the measured sizes of a model",
+    example=f"/models/{EXAMPLE_BASE}/sizes?",
+    refusals=(404, 410),
+)
 def model_sizes(namespace: Namespace, name: Name) -> SizeCurve:
     """Return the sizes that were measured for a model, the smallest first: how far the next-token distribution of each
     is from that of the model. A size with a `model` can be downloaded; its `tag` names it for other programs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 from msgspec import Meta
@@ -15,6 +16,10 @@ from organs.registry.entities.plan import MadeChimera
 
 CHOSEN, PLAIN = "chosen", "plain"
 """The kinds of sizes: a mix that was chosen for its size, and a mix that llama.cpp has under a name."""
+
+
+DIGITS_MAX = 7
+"""The most digits behind the point of a divergence."""
 
 
 class SizeReading(Entity):
@@ -46,8 +51,10 @@ class SizeReading(Entity):
         """The divergence with its margin: `0.0123 ± 0.0008`; a dash if it was not measured."""
         if self.divergence is None:
             return NO_VALUE
-        margin = "" if self.divergence_margin is None else f" ± {self.divergence_margin:.2g}"
-        return f"{self.divergence:.3g}{margin}"
+        if not self.divergence_margin:
+            return f"{self.divergence:.2g}"
+        digits = min(max(0, -math.floor(math.log10(self.divergence_margin))), DIGITS_MAX)
+        return f"{self.divergence:.{digits}f} ± {self.divergence_margin:.{digits}f}"
 
     @property
     def perplexity_change(self) -> str:
@@ -86,7 +93,7 @@ COLUMNS = (
         "same_top",
         "same top token",
         CellKind.FIGURE,
-        rank=2,
+        rank=3,
         shown=lambda point: NO_VALUE if point.same_top is None else f"{point.same_top:.1%}",
     ),
     Column("ratio", "perplexity", CellKind.FIGURE, rank=3, shown="perplexity_change"),

@@ -9,8 +9,9 @@ from itertools import pairwise
 from organs.registry.anatomy import Tower
 from organs.registry.compose.parents import Part
 from organs.registry.gguf import dtype_by_name
-from organs.registry.gguf.quants import can_encode, can_weigh
+from organs.registry.gguf.quants import can_encode
 from organs.registry.gguf.types import DType
+from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
 
 FAST = ("Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0")
 """The quantised types that are chosen from, the smallest first. Others are slow in runtimes, or not better than one of
@@ -69,19 +70,15 @@ def _key(parts: Sequence[Part]) -> str:
     return f"{tower}{first.slot}{blocks}"
 
 
-def allowed_dtypes(part: Part, *, is_weighted: bool = False) -> list[DType]:
-    """Return the types in which an organ may be written, the smallest first; the last is its own.
-
-    `is_weighted` says that an importance matrix has values for it.
-    """
+def allowed_dtypes(part: Part) -> list[DType]:
+    """Return the types in which an organ may be written, the smallest first; the last is its own."""
     quantised = (dtype_by_name(name) for name in FAST)
-    can_write = can_weigh if is_weighted else can_encode
     fitting = [
         dtype
         for dtype in quantised
         if part.shape[0] % dtype.block_elements == 0
         and dtype.bits_per_value < part.dtype.bits_per_value
-        and (can_write(dtype) or can_encode(dtype))
+        and (dtype.name in WRITTEN_AS_THEY_ARE or can_encode(dtype))
     ]
     return [*fitting, part.dtype]
 

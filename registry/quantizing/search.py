@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from time import monotonic
 
@@ -23,9 +25,11 @@ from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.sizes import record_size
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.compose.build import check_own, make
-from organs.registry.compose.parents import Parent, RegisteredLibrary
+from organs.registry.compose.ingredients import Rows, read_weights, stored_plain
+from organs.registry.compose.parents import Parent, Part, RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.quantisation import importances_of
 from organs.registry.compose.recipe import Recipe, recipe_of_values
 from organs.registry.digest import Digest
 from organs.registry.entities.memory import MemoryCount
@@ -40,10 +44,11 @@ from organs.registry.quantizing.estimates import options_of
 from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import PLAIN_MIXES, Dtypes, Layouts, rules_of
 from organs.registry.quantizing.limits import Limit
-from organs.registry.quantizing.rounding import rounding_errors
+from organs.registry.quantizing.rounding import Weights, rounding_errors
 from organs.registry.quantizing.sensitivity import Key, Windows, Workshop, mean_divergence
 from organs.registry.quantizing.tags import name_of_size, tag_of
 from organs.registry.store import BlobStore
+from organs.registry.transform import Plain
 from organs.registry.validation.comparison import ModelFacts
 from organs.registry.validation.intervals import interval_of
 from organs.registry.validation.llama import LlamaCpp
@@ -149,7 +154,11 @@ def quantize(
         row = model_by_text(session, source.label)
         like = None if settled.like is None else find_model_by_text(session, settled.like)
         facts = ModelFacts.of([stored_header(session, blobs, file).header for file in files_of(session, row.id)])
-    search = _Search(catalog, blobs, settled, runtime, progress, contributor, row, facts, Layouts(source))
+        layouts = Layouts(source)
+        matrix = None if settled.imatrix is None else library.parent(settled.imatrix)
+        weights = {} if matrix is None else _weights(session, blobs, matrix, layouts.parts)
+        importances = "" if matrix is None else model_by_text(session, matrix.label).digest
+    search = _Search(catalog, blobs, settled, runtime, progress, contributor, row, facts, layouts, weights, importances)
     return search.result(None if like is None else like.size_bytes)
 
 
@@ -167,14 +176,20 @@ class _Search:
     """Of the source."""
     facts: ModelFacts
     layouts: Layouts
+    weights: Mapping[str, Weights]
+    """The importances by which organs are encoded, by the names of the tensors."""
+    importances: str = ""
+    """The digest of the importance matrix."""
     phase: tuple[float, float] = MEASURING
     used_seconds: float = 0.0
     """The time that the measurements of groups took."""
     _work: Workshop = field(init=False)
 
     def __post_init__(self) -> None:
-        digest = Digest(self.row.digest)
-        self._work = Workshop(self.catalog, self.blobs, self.source, digest, self.runtime, self._advance)
+        self._work = Workshop(
+            *(self.catalog, self.blobs, self.source, Digest(self.row.digest), self.runtime, self._advance),
+            *(self.weights, self.importances),
+        )
 
     def result(self, like_bytes: int | None) -> SizedModel:
         """Choose the tensor types, make the file, and measure it beside the plain mix."""
@@ -316,7 +331,8 @@ class _Search:
         parts = [part for group in groups for part in group.parts]
         for number, part in enumerate(parts, start=1):
             self._advance(number / len(parts) / 2, f"rounding organ {number} of {len(parts)}")
-            errors[part.name] = rounding_errors(self.blobs, rows, part, allowed_dtypes(part)[:-1])
+            dtypes = allowed_dtypes(part)[:-1]
+            errors[part.name] = rounding_errors(self.blobs, rows, part, dtypes, self.weights.get(part.name))
         return errors
 
     # Measurements
@@ -444,6 +460,24 @@ class _Size:
     size_bytes: int
     model: str | None = None
     """Its name; None if it is not registered."""
+
+
+def _weights(session: Session, blobs: BlobStore, matrix: Parent, parts: Sequence[Part]) -> dict[str, Weights]:
+    """Return the importances of organs that a matrix has, by the names of the tensors. Raises StoreError, BadOrgan.
+
+    A plan says what a matrix lacks, and refuses one of another model.
+    """
+    rows, weights = blobs_by_digest(session, {part.digest for part in matrix.parts}), {}
+    for part in parts:
+        planned, _ = importances_of(matrix, part.name, part.shape)
+        if planned is not None:
+            with ExitStack() as opened:
+                weights[part.name] = read_weights(planned, partial(_plain, blobs, rows, opened))
+    return weights
+
+
+def _plain(blobs: BlobStore, rows: Rows, opened: ExitStack, part: Part) -> Plain:
+    return stored_plain(blobs, part, rows, opened)
 
 
 def _size_reading(windows: Sequence[WindowReading], bits: float) -> SizeReading:

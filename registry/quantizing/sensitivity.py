@@ -26,6 +26,7 @@ from organs.registry.errors import OrganError
 from organs.registry.gguf.types import DType
 from organs.registry.progress import StepProgress
 from organs.registry.quantizing.groups import Group
+from organs.registry.quantizing.rounding import Weights
 from organs.registry.quantizing.shards import ShardedModel
 from organs.registry.store import BlobStore
 from organs.registry.store.files import placing_error, translating
@@ -106,6 +107,10 @@ class Workshop:
     runtime: LlamaCpp
     progress: StepProgress
     """Called about every second with the done share of a comparison; an exception stops the work."""
+    weights: Mapping[str, Weights]
+    """The importances by which organs are encoded, by the names of the tensors."""
+    importances: str
+    """The digest of the importance matrix; empty without one."""
 
     def __enter__(self) -> Workshop:
         self._folder = TemporaryDirectory(prefix="organ-sizes-")
@@ -117,7 +122,9 @@ class Workshop:
     def stored(self, windows: Windows) -> dict[Key, SensitivityReading]:
         """Return what was measured before."""
         with self.catalog.reading() as session:
-            found = sensitivities_of(session, self.digest, windows.digest, windows.tokens, self.runtime.identity)
+            found = sensitivities_of(
+                session, self.digest, windows.digest, windows.tokens, self.runtime.identity, self.importances
+            )
         return {key: decode(reading.encode(), SensitivityReading) for key, reading in found.items()}
 
     def measure(self, wanted: Sequence[tuple[Group, DType]], windows: Windows) -> None:
@@ -140,6 +147,7 @@ class Workshop:
                     session,
                     *(self.digest, group.key, dtype.name, windows.digest, windows.tokens, self.runtime.identity),
                     encode(reading).decode(),
+                    self.importances,
                 )
 
         self.compare(variants, windows, take, "measuring group")
@@ -185,7 +193,7 @@ class Workshop:
         """The model in shards, and their paths."""
         with self.catalog.reading() as session:
             rows = blobs_by_digest(session, {part.digest for part in self.model.parts})
-        sharded = ShardedModel(self.model, self.store, rows, Path(self._folder.name))
+        sharded = ShardedModel(self.model, self.store, rows, Path(self._folder.name), self.weights)
         self.progress(0.0, "writing the model")
         return sharded, sharded.write()
 

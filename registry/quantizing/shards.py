@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from organs.registry.catalog.queries.blobs import KnownBlob
 from organs.registry.compose.ingredients import stored_plain
 from organs.registry.compose.parents import Parent, Part
+from organs.registry.compose.quantisation import UNWEIGHED
 from organs.registry.digest import Digest
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, encode_header, padded
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY, whole_metadata
 from organs.registry.gguf.types import DType
+from organs.registry.quantizing.rounding import Weights
 from organs.registry.store import BlobStore
 from organs.registry.transform import Computation, computed
 
@@ -30,6 +32,8 @@ class ShardedModel:
     store: BlobStore
     rows: Mapping[Digest, KnownBlob]
     folder: Path
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    """The importances by which organs are encoded, by the names of the tensors."""
 
     @cached_property
     def shards(self) -> list[tuple[Part, ...]]:
@@ -85,7 +89,8 @@ class ShardedModel:
         with ExitStack() as opened:
             plain = stored_plain(self.store, part, self.rows, opened)
             if dtype != part.dtype:
-                yield from computed(Computation(plain, dtype))
+                weights = None if dtype.name in UNWEIGHED else self.weights.get(part.name)
+                yield from computed(Computation(plain, dtype, importances=weights))
                 return
             for offset in range(0, part.size_bytes, COPIED_BYTES):
                 yield bytes(plain.read(offset, min(COPIED_BYTES, part.size_bytes - offset)))

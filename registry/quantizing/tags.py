@@ -45,7 +45,8 @@ def tag_of(request: QuantizationRequest, like_bytes: int | None = None) -> str:
 def _floored(value: float) -> float:
     """Return `value` with at most three digits behind the point, and with at most four digits, rounded down."""
     digits = max(0, min(3, 3 - math.floor(math.log10(value)))) if value > 0 else 3
-    return math.floor(value * 10**digits + 1e-6) / 10**digits
+    scale = 10.0**digits
+    return math.floor(value * scale + 1e-6) / scale
 
 
 def name_of_size(source: ModelRow, tag: str, contributor: str) -> ModelName:
@@ -62,8 +63,10 @@ def name_of_size(source: ModelRow, tag: str, contributor: str) -> ModelName:
 def command_for(model: str, tag: str) -> str | None:
     """Return the command that makes the size `tag` of `model`, a name; None if the tag is no size."""
     size = size_in_tag(tag)
-    if size is not None and size[0] > 0:
+    if size is not None:
         number, unit = size
+        if number == 0:
+            return None
         if unit == "bpw":
             return f"organ quantize {model} --bpw {number:g}"
         return f"organ quantize {model} --size {number * (1000 if unit == 'GB' else 1):.0f}MB"

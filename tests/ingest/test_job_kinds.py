@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from organs.ingest.jobs import kinds
 from organs.ingest.jobs.kinds import COMPOSE, EXTRACT, MEASURE
 from organs.ingest.jobs.packs import (
     KEPT_SECONDS,
@@ -27,15 +28,31 @@ from organs.ingest.jobs.runner import (
     Runner,
     add_job,
 )
+from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.jobs import active_jobs, file_of_job, job_by_id
 from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.sizes import sensitivities_of
+from organs.registry.catalog.register.accounts import add_contributor
+from organs.registry.catalog.register.sizes import record_sensitivity
 from organs.registry.catalog.tables import Placement
 from organs.registry.catalog.work import WorkCancelled
 from organs.registry.compose.recipe import read_recipe
+from organs.registry.digest import Digest
 from organs.registry.entities.base import Entity
 from organs.registry.entities.job import ModelRequest
-from organs.registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError
+from organs.registry.entities.plan import MadeChimera
+from organs.registry.entities.sizes import QuantizationRequest, SizedModel, SizePoint
+from organs.registry.errors import (
+    BadInput,
+    BadName,
+    BadRecipe,
+    NotAllowed,
+    NotComposable,
+    NotFound,
+    OrganError,
+    OverQuota,
+)
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.ingest.one_source import ingest_path
@@ -117,6 +134,14 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("validate", {"chimera": "local/base", "minutes": 61}, BadInput, "from 0.1 to 60"),
     ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "python, javascript"),
     ("validate", {"chimera": "local/base", "runtime": "sh -c {model}"}, BadInput, "runtime: unknown key"),
+    ("quantize", {"model": "local/nobody", "bits": 4.5}, NotFound, "no model is registered"),
+    ("quantize", {"model": "local/base"}, BadInput, "exactly one of type, size_bytes, bits, like"),
+    ("quantize", {"model": "local/base", "bits": 4, "type": "Q8_0"}, BadInput, "The request has type, bits"),
+    ("quantize", {"model": "local/base", "like": "local/nobody"}, BadInput, "is no registered model"),
+    ("quantize", {"model": "local/base", "bits": 4, "imatrix": "local/base"}, BadInput, "no registered importance"),
+    ("quantize", {"model": "local/base", "bits": 4, "name": "../x"}, BadName, "is not a namespace"),
+    ("quantize", {"model": "local/base", "size_bytes": 0}, BadInput, "size_bytes"),
+    ("quantize", {"model": "local/base", "bits": 4, "runtime": "sh -c {model}"}, BadInput, "runtime: unknown key"),
 ]
 
 
@@ -128,6 +153,84 @@ def test_an_impossible_job_is_refused_before_it_is_queued(
         add_job(kin, kind, arguments)
     with kin.catalog.reading() as session:
         assert not active_jobs(session, kind)
+
+
+def sized(source: str) -> SizedModel:
+    """Return a result of the search for a size."""
+    made = MadeChimera(
+        model="local/base-4bpw@1", lock_id=Digest("ab" * 32), sha256=Digest("cd" * 32), size_bytes=4, created=True
+    )
+    point = SizePoint(kind="chosen", label="4 bits", tag="4bpw", size_bytes=4, model=made.model, bits=4.0)
+    return SizedModel(chimera=made, source=source, point=point, plain=None)
+
+
+def test_all_faults_of_a_request_for_a_size_are_told_at_once(kin: LocalRegistry) -> None:
+    wrong = {"model": "local/base", "bits": 4, "like": "local/nobody", "imatrix": "local/tuned"}
+    with pytest.raises(BadInput) as refused:
+        add_job(kin, "quantize", wrong)
+    assert [error.field for error in refused.value.errors] == [None, "like", "imatrix"]
+
+
+def test_a_job_that_makes_a_size_is_for_the_current_version_and_an_hour(
+    kin: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def quantize(*arguments: Any) -> SizedModel:
+        asked.append(arguments[2])
+        return sized(asked[0].model)
+
+    monkeypatch.setattr(kinds, "quantize", quantize)
+    found = result(kin, "quantize", {"model": "base", "like": "local/tuned", "name": "own"})
+    assert asked == [
+        QuantizationRequest(model="local/base@1", like="local/tuned@1", name="local/own", minutes=60.0),
+    ]
+    assert found["models"] == ["local/base-4bpw@1", "local/base@1"]
+    assert found["point"]["tag"] == "4bpw"
+
+
+def test_a_size_is_made_in_the_own_namespace_and_within_the_quota(kin: LocalRegistry) -> None:
+    with kin.catalog.writing() as session:
+        add_contributor(session, "ada", quota_bytes=1000)
+    for more, error in (
+        ({"bits": 16, "name": "local/other"}, NotAllowed),
+        ({"size_bytes": 1001}, OverQuota),
+        ({"bits": 16}, OverQuota),
+        ({"like": "local/tuned"}, OverQuota),
+    ):
+        with pytest.raises(error):
+            add_job(kin, "quantize", {"model": "local/base", **more}, "ada")
+    assert add_job(kin, "quantize", {"model": "local/base", "size_bytes": 999, "name": "mine"}, "ada")
+
+
+def test_a_job_that_is_put_back_goes_on_with_what_it_measured(
+    kin: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, measured, stop = ("ab" * 32, "cd" * 32, 512, "llama.cpp"), [], Event()
+
+    def quantize(catalog: Catalog, _blobs: object, request: QuantizationRequest, *more: Any) -> SizedModel:
+        for group in range(6):
+            with catalog.reading() as session:
+                is_known = (f"group {group}", "Q4_K") in sensitivities_of(session, *key)
+            if is_known:
+                continue
+            more[1](group / 6, "measuring")
+            measured.append(group)
+            with catalog.writing() as session:
+                record_sensitivity(session, key[0], f"group {group}", "Q4_K", *key[1:], "{}")
+            if len(measured) == 3:
+                stop.set()
+        return sized(request.model)
+
+    monkeypatch.setattr(kinds, "quantize", quantize)
+    job_id = add_job(kin, "quantize", {"model": "local/base", "bits": 4})
+    Runner(kin, stop, lanes=(kinds.VALIDATION,)).run(once=True)
+    with kin.catalog.reading() as session:
+        assert job_by_id(session, job_id).state == "queued"
+    Runner(kin, Event(), lanes=(kinds.VALIDATION,)).run(once=True)
+    with kin.catalog.reading() as session:
+        assert job_by_id(session, job_id).state == "finished"
+    assert measured == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_model_is_measured_again_and_the_largest_difference_is_reported_with_its_tensor(kin: LocalRegistry) -> None:

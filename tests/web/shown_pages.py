@@ -27,6 +27,7 @@ from organs.web.settings import WebSettings
 from tests.gains import add_gains
 from tests.gguf_files import raw_file, raw_tensor, text
 from tests.related_models import ingest_bytes, model_file, parent_entries, related_tensors
+from tests.sizes import add_size
 from tests.small_models import block_tensors, expert_model, ingest_file, small_shards, weight_tensor
 from tests.web.accounts import child_token, new_token, session_of
 from tests.web.owned_catalog import fill_owned_catalog
@@ -55,6 +56,9 @@ PAGES: Mapping[str, tuple[str, str]] = {
     "model-in-review": ("root", "/models/ada/hidden"),
     "model-removed": ("anybody", "/models/ada/gone"),
     "model-incomplete": ("anybody", "/models/local/shards"),
+    "model-sizes": ("anybody", "/models/local/spinner-F16"),
+    "model-sizes-of-the-owner": ("owner", "/models/local/spinner-F16?memory=8&context=512"),
+    "model-that-is-a-size": ("anybody", "/models/local/spinner-Q8_0"),
     "model-experts": ("anybody", "/models/local/mixture"),
     "model-partial": ("anybody", "/models/local/wide?by=change"),
     "model-unknown-type": ("anybody", "/models/local/unknown"),
@@ -190,6 +194,9 @@ def fill_shown_catalog(registry: LocalRegistry, folder: Path) -> None:
     ingest_file(registry, folder / name)
     child = registry.compose("local/stranger").graft("ada/mixed", type="norm").accept("unrelated-lineage")
     child.purify("fractal", slot="ffn_up", blocks=0).named("local/child").plan().register()
+    add_size(registry, "local/spinner-F16", "4.5bpw", 45_000, 0.05)
+    add_size(registry, "local/spinner-F16", "8.1bpw", 60_000, 0.0009)
+    add_size(registry, "local/spinner-F16", "Q8_0", 62_000, 0.001, model="local/spinner-Q8_0", kind="plain")
     add_gains(registry, "ada/mixed", {"python": 6.0, "narrative": -2.0})
     put_measurements(registry)
     put_jobs(registry)

@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import active_jobs
-from organs.registry.catalog.queries.sizes import size_curve, source_of_size
+from organs.registry.catalog.queries.model_names import find_model_by_text
+from organs.registry.catalog.queries.sizes import size_curve, sizes_of, source_of_size
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.columns import for_people
@@ -21,6 +22,7 @@ from organs.registry.kinds import FileKind
 from organs.registry.quantizing.estimate import ALLOWANCE_BYTES, BATCH_TOKENS, MemoryEstimate, estimated_memory
 from organs.registry.quantizing.tags import request_for
 from organs.web.charts import plots
+from organs.web.ollama import tagged_name
 from organs.web.pages.charts import svg_answer
 from organs.web.pages.jobs import QUANTIZE, missing_runtime
 from organs.web.pages.routes import Context, pages, writing_form
@@ -28,6 +30,8 @@ from organs.web.params import addressed_model
 from organs.web.permissions import may_see_jobs, queue_job, whose_jobs
 from organs.web.responses import model_address, searching
 
+QUANTISED = ("quantized", "quantised")
+"""Relations of a quantisation to its source: as it was found, and as a recipe makes it."""
 MEMORY_MAX_GB = 100_000.0
 CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
 MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
@@ -38,7 +42,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
     """Return the sizes of a model for its page; nothing for files that are no complete language models."""
     if model.kind not in (FileKind.MODEL, CHIMERA) or not model.complete or model.unassemblable:
         return {"sizes": None}
-    curve, source = size_curve(session, row), source_of_size(session, row.id)
+    curve, source = size_curve(session, row), source_of_size(session, row.id) or _quantised_from(session, model)
     if source is not None and not curve.points:
         return {"sizes": None, "size_of": source}
     shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in ("label", "kind", "model")]
@@ -51,6 +55,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         "size_of": source,
         "size_columns": shown,
         "size_rows": [_row(point, fits) for point in curve.points],
+        "size_tags": list(dict.fromkeys(tagged_name(point.model) for point in curve.points if point.model is not None)),
         "size_chart": model_address(model.name, "pages.sizes_chart", **_fits_parameter(fits)) if drawn else None,
         "size_chart_size": {"width": plots.SIZES_WIDTH, "height": plots.SIZES_HEIGHT},
         "size_jobs": jobs,
@@ -83,6 +88,16 @@ def make_size(namespace: str, name: str) -> str:
         model = addressed_model(session, namespace, name).full_name
     queue_job(QUANTIZE, request_for(model, request.form.get("size", "")))
     return f"{model_address(model)}#sizes"
+
+
+def _quantised_from(session: Session, model: Model) -> str | None:
+    """Return the parent from which a model was quantised, if that one has measured sizes."""
+    for edge in model.lineage:
+        if edge.direction == "parent" and edge.relation in QUANTISED and edge.model is not None:
+            parent = find_model_by_text(session, edge.model)
+            if parent is not None and sizes_of(session, parent.id):
+                return parent.full_name
+    return None
 
 
 def _active_jobs(session: Session, model: str) -> list[Job]:

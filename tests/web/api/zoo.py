@@ -19,6 +19,7 @@ from organs.registry.catalog.register.submissions import add_submission, add_upl
 from organs.registry.catalog.tables import ChimeraRow, ModelRow, Token, now
 from organs.registry.endpoints.accounts import EXAMPLE_TOKEN
 from organs.registry.endpoints.declaration import Endpoint
+from organs.registry.endpoints.parameters import EXAMPLE_BASE
 from organs.registry.endpoints.submissions import EXAMPLE_SUBMISSIONS as SUBMISSIONS
 from organs.registry.endpoints.table import API
 from organs.registry.endpoints.uploads import EXAMPLE_BYTES, EXAMPLES
@@ -27,6 +28,7 @@ from organs.registry.tokens import PREFIX
 from organs.web import responses
 from organs.web.file_responses import OCTETS
 from tests.gains import add_gains
+from tests.sizes import add_size
 from tests.small_models import ingest_file
 from tests.web.accounts import authorization, new_token
 
@@ -142,6 +144,8 @@ def _managing_token(client: FlaskClient) -> dict[str, str]:
 def fill_zoo(registry: LocalRegistry) -> None:
     """Add to a registry with the shipped models what the examples show besides."""
     compose_chimeras(registry)
+    size_bytes = registry.model("local/Zoo-A-2M-v1.0-Q8_0").size_bytes
+    add_size(registry, EXAMPLE_BASE, "Q8_0", size_bytes, 0.0004, model="local/Zoo-A-2M-v1.0-Q8_0", kind="plain")
     put_accounts(registry)
     put_jobs(registry)
     put_uploads(registry)

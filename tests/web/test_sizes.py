@@ -1,0 +1,197 @@
+"""Sizes on the page of a model: the chart, the table, what fits into a memory, and the form that makes one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import delete, update
+
+from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.catalog.tables import Lineage, SizeRow, now
+from organs.registry.local import LocalRegistry
+from organs.web.app import create_app
+from organs.web.charts.plots import SizeDivergence, sizes_chart
+from organs.web.settings import WebSettings
+from tests.registry_templates import RegistryTemplates, add_three_models
+from tests.sizes import add_size
+from tests.web.accounts import log_in, new_token, send_form
+
+BASE, SVG = "/models/local/base", "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def sized(registry: LocalRegistry, templates: RegistryTemplates) -> LocalRegistry:
+    """Return a registry in which `local/base` has three sizes; two of them are registered models."""
+    templates.fill(registry, add_three_models)
+    add_size(registry, "local/base", "4.5bpw", 20_000_000, 0.05)
+    add_size(registry, "local/base", "Q4_K_M-best", 30_000_000, 0.004, model="local/tuned")
+    add_size(registry, "local/base", "Q4_K_M", 30_100_000, 0.01, model="local/stranger", kind="plain")
+    return registry
+
+
+@pytest.fixture
+def client(sized: LocalRegistry) -> Iterator[FlaskClient]:
+    with create_app(sized).test_client() as client:
+        yield client
+
+
+def section(client: FlaskClient, query: str = "", model: str = BASE) -> str:
+    """Return the section of sizes on the page of a model, as text with single spaces."""
+    page = client.get(f"{model}{query}").text
+    begin = page.index('<h2 id="sizes">')
+    own = page[begin : page.index("<h2", begin + 1)]
+    return " ".join(re.sub("<[^>]+>", " ", own).split())
+
+
+def test_the_page_shows_the_sizes_from_the_smallest_with_their_divergence(client: FlaskClient) -> None:
+    text = section(client)
+    rows = ("4.5bpw chosen 20.0 MB", "Q4_K_M-best chosen 30.0 MB", "Q4_K_M mix of llama.cpp 30.1 MB")
+    assert [text.index(row) for row in rows] == sorted(text.index(row) for row in rows)
+    assert "0.050 ± 0.003 0.45 93.0% +5.0% –" in text
+    page = client.get(BASE).text
+    assert 'href="/models/local/tuned@1.gguf" download' in page
+    assert 'src="/models/local/base@1/sizes.svg"' in page
+
+
+def test_a_size_links_to_its_source_and_other_models_have_a_sentence(client: FlaskClient) -> None:
+    page = client.get("/models/local/tuned").text
+    assert "This is a smaller file of" in page
+    assert 'href="/models/local/base@1#sizes"' in page
+    command = "organ quantize local/base --like Q4_K_M"
+    assert command in section(client), "nobody may write here"
+    for model in ("sizes.svg", "@1/sizes.svg"):
+        assert client.get(f"/models/local/stranger{'/' if model[0] == 's' else ''}{model}").status_code == 404
+
+
+def test_a_quantisation_that_was_not_measured_links_to_the_sizes_of_its_source(sized: LocalRegistry) -> None:
+    with sized.catalog.writing() as session:
+        child, base = (model_by_text(session, name).id for name in ("local/stranger", "local/base"))
+        session.execute(update(SizeRow).where(SizeRow.model_id == child).values(model_id=None))
+        edge = {"child_model_id": child, "parent_model_id": base, "relation": "quantized", "evidence": "declared"}
+        session.add(Lineage(created_at=now(), **edge))
+    with create_app(sized).test_client() as client:
+        assert "This is a smaller file of" in section(client, model="/models/local/stranger")
+        with sized.catalog.writing() as session:
+            session.execute(delete(SizeRow))
+        assert "No smaller size of this model" in section(client, model="/models/local/stranger")
+
+
+def test_the_api_and_the_page_have_the_same_sizes(client: FlaskClient) -> None:
+    curve = client.get("/api/v1/models/local/base/sizes").get_json()
+    assert [point["tag"] for point in curve["points"]] == ["4.5bpw", "Q4_K_M-best", "Q4_K_M"]
+    assert curve["points"][1] == {
+        "kind": "chosen", "label": "Q4_K_M-best", "tag": "Q4_K_M-best", "size_bytes": 30_000_000,
+        "model": "local/tuned@1", "bits": 30.0, "divergence": 0.004, "divergence_margin": 0.0002,
+        "divergence_99": 9 * 0.004, "same_top": 0.93, "ratio": 1.004, "tokens": 9000,
+    }  # fmt: skip
+    assert client.get("/api/v1/models/local/tuned/sizes").get_json()["points"] == []
+    assert client.get("/api/v1/models/local/nobody/sizes").status_code == 404
+
+
+def test_the_chart_has_a_line_of_chosen_sizes_and_named_crosses(client: FlaskClient) -> None:
+    answer = client.get(f"{BASE}/sizes.svg?fits=30000000")
+    assert answer.mimetype == "image/svg+xml"
+    root = ElementTree.fromstring(answer.data)
+    looks = [one.get("class") for one in root.iter(f"{SVG}path")]
+    assert (looks.count("curve"), looks.count("cross"), looks.count("dotted")) == (1, 1, 1)
+    assert len(list(root.iter(f"{SVG}circle"))) == 2
+    words = [one.text for one in root.iter(f"{SVG}text")]
+    assert {"Q4_K_M", "size in MB", "divergence in nats, logarithmic", "0.01"} <= set(words)
+    for odd in ("x", "9" * 40, "-1"):
+        assert client.get(f"{BASE}/sizes.svg?fits={odd}").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        [(5, 1e-9)],
+        [(10**12, 30.0), (10**12, 30.0)],
+        [(1, 1e-300), (2**62, 1e300)],
+        [(10**9, 0.1), (10**9 + 1, 0.1000001)],
+    ],
+)
+def test_any_numbers_can_be_drawn(points: list[tuple[int, float]]) -> None:
+    svg = sizes_chart([SizeDivergence(*point, "x<y", is_plain=bool(place % 2)) for place, point in enumerate(points)])
+    for shape in ElementTree.fromstring(svg).iter(f"{SVG}path"):
+        assert "nan" not in str(shape.get("d"))
+        assert "inf" not in str(shape.get("d"))
+
+
+def test_the_largest_file_that_fits_is_marked(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("organs.web.pages.sizes.estimated_memory", lambda *_: Estimate)
+    for memory, label in (("0.130", "Q4_K_M-best"), ("0.1301", "Q4_K_M")):
+        text = section(client, f"?memory={memory}&context=512")
+        assert f"The largest of these files that fits {float(memory):g} GB" in text
+        assert f"Download {label}, " in text
+        assert f"--fits {float(memory):g}GB --context 512" in text
+        assert f"<strong>fits {float(memory):g} GB</strong>" in client.get(f"{BASE}?memory={memory}&context=512").text
+    text = section(client, "?memory=0.125")
+    assert "None of these files fits 0.125 GB with a context of 4,096 tokens" in text, "4.5bpw has no file"
+    assert "at most 90.0 MB for the cache" in text
+
+
+class Estimate:
+    """An estimate of 100 MB beside the file."""
+
+    context, cache_bytes, is_most, allowance_bytes, beside_bytes = 512, 90_000_000, True, 10_000_000, 100_000_000
+
+
+def test_a_header_without_plain_numbers_gives_no_estimate(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("organs.web.pages.sizes.estimated_memory", lambda *_: None)
+    text = section(client, "?memory=8")
+    assert "nothing is estimated" in text
+    assert "Download" not in text
+    assert "organ memory local/base --context 4096" in text
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["memory=x", "memory=-1", "memory=nan", "memory=inf", "memory=1e9", "memory=8&context=0", "memory=8&context=x"],
+)
+def test_an_impossible_memory_is_refused(query: str, client: FlaskClient) -> None:
+    answer = client.get(f"{BASE}?{query}")
+    assert answer.status_code == 400
+    assert "tokens" in answer.text
+
+
+def jobs(registry: LocalRegistry) -> list[dict[str, Any]]:
+    with registry.catalog.reading() as session:
+        return [job.arguments for job in active_jobs(session, "quantize")]
+
+
+def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
+    app = create_app(sized)
+    ada = log_in(app, new_token(sized, "ada", "upload"))
+    assert "Make this size" in section(ada)
+    answer = send_form(ada, f"{BASE}/sizes", BASE, size="4.5 bits")
+    assert (answer.status_code, answer.headers["Location"]) == (303, f"{BASE}@1#sizes")
+    assert jobs(sized) == [{"model": "local/base@1", "bits": 4.5, "minutes": 60.0}]
+    assert "A size is queued: job 1" in section(ada)
+    assert "is queued" not in section(app.test_client())
+    wrong = send_form(ada, f"{BASE}/sizes", BASE, size="huge")
+    assert (wrong.status_code, "is not a size" in wrong.text) == (400, True)
+    reader = log_in(app, new_token(sized, "bob", "read"))
+    assert "Make this size" not in section(reader)
+    assert send_form(reader, f"{BASE}/sizes", BASE, size="4 GB").status_code == 403
+    assert len(jobs(sized)) == 1
+
+
+def test_a_read_only_server_shows_the_command(sized: LocalRegistry) -> None:
+    with create_app(sized, WebSettings(read_only=True)).test_client() as client:
+        assert "On the registry's machine, organ quantize local/base --like Q4_K_M" in section(client).replace(
+            "&#39;", "'"
+        )
+        assert client.post(f"{BASE}/sizes", data={"size": "4 GB"}).status_code in (400, 403)
+
+
+def test_hostile_labels_are_text(sized: LocalRegistry) -> None:
+    add_size(sized, "local/base", "<script>alert(1)</script>", 25_000_000, 0.02, kind="plain")
+    with create_app(sized).test_client() as client:
+        assert "<script>alert(1)" not in client.get(BASE).text
+        assert b"<script>" not in client.get(f"{BASE}/sizes.svg").data
