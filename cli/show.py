@@ -269,7 +269,8 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
     base, *others = model.chimera.parents
     donors = [parent for parent in others if not parent.is_source]
     alike = {edge.model: edge for edge in edges}
-    yield "base", f"{base.model}{alike_text(alike.get(base.model))}"
+    role = "base" if model.chimera.quantised_from is None else "quantised from"
+    yield role, f"{base.model}{alike_text(alike.get(base.model))}"
     for donor in donors[:NAMES_SHOWN]:
         changes = [
             change
@@ -405,7 +406,8 @@ def print_lineage(model: Model, shown: Collection[str] = ()) -> None:
 def print_chimera(chimera: Chimera) -> None:
     """Print the parents, the changes, the recipe, the verdicts and the screen of a chimera."""
     click.echo()
-    print_sentence(f"A chimera, lock sha256:{chimera.lock_id}")
+    what = "A chimera" if chimera.quantised_from is None else f"Quantised from {chimera.quantised_from}"
+    print_sentence(f"{what}, lock sha256:{chimera.lock_id}")
     for parent in chimera.parents:
         acts = ", ".join(parent.acts) or "its own organs"
         print_sentence(f"{parent.model}, {parent.license or 'license unknown'}: {acts}", "from ")
@@ -449,7 +451,7 @@ def _how_made(organ: MadeOrgan) -> str:
         steps.append(f"{which}purified ({organ.method}{keep})")
     if organ.kept_experts:
         steps.append(f"pruned to {plural_text(len(organ.kept_experts), 'expert', 'experts')}")
-    how = " and ".join(steps or ["encoded again"])
+    how = " and ".join(steps or [f"quantised as {organ.dtype}" if "quantised" in organ.acts else "encoded again"])
     return f"{how}, from {organ.source.digest[:12]} ({organ.source.dtype})"
 
 

@@ -278,7 +278,8 @@ def _print_verdict(report: VerdictReport) -> None:
     print_sentence(report.reason)
     click.echo()
     if report.scored_texts:
-        runs = [("base", report.base), ("chimera", report.chimera)]
+        roles = ("base", "chimera") if report.from_source is None else ("source", "quantised")
+        runs = list(zip(roles, (report.base, report.chimera), strict=True))
         runs += [("control", report.control)] if report.control else []
         donors = [
             (f"donor {number}" if number > 1 else "donor", run) for number, run in enumerate(report.donors, start=1)
@@ -315,7 +316,7 @@ def _print_verdict(report: VerdictReport) -> None:
             + f" {report.runtime}{speed}"
         )
     if written := report.chimera.written:
-        click.echo("\nA text that the chimera wrote:\n")
+        click.echo("\nA text that it wrote:\n")
         click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
 
 

@@ -121,7 +121,7 @@ def change_text(ratio: float, margin: float) -> str:
 def nats_text(nats: float, margin: float | None = None) -> str:
     """Return a divergence in nats as text, with its margin if there is one: `0.012`, `0.012 ± 0.001`."""
     if not margin or margin < 1e-6 * nats:  # all windows are alike
-        return _small_text(nats)
+        return f"{nats:.2g}" if nats >= 1e-4 else _small_text(nats)
     digits = min(max(0, -math.floor(math.log10(margin))), 9)
     return f"{nats:.{digits}f} ± {margin:.{digits}f}"
 

@@ -92,6 +92,12 @@ Purifications = Annotated[tuple[Step, ...], note("A purification: `method:fracta
 ExpertChoices = Annotated[
     tuple[Step, ...], note("Experts to keep or to drop: `keep:0-31,40 blocks:1-60`. May be repeated.")
 ]
+TensorTypes = Annotated[
+    tuple[Step, ...], note("The types in which matrices are written: `as:Q6_K slot:ffn_down`. May be repeated.")
+]
+ImportanceMatrixName = Annotated[
+    str, note("The importance matrix that weighs errors of rounding.", max_length=STEP_MAX_LENGTH)
+]
 AcceptedCodes = Annotated[tuple[Step, ...], note("The code of a warning to accept. May be repeated.")]
 Metadata = Annotated[tuple[Step, ...], note("Metadata: `general.name=Tiny`. May be repeated.")]
 Encoding = Annotated[
@@ -248,8 +254,10 @@ def composition(
     adapter: Adapters = (),
     purify: Purifications = (),
     expert: ExpertChoices = (),
+    quantize: TensorTypes = (),
     accept: AcceptedCodes = (),
     meta: Metadata = (),
+    imatrix: ImportanceMatrixName | None = None,
     encode: Encoding | None = None,
     source: ComputedFrom | None = None,
     name: ChimeraName | None = None,

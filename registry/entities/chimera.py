@@ -205,6 +205,13 @@ class Chimera(Entity):
         return found if found is not None or self.quick_look is None else self.quick_look.from_source
 
     @property
+    def quantised_from(self) -> str | None:
+        """The model of which it has all weights, in other tensor types; None if something else was changed too."""
+        base, *others = self.parents
+        is_only = base.acts == (QUANTISED,) and all(parent.is_source for parent in others)
+        return base.model if is_only else None
+
+    @property
     def is_screen_refuted(self) -> bool:
         """Whether it was measured as broken or worse, although its organs are those of close relatives."""
         is_hopeful = self.screen is not None and self.screen.relation in ("same", "kin")

@@ -26,8 +26,8 @@ DivergenceTokens = Annotated[Count, Meta(description="The tokens on which diverg
 
 CHANGE = "change of perplexity"
 """The heading of the measured changes."""
-TYPICAL = ""
-"""What is typical, from `docs/quantize.md`."""
+TYPICAL = "llama.cpp's files of SmolLM2-135M have 0.006 nats in Q8_0, 0.014 in Q6_K, 0.06 in Q5_K_M and 0.09 in Q4_K_M."
+"""What was measured of typical files: docs/quantize.md."""
 DIVERGENCE_NOTES = (
     "The divergence (Kullback-Leibler, in nats) is that of the distribution of the next token from the source's: 0 for "
     f"the same distribution. {TYPICAL} The change is that of the perplexity: lower is better. ± is the interval of 90%."

@@ -39,8 +39,8 @@ from organs.registry.gguf import padded
 from organs.registry.gguf.types import DType
 from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
+from organs.registry.quantizing.additive import options_of
 from organs.registry.quantizing.choice import Option, chosen
-from organs.registry.quantizing.estimates import options_of
 from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import PLAIN_MIXES, Dtypes, Layouts, rules_of
 from organs.registry.quantizing.limits import Limit

@@ -478,8 +478,11 @@ class _Trial:
     def measure(self) -> None:
         """Add windows until every text is settled or the budget is spent."""
         base, chimera = self.base, self.chimera
-        # Run beside the chimera, the base must only show that it runs, and how many tokens the texts have.
-        self._extend(base, [1, *[0 if self.is_paired else 1] * (len(self.texts) - 1)], 3)
+        counts = [1] * len(self.texts)
+        if self.is_paired:  # alone, the base must only show that it runs, and how many tokens the texts have
+            unknown = next((place for place, score in enumerate(base.scores) if not score.token_count), None)
+            counts = [int(place == unknown) for place in range(len(self.texts))]
+        self._extend(base, counts, 3)
         self._leave_out_unknown_chats()
         if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:
             raise NoVerdict(f"the base does not run, so there is no verdict: {base.failure.reason}")

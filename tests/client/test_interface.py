@@ -27,6 +27,7 @@ from organs.registry.digest import digest_of
 from organs.registry.entities.base import Entity, encode
 from organs.registry.errors import BadSetting, NotAssemblable, OrganError
 from organs.registry.output_files import OutputFiles
+from organs.registry.quantizing import search
 from organs.registry.validation import llama
 from organs.registry.validation.comparison import ValidationBudget
 from organs.registry.validation.quick import LookBudget
@@ -35,6 +36,7 @@ from organs.registry.validation.texts import built_in_texts
 from tests.cli.in_process import CommandResult
 from tests.client.questions import ANSWERED, REFUSED, Question
 from tests.client.served_registry import ServedRegistry, working
+from tests.sizes import search_without_runtime
 
 MEMBERS = {
     name
@@ -239,6 +241,12 @@ def looked_at(registry: Registry, _known: Known, _folder: Path) -> object:
     return msgspec.structs.replace(look, seconds=0.0)
 
 
+def quantised(registry: Registry, _known: Known, _folder: Path) -> object:
+    steps: list[str] = []
+    sized = registry.quantize("base", bits=4.5, minutes=1.0, progress=steps.append)
+    return sized, sized.point.bits == 4.5, bool(steps)
+
+
 STEPS: dict[str, Step] = {
     "model": models,
     "compose": composed,
@@ -255,6 +263,7 @@ STEPS: dict[str, Step] = {
     ],
     "validate": validated,
     "quick_look": looked_at,
+    "quantize": quantised,
     "cancel_job": lambda registry, known, _: registry.cancel_job(int(known["job"])),
 }
 BY_OTHER_STEPS = {"location", "close", "__enter__", "__exit__"}
@@ -279,6 +288,8 @@ def test_a_step_gives_the_same_in_a_local_and_in_a_remote_registry(
 ) -> None:
     monkeypatch.setattr(llama, "LlamaCpp", EvenRuntime)
     monkeypatch.setattr(kinds, "LlamaCpp", EvenRuntime)
+    for module in (search, kinds):
+        monkeypatch.setattr(module, "quantize", search_without_runtime)
     answers = []
     with working(prepared.registry, kinds.VALIDATION):
         for place, registry in (("local", prepared.registry), ("remote", remote_registry)):

@@ -38,11 +38,9 @@ from organs.registry.catalog.register.sizes import record_sensitivity
 from organs.registry.catalog.tables import Placement
 from organs.registry.catalog.work import WorkCancelled
 from organs.registry.compose.recipe import read_recipe
-from organs.registry.digest import Digest
 from organs.registry.entities.base import Entity
 from organs.registry.entities.job import ModelRequest
-from organs.registry.entities.plan import MadeChimera
-from organs.registry.entities.sizes import QuantizationRequest, SizedModel, SizePoint
+from organs.registry.entities.sizes import QuantizationRequest, SizedModel
 from organs.registry.errors import (
     BadInput,
     BadName,
@@ -57,6 +55,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from tests.ingest.one_source import ingest_path
 from tests.registry_templates import RegistryTemplates, add_three_models
+from tests.sizes import sized
 from tests.small_models import row_counts
 from tests.web.api.zoo import ingest_zoo
 
@@ -153,15 +152,6 @@ def test_an_impossible_job_is_refused_before_it_is_queued(
         add_job(kin, kind, arguments)
     with kin.catalog.reading() as session:
         assert not active_jobs(session, kind)
-
-
-def sized(source: str) -> SizedModel:
-    """Return a result of the search for a size."""
-    made = MadeChimera(
-        model="local/base-4bpw@1", lock_id=Digest("ab" * 32), sha256=Digest("cd" * 32), size_bytes=4, created=True
-    )
-    point = SizePoint(kind="chosen", label="4 bits", tag="4bpw", size_bytes=4, model=made.model, bits=4.0)
-    return SizedModel(chimera=made, source=source, point=point, plain=None)
 
 
 def test_all_faults_of_a_request_for_a_size_are_told_at_once(kin: LocalRegistry) -> None:

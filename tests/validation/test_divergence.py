@@ -184,6 +184,17 @@ def test_the_source_runs_alone_only_once_and_then_beside_its_quantisation() -> N
     assert found.sentence.startswith(f"Divergence from {A_F16.name}: 0.1 nats (99% of tokens below 0.1), the same top ")
 
 
+def test_a_source_of_which_only_some_texts_are_stored_shows_the_tokens_of_the_others() -> None:
+    runtime, cache = WithDivergences({A.name: 10.2, A_F16.name: 10.0}, noise=0.01), {}
+    models = file_candidate(A), file_candidate(A_F16)
+    for known, counts in ((TEXTS[:1], [0, 1]), (TEXTS, [])):
+        quick_look(*models, known, runtime, cache, LookBudget(30.0, 4))
+        runtime.requests.clear()
+        assert validate(*models, [], (), TEXTS, runtime, cache=cache, act="quantised").from_source is not None
+        alone = [request for request in runtime.requests if request.model == A_F16]
+        assert [len(ranks) for request in alone for ranks in request.ranks] == counts
+
+
 def test_without_memory_for_both_the_verdict_has_no_divergence() -> None:
     class SmallMemory(WithDivergences):
         def read(self, request: ScoringRequest, say: Say) -> RuntimeReading:

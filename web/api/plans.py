@@ -258,8 +258,10 @@ def composition(
     adapter: list[str],
     purify: list[str],
     expert: list[str],
+    quantize: list[str],
     accept: list[str],
     meta: list[str],
+    imatrix: str | None,
     encode: str | None,
     source: str | None,
     name: str | None,
@@ -273,10 +275,11 @@ def composition(
         "adapter": adapter,
         "purify": purify,
         "expert": expert,
+        "quantize": quantize,
         "accept": accept,
         "meta": meta,
     }
-    singles = {"base": base, "encode": encode, "source": source, "name": name}
+    singles = {"base": base, "imatrix": imatrix, "encode": encode, "source": source, "name": name}
     texts = lists | {parameter: [text] if text else [] for parameter, text in singles.items()}
     recipe = read_steps((parameter, text) for parameter in PARAMETERS for text in texts[parameter])
     return compose_for_client(recipe, (), cell or "", order).state

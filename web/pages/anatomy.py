@@ -33,6 +33,7 @@ ACTS = {
     "adapter": "adapter added",
     "purified": "purified",
     "pruned": "experts pruned",
+    "quantised": "quantised",
     "edited": "header edited",
     "source": "source of a quantisation",
 }

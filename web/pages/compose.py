@@ -37,6 +37,7 @@ from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import ALIKE, CANDIDATE_ORDERS, Candidates, CompositionState, RecipeFile
 from organs.registry.errors import BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
+from organs.registry.gguf.mixes import MIXES
 from organs.registry.search.fitting import fitting_models
 from organs.registry.search.language import MODELS, parse_query, short_text
 from organs.registry.search.models import search_models
@@ -57,9 +58,10 @@ STEP_FIELDS = {
     "adapter": ("from", "scale"),
     "purify": ("method", "where", "type", "slot", "blocks", "experts", "keep"),
     "expert": ("keep", "drop", "blocks"),
+    "quantize": ("as", "type", "slot", "blocks"),
 }
 """Fields of the forms that add a step, with the names that a recipe uses."""
-SINGLE_FIELDS = {"encode": "dtype", "source": "weights"}
+SINGLE_FIELDS = {"imatrix": "matrix", "encode": "dtype", "source": "weights"}
 """The fields of the forms that set a single value. They are not named as the value, which is in the address too."""
 
 
@@ -269,6 +271,7 @@ def _compose_page(requested: RequestedSteps, under_way: UnderWay, status: int, p
         "blend_methods": [name for name, method in METHODS.items() if method.needs_base and name != BLEND_DEFAULT],
         "purification_cost": KNOWN[ChangeKind.PURIFIED].sentence,
         "encodings": ENCODINGS,
+        "mixes": list(MIXES),
         "encode": under_way.recipe.encode,
         "source": under_way.recipe.source,
         "sources": (PROVED, GIVEN),

@@ -1,0 +1,189 @@
+"""Tests of `registry.quantizing.search` on a trained model in llama.cpp: limits, interruptions, and what is stored."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import func, select
+
+from organs.registry.catalog.tables import SensitivityRow
+from organs.registry.compose.parents import RegisteredLibrary
+from organs.registry.compose.recipe import recipe_of_values
+from organs.registry.entities.sizes import QuantizationRequest, SizedModel
+from organs.registry.errors import BadInput
+from organs.registry.local import LocalRegistry
+from organs.registry.quantizing import search
+from organs.registry.quantizing.additive import options_of
+from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, first_groups, halves
+from organs.registry.quantizing.layouts import Layouts, rules_of
+from organs.registry.quantizing.search import quantize
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.variants import VariantLine
+from tests.registry_templates import RegistryTemplates, add_zoo_models
+
+MODEL = "Zoo-A-2M-v1.0-F16"
+MINUTES = 0.3
+
+
+@pytest.fixture(scope="module")
+def zoo(templates: RegistryTemplates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    with templates.open_copy(add_zoo_models, tmp_path_factory.mktemp("zoo") / "home") as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def layouts(zoo: LocalRegistry) -> Layouts:
+    with zoo.catalog.reading() as session:
+        return Layouts(RegisteredLibrary(session, zoo.blobs).parent(MODEL))
+
+
+def stored(zoo: LocalRegistry) -> int:
+    with zoo.catalog.reading() as session:
+        return session.scalar(select(func.count()).select_from(SensitivityRow)) or 0
+
+
+class Stopped(Exception):
+    """An interruption by a test."""
+
+
+def interrupting(after: int):  # type: ignore[no-untyped-def]
+    """Return a callback that interrupts a search when so many groups were measured in this run."""
+    steps = set[str]()
+
+    def progress(_share: float, step: str) -> None:
+        if step.startswith("measuring group"):
+            steps.add(step)
+        if len(steps) > after:
+            raise Stopped
+
+    return progress
+
+
+@pytest.fixture(scope="module")
+def sized(zoo: LocalRegistry) -> tuple[SizedModel, int]:
+    """A size that was searched for with two interruptions, and how many variants of groups the runtime compared."""
+    request, compared = QuantizationRequest(model=MODEL, like="Q4_K_M", minutes=MINUTES), 0
+    compare = LlamaCpp.compare_variants
+
+    def counting(self: LlamaCpp, order, folder, seconds, take):  # type: ignore[no-untyped-def]
+        def counted(line: VariantLine) -> None:
+            nonlocal compared
+            compared += line.variant is not None and not order.details
+            take(line)
+
+        compare(self, order, folder, seconds, counted)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LlamaCpp, "compare_variants", counting)
+        for after in (2, 3):
+            before = stored(zoo)
+            with pytest.raises(Stopped):
+                quantize(zoo.catalog, zoo.blobs, request, LlamaCpp(), interrupting(after))
+            assert stored(zoo) > before
+        made = quantize(zoo.catalog, zoo.blobs, request, LlamaCpp())
+    return made, compared
+
+
+@pytest.mark.long
+def test_a_chosen_size_is_closer_to_its_source_than_the_plain_mix_of_the_same_size(
+    zoo: LocalRegistry, sized: tuple[SizedModel, int]
+) -> None:
+    made, _ = sized
+    assert made.plain is not None
+    assert made.plain.label == "Q4_K_M"
+    assert made.point.size_bytes == zoo.model(made.chimera.model).size_bytes <= made.plain.size_bytes
+    assert made.point.divergence is not None
+    assert made.plain.divergence is not None
+    assert made.point.divergence < 0.8 * made.plain.divergence
+    assert made.point.divergence_99 is not None
+    assert 0 < made.point.divergence < made.point.divergence_99
+    curve = zoo.sizes(MODEL)
+    assert {point.tag for point in curve.points} >= {"Q4_K_M", "Q4_K_M-best"}
+
+
+@pytest.mark.long
+def test_an_interrupted_search_measures_nothing_twice(zoo: LocalRegistry, sized: tuple[SizedModel, int]) -> None:
+    _, compared = sized
+    choices = 3  # the files that are compared at the end, which are not stored as sensitivities
+    assert compared == stored(zoo) + choices
+
+
+@pytest.mark.long
+def test_the_made_file_has_the_chosen_types(
+    zoo: LocalRegistry, sized: tuple[SizedModel, int], layouts: Layouts
+) -> None:
+    made, _ = sized
+    organs = {organ.name: organ.dtype for organ in zoo.organs_of(made.chimera.model)}
+    assert len(set(organs.values())) > 2, "several types"
+    chimera = zoo.chimera(made.chimera.lock_id)
+    assert chimera.recipe.quantize
+    for part in layouts.parts:
+        assert organs[part.name] in {dtype.name for dtype in allowed_dtypes(part)}
+
+
+@pytest.mark.long
+def test_a_file_fits_into_a_memory_by_the_count_of_the_runtime(zoo: LocalRegistry) -> None:
+    wanted = 6_000_000
+    request = QuantizationRequest(model=MODEL, memory_bytes=wanted, context=256, minutes=MINUTES)
+    made = quantize(zoo.catalog, zoo.blobs, request, LlamaCpp())
+    assert made.memory is not None
+    assert 0.95 * wanted < made.memory.total_bytes <= wanted
+
+
+def test_a_size_below_the_smallest_file_is_refused_with_the_reason(zoo: LocalRegistry) -> None:
+    for request, reason in (
+        (QuantizationRequest(model=MODEL, bits=3.0), "rows of 25 matrices have 192 values"),
+        (QuantizationRequest(model=MODEL, size_bytes=500_000), "the smallest file"),
+        (QuantizationRequest(model=MODEL, like="Q9_X"), "not a mix of llama.cpp"),
+    ):
+        with pytest.raises(BadInput, match=reason):
+            quantize(zoo.catalog, zoo.blobs, request, LlamaCpp())
+
+
+def test_too_little_time_is_refused_before_anything_is_measured(
+    zoo: LocalRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "operations_per_second", lambda: 1e6)
+    request = QuantizationRequest(model="Zoo-C-1M-v1.0-Q8_0", bits=5.5, minutes=1)
+    with pytest.raises(BadInput, match=r"on this machine: state more than 1 minutes"):
+        quantize(zoo.catalog, zoo.blobs, request, LlamaCpp())
+
+
+def test_the_rules_of_a_recipe_give_each_organ_its_type(zoo: LocalRegistry, layouts: Layouts) -> None:
+    cycles = {part.name: itertools.cycle(allowed_dtypes(part)) for part in layouts.parts}
+    for turn in range(4):
+        dtypes = {
+            part.name: next(itertools.islice(cycles[part.name], (part.place.block or 0) + turn, None))
+            for part in layouts.parts
+        }
+        values = {"base": MODEL, "quantize": rules_of(layouts.parts, dtypes)}
+        plan = zoo.compose(recipe_of_values(values, "recipe")).plan()
+        assert {part.name: part.dtype for part in plan.parts if part.name in dtypes} == {
+            name: dtype.name for name, dtype in dtypes.items()
+        }
+
+
+def test_groups_are_bands_of_blocks_and_are_halved_to_single_organs(layouts: Layouts) -> None:
+    groups = first_groups(layouts.parts, 1000)
+    assert sorted(part.name for group in groups for part in group.parts) == sorted(part.name for part in layouts.parts)
+    fewest = first_groups(layouts.parts, 1)
+    assert {group.key for group in fewest} >= {"token_embd", "ffn_down 0-3"}
+    down = next(group for group in fewest if group.key == "ffn_down 0-3")
+    assert [half.key for half in halves(down)] == ["ffn_down 0-1", "ffn_down 2-3"]
+    single = halves(halves(down)[0])[0]
+    assert (single.key, [half.key for half in halves(single)]) == ("ffn_down 0", ["ffn_down 0"])
+    assert coarse_dtype(down, 4.6).bits_per_value <= 4.6
+
+
+def test_an_estimate_is_what_was_measured_shared_by_the_errors(layouts: Layouts) -> None:
+    parts = tuple(part for part in layouts.parts if part.place.slot == "ffn_down")[:2]
+    group = Group("ffn_down 0-1", parts)
+    errors = {parts[0].name: {"IQ4_NL": 3.0, "Q8_0": 0.03}, parts[1].name: {"IQ4_NL": 1.0, "Q8_0": 0.01}}
+    options = options_of([group], errors, {(group.key, "IQ4_NL"): 0.4}, 32)
+    found = {name: {option.dtype.name: option.divergence for option in own} for name, own in options.items()}
+    assert found[parts[0].name] == pytest.approx({"IQ4_NL": 0.3, "Q8_0": 0.003, "F16": 0.0})
+    assert found[parts[1].name]["Q8_0"] == pytest.approx(0.001)
+    both = options_of([group], errors, {(group.key, "IQ4_NL"): 0.4, (group.key, "Q8_0"): 0.02}, 32)
+    assert sum(own[1].divergence for own in both.values()) == pytest.approx(0.02)
