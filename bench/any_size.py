@@ -50,6 +50,7 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
+from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.gguf import (
     DType,
     KeyValue,
@@ -386,7 +387,8 @@ def search(home: str, source: str, size_bytes: str, name: str, minutes: str, tar
     with LocalRegistry.open(Path(home)) as registry:
         for found in find_sources([source]):
             model = ingest_model(registry, found).model
-        sized = registry.quantize(model, size_bytes=int(size_bytes), name=name, minutes=float(minutes), progress=print)
+        request = QuantizationRequest(model=model, size_bytes=int(size_bytes), name=name, minutes=float(minutes))
+        sized = registry.quantize(request, print)
         part = Path(target).with_suffix(".part")
         registry.assemble(sized.chimera.model, part)
         part.rename(target)
