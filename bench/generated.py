@@ -6,8 +6,8 @@ little more than those of one Gaussian. Norms are near one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,8 @@ from organs.registry.gguf import (
 from organs.registry.input_files import FileSource
 
 PIECE_ELEMENTS = 1 << 22
+OUTPUT_DEVIATION = 3.3
+"""Of the logits of a generated decoder."""
 Tensors = list[tuple[TensorSpec, bytes]]
 
 
@@ -236,6 +238,106 @@ def write_mixture(path: Path, vocabulary_of: Path, shape: Mixture = MIXTURE, see
     with path.open("wb") as stream:
         metadata = [*mixture_metadata(shape, path.stem), *entries]
         write_file(stream, metadata, mixture_tensors(shape, seed, vocabulary=size))
+
+
+def write_decoder(path: Path, vocabulary_of: Path, shape: Architecture, architecture: str, seed: int = 0) -> None:
+    """Write a `qwen2` or a `llama` in F16 that llama.cpp can run, with the vocabulary of another model.
+
+    Weights are Gaussian, so of full rank, and unequal as trained ones are: the channels of the residual stream differ
+    log-normally, and one of 128 is six times as large; the matrices that write into the stream have rows of these
+    scales, those that read it columns of the inverse root. Rows and the units of the feed-forward differ, and the
+    blocks by how much they add: the first twice as much. Attention has logits of a deviation of about 1, the output of
+    OUTPUT_DEVIATION, so the entropy of the next token is ln of the vocabulary less half of its square (a sum of
+    log-normal values). The vocabulary of `shape` does not count.
+    """
+    with FileSource(vocabulary_of) as source:
+        header = read_header(source)
+        entries = [carry_over(source, field) for field in header.fields if field.key.startswith("tokenizer.")]
+        size = next(tensor.shape[1] for tensor in header.tensors if tensor.name == "token_embd.weight")
+    makers = list(_decoder_tensors(replace(shape, vocabulary=size), architecture, seed))
+    with path.open("wb") as stream:
+        stream.write(
+            encode_header([*_decoder_metadata(shape, architecture, path.stem), *entries], [m[0] for m in makers])
+        )
+        for spec, values in makers:
+            data = values().astype(np.float32 if len(spec.shape) == 1 else np.float16).tobytes()
+            stream.write(data.ljust(padded(len(data), 32), b"\0"))
+
+
+def _decoder_metadata(shape: Architecture, architecture: str, name: str) -> list[KeyValue]:
+    heads = {"head_count": shape.heads_width // shape.head, "head_count_kv": shape.key_value_width // shape.head}
+    whole = {
+        "context_length": 2048,
+        "embedding_length": shape.width,
+        "block_count": shape.blocks,
+        "feed_forward_length": shape.feed_forward,
+        **{f"attention.{key}": value for key, value in heads.items()},
+    }
+    fractions = {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 10_000.0}
+    return [
+        KeyValue("general.architecture", ValueType.STRING, architecture),
+        KeyValue("general.name", ValueType.STRING, name),
+        KeyValue("general.file_type", ValueType.UINT32, 1),
+        *(KeyValue(f"{architecture}.{key}", ValueType.UINT32, value) for key, value in whole.items()),
+        *(KeyValue(f"{architecture}.{key}", ValueType.FLOAT32, value) for key, value in fractions.items()),
+    ]
+
+
+def _decoder_tensors(
+    shape: Architecture, architecture: str, seed: int
+) -> Iterator[tuple[TensorSpec, Callable[[], NDArray[np.float32]]]]:
+    """Yield each tensor with the function that makes its values, rows first."""
+    scales = np.random.default_rng([seed, 0])
+    width, hidden = shape.width, shape.feed_forward
+
+    def unequal(count: int, deviation: float) -> NDArray[np.float32]:
+        values = np.exp(deviation * scales.standard_normal(count))
+        return (values / np.sqrt(np.mean(values**2))).astype(np.float32)
+
+    channels = np.exp(0.4 * scales.standard_normal(width))
+    channels[scales.permutation(width)[: max(1, width // 128)]] *= 6.0
+    channels = (channels / np.sqrt(np.mean(channels**2))).astype(np.float32)
+    reading = (channels**-0.5 / np.sqrt(np.mean(channels))).astype(np.float32)  # of a stream of these scales
+
+    def matrix(
+        name: str, rows: NDArray[np.float32], columns: NDArray[np.float32], deviation: float
+    ) -> tuple[TensorSpec, Callable[[], NDArray[np.float32]]]:
+        def values() -> NDArray[np.float32]:
+            random = np.random.default_rng([seed, *name.encode()])
+            drawn = random.standard_normal((len(rows), len(columns)), dtype=np.float32)
+            drawn *= (deviation / np.sqrt(len(columns)) * rows)[:, None].astype(np.float32)
+            drawn *= columns
+            return drawn
+
+        return TensorSpec(f"{name}.weight", (len(columns), len(rows)), dtype_by_name("F16")), values
+
+    def vector(name: str, values: NDArray[np.float32]) -> tuple[TensorSpec, Callable[[], NDArray[np.float32]]]:
+        return TensorSpec(name, values.shape, dtype_by_name("F32")), lambda: values
+
+    vocabulary = unequal(shape.vocabulary, 0.1)
+    yield matrix("token_embd", vocabulary, channels, float(np.sqrt(width)))
+    yield vector("output_norm.weight", unequal(width, 0.2))
+    yield matrix("output", vocabulary, reading, OUTPUT_DEVIATION)
+    for block in range(shape.blocks):
+        prefix, added = f"blk.{block}", (2.0 if block == 0 else 1.0) * (2 * shape.blocks) ** -0.5
+        heads, values, units = (
+            unequal(shape.heads_width, 0.2),
+            unequal(shape.key_value_width, 0.2),
+            unequal(hidden, 0.4),
+        )
+        yield vector(f"{prefix}.attn_norm.weight", unequal(width, 0.2))
+        yield vector(f"{prefix}.ffn_norm.weight", unequal(width, 0.2))
+        yield matrix(f"{prefix}.attn_q", heads, reading, 1.0)
+        yield matrix(f"{prefix}.attn_k", unequal(shape.key_value_width, 0.2), reading, 1.0)
+        yield matrix(f"{prefix}.attn_v", values, reading, 1.0)
+        yield matrix(f"{prefix}.attn_output", channels, unequal(shape.heads_width, 0.2), 0.7 * added)
+        yield matrix(f"{prefix}.ffn_gate", units, reading, 1.5)
+        yield matrix(f"{prefix}.ffn_up", units, reading, 1.0)
+        yield matrix(f"{prefix}.ffn_down", channels, unequal(hidden, 0.2), 0.7 * added)
+        if architecture == "qwen2":
+            lengths = {"attn_q": shape.heads_width, "attn_k": shape.key_value_width, "attn_v": shape.key_value_width}
+            for slot, length in lengths.items():
+                yield vector(f"{prefix}.{slot}.bias", 0.3 * unequal(length, 0.5))
 
 
 def _weights(name: str, shape: tuple[int, ...], seed: int, dtype: str, deviation: float) -> tuple[TensorSpec, bytes]:

@@ -34,7 +34,7 @@ import sysconfig
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -72,6 +72,7 @@ ENCODINGS = ("F16", "BF16", "Q8_0", "Q4_K_M")
 FALLBACKS = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
 """llama.cpp's types for rows that a K-quant cannot divide."""
 CHECKED_WINDOWS = 8
+DITHERED_TOGETHER = 1 << 24
 Tensors = dict[str, NDArray[np.float32]]
 
 
@@ -307,8 +308,8 @@ def decoded(path: Path) -> Tensors:
         }
 
 
-def dithered(values: Tensors) -> Tensors:
-    """Return decoded matrices with uniform noise of one step of their blocks of 32 values.
+def dithered(values: Tensors, narrow: Collection[str] = ()) -> Tensors:
+    """Return decoded matrices with uniform noise of one step of their blocks of 32 values; of 16 those of `narrow`.
 
     Without it the values are on the grid of 4 bits from which they come, to which every other type of 4 bits rounds
     them back, whatever was added: real models in full precision have no grid.
@@ -317,12 +318,17 @@ def dithered(values: Tensors) -> Tensors:
     for name, matrix in values.items():
         if matrix.ndim < 2:
             continue
-        blocks = matrix.reshape(-1, 32)
-        gaps = np.diff(np.sort(blocks, axis=1), axis=1)
-        steps = np.where(gaps > 1e-7, gaps, np.inf).min(axis=1, keepdims=True)
-        noise = random.uniform(-0.5, 0.5, blocks.shape) * np.where(np.isfinite(steps), steps, 0.0)
-        noisy[name] = (blocks + noise).astype(np.float32).reshape(matrix.shape)
+        size = 16 if name in narrow else 32
+        pieces = np.array_split(matrix.reshape(-1, size), 1 + matrix.size // DITHERED_TOGETHER)
+        noisy[name] = np.concatenate([_with_noise(blocks, random) for blocks in pieces]).reshape(matrix.shape)
     return noisy
+
+
+def _with_noise(blocks: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
+    gaps = np.diff(np.sort(blocks, axis=1), axis=1)
+    steps = np.where(gaps > 1e-7, gaps, np.inf).min(axis=1, keepdims=True)
+    noise = random.uniform(-0.5, 0.5, blocks.shape) * np.where(np.isfinite(steps), steps, 0.0)
+    return (blocks + noise).astype(np.float32)
 
 
 def shuffled(values: Tensors) -> Tensors:

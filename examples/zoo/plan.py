@@ -1,9 +1,9 @@
-"""The plan of the zoo and of six more families: the models, their descent, and the length of their training.
+"""The plan of the zoo and of seven more families: the models, their descent, and the length of their training.
 
 The zoo is shipped. The families `deep` to `gemma` differ in width, depth, heads, embeddings and architecture. They are
 trained on demand, to check the verdict. The families `light`
 and `heavy` are a base and what was made of it with little or much training: bench/families.py measures how they are
-stored.
+stored. The family `sized` is one model: bench/any_size.py measures its mixes of tensor types.
 """
 
 from dataclasses import dataclass, replace
@@ -221,6 +221,20 @@ def _stored(
     return Family(tuple(parts.values()), tuple(file(run, part) for part, run in parts.items()))
 
 
+SIZED_RUN = Run("sized", Shape(256, 6, 4, 2, 768, VOCABULARY, CONTEXT, tied=False), 600, 600, 0.5, 3e-3)
+"""Each row has whole blocks of 256 values, so every type of llama.cpp can write it."""
+
+
+def _sized() -> Family:
+    """Return one model with 5.8 million weights, in F16 and in BF16."""
+    text = "A model that is trained to measure mixes of tensor types."
+    files = (
+        Shipped(SIZED_RUN.name, SIZED_RUN.name, SIZED_RUN.steps, encoding, "Sized", "Sized", "6M", "", "v1.0", text)
+        for encoding in ("F16", "BF16")
+    )
+    return Family((SIZED_RUN,), tuple(files))
+
+
 FAMILIES = {
     "zoo": ZOO,
     "deep": _family("deep", Shape(160, 9, 5, 5, 448, VOCABULARY, CONTEXT, tied=False), "3M", 4e-3, 100),
@@ -233,6 +247,7 @@ FAMILIES = {
     ),
     "light": _stored("light", 510, 20, (3.5e-6, 5e-5), Adapter(8, 16.0), ("attn_",)),
     "heavy": _stored("heavy", 520, 40, (8e-4, 1.5e-3), Adapter(16, 32.0)),
+    "sized": _sized(),
 }
 """All families by name. Each of `deep` to `gemma` takes about 30 minutes of processor time."""
 
