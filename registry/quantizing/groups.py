@@ -13,9 +13,9 @@ from organs.registry.gguf.quants import can_encode
 from organs.registry.gguf.types import DType
 from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
 
-FAST = ("Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0")
-"""The quantised types that are chosen from, the smallest first. Others are slow in runtimes, or not better than one of
-these of the same size."""
+FAST = ("Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0", "F16")
+"""The types that are chosen from, the smallest first. Others are slow in runtimes, or not better than one of these of
+the same size."""
 
 
 BANDS = 4
@@ -72,10 +72,9 @@ def _key(parts: Sequence[Part]) -> str:
 
 def allowed_dtypes(part: Part) -> list[DType]:
     """Return the types in which an organ may be written, the smallest first; the last is its own."""
-    quantised = (dtype_by_name(name) for name in FAST)
     fitting = [
         dtype
-        for dtype in quantised
+        for dtype in map(dtype_by_name, FAST)
         if part.shape[0] % dtype.block_elements == 0
         and dtype.bits_per_value < part.dtype.bits_per_value
         and (dtype.name in WRITTEN_AS_THEY_ARE or can_encode(dtype))

@@ -21,6 +21,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_names import check_model_name, find_model_by_text, model_by_text
+from organs.registry.catalog.queries.sizes import size_by_tag
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.sizes import record_size
 from organs.registry.catalog.tables import ModelRow
@@ -235,11 +236,16 @@ class _Search:
         with self.catalog.writing() as session:
             for size, found in zip(sizes, readings, strict=True):
                 reading = _size_reading(found, 8 * size.size_bytes / max(1, self.row.parameters))
-                model_id = None if size.model is None else model_by_text(session, size.model).id
-                record_size(
-                    *(session, self.row.id, model_id, size.kind, size.tag, size.tag, size.size_bytes, reading),
-                    *(windows.digest, self.runtime.identity),
-                )
+                known = size_by_tag(session, self.row.id, size.tag)
+                model = size.model
+                if model is None and known is not None and known.size_bytes == size.size_bytes:
+                    model = known.model
+                if size.model is not None or not self.importances:  # the tag of a mix means that without importances
+                    model_id = None if model is None else model_by_text(session, model).id
+                    record_size(
+                        *(session, self.row.id, model_id, size.kind, size.tag, size.tag, size.size_bytes, reading),
+                        *(windows.digest, self.runtime.identity),
+                    )
                 points.append(
                     SizePoint(
                         **asdict(reading),
@@ -247,7 +253,7 @@ class _Search:
                         label=size.tag,
                         tag=size.tag,
                         size_bytes=size.size_bytes,
-                        model=size.model,
+                        model=model,
                     )
                 )
         return points

@@ -213,7 +213,7 @@ def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> I
                 room.acquire()
                 if is_over.is_set():
                     return
-                sharded.write_variant(number, dtypes)
+                sharded.write_variant(number, dtypes, is_over)
         except (OrganError, OSError) as error:  # it is raised in the other thread
             errors.append(error)
 
