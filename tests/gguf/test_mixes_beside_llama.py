@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.mixes import compared, write_generated
-from tests.llama_quantizer import is_installed
 
-pytestmark = [pytest.mark.npm, pytest.mark.skipif(not is_installed(), reason="make clients installs the quantiser")]
+pytestmark = pytest.mark.npm
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 
