@@ -599,8 +599,8 @@ class Draft:
 
         Those of a block that another model gave are not known: its inputs are others.
         """
-        is_given = part.from_block is not None and part.donor is not None
-        if self.importances is None or is_given:
+        is_placed = part.from_block is not None and part.donor is not None
+        if self.importances is None or is_placed:
             return None
         stored = part.before.name if self.layers is None else self.layers.stored_name(part.before)
         found, reason = importances_of(self.importances, stored, part.source.shape)
