@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -36,14 +36,24 @@ class Group:
         return sum(part.spec.elements for part in self.parts)
 
 
-def first_groups(parts: Iterable[Part], count_max: int) -> list[Group]:
+def first_groups(parts: Sequence[Part], count_max: int) -> list[Group]:
     """Return the organs of each slot in bands of neighbouring blocks: at most `count_max`, or one for each slot."""
+    for bands in range(BANDS, 1, -1):
+        groups = _in_bands(parts, bands)
+        if len(groups) <= count_max:
+            return groups
+    return _in_bands(parts, 1)
+
+
+def all_groups(parts: Sequence[Part]) -> list[Group]:
+    """Return the organs of each slot in BANDS bands."""
+    return _in_bands(parts, BANDS)
+
+
+def _in_bands(parts: Sequence[Part], bands: int) -> list[Group]:
     slots: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
         slots.setdefault((part.place.tower.value, part.place.slot), []).append(part)
-    bands = BANDS
-    while bands > 1 and sum(min(len(own), bands) for own in slots.values()) > count_max:
-        bands -= 1
     return [
         Group(_key(band), tuple(band))
         for own in slots.values()
