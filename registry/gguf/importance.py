@@ -144,8 +144,8 @@ def is_of_records(source: ByteSource) -> bool:
     size = 2 * _WHOLE.size
     if source.size_bytes < size or source.read_at(0, len(MAGIC)) == MAGIC:
         return False
-    count, length = (_WHOLE.unpack(source.read_at(begin, _WHOLE.size))[0] for begin in (0, _WHOLE.size))
-    return bool(0 < count <= source.size_bytes // _RECORD_MIN_BYTES and 0 < length <= NAME_MAX_BYTES)
+    count, length = (int(_WHOLE.unpack(source.read_at(begin, _WHOLE.size))[0]) for begin in (0, _WHOLE.size))
+    return 0 < count <= source.size_bytes // _RECORD_MIN_BYTES and 0 < length <= NAME_MAX_BYTES
 
 
 def gguf_of_records(source: ByteSource) -> bytes:
