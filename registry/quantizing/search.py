@@ -119,9 +119,9 @@ MINUTES = 10.0
 """The time for measurements if a request states none."""
 ROUND = 8
 """Groups that are divided in one round."""
-NEGLIGIBLE = 0.003
+NEGLIGIBLE = 0.001
 """The share of the divergence of all groups below which a group is not divided."""
-CORRECTIONS, CORRECTED_SHARE = 2, 0.25
+CORRECTIONS, CORRECTED_SHARE = 6, 0.25
 """Rounds in which organs are measured in the types that were chosen for them, and the share of the time that is kept
 for them."""
 ANY_TAG = "0.000bpw"
