@@ -325,7 +325,7 @@ def searched(folder: Path, model: str, mix: str, size_bytes: int, target: Path, 
                 time.sleep(SAMPLED_SECONDS)
                 peak = max(peak, tree_bytes(process.pid))
                 if run < interruptions and len(stored(log)) >= known + INTERRUPTED_AFTER:
-                    process.send_signal(signal.SIGINT if run else signal.SIGKILL)
+                    process.send_signal(signal.SIGTERM if run else signal.SIGKILL)
                     process.wait()
                     stops.append(len(stored(log)))
         if process.returncode == 0:
