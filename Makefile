@@ -133,8 +133,8 @@ faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the data
 	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py
 
 clients: $(BIN)/pytest  ## stock clients against our routes and our OpenAPI document (needs node, curl and aria2c)
-	npm install --silent --no-save --prefix .clients @huggingface/hub@2 @huggingface/gguf@0.4 openapi-typescript@7 typescript@5
-	$(BIN)/pytest -m npm tests/web/test_npm_clients.py tests/web/test_stock_clients.py
+	npm install --silent --no-save --prefix .clients @huggingface/hub@2 @huggingface/gguf@0.4 openapi-typescript@7 typescript@5 @node-llama-cpp/linux-x64@3
+	$(BIN)/pytest -m npm tests/web/test_npm_clients.py tests/web/test_stock_clients.py tests/gguf/test_mixes_beside_llama.py
 
 lint: $(BIN)/pytest
 	$(BIN)/ruff check .

@@ -55,7 +55,8 @@ _RUN = click.argument("run", required=False, metavar="[RUN]")
 
 @click.group(cls=CommandGroup)
 def fleet() -> None:
-    """Ingest, measure, repack or validate many models with many processes, on one machine or on many.
+    """Ingest, measure, repack or validate many models with many processes, on one machine or on many; or measure how
+    sensitive a large model is to rounding.
 
     What is done, and what is still to do, is in the database of the registry. RUN is the number of a run or its name;
     by default it is the newest run.

@@ -44,6 +44,7 @@ GROUPS = {
         "compat": "Show which organs fit into a model, and why others do not.",
         "compose": "Make the chimera that a recipe describes.",
         "memory": "Count the memory that llama.cpp takes for a model.",
+        "imatrix": "Collect an importance matrix, by which to quantise.",
         "validate": "Run a chimera in llama.cpp, and compare it with its base.",
         "leaderboard": "Rank chimeras by their measured gain over their bases.",
         "quantize": "Write a model in other tensor types, such as Q4_K_M.",

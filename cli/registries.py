@@ -37,6 +37,7 @@ REMOTE_ALTERNATIVES = {
     "work": "a remote registry runs its own jobs; organ jobs lists them",
     "extract-lora": "organ pull both models, and give their files",
     "memory": "organ pull MODEL, and give its file",
+    "imatrix": "organ pull MODEL, and give its file",
     "serve": "open the address of a remote registry in a browser",
 }
 """By command, what to do instead with a remote registry."""

@@ -177,10 +177,12 @@ def _origin(files: Sequence[DissectedFile], digests: Sequence[FileDigests]) -> O
 
 def _relation(header: Header, kind: str, parent: DeclaredParent) -> str:
     """Return the declared relation to `parent`; a parent with the model's own name has the same weights, encoded
-    differently.
+    differently. An importance matrix belongs to its parent and has no weights.
     """
     if kind == "adapter":
         return "adapter"
+    if kind == FileKind.IMATRIX:
+        return "relative"
     name, version = (folded(header.text(f"general.{key}") or "") for key in ("name", "version"))
     if not name or name != folded(parent.name) or (version and parent.version and version != folded(parent.version)):
         return "finetune"

@@ -30,6 +30,7 @@ from organs.registry.client.address import without_secrets
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadSource, NotFound
 from organs.registry.local import LocalRegistry
+from organs.registry.quantizing.search import bands_of
 from organs.registry.relatives.families import listed_families
 from organs.registry.validation.run import compared_with
 
@@ -43,11 +44,11 @@ Entries = Annotated[list[Annotated[str, Meta(min_length=1, max_length=TEXT_MAX)]
 class PlannedWork(msgspec.Struct, forbid_unknown_fields=True, rename={"sources": "from"}):
     """A table `[[work]]` of a plan."""
 
-    do: Literal["ingest", "measure", "repack", "validate"]
+    do: Literal["ingest", "measure", "repack", "validate", "sensitivity"]
     sources: Entries | None = None
     """Files, folders, patterns and addresses to ingest. Paths are relative to the folder of the plan."""
     models: Entries | None = None
-    """Names or patterns of registered models to measure or repack."""
+    """Names or patterns of registered models to measure, to repack, or whose sensitivity is measured."""
     chimeras: Entries | None = None
     """Names of chimeras to validate."""
 
@@ -65,10 +66,10 @@ class FleetPlan(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _FORM = (
-    "a plan has a name, and tables [[work]] with a list: do = 'ingest' with from, 'measure' or 'repack' with models, "
-    "'validate' with chimeras"
+    "a plan has a name, and tables [[work]] with a list: do = 'ingest' with from, 'measure', 'repack' or "
+    "'sensitivity' with models, 'validate' with chimeras"
 )
-_LISTS = {"ingest": "from", "measure": "models", "repack": "models", "validate": "chimeras"}
+_LISTS = {"ingest": "from", **dict.fromkeys(("measure", "repack", "sensitivity"), "models"), "validate": "chimeras"}
 """The list that each kind of work needs."""
 
 
@@ -143,6 +144,12 @@ def _units(registry: LocalRegistry, work: PlannedWork, folder: Path, hub: Hub | 
             known = model_names(session, UNITS_MAX + 1)
             families = listed_families(session) if work.do == "repack" else []
         names = _matching(known, work.models or ())
+        if work.do == "sensitivity":
+            for name in names:
+                yield from (
+                    NewUnit(work.do, f"{name} {band}") for band in bands_of(registry.catalog, registry.blobs, name)
+                )
+            return
         groups = [[name] for name in names] if work.do == "measure" else _grouped(names, known, families)
         yield from (NewUnit(work.do, " ".join(group)) for group in groups)
 

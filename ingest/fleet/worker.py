@@ -30,8 +30,10 @@ from organs.registry.entities.job import MeasureJobResult, ModelRequest, Validat
 from organs.registry.errors import OUTAGES, BadReply, Busy, NoSuchRun, OrganError, TooMany, Unreachable
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
+from organs.registry.quantizing.search import measure_band
 from organs.registry.references import repack
 from organs.registry.store.codec.planes import CODEC_VERSION
+from organs.registry.validation.llama import LlamaCpp
 
 POLL_SECONDS = 0.5
 """The time between two looks for units while others work on the last ones."""
@@ -194,10 +196,23 @@ def _validate(registry: LocalRegistry, name: str, report: Report, _hub: Hub | No
     return {"model": done.model, "verdict": done.verdict, "reason": done.reason[:REASON_MAX]}, _size(registry, name)
 
 
+def _sensitivity(registry: LocalRegistry, text: str, report: Report, _hub: Hub | None) -> Result:
+    name, _, band = text.partition(" ")
+    runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
+    count = measure_band(registry.catalog, registry.blobs, name, band, runtime, lambda _share, _step: report())
+    return {"model": name, "band": band, "measured": count}, _size(registry, name)
+
+
 def _size(registry: LocalRegistry, name: str) -> int:
     with registry.catalog.reading() as session:
         return model_by_name(session, parse_model_name(name)).size_bytes
 
 
-WORK: Mapping[str, Work] = {"ingest": _ingest, "measure": _measure, "repack": _repack, "validate": _validate}
+WORK: Mapping[str, Work] = {
+    "ingest": _ingest,
+    "measure": _measure,
+    "repack": _repack,
+    "validate": _validate,
+    "sensitivity": _sensitivity,
+}
 """The function of each kind of work. All can be repeated: what is done already is found and not done again."""

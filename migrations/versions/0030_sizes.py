@@ -1,4 +1,4 @@
-"""Models have measured sizes; a size at the end of a name (`4.5bpw`, `2.1GB`, `Q4_K_M-best`) is a quantisation."""
+"""Models have measured sizes, fleets measure sensitivities; a size at the end of a name (`4.5bpw`, `2.1GB`, `Q4_K_M-best`) is a quantisation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ QUANTISATION = re.compile(
 )
 
 
+WORK_BEFORE = "work IN ('ingest', 'measure', 'repack', 'validate')"
+WORK = "work IN ('ingest', 'measure', 'repack', 'validate', 'sensitivity')"
+
+
 def upgrade() -> None:
     """Apply."""
     _add_tables()
+    _add_work_of_fleets()
     connection = op.get_bind()
     for table in ("models", "other_names"):
         columns = sa.table(table, *map(sa.column, ("name", "stem", "quantisation")))
@@ -41,6 +46,23 @@ def upgrade() -> None:
             connection.execute(
                 sa.update(columns).where(columns.c.stem == stem, columns.c.name == name).values(**values)
             )
+
+
+def _add_work_of_fleets() -> None:
+    """Allow fleets to measure sensitivities; in SQLite in the stored schema, as migration 0026 does."""
+    connection = op.get_bind()
+    if connection.dialect.name != "sqlite":
+        op.drop_constraint(op.f("ck_fleet_units_work_known"), "fleet_units", type_="check")
+        op.create_check_constraint(op.f("ck_fleet_units_work_known"), "fleet_units", WORK)
+        return
+    version = connection.exec_driver_sql("PRAGMA schema_version").scalar_one()
+    connection.exec_driver_sql("PRAGMA writable_schema = ON")
+    statement = sa.text(
+        "UPDATE sqlite_schema SET sql = replace(sql, :before, :after) WHERE type = 'table' AND name = 'fleet_units'"
+    )
+    connection.execute(statement, {"before": WORK_BEFORE, "after": WORK})
+    connection.exec_driver_sql(f"PRAGMA schema_version = {version + 1}")
+    connection.exec_driver_sql("PRAGMA writable_schema = OFF")
 
 
 def _add_tables() -> None:

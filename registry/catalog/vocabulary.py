@@ -68,7 +68,7 @@ SUBMISSION_STATES = ("checking", "ready", "publishing", "quarantined", "publishe
 """`ready` waits for its contributor, `quarantined` for an administrator. In `checking` and `publishing`, a job works
 on it. The last three states are final."""
 JOB_STATES = ("queued", "running", "finished", "failed", "cancelled")
-FLEET_WORK = ("ingest", "measure", "repack", "validate")
+FLEET_WORK = ("ingest", "measure", "repack", "validate", "sensitivity")
 """The kinds of work in the plan of a fleet."""
 FLEET_UNIT_STATES = ("queued", "running", "done", "failed", "set_aside")
 """`set_aside`: its worker died several times. `retry` queues failed units, and those that were set aside, again."""

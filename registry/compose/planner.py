@@ -30,6 +30,7 @@ from organs.registry.compose.compatibility import check_donors, check_replacemen
 from organs.registry.compose.cost import TEMPLATE_COST, Budget, steps_cost
 from organs.registry.compose.layers import BLOCKS_MAX, TENSORS_MAX, Layers
 from organs.registry.compose.licenses import license_expression
+from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.metadata import (
     LICENSE_KEY,
     changed_entry,
@@ -598,8 +599,8 @@ class Draft:
 
         Those of a block that another model gave are not known: its inputs are others.
         """
-        is_given = part.from_block is not None and part.donor is not None
-        if self.importances is None or is_given:
+        is_placed = part.from_block is not None and part.donor is not None
+        if self.importances is None or is_placed:
             return None
         stored = part.before.name if self.layers is None else self.layers.stored_name(part.before)
         found, reason = importances_of(self.importances, stored, part.source.shape)
@@ -753,7 +754,12 @@ class Draft:
             *license.findings,
         ]
         drops = dropped_keys(base.header, sets, **role)
-        if is_edit and not sets and not drops and not any(item.severity is Severity.REFUSE for item in findings):
+        if (
+            is_edit
+            and not sets
+            and not set(drops) - {LOCK_KEY}
+            and not any(item.severity is Severity.REFUSE for item in findings)
+        ):
             sentence = f"The recipe changes nothing of {base.label}."
             findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
         of_base = self._sources.get(base.label)

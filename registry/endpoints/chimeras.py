@@ -93,7 +93,7 @@ ExpertChoices = Annotated[
     tuple[Step, ...], note("Experts to keep or to drop: `keep:0-31,40 blocks:1-60`. May be repeated.")
 ]
 TensorTypes = Annotated[
-    tuple[Step, ...], note("The types in which matrices are written: `as:Q6_K slot:ffn_down`. May be repeated.")
+    tuple[Step, ...], note("The types in which matrices are written: `as:Q6_K blocks:0-3`. May be repeated.")
 ]
 ImportanceMatrixName = Annotated[
     str, note("The importance matrix that weighs errors of rounding.", max_length=STEP_MAX_LENGTH)

@@ -13,6 +13,7 @@ classes.
     plan            recipes as JSON, and plans
     validation      verdicts and quick looks: the results of running chimeras
     sizes           sizes of a model: files with mixes of tensor types, and how far each is from the source
+    importance      an importance matrix that was collected from a model
     memory          how much memory the runtime takes for a model, by its own count
     gain            gains: what validated chimeras gained, by text, and the leaderboard of grafts
     chimera         chimeras: recipe, lineage, screen and verdicts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput
-from organs.registry.gguf.header import ByteSource, TensorSpec, range_digest
+from organs.registry.gguf.header import ByteSource, TensorSpec, padded, range_digest
 from organs.registry.gguf.read import read_header
-from organs.registry.gguf.types import MAGIC, NAME_MAX_BYTES, ValueType, dtype_by_name
-from organs.registry.gguf.write import KeyValue, write_file
+from organs.registry.gguf.types import ALIGNMENT_DEFAULT, MAGIC, NAME_MAX_BYTES, ValueType, dtype_by_name
+from organs.registry.gguf.write import KeyValue, encode_header, write_file
 
 FILE_MAX_BYTES = 1 << 30
 """The largest file that is read. That of a model of 70 billion weights has 25 MB."""
@@ -78,6 +78,45 @@ def read_importances(source: ByteSource) -> ImportanceMatrix:
     return replace(matrix, digest=range_digest(source, 0, source.size_bytes))
 
 
+@dataclass(frozen=True, slots=True)
+class SummedSquares:
+    """The squares of the inputs of a weight, summed over tokens, as they are written."""
+
+    sums: NDArray[np.float32]
+    """By column; of a stack by matrix and column."""
+    counts: NDArray[np.float32]
+    """The number of tokens: of each expert, or one number for all matrices."""
+
+
+def written_importances(
+    by_tensor: Mapping[str, SummedSquares],
+    datasets: Sequence[str],
+    chunks: int,
+    chunk_tokens: int,
+    more: Iterable[KeyValue] = (),
+) -> Iterator[bytes]:
+    """Yield the pieces of an importance matrix as llama.cpp's program writes it, in GGUF.
+
+    `datasets` are the names of the texts, of which `chunks` parts of `chunk_tokens` tokens were evaluated. `more` comes
+    after the entries of llama.cpp.
+    """
+    plain, specs, arrays = dtype_by_name("F32"), list[TensorSpec](), list[NDArray[np.float32]]()
+    for name, part in sorted(by_tensor.items()):
+        count = part.counts.size
+        specs += [TensorSpec(name + SUMS, (part.sums.size // count, count), plain)]
+        specs += [TensorSpec(name + COUNTS, (1, count), plain)]
+        arrays += [part.sums, part.counts]
+    entries = [
+        KeyValue("general.type", ValueType.STRING, "imatrix"),
+        KeyValue("imatrix.datasets", ValueType.ARRAY, list(datasets), element_type=ValueType.STRING),
+        KeyValue("imatrix.chunk_count", ValueType.UINT32, chunks),
+        KeyValue("imatrix.chunk_size", ValueType.UINT32, chunk_tokens),
+    ]
+    yield encode_header([*entries, *more], specs)
+    for spec, values in zip(specs, arrays, strict=True):
+        yield values.astype("<f4").tobytes().ljust(padded(spec.size_bytes, ALIGNMENT_DEFAULT), b"\0")
+
+
 def _of_gguf(source: ByteSource) -> ImportanceMatrix:
     header = read_header(source)
     plain = {
@@ -105,7 +144,7 @@ def is_of_records(source: ByteSource) -> bool:
     size = 2 * _WHOLE.size
     if source.size_bytes < size or source.read_at(0, len(MAGIC)) == MAGIC:
         return False
-    count, length = (_WHOLE.unpack(source.read_at(begin, _WHOLE.size))[0] for begin in (0, _WHOLE.size))
+    count, length = (int(_WHOLE.unpack(source.read_at(begin, _WHOLE.size))[0]) for begin in (0, _WHOLE.size))
     return 0 < count <= source.size_bytes // _RECORD_MIN_BYTES and 0 < length <= NAME_MAX_BYTES
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,9 +13,9 @@ from organs.registry.gguf.quants import can_encode
 from organs.registry.gguf.types import DType
 from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
 
-FAST = ("Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0")
-"""The quantised types that are chosen from, the smallest first. Others are slow in runtimes, or not better than one of
-these of the same size."""
+FAST = ("Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q5_1", "Q6_K", "Q8_0", "F16")
+"""The types that are chosen from, the smallest first. Others are slow in runtimes, or not better than one of these of
+the same size."""
 
 
 BANDS = 4
@@ -36,14 +36,24 @@ class Group:
         return sum(part.spec.elements for part in self.parts)
 
 
-def first_groups(parts: Iterable[Part], count_max: int) -> list[Group]:
+def first_groups(parts: Sequence[Part], count_max: int) -> list[Group]:
     """Return the organs of each slot in bands of neighbouring blocks: at most `count_max`, or one for each slot."""
+    for bands in range(BANDS, 1, -1):
+        groups = _in_bands(parts, bands)
+        if len(groups) <= count_max:
+            return groups
+    return _in_bands(parts, 1)
+
+
+def all_groups(parts: Sequence[Part]) -> list[Group]:
+    """Return the organs of each slot in BANDS bands."""
+    return _in_bands(parts, BANDS)
+
+
+def _in_bands(parts: Sequence[Part], bands: int) -> list[Group]:
     slots: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
         slots.setdefault((part.place.tower.value, part.place.slot), []).append(part)
-    bands = BANDS
-    while bands > 1 and sum(min(len(own), bands) for own in slots.values()) > count_max:
-        bands -= 1
     return [
         Group(_key(band), tuple(band))
         for own in slots.values()
@@ -72,10 +82,9 @@ def _key(parts: Sequence[Part]) -> str:
 
 def allowed_dtypes(part: Part) -> list[DType]:
     """Return the types in which an organ may be written, the smallest first; the last is its own."""
-    quantised = (dtype_by_name(name) for name in FAST)
     fitting = [
         dtype
-        for dtype in quantised
+        for dtype in map(dtype_by_name, FAST)
         if part.shape[0] % dtype.block_elements == 0
         and dtype.bits_per_value < part.dtype.bits_per_value
         and (dtype.name in WRITTEN_AS_THEY_ARE or can_encode(dtype))

@@ -21,6 +21,7 @@ from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_names import check_model_name, find_model_by_text, model_by_text
+from organs.registry.catalog.queries.sizes import size_by_tag
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.sizes import record_size
 from organs.registry.catalog.tables import ModelRow
@@ -34,18 +35,26 @@ from organs.registry.compose.recipe import Recipe, recipe_of_values
 from organs.registry.digest import Digest
 from organs.registry.entities.memory import MemoryCount
 from organs.registry.entities.sizes import CHOSEN, PLAIN, QuantizationRequest, SizedModel, SizePoint, SizeReading
-from organs.registry.errors import BadInput, BadRequest, NotAssemblable
+from organs.registry.errors import BadInput, BadRequest, NotAssemblable, NotFound
 from organs.registry.gguf import padded
 from organs.registry.gguf.types import DType
 from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
 from organs.registry.quantizing.additive import options_of
 from organs.registry.quantizing.choice import Option, chosen
-from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, first_groups, halves
+from organs.registry.quantizing.groups import Group, all_groups, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import PLAIN_MIXES, Dtypes, Layouts, rules_of
 from organs.registry.quantizing.limits import Limit
 from organs.registry.quantizing.rounding import Weights, rounding_errors
-from organs.registry.quantizing.sensitivity import Key, Windows, Workshop, mean_divergence
+from organs.registry.quantizing.sensitivity import (
+    FIRST_BITS,
+    PROVED,
+    SEARCHED,
+    Key,
+    Windows,
+    Workshop,
+    mean_divergence,
+)
 from organs.registry.quantizing.tags import name_of_size, tag_of
 from organs.registry.store import BlobStore
 from organs.registry.transform import Plain
@@ -54,7 +63,6 @@ from organs.registry.validation.intervals import interval_of
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.memory import MemoryRequest
 from organs.registry.validation.quick import operations_per_second
-from organs.registry.validation.texts import CHAT, built_in_texts, fitted_texts
 from organs.registry.validation.variants import WindowReading
 
 WANTED = ("type", "size_bytes", "bits", "like", "memory_bytes")
@@ -109,13 +117,6 @@ def checked_request(
 
 MINUTES = 10.0
 """The time for measurements if a request states none."""
-KINDS = (CHAT, "python", "documentation", "encyclopedic", "narrative")
-"""The built-in texts on which sizes are measured."""
-WINDOW_TOKENS = 128
-SEARCHED, PROVED = range(1), range(1, 7)
-"""The windows of each text that a search uses, and those on which its result is measured."""
-FIRST_BITS = 4.6
-"""The most bits of the type in which a group is measured first."""
 ROUND = 8
 """Groups that are divided in one round."""
 NEGLIGIBLE = 0.003
@@ -148,18 +149,54 @@ def quantize(
     with catalog.reading() as session:
         settled, _ = checked_request(session, request, contributor)
         library = RegisteredLibrary(session, blobs)
-        wanted = library.parent(settled.model)
-        proved = library.source_of(wanted)
-        source = wanted if proved is None else proved.model
-        row = model_by_text(session, source.label)
+        source, row, facts = _finest(library, settled.model)
         like = None if settled.like is None else find_model_by_text(session, settled.like)
-        facts = ModelFacts.of([stored_header(session, blobs, file).header for file in files_of(session, row.id)])
         layouts = Layouts(source)
         matrix = None if settled.imatrix is None else library.parent(settled.imatrix)
         weights = {} if matrix is None else _weights(session, blobs, matrix, layouts.parts)
         importances = "" if matrix is None else model_by_text(session, matrix.label).digest
     search = _Search(catalog, blobs, settled, runtime, progress, contributor, row, facts, layouts, weights, importances)
     return search.result(None if like is None else like.size_bytes)
+
+
+def bands_of(catalog: Catalog, blobs: BlobStore, model: str) -> list[str]:
+    """Return the names of the bands of organs that a search of `model` measures first. Raises NotFound, StoreError."""
+    with catalog.reading() as session:
+        source, _, _ = _finest(RegisteredLibrary(session, blobs), model)
+    return [group.key for group in all_groups(Layouts(source).parts)]
+
+
+def measure_band(
+    catalog: Catalog, blobs: BlobStore, model: str, band: str, runtime: LlamaCpp, progress: StepProgress
+) -> int:
+    """Measure a band of `bands_of` and its halves, down to single organs, and store it; return how many were measured.
+
+    Raises NotFound for another band, NoRuntime, NoVerdict, StoreError, DiskFull.
+    """
+    with catalog.reading() as session:
+        source, row, facts = _finest(RegisteredLibrary(session, blobs), model)
+    groups = [group for group in all_groups(Layouts(source).parts) if group.key == band]
+    if not groups:
+        raise NotFound(f"{source.label} has no band {band[:100]!r}")
+    windows, count = Windows.of(facts, SEARCHED), 0
+    with Workshop(catalog, blobs, source, Digest(row.digest), runtime, progress) as work:
+        while groups:
+            missing = work.missing(groups, windows)
+            work.measure(missing, windows)
+            count += len(missing)
+            groups = [half for group in groups if len(group.parts) > 1 for half in halves(group)]
+    return count
+
+
+def _finest(library: RegisteredLibrary, name: str) -> tuple[Parent, ModelRow, ModelFacts]:
+    """Return the model from which a model is proved to be quantised, or itself, with its row and facts."""
+    wanted = library.parent(name)
+    proved = library.source_of(wanted)
+    source = wanted if proved is None else proved.model
+    session, store = library.session, library.store
+    row = model_by_text(session, source.label)
+    headers = [stored_header(session, store, file).header for file in files_of(session, row.id)]
+    return source, row, ModelFacts.of(headers)
 
 
 @dataclass
@@ -229,17 +266,22 @@ class _Search:
 
     def _measured(self, sizes: Sequence[_Size]) -> list[SizePoint]:
         """Measure files on windows that no choice used, and store what was found."""
-        windows = self._windows(PROVED)
+        windows = Windows.of(self.facts, PROVED)
         readings = self._compared([size.dtypes for size in sizes], windows, "measuring", details=True)
         points = []
         with self.catalog.writing() as session:
             for size, found in zip(sizes, readings, strict=True):
                 reading = _size_reading(found, 8 * size.size_bytes / max(1, self.row.parameters))
-                model_id = None if size.model is None else model_by_text(session, size.model).id
-                record_size(
-                    *(session, self.row.id, model_id, size.kind, size.tag, size.tag, size.size_bytes, reading),
-                    *(windows.digest, self.runtime.identity),
-                )
+                known = size_by_tag(session, self.row.id, size.tag)
+                model = size.model
+                if model is None and known is not None and known.size_bytes == size.size_bytes:
+                    model = known.model
+                if size.model is not None or not self.importances:  # the tag of a mix means that without importances
+                    model_id = None if model is None else model_by_text(session, model).id
+                    record_size(
+                        *(session, self.row.id, model_id, size.kind, size.tag, size.tag, size.size_bytes, reading),
+                        *(windows.digest, self.runtime.identity),
+                    )
                 points.append(
                     SizePoint(
                         **asdict(reading),
@@ -247,7 +289,7 @@ class _Search:
                         label=size.tag,
                         tag=size.tag,
                         size_bytes=size.size_bytes,
-                        model=size.model,
+                        model=model,
                     )
                 )
         return points
@@ -293,7 +335,7 @@ class _Search:
             self._measure(missing)
         self.phase = CHOOSING
         candidates = [best, by_errors, *([] if plain is None else [layouts.mix(plain)])]
-        readings = self._compared(candidates, self._windows(SEARCHED), "comparing choice")
+        readings = self._compared(candidates, self._searched, "comparing choice")
         divergences = [mean_divergence(windows) for windows in readings]
         return candidates[min(range(len(candidates)), key=lambda number: _or_infinite(divergences[number]))]
 
@@ -312,7 +354,7 @@ class _Search:
         self, groups: Sequence[Group], options: Mapping[str, Sequence[Option]], dtypes: Dtypes
     ) -> list[tuple[Group, DType]]:
         """Return the groups that were not measured in their usual type of a choice, those that add most first."""
-        known, found = self._work.stored(self._windows(SEARCHED)), []
+        known, found = self._work.stored(self._searched), []
         for group in groups:
             (dtype, _), *_ = Counter(dtypes[part.name] for part in group.parts).most_common()
             added = sum(
@@ -342,10 +384,10 @@ class _Search:
 
         Raises BadInput for too little time.
         """
-        windows, minutes = self._windows(SEARCHED), self.request.minutes or MINUTES
+        windows, minutes = self._searched, self.request.minutes or MINUTES
         seconds = self._seconds_a_run(windows)
         groups = first_groups(self.layouts.parts, int(60 * minutes / seconds))
-        missing = self._missing(groups)
+        missing = self._work.missing(groups, windows)
         needed = seconds * len(missing)
         if needed > 60 * minutes:
             raise BadInput(
@@ -360,36 +402,30 @@ class _Search:
             least = NEGLIGIBLE * sum(added.values())
             large = sorted(groups, key=lambda group: -added[group])
             large = [group for group in large if len(group.parts) > 1 and added[group] >= least][:ROUND]
-            missing = self._missing([half for group in large for half in halves(group)])
+            missing = self._work.missing([half for group in large for half in halves(group)], windows)
             if not large or len(missing) > self._affordable(1.0 - CORRECTED_SHARE):
                 return groups
             self._measure(missing)
             groups = [half for group in groups for half in (halves(group) if group in large else [group])]
 
-    def _missing(self, groups: Sequence[Group]) -> list[tuple[Group, DType]]:
-        """Return the groups that were not measured in their first type, with this type."""
-        known = self._work.stored(self._windows(SEARCHED))
-        wanted = [(group, coarse_dtype(group, FIRST_BITS)) for group in groups]
-        return [(group, dtype) for group, dtype in wanted if (group.key, dtype.name) not in known]
-
     def _affordable(self, share: float) -> int:
         """Return how many groups can be measured until a share of the time for measurements is used."""
         left = 60 * (self.request.minutes or MINUTES) * share - self.used_seconds
-        return max(0, int(left / self._seconds_a_run(self._windows(SEARCHED))))
+        return max(0, int(left / self._seconds_a_run(self._searched)))
 
     def _measure(self, wanted: Sequence[tuple[Group, DType]]) -> None:
         """Measure groups in types."""
         begun, seconds = monotonic(), 60 * (self.request.minutes or MINUTES)
         done = min(1.0, self.used_seconds / seconds)
-        after = min(1.0, done + len(wanted) * self._seconds_a_run(self._windows(SEARCHED)) / seconds)
+        after = min(1.0, done + len(wanted) * self._seconds_a_run(self._searched) / seconds)
         begin, end = MEASURING
         self.phase = (begin + (end - begin) * done, begin + (end - begin) * after)
-        self._work.measure(wanted, self._windows(SEARCHED))
+        self._work.measure(wanted, self._searched)
         self.used_seconds += monotonic() - begun
 
     def _divergences(self) -> dict[Key, float]:
         """Return what was measured, by group and type; without what is not finite."""
-        stored = self._work.stored(self._windows(SEARCHED))
+        stored = self._work.stored(self._searched)
         return {key: one.divergence for key, one in stored.items() if one.divergence is not None}
 
     def _seconds_a_run(self, windows: Windows) -> float:
@@ -416,10 +452,9 @@ class _Search:
         begin, end = self.phase
         self.progress(begin + (end - begin) * done, step)
 
-    def _windows(self, ranks: range) -> Windows:
-        texts = fitted_texts(built_in_texts(KINDS), self.facts.chat_template)
-        tokens = min(WINDOW_TOKENS, self.facts.context_tokens or WINDOW_TOKENS)
-        return Windows(texts, ranks, tokens)
+    @property
+    def _searched(self) -> Windows:
+        return Windows.of(self.facts, SEARCHED)
 
     def _making(self, step: str, _size_bytes: int) -> None:
         self._advance(0.5 if step == "hash" else 0.0, "hashing the file" if step == "hash" else "writing organs")

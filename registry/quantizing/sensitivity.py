@@ -8,9 +8,9 @@ model only what it needs beyond.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,16 +25,24 @@ from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.errors import OrganError
 from organs.registry.gguf.types import DType
 from organs.registry.progress import StepProgress
-from organs.registry.quantizing.groups import Group
+from organs.registry.quantizing.groups import Group, coarse_dtype
 from organs.registry.quantizing.rounding import Weights
 from organs.registry.quantizing.shards import ShardedModel
 from organs.registry.store import BlobStore
 from organs.registry.store.files import placing_error, translating
+from organs.registry.validation.comparison import ModelFacts
 from organs.registry.validation.llama import LlamaCpp, usable_cores
 from organs.registry.validation.scorer import OrderedText
-from organs.registry.validation.texts import ScoredText
+from organs.registry.validation.texts import CHAT, ScoredText, built_in_texts, fitted_texts
 from organs.registry.validation.variants import Variant, VariantLine, VariantOrder, WindowReading
 
+KINDS = (CHAT, "python", "documentation", "encyclopedic", "narrative")
+"""The built-in texts on which variants are compared."""
+WINDOW_TOKENS = 128
+SEARCHED, PROVED = range(1), range(1, 7)
+"""The windows of each text that a search uses, and those on which its result is measured."""
+FIRST_BITS = 4.6
+"""The most bits of the type in which a group is measured first."""
 AHEAD = 2
 """Variants that are written before the runtime asks for them."""
 SECONDS_MAX = 7 * 86400.0
@@ -49,6 +57,12 @@ class Windows:
     ranks: range
     tokens: int
     """Of a window."""
+
+    @classmethod
+    def of(cls, facts: ModelFacts, ranks: range) -> Windows:
+        """Return windows for a model: the chat in its template, and not longer than its context."""
+        texts = fitted_texts(built_in_texts(KINDS), facts.chat_template)
+        return cls(texts, ranks, min(WINDOW_TOKENS, facts.context_tokens or WINDOW_TOKENS))
 
     @property
     def digest(self) -> Digest:
@@ -107,9 +121,9 @@ class Workshop:
     runtime: LlamaCpp
     progress: StepProgress
     """Called about every second with the done share of a comparison; an exception stops the work."""
-    weights: Mapping[str, Weights]
+    weights: Mapping[str, Weights] = field(default_factory=dict)
     """The importances by which organs are encoded, by the names of the tensors."""
-    importances: str
+    importances: str = ""
     """The digest of the importance matrix; empty without one."""
 
     def __enter__(self) -> Workshop:
@@ -126,6 +140,12 @@ class Workshop:
                 session, self.digest, windows.digest, windows.tokens, self.runtime.identity, self.importances
             )
         return {key: decode(reading.encode(), SensitivityReading) for key, reading in found.items()}
+
+    def missing(self, groups: Iterable[Group], windows: Windows) -> list[tuple[Group, DType]]:
+        """Return the groups that were not measured in their first type, with this type."""
+        known = self.stored(windows)
+        wanted = [(group, coarse_dtype(group, FIRST_BITS)) for group in groups]
+        return [(group, dtype) for group, dtype in wanted if (group.key, dtype.name) not in known]
 
     def measure(self, wanted: Sequence[tuple[Group, DType]], windows: Windows) -> None:
         """Measure groups in coarser types, and store each result at once.
@@ -213,7 +233,7 @@ def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> I
                 room.acquire()
                 if is_over.is_set():
                     return
-                sharded.write_variant(number, dtypes)
+                sharded.write_variant(number, dtypes, is_over)
         except (OrganError, OSError) as error:  # it is raised in the other thread
             errors.append(error)
 

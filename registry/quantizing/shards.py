@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -56,9 +57,11 @@ class ShardedModel:
             if any(dtypes.get(part.name, part.dtype) != part.dtype for part in parts)
         }
 
-    def write_variant(self, number: int, dtypes: Mapping[str, DType]) -> None:
-        """Write the shards of a variant."""
+    def write_variant(self, number: int, dtypes: Mapping[str, DType], is_over: threading.Event) -> None:
+        """Write the shards of a variant, until `is_over` is set."""
         for place, path in self.variant_paths(number, dtypes).items():
+            if is_over.is_set():
+                return
             self._write(Path(path).stem, place, self.shards[place - 1], dtypes)
 
     def remove_variant(self, number: int, dtypes: Mapping[str, DType]) -> None:

@@ -8,6 +8,8 @@
     decoder     the C interface of llama.cpp
     memory      the memory that llama.cpp takes for a model and a context, by its own count
     counter     the program in the confined child that counts it
+    imatrix     collect an importance matrix: how large the inputs of a model's weights are
+    collector   the program in the confined child that sums them
     quick       some seconds of measurement of a chimera beside its base
     intervals   intervals of means over windows
     command     any other runtime, as a command template

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +40,7 @@ CHAT_TEXT_MAX_BYTES = 16 * 1024 * 1024
 """A conversation in a chat template is refused if it is longer."""
 
 _Log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+_Observer = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_bool, ctypes.c_void_p)
 
 
 class UnknownInterface(Exception):
@@ -254,15 +255,27 @@ class LoadedModel:
 class Decoder:
     """A context of `tokens` tokens for a loaded model, that decodes one sequence on `threads` threads; call `close`.
 
+    llama.cpp calls `observer` with the address of the result of each operation, first with True to learn whether it
+    is wanted, then, for wanted ones, with False after it was computed. It must not raise, and returns False to stop.
     Raises UnknownInterface, Refused if llama.cpp cannot create it.
     """
 
-    def __init__(self, model: LoadedModel, tokens: int, threads: int = 1) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        tokens: int,
+        threads: int = 1,
+        observer: Callable[[int, bool], bool] | None = None,
+    ) -> None:
         self._model, self._library, self._size = model, model.library, model.vocabulary_size
         self._part = min(tokens, max(PART_MIN, LOGITS_MAX_BYTES // (4 * max(1, self._size))))
         parameters = self._library.llama_context_default_params()
         parameters.n_ctx, parameters.n_seq_max = tokens, 1
         parameters.n_batch = parameters.n_ubatch = self._part
+        if observer is not None:
+            self._observer = _Observer(lambda tensor, is_question, _data: observer(tensor, is_question))
+            address = ctypes.cast(self._observer, _Pointer).value
+            parameters.put(context_members(bytes(parameters)).callback, "<Q", address)
         self._context = self._library.llama_init_from_model(model.pointer, parameters)
         if not self._context:
             raise ModelRefused("llama.cpp cannot create a context for the model")
@@ -278,13 +291,21 @@ class Decoder:
         self._library.llama_free(self._context)
 
     def logits(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
-        """Yield the logits of the tokens after each but the last of `tokens`: some rows at a time, in order.
+        """Return an iterator over the logits after each but the last of `tokens`: some rows at a time, in order.
 
         Rows are positions and columns are the tokens of the vocabulary. An array is valid until the next one.
         """
+        return self._parts(tokens[:-1])
+
+    def evaluate(self, tokens: Sequence[int]) -> None:
+        """Decode all `tokens`, of which an observer sees the operations."""
+        for _ in self._parts(tokens):
+            pass
+
+    def _parts(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32]]:
         self._clear()
-        for start in range(0, len(tokens) - 1, self._part):
-            yield self._decoded(tokens[start : min(start + self._part, len(tokens) - 1)], start)
+        for start in range(0, len(tokens), self._part):
+            yield self._decoded(tokens[start : start + self._part], start)
 
     def continuation(self, tokens: Sequence[int], count: int) -> list[int]:
         """Return the most likely tokens after `tokens`, at most `count`, until one that ends the text.
@@ -350,14 +371,22 @@ def _library() -> Any:
 
     try:
         library = ctypes.CDLL(extension.__file__)
-        for name, (result, arguments) in _FUNCTIONS.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         raise UnknownInterface(f"llama.cpp's C interface is missing: {error}") from error
+    declare(library, _FUNCTIONS)
     library.llama_log_set(_LOG_CALLBACK, None)
     library.llama_backend_init()
     return library
+
+
+def declare(library: Any, functions: Mapping[str, tuple[Any, tuple[Any, ...]]]) -> None:
+    """Set the types of the results and the arguments of `functions`. Raises UnknownInterface if one is missing."""
+    try:
+        for name, (result, arguments) in functions.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except AttributeError as error:
+        raise UnknownInterface(f"llama.cpp's C interface is missing: {error}") from error
 
 
 @contextmanager

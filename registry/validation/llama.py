@@ -103,7 +103,7 @@ class LlamaCpp:
             raise NoVerdict(short_reason(answers.incomparable) + (f": {short_reason(line)}" if line else ""))
         tokens, seconds = answers.rate
         return RuntimeReading(
-            None if answers.is_done else _failure(result, answers),
+            None if answers.is_done else failure_of(result, is_loaded=answers.is_loaded, refused=answers.refused),
             answers.scores(answers.windows, request.ranks),
             answers.written,
             result.log,
@@ -136,14 +136,10 @@ class LlamaCpp:
                 take(line)
 
         size_bytes = sum(Path(path).stat().st_size for path in order.shards)
-        memory = 2 * MEMORY_PER_MODEL * size_bytes + MEMORY_SPARE_BYTES + 2 * LOGITS_MAX_BYTES
+        # The source and a variant are loaded one after the other, and logits are collected in two steps.
+        limits = generous_limits(self._limits, 2 * size_bytes + 2 * LOGITS_MAX_BYTES, order.decoders, seconds)
         limits = replace(
-            self._limits,
-            wall_seconds=seconds,
-            cpu_seconds=int(seconds * usable_cores()) + 1,
-            address_space_bytes=memory + MEMORY_PER_DECODER_BYTES * order.decoders,
-            file_size_bytes=0,
-            output_max_bytes=max(self._limits.output_max_bytes, OUTPUT_MAX_BYTES * max(1, len(order.variants))),
+            limits, output_max_bytes=max(limits.output_max_bytes, OUTPUT_MAX_BYTES * max(1, len(order.variants)))
         )
         sandbox = Sandbox(read=(folder,), required=self.requires_sandbox)
         result = run_python("organs.registry.validation.variants", limits, sandbox, encode(order), take_line)
@@ -180,21 +176,28 @@ class LlamaCpp:
         )
 
     def _limits_for(self, request: ScoringRequest) -> ProcessLimits:
-        """The limits of this runtime; where one is not set, a generous one for this model."""
-        own = self._limits
-        cores = usable_cores()
-        decoders = min(cores, DECODERS_MAX) * (1 if request.reference is None else 2)
-        memory = MEMORY_PER_MODEL * _size_bytes(request) + MEMORY_SPARE_BYTES + MEMORY_PER_DECODER_BYTES * decoders
-        wall_seconds = own.wall_seconds + (request.seconds or 0.0)
-        compared = sum(map(len, request.reference_ranks))
-        return ProcessLimits(
-            wall_seconds,
-            own.cpu_seconds or int(wall_seconds * cores) + 1,
-            own.address_space_bytes or memory,
-            own.file_size_bytes or 0,  # it has nothing to write
-            max(own.output_max_bytes, OUTPUT_MAX_BYTES) + COMPARED_OUTPUT_BYTES * compared,
-            own.niceness,
-        )
+        decoders = min(usable_cores(), DECODERS_MAX) * (1 if request.reference is None else 2)
+        limits = generous_limits(self._limits, _size_bytes(request), decoders, request.seconds or 0.0)
+        most = COMPARED_OUTPUT_BYTES * sum(map(len, request.reference_ranks))
+        return replace(limits, output_max_bytes=max(limits.output_max_bytes, OUTPUT_MAX_BYTES) + most)
+
+
+def generous_limits(
+    own: ProcessLimits, models_bytes: int, decoders: int, seconds: float, written_bytes: int = 0
+) -> ProcessLimits:
+    """Return limits of a child that evaluates models for some seconds; those that `own` does not set are generous.
+
+    `models_bytes` is the size of the files of the models, `written_bytes` of what the child writes into an open file.
+    """
+    cores, wall_seconds = usable_cores(), own.wall_seconds + seconds
+    memory = MEMORY_PER_MODEL * models_bytes + MEMORY_SPARE_BYTES + MEMORY_PER_DECODER_BYTES * decoders
+    return replace(
+        own,
+        wall_seconds=wall_seconds,
+        cpu_seconds=own.cpu_seconds or int(wall_seconds * cores) + 1,
+        address_space_bytes=own.address_space_bytes or memory,
+        file_size_bytes=own.file_size_bytes or written_bytes,
+    )
 
 
 @dataclass(slots=True)
@@ -257,14 +260,14 @@ def _first_windows(windows: Mapping[tuple[int, int], Window], text: int, ranks: 
     return (windows[text, rank] for rank in takewhile(lambda rank: (text, rank) in windows, ranks))
 
 
-def _failure(result: Result, answers: _Answers) -> Failure:
-    """Return why there is no score, with the most informative line of the log."""
-    phase = "with the model loaded" if answers.is_loaded else "while it loaded the model"
+def failure_of(result: Result, *, is_loaded: bool, refused: str | None) -> Failure:
+    """Return why a child gave no answer, with the most informative line of its log."""
+    phase = "with the model loaded" if is_loaded else "while it loaded the model"
     if result.stopped is not None:
         return Failure(FailureKind.STOPPED, f"the runtime was stopped {phase}: {result.stopped}")
     line = telling_line(result.log)
-    if answers.refused is not None:
-        generic = line if line and not answers.is_loaded else answers.refused
+    if refused is not None:
+        generic = line if line and not is_loaded else refused
         return Failure(FailureKind.REFUSED, f"the model was refused: {short_reason(generic)}")
     how = result.signal_name or f"it ended with {result.code}"
     details = f": {short_reason(line)}" if line else ""

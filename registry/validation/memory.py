@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from organs.registry.amounts import size_text
@@ -20,8 +20,8 @@ from organs.registry.gguf.types import dtype_by_name
 from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, run_python
 from organs.registry.validation.comparison import ModelFacts
 from organs.registry.validation.counter import FLASH_ATTENTION, CountLine, CountOrder
-from organs.registry.validation.llama import EXTRA, NOT_INSTALLED, LlamaCpp, model_files, telling_line
-from organs.registry.validation.runtime import NoRuntime, RuntimeFailed, short_reason
+from organs.registry.validation.llama import EXTRA, NOT_INSTALLED, LlamaCpp, failure_of, model_files, telling_line
+from organs.registry.validation.runtime import NoRuntime, RuntimeFailed
 from organs.registry.validation.weights import Weights
 
 CONTEXT_TOKENS = 4096
@@ -106,13 +106,10 @@ def counted_memory(
     runtime, found, free = LlamaCpp().version, _Found(), int(FREE_SHARE * free_memory())
     result = run_python(
         "organs.registry.validation.counter",
-        ProcessLimits(
-            own.wall_seconds,
-            own.cpu_seconds,
-            own.address_space_bytes or size_bytes + LIBRARY_BYTES + free,
-            own.file_size_bytes or 0,  # it has nothing to write
-            own.output_max_bytes,
-            own.niceness,
+        replace(
+            own,
+            address_space_bytes=own.address_space_bytes or size_bytes + LIBRARY_BYTES + free,
+            file_size_bytes=own.file_size_bytes or 0,  # it has nothing to write
         ),
         Sandbox(read=files, required=requires_sandbox),
         encode(order),
@@ -205,11 +202,6 @@ def _failure(result: Result, found: _Found, label: str, tokens: int, free_bytes:
             f"{label}: a context of {tokens:,} tokens does not fit into the memory of this machine: it needs a buffer "
             f"of {size_text(int(match['size']))}, and {size_text(free_bytes)} are free for all of it"
         )
-    phase = "while it created a context" if found.is_loaded else "while it loaded the model"
-    if result.stopped is not None:
-        return f"{label}: llama.cpp was stopped {phase}: {result.stopped}"
-    line = telling_line(result.log)
-    if found.refused is not None:
-        return f"{label}: {short_reason(found.refused)}" + (f": {short_reason(line)}" if line else "")
-    how = result.signal_name or f"it ended with {result.code}"
-    return f"{label}: llama.cpp crashed ({how}) {phase}" + (f": {short_reason(line)}" if line else "")
+    line = telling_line(result.log) if found.is_loaded else None
+    refused = f"{found.refused}: {line}" if found.refused and line else found.refused
+    return f"{label}: {failure_of(result, is_loaded=found.is_loaded, refused=refused).reason}"

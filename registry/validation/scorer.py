@@ -241,11 +241,7 @@ def ordered_windows(model: LoadedModel, order: WindowOrder, tell: Tell) -> list[
     """
     first, size, windows = model.first_tokens(), order.window_tokens, []
     for number, text in enumerate(order.texts):
-        if text.template:
-            chats = [model.chat_text(text.template, conversation) for conversation in conversations(text.text)]
-            tokens = [token for chat in chats if chat is not None for token in model.tokens(chat, parse_special=True)]
-        else:
-            tokens = model.tokens(text.text)
+        tokens = text_tokens(model, text.text, text.template)
         cut = [[*first, *tokens[start : start + size - len(first)]] for start in range(0, len(tokens), size - 1)]
         kept = [window for window in cut if len(window) == size] or cut[:1]
         tell(Line(text=(number, len(kept), len(tokens))))
@@ -254,6 +250,14 @@ def ordered_windows(model: LoadedModel, order: WindowOrder, tell: Tell) -> list[
             if by_model or by_reference:
                 windows.append(OrderedWindow(number, rank, kept[place], by_model, by_reference))
     return sorted(windows, key=lambda window: (window.rank, window.text))
+
+
+def text_tokens(model: LoadedModel, text: str, template: str | None) -> list[int]:
+    """Return the tokens of a text, or of its conversations in a chat template; none in one that is not known."""
+    if not template:
+        return model.tokens(text)
+    chats = [model.chat_text(template, conversation) for conversation in conversations(text)]
+    return [token for chat in chats if chat is not None for token in model.tokens(chat, parse_special=True)]
 
 
 def _lines(window: OrderedWindow, own: Decoder, other: Decoder | None) -> Iterator[Line]:

@@ -318,7 +318,8 @@ def test_the_rows_of_the_oldest_schema_are_kept_and_completed(
     templates: RegistryTemplates, registry: LocalRegistry, oldest: Path, tmp_path: Path
 ) -> None:
     templates.fill(registry, add_three_models)
-    ingest_bytes(registry, tmp_path, "base-Q8_0", small_model(seed=1))
+    for seed, name in enumerate(("base-Q8_0", "base-4.5bpw"), 1):
+        ingest_bytes(registry, tmp_path, name, small_model(seed=seed))
     made = registry.compose("local/base").graft("local/tuned", type="organ").plan().register()
     add_gains(registry, made.model, {"python": 1.5})
     with registry.catalog.writing() as session:
@@ -328,7 +329,7 @@ def test_the_rows_of_the_oldest_schema_are_kept_and_completed(
     engine = create_engine(url)
     tables = tables_of(engine)
     expected = rows_of(registry.catalog.writer, tables)
-    assert [len(expected[name]) for name in ("models", "chimeras", "gains")] == [5, 1, 1]
+    assert [len(expected[name]) for name in ("models", "chimeras", "gains")] == [6, 1, 1]
     with engine.begin() as connection:
         allow_missing_rows(connection)
         for name, rows in expected.items():
@@ -341,7 +342,8 @@ def test_the_rows_of_the_oldest_schema_are_kept_and_completed(
         with catalog.reading() as session:
             names = session.execute(select(ModelRow.name, ModelRow.stem, ModelRow.quantisation)).all()
             tags = session.execute(select(ModelTag.model_id, ModelTag.tag).order_by(ModelTag.tag)).all()
-    assert {("base", "base", None), ("base-Q8_0", "base", "Q8_0")} < set(map(tuple, names))
+    named = {("base", "base", None), ("base-Q8_0", "base", "Q8_0"), ("base-4.5bpw", "base", "4.5BPW")}
+    assert named < set(map(tuple, names))
     assert tags == [(1, "code"), (1, "medical")]
 
 

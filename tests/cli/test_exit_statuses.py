@@ -96,6 +96,8 @@ WRONG_USAGE = {
     "purify base --method magic": "magic",
     "purify base.gguf --method fractal": "",
     "purify base.gguf --method fractal -o x.gguf --name a/b": "",
+    "imatrix base.gguf": "give -o OUT, or --name",
+    "imatrix base --name a/b@2": "--name takes no @version",
     "extract-lora tuned": "--base",
     "extract-lora tuned --base base --rank many": "give a number such as 16",
     "extract-lora tuned --base base --rank 4,16": "give --dry-run, or one --rank",
@@ -175,6 +177,8 @@ FAILED = {
     ),
     "compose --propose base": (3, "no graft on base has a measured gain"),
     "purify base --method fractal --keep 0.5": (1, "Keep is for spectral"),
+    "imatrix nobody": (3, "no model is registered as local/nobody"),
+    "imatrix base --minutes 0": (1, "0 seconds: give a second to a week"),
     "memory nobody": (3, "no model is registered as local/nobody"),
     "memory base --context 0 --device cuda": (
         1,

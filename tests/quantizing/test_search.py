@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
 
+from organs.ingest.fleet.plan import FleetPlan, PlannedWork, expand_plan
+from organs.ingest.fleet.worker import WORK
 from organs.registry.catalog.tables import SensitivityRow
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.recipe import recipe_of_values
 from organs.registry.entities.sizes import QuantizationRequest, SizedModel
-from organs.registry.errors import BadInput
+from organs.registry.errors import BadInput, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.quantizing import search
 from organs.registry.quantizing.additive import options_of
 from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import Layouts, rules_of
-from organs.registry.quantizing.search import quantize
+from organs.registry.quantizing.search import bands_of, quantize
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.variants import VariantLine
 from tests.registry_templates import RegistryTemplates, add_zoo_models
@@ -187,3 +190,19 @@ def test_an_estimate_is_what_was_measured_shared_by_the_errors(layouts: Layouts)
     assert found[parts[1].name]["Q8_0"] == pytest.approx(0.001)
     both = options_of([group], errors, {(group.key, "IQ4_NL"): 0.4, (group.key, "Q8_0"): 0.02}, 32)
     assert sum(own[1].divergence for own in both.values()) == pytest.approx(0.02)
+
+
+@pytest.mark.long
+def test_a_fleet_measures_all_that_a_search_needs(zoo: LocalRegistry, tmp_path: Path) -> None:
+    model = "local/Zoo-C-1M-v1.0-Q8_0@1"
+    plan = FleetPlan("sizes", [PlannedWork("sensitivity", models=[model])])
+    expanded = expand_plan(zoo, plan, tmp_path)
+    bands = bands_of(zoo.catalog, zoo.blobs, model)
+    assert [unit.source for unit in expanded.units] == [f"{model} {band}" for band in bands]
+    band = next(unit.source for unit in expanded.units if "ffn_down" in unit.source)
+    done, _ = WORK["sensitivity"](zoo, band, lambda: None, None)
+    assert done["measured"] == 1, "a band of one organ"
+    again, _ = WORK["sensitivity"](zoo, band, lambda: None, None)
+    assert again["measured"] == 0
+    with pytest.raises(NotFound, match="no band 'ffn_up 7-9'"):
+        WORK["sensitivity"](zoo, f"{model} ffn_up 7-9", lambda: None, None)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from organs.registry.anatomy import place_of
 from organs.registry.entities.validation import VerdictReport
 from organs.registry.gguf import (
@@ -23,7 +25,7 @@ from organs.registry.gguf import (
 from organs.registry.gguf.quants import decode, quantize
 from organs.registry.validation.comparison import CHANGED, GRAFTED, file_candidate, validate
 from organs.registry.validation.weights import CHAT_TEMPLATE_KEY, Weights, grafted_organs, is_feed_forward
-from tests.gguf_files import file_bytes, text
+from tests.gguf_files import file_bytes, text, unsigned
 
 ADD_BOS_KEY = "tokenizer.ggml.add_bos_token"
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -84,6 +86,25 @@ def with_first_token(model: Path, target: Path, *, adds: bool | None) -> Path:
     kept = [entry for entry in metadata if entry.key != ADD_BOS_KEY]
     stated = [] if adds is None else [KeyValue(ADD_BOS_KEY, ValueType.BOOL, adds)]
     target.write_bytes(file_bytes([*kept, *stated], tensors))
+    return target
+
+
+def with_experts(model: Path, target: Path, *, experts: int, used: int) -> Path:
+    """Write `model` as a mixture: each feed-forward matrix as a stack of equal experts, of which a token uses some."""
+    entries, tensors = _taken_apart(model)
+    mixed, plain, random = [], dtype_by_name("F32"), np.random.default_rng(0)
+    for spec, data in tensors:
+        place = place_of(spec.name)
+        if not is_feed_forward(spec.name):
+            mixed.append((spec, data))
+            continue
+        stack = TensorSpec(f"blk.{place.block}.{place.slot}_exps.weight", (*spec.shape, experts), spec.dtype)
+        mixed.append((stack, bytes(data) * experts))
+        if place.slot == "ffn_up":
+            router = TensorSpec(f"blk.{place.block}.ffn_gate_inp.weight", (spec.shape[0], experts), plain)
+            mixed.append((router, random.standard_normal((experts, spec.shape[0])).astype("<f4").tobytes()))
+    counts = [unsigned("llama.expert_count", experts), unsigned("llama.expert_used_count", used)]
+    target.write_bytes(file_bytes([*entries, *counts], mixed))
     return target
 
 

@@ -89,7 +89,7 @@ def test_all_that_is_wrong_with_a_wish_is_said_at_once() -> None:
 def test_a_file_that_llama_cpp_refuses_and_a_child_that_is_stopped_are_failures(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(small_model())
-    with pytest.raises(RuntimeFailed, match=r"^broken\.gguf: the model cannot be loaded: .*key not found"):
+    with pytest.raises(RuntimeFailed, match=r"^broken\.gguf: the model was refused: .*key not found"):
         counted_memory(broken)
     with pytest.raises(RuntimeFailed, match=r"was stopped while it loaded the model: it took longer than 0\.01 s"):
         counted_memory(A, limits=ProcessLimits(wall_seconds=0.01))

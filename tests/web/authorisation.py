@@ -105,6 +105,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api/v1/families
         GET /api/v1/models/<namespace>/<name>/lineage
         GET /api/v1/models/<namespace>/<name>/organs
+        GET /api/v1/models/<namespace>/<name>/sizes
         GET /api/v1/models/<namespace>/<name>/versions
         GET /api/v1/organs
         GET /api/v1/organs/<digest>
@@ -159,6 +160,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /models/<namespace>/<name>/picture.png
         GET /models/<namespace>/<name>/picture.svg
         GET /models/<namespace>/<name>/report .json .csv .md
+        GET /models/<namespace>/<name>/sizes.svg
         GET /organs .json .csv
         GET /organs/<digest> .json
         GET /organs/<digest>.<any(raw,bin,npy):form>
@@ -199,6 +201,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /api/v1/chimeras
         POST /api/v1/extractions
         POST /api/v1/grafts
+        POST /api/v1/jobs/quantize
         POST /api/v1/measurements
         POST /api/v1/purifications
         POST /api/v1/quick-looks
@@ -210,6 +213,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /account/page-token
         POST /chimeras/<lock>/validate
         POST /compose
+        POST /models/<namespace>/<name>/sizes
         """,
     ),
     (

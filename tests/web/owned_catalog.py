@@ -28,6 +28,7 @@ from organs.web.pages.routes import COOKIE as FORM_COOKIE
 from organs.web.pages.routes import FIELD
 from tests.fleets import put_run
 from tests.related_models import model_file, related_tensors
+from tests.sizes import add_size
 from tests.small_models import ingest_file
 from tests.web.accounts import child_token, form_token, new_token, program, session_of
 
@@ -62,6 +63,7 @@ def fill_owned_catalog(registry: LocalRegistry, folder: Path) -> None:
         ingest_file(registry, path, name)
     for name, block in ((MIXED, 0), (HIDDEN, 1)):
         registry.compose(VISIBLE).graft(BASE, blocks=block).named(name).plan().register()
+    add_size(registry, VISIBLE, "4bpw", 40_000, 0.02, model=HIDDEN)
     for owner, _ in ASKERS.values():
         new_token(registry, owner)  # which adds the contributor
     _put_submissions(registry)

@@ -51,7 +51,7 @@ def section(client: FlaskClient, query: str = "", model: str = BASE) -> str:
 
 def test_the_page_shows_the_sizes_from_the_smallest_with_their_divergence(client: FlaskClient) -> None:
     text = section(client)
-    rows = ("4.5bpw chosen 20.0 MB", "Q4_K_M-best chosen 30.0 MB", "Q4_K_M mix of llama.cpp 30.1 MB")
+    rows = ("4.5bpw 20.0 MB, chosen", "Q4_K_M-best 30.0 MB, chosen", "Q4_K_M 30.1 MB, mix of llama.cpp")
     assert [text.index(row) for row in rows] == sorted(text.index(row) for row in rows)
     assert "0.050 ± 0.003 0.45 93.0% +5.0% –" in text
     page = client.get(BASE).text

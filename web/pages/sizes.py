@@ -32,6 +32,8 @@ from organs.web.responses import model_address, searching
 
 QUANTISED = ("quantized", "quantised")
 """Relations of a quantisation to its source: as it was found, and as a recipe makes it."""
+OWN_CELLS = ("label", "kind", "size_bytes", "model")
+"""Columns whose cells the page writes by itself."""
 MEMORY_MAX_GB = 100_000.0
 CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
 MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
@@ -45,7 +47,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
     curve, source = size_curve(session, row), source_of_size(session, row.id) or _quantised_from(session, model)
     if source is not None and not curve.points:
         return {"sizes": None, "size_of": source}
-    shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in ("label", "kind", "model")]
+    shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in OWN_CELLS]
     jobs = [] if not may_see_jobs() else _active_jobs(session, model.name)
     memory = _requested_memory()
     fits = None if memory is None else _fitting(model, curve, *memory)
