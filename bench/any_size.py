@@ -325,7 +325,7 @@ def searched(folder: Path, model: str, mix: str, size_bytes: int, target: Path, 
                 time.sleep(SAMPLED_SECONDS)
                 peak = max(peak, tree_bytes(process.pid))
                 if run < interruptions and len(stored(log)) >= known + INTERRUPTED_AFTER:
-                    process.send_signal(signal.SIGINT if run else signal.SIGKILL)
+                    process.send_signal(signal.SIGTERM if run else signal.SIGKILL)
                     process.wait()
                     stops.append(len(stored(log)))
         if process.returncode == 0:
@@ -468,8 +468,8 @@ def weighted_errors(path: Path, importances: ImportanceMatrix) -> dict[str, dict
     """Return for each matrix of a model in F16 or BF16 the types that fit its rows, with bytes and error.
 
     The error is the sum of the squared changes of the weights, each times the importance of its column: the expected
-    squared change of the products with the matrix. An embedding that is no output has no importances; a token reads one
-    of its rows. The error is computed on some of the rows, spread over the matrix.
+    squared change of the products with the matrix. An embedding that is no output has no importances: they are 1, as in
+    llama.cpp. The error is computed on some of the rows, spread over the matrix.
     """
     found: dict[str, dict[str, tuple[int, float]]] = {}
     with FileSource(path) as file:
@@ -489,7 +489,7 @@ def weighted_errors(path: Path, importances: ImportanceMatrix) -> dict[str, dict
             if importances.fits(tensor.name, tensor.shape):
                 weights = importances.of(tensor.name, row)
             else:
-                weights = np.full(row, 1.0 / rows, np.float32)
+                weights = np.ones(row, np.float32)
             own = {tensor.dtype.name: (padded(tensor.size_bytes, header.alignment), 0.0)}
             for name in FAST:
                 dtype = dtype_by_name(name)
