@@ -103,8 +103,9 @@ def written_importances(
     plain, specs, arrays = dtype_by_name("F32"), list[TensorSpec](), list[NDArray[np.float32]]()
     for name, part in sorted(by_tensor.items()):
         count = part.counts.size
-        specs += [TensorSpec(name + SUMS, (part.sums.size // count, count), plain)]
-        specs += [TensorSpec(name + COUNTS, (1, count), plain)]
+        stacked = (count,) if count > 1 else ()
+        specs += [TensorSpec(name + SUMS, (part.sums.size // count, *stacked), plain)]
+        specs += [TensorSpec(name + COUNTS, (1, *stacked), plain)]
         arrays += [part.sums, part.counts]
     entries = [
         KeyValue("general.type", ValueType.STRING, "imatrix"),

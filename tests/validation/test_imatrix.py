@@ -97,7 +97,7 @@ def test_the_file_has_the_entries_of_llama_cpp_and_names_its_model(tmp_path: Pat
     names = [tensor.name for tensor in header.tensors]
     assert names[:2] == ["blk.0.attn_k.weight.in_sum2", "blk.0.attn_k.weight.counts"]
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
-    assert shapes["blk.0.attn_k.weight.counts"] == (1, 1)
+    assert shapes["blk.0.attn_k.weight.counts"] == (1,)
     counts = next(tensor for tensor in header.tensors if tensor.name == "blk.0.attn_k.weight.counts")
     start = header.data_offset + counts.offset
     assert np.frombuffer(data[start : start + 4], "<f4") == result.chunks * 256
