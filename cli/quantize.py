@@ -26,6 +26,7 @@ from organs.cli.plans import refuse_recipe
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import size_text
+from organs.registry.compose.recipe import WARNINGS
 from organs.registry.entities.sizes import COLUMNS, QuantizationRequest, SizedModel
 from organs.registry.errors import BadRecipe, BadSource
 from organs.registry.input_files import FileSource
@@ -105,8 +106,8 @@ def quantize(
     limits = [key for key in ("size", "bpw", "like", "fits") if wanted[key] is not None]
     if len(limits) + (dtype is not None) != 1:
         raise click.UsageError("give one of --type, --size, --bpw, --like and --fits")
-    if limits and (dry_run or accept or yes):
-        raise click.UsageError("--dry-run, --accept and --yes are for --type")
+    if limits and dry_run:
+        raise click.UsageError("--dry-run is for --type")
     with selected_registry() as registry:
         matrix = None if importances is None else registered_importances(registry, importances)
         if dtype is None:
@@ -122,6 +123,7 @@ def quantize(
                 flash_attention=wanted["flash_attention"],
                 imatrix=matrix,
                 name=name,
+                accept=tuple(WARNINGS) if yes else accept,
                 minutes=minutes,
             )
             with status_line("quantize") as say:

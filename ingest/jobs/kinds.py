@@ -329,6 +329,7 @@ def _quantize(
         LlamaCpp(requires_sandbox=registry.settings.requires_sandbox),
         report_progress,
         contributor,
+        lambda size_bytes: _check_quota(registry, size_bytes, contributor),
     )
     return QuantizationJobResult(**asdict(sized), models=(sized.chimera.model, sized.source))
 
@@ -336,8 +337,9 @@ def _quantize(
 QUANTIZATION_MINUTES = 60.0
 """The time for the measurements of a job `quantize` that states none."""
 QUANTIZE = JobKind("quantize", VALIDATION, QuantizationRequest, _quantize, _settle_quantization)
-"""Takes `model`, one of `type`, `size_bytes`, `bits` and `like`, and `imatrix`, `name` and `minutes`. Returns the model
-that it made and its measurements. What was measured is stored at once, so a job that is put back continues."""
+"""Takes `model`, one of `type`, `size_bytes`, `bits`, `like` and `memory_bytes`, and `imatrix`, `name`, `accept` and
+`minutes`. Returns the model that it made and its measurements. What was measured is stored at once, so a job that is
+put back continues."""
 
 
 TENSORS_MAX = 2000

@@ -10,7 +10,7 @@ from msgspec import Meta
 from organs.registry import notebook
 from organs.registry.amounts import MULTIPLE_FROM, NO_VALUE, perplexity_text
 from organs.registry.columns import CellKind, Column, data_only, for_people
-from organs.registry.entities.base import Bytes, Count, Entity, Items, ModelText, RequestBody, Share, Text, Word
+from organs.registry.entities.base import Bytes, Count, Entity, Items, ModelText, RequestBody, Share, Text, Texts, Word
 from organs.registry.entities.memory import MemoryCount
 from organs.registry.entities.plan import MadeChimera
 
@@ -108,7 +108,6 @@ class SizeCurve(Entity):
 
     source: ModelText
     source_size_bytes: Bytes
-    smallest_bytes: Annotated[Bytes, Meta(description="The smallest size that can be made; null if not known.")] | None
     runtime: Annotated[Text, Meta(description="Of the newest measurement; empty without one.")]
     texts: Annotated[Word, Meta(description="The digest of the texts of the newest measurement.")]
     points: Items[SizePoint]
@@ -144,6 +143,7 @@ class QuantizationRequest(RequestBody):
     flash_attention: Annotated[Text, Meta(description="`auto`, `on` or `off`.")] = "auto"
     imatrix: Annotated[Text, Meta(description="The name of a registered importance matrix.")] | None = None
     name: Annotated[Text, Meta(description="The name in your own namespace.")] | None = None
+    accept: Annotated[Texts, Meta(description="Codes of warnings that you accept, such as `rounded-twice`.")] = ()
     minutes: Annotated[float, Meta(ge=0.1, le=1440.0, description="The most time for measurements.")] | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -139,12 +139,14 @@ def quantize(
     runtime: LlamaCpp,
     progress: StepProgress = lambda _share, _step: None,
     contributor: str = LOCAL,
+    check_size: Callable[[int], None] = lambda _size_bytes: None,
 ) -> SizedModel:
     """Make the model that `request` describes, in the namespace of `contributor`, store its size and return it.
 
     It is made from the model that is proved to be the source of `request.model`, or from this model itself. Raises
     BadInput for a size below the smallest one and for too little time, NoRuntime, NoVerdict, NotComposable, StoreError,
-    DiskFull; what was measured before an error stays stored.
+    DiskFull; what was measured before an error stays stored. `check_size` is called with the bytes of the file before
+    it is made.
     """
     with catalog.reading() as session:
         settled, _ = checked_request(session, request, contributor)
@@ -156,7 +158,7 @@ def quantize(
         weights = {} if matrix is None else _weights(session, blobs, matrix, layouts.parts)
         importances = "" if matrix is None else model_by_text(session, matrix.label).digest
     search = _Search(catalog, blobs, settled, runtime, progress, contributor, row, facts, layouts, weights, importances)
-    return search.result(None if like is None else like.size_bytes)
+    return search.result(None if like is None else like.size_bytes, check_size)
 
 
 def bands_of(catalog: Catalog, blobs: BlobStore, model: str) -> list[str]:
@@ -228,12 +230,13 @@ class _Search:
             *(self.weights, self.importances),
         )
 
-    def result(self, like_bytes: int | None) -> SizedModel:
+    def result(self, like_bytes: int | None, check_size: Callable[[int], None]) -> SizedModel:
         """Choose the tensor types, make the file, and measure it beside the plain mix."""
         with self._work:
-            return self._result(like_bytes)
+            return self._result(like_bytes, check_size)
 
-    def _result(self, like_bytes: int | None) -> SizedModel:
+    def _result(self, like_bytes: int | None, check_size: Callable[[int], None]) -> SizedModel:
+        self._plan(self.layouts.smallest).check()  # what prevents one file prevents all
         plain = memory = None
         if self.request.type is not None:
             dtypes = self.layouts.mix(self.request.type.upper())
@@ -248,6 +251,7 @@ class _Search:
             tag = tag_of(replace(self.request, memory_bytes=None, size_bytes=size_bytes))
         plan = self._plan(dtypes, tag)
         plan.check()
+        check_size(plan.size_bytes)
         self.phase = MAKING
         made = make(self.catalog, self.blobs, plan, progress=self._making, contributor=self.contributor)
         self.phase = CHECKING
@@ -478,7 +482,7 @@ class _Search:
         if self.request.type is not None:
             rules = {"as": self.request.type.upper()}
         name = self.request.name or str(name_of_size(self.row, tag, self.contributor))
-        values = {"base": self.source.label, "name": name, "quantize": rules}
+        values = {"base": self.source.label, "name": name, "quantize": rules, "accept": list(self.request.accept)}
         if self.request.imatrix is not None:
             values["imatrix"] = self.request.imatrix
         with self.catalog.reading() as session:

@@ -54,7 +54,6 @@ def size_curve(session: Session, source: ModelRow) -> SizeCurve:
     return SizeCurve(
         source=source.full_name,
         source_size_bytes=source.size_bytes,
-        smallest_bytes=None,
         runtime=runtime,
         texts=texts,
         points=tuple(sizes_of(session, source.id)),
