@@ -105,6 +105,8 @@ def read_weights(planned: PlannedImportances, plain: Callable[[Part], Plain]) ->
     """Return the importances of all columns. Raises BadOrgan for numbers that encoders cannot use."""
     sums, counts = (np.frombuffer(item.read(0, item.size_bytes), "<f4") for item in map(plain, planned.parts))
     found = mean_squares(sums.reshape(counts.size, -1), counts)
+    if not found.any():
+        raise BadOrgan(f"all importances in {planned.sums.name} are 0")
     if not ((found >= 0) & (found <= LARGEST)).all():  # False for NaN
         raise BadOrgan(f"importances in {planned.sums.name} are negative, or larger than {LARGEST:g}")
     return found

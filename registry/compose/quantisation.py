@@ -177,23 +177,24 @@ def header_entries(recipe: Recipe, importances: Parent | None) -> Iterator[KeyVa
 def type_findings(base: Parent, parts: Sequence[PlannedPart], chosen: Mapping[str, ChosenType]) -> Iterator[Finding]:
     """Yield what the types of quantised organs mean: rows that are no whole blocks, and organs rounded twice."""
     done = {part.before.name: part for part in parts if part.computation is not None and part.computation.quantised}
-    odd: dict[tuple[str, str, int, str], list[str]] = {}
+    odd: dict[tuple[int, str, int, str], list[str]] = {}
     for name in done:
         choice = chosen[name]
         row, own = done[name].spec.shape[0], choice.dtype
         if row % choice.wanted.block_elements and choice.wanted != own:
-            odd.setdefault((choice.wanted.name, own.name, row, choice.at), []).append(name)
-    for (wanted, other, row, at), names in odd.items():
+            odd.setdefault((choice.wanted.block_elements, own.name, row, choice.at), []).append(name)
+    for (blocks, other, row, at), names in odd.items():
         sentence = (
-            f"Rows of {row:,} values are no whole blocks of {wanted}: "
-            f"{plural_text(len(names), 'matrix becomes', 'matrices become')} {other}."
+            f"{plural_text(len(names), 'matrix becomes', 'matrices become')} {other}: rows of {row:,} values cannot be "
+            f"divided into the blocks of {blocks} of the type that is meant for them."
         )
         yield Finding(Severity.INFO, "rows-not-whole", sentence, at, organs=tuple(names))
     twice: dict[tuple[str, str, str], list[str]] = {}
     for name, part in done.items():
         computation = part.computation
         assert computation is not None
-        if computation.source.dtype.block_elements > 1 and computation.source.dtype != computation.dtype:
+        is_rounded = computation.dtype.block_elements > 1 and computation.source.dtype != computation.dtype
+        if computation.source.dtype.block_elements > 1 and is_rounded:
             label = (part.donor or base).label
             twice.setdefault((label, computation.source.dtype.name, chosen[name].at), []).append(name)
     for (label, before, at), names in twice.items():

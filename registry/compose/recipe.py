@@ -68,8 +68,8 @@ WHOLE_MIN, WHOLE_MAX = -(2**63), 2**64 - 1
 """Limits of the 64-bit integers of GGUF."""
 FIXED_KEYS = ("general.type", "general.alignment", "general.quantization_version", "general.file_type")
 """Keys that describe the file; their values depend on its organs."""
-FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.")
-"""Keys of the base's vocabulary, of split files, of the parents, and of this registry."""
+FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.", "quantize.imatrix.")
+"""Keys of the base's vocabulary, of split files, of the parents, of this registry, and of the importance matrix."""
 ARCHITECTURE_KEY = "general.architecture"
 TEMPLATE_KEY = "tokenizer.chat_template"
 """The key of the chat template, and before a dot and a name that of a named one."""

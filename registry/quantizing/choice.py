@@ -84,11 +84,6 @@ def total_bytes(choice: Mapping[str, Option]) -> int:
     return sum(option.size_bytes for option in choice.values())
 
 
-def total_divergence(choice: Mapping[str, Option]) -> float:
-    """Return the estimated divergence of the file, in nats per token."""
-    return sum(option.divergence for option in choice.values())
-
-
 def _at_price(hulls: Mapping[str, Sequence[Option]], price: float) -> dict[str, Option]:
     return {
         name: min(own, key=lambda option: (option.divergence + price * option.size_bytes, option.size_bytes))

@@ -30,11 +30,6 @@ class Group:
     """The slot with the blocks, such as `ffn_down 0-3`; the tower is before it unless it is the text's."""
     parts: tuple[Part, ...]
 
-    @property
-    def elements(self) -> int:
-        """The number of values."""
-        return sum(part.spec.elements for part in self.parts)
-
 
 def first_groups(parts: Sequence[Part], count_max: int) -> list[Group]:
     """Return the organs of each slot in bands of neighbouring blocks: at most `count_max`, or one for each slot."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from organs.registry.amounts import size_text
+from organs.registry.entities.memory import MemoryCount
 from organs.registry.quantizing.layouts import Dtypes
 
 TRIES = 12
@@ -21,19 +22,32 @@ class Limit:
     most_bytes: int
     taken: Callable[[Dtypes], int]
     """Return what a file with these types takes."""
+    described: Callable[[Dtypes], str]
+    """Return what a file with these types takes, as the end of a sentence."""
     what: str
-    """`a file of` or `in memory`, after which or before which the bytes stand."""
+    """What is limited, after which "of" and its size stand in a sentence."""
     slack_bytes: int
 
     @classmethod
     def of_file(cls, most_bytes: int, size_bytes: Callable[[Dtypes], int]) -> Limit:
         """Return the limit of the size of a file, of which the choice itself leaves little."""
-        return cls(most_bytes, size_bytes, "on the disk", most_bytes)
+        return cls(most_bytes, size_bytes, lambda dtypes: f"has {size_text(size_bytes(dtypes))}", "a file", most_bytes)
 
     @classmethod
-    def of_memory(cls, most_bytes: int, memory_bytes: Callable[[Dtypes], int]) -> Limit:
+    def of_memory(cls, most_bytes: int, memory: Callable[[Dtypes], MemoryCount]) -> Limit:
         """Return the limit of the memory that the runtime takes."""
-        return cls(most_bytes, memory_bytes, "in memory", int(MEMORY_SLACK * most_bytes))
+
+        def described(dtypes: Dtypes) -> str:
+            count = memory(dtypes)
+            return (
+                f"takes {size_text(count.total_bytes)} with a context of {count.context_tokens:,} tokens: "
+                f"{size_text(count.weights_bytes + count.repacked_bytes)} weights, "
+                f"{size_text(count.cache_bytes)} cache, {size_text(count.compute_bytes)} compute (less with a smaller "
+                "--context, --cache-type q8_0 or --micro-batch 64)"
+            )
+
+        slack_bytes = int(MEMORY_SLACK * most_bytes)
+        return cls(most_bytes, lambda dtypes: memory(dtypes).total_bytes, described, "a memory", slack_bytes)
 
     def allows(self, dtypes: Dtypes) -> bool:
         """Return whether a file with these types is within the limit."""
@@ -63,7 +77,10 @@ class Limit:
 
     def below(self, source: str, smallest: Dtypes, why: str) -> str:
         """Return the sentence that the limit is below the smallest file of a model."""
-        needed = size_text(self.taken(smallest))
-        return (
-            f"{size_text(self.most_bytes)} {self.what} is too little: the smallest file of {source} takes {needed}{why}"
-        )
+        most = size_text(self.most_bytes)
+        return f"{self.what} of {most} is too small: the smallest file of {source} {self.described(smallest)}{why}"
+
+    def above(self, source: str) -> str:
+        """Return the sentence that the source itself is within the limit."""
+        most = size_text(self.most_bytes)
+        return f"{source} itself {self.described({})}: it is within {most}, and no other file is needed"

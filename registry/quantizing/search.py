@@ -31,12 +31,13 @@ from organs.registry.compose.parents import Parent, Part, RegisteredLibrary
 from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.quantisation import importances_of
-from organs.registry.compose.recipe import Recipe, recipe_of_values
+from organs.registry.compose.recipe import TENSOR_TYPES, Recipe, recipe_of_values
 from organs.registry.digest import Digest
 from organs.registry.entities.memory import MemoryCount
 from organs.registry.entities.sizes import CHOSEN, PLAIN, QuantizationRequest, SizedModel, SizePoint, SizeReading
 from organs.registry.errors import BadInput, BadRequest, NotAssemblable, NotFound
 from organs.registry.gguf import padded
+from organs.registry.gguf.mixes import MIXES
 from organs.registry.gguf.types import DType
 from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
@@ -65,6 +66,8 @@ from organs.registry.validation.memory import MemoryRequest
 from organs.registry.validation.quick import operations_per_second
 from organs.registry.validation.variants import WindowReading
 
+ONLY_TYPE = dict.fromkeys(("size_bytes", "bits", "like", "memory_bytes"))
+"""The other wishes than a type, as nothing."""
 WANTED = ("type", "size_bytes", "bits", "like", "memory_bytes")
 """The members of a request of which it has exactly one."""
 
@@ -81,6 +84,11 @@ def checked_request(
     if source.unassemblable:
         raise NotAssemblable(source.full_name, source.unassemblable)
     faults: list[tuple[str | None, str]] = []
+    for member, known in (("type", (*MIXES, *TENSOR_TYPES)), ("like", tuple(MIXES))):
+        word = getattr(request, member)
+        if word is not None and "/" not in word and word.upper() not in known:
+            faults.append((member, f"{word[:100]!r} is not a mix of llama.cpp: one is {', '.join(PLAIN_MIXES)}."))
+    MemoryRequest(request.context, request.cache_type, request.micro_batch, request.flash_attention)  # or BadInput
     if source.kind != FileKind.MODEL or not source.complete:
         faults.append(("model", f"{source.full_name} is no complete language model, so it has no sizes."))
     wanted = [name for name in WANTED if getattr(request, name) is not None]
@@ -239,7 +247,8 @@ class _Search:
         self._plan(self.layouts.smallest).check()  # what prevents one file prevents all
         plain = memory = None
         if self.request.type is not None:
-            dtypes = self.layouts.mix(self.request.type.upper())
+            parts = self._plan({}).parts
+            dtypes: Dtypes = {part.spec.name: part.spec.dtype for part in parts if part.computation is not None}
         else:
             limit = self._limit(like_bytes)
             plain = self._nearest_mix(limit)
@@ -257,8 +266,8 @@ class _Search:
         self.phase = CHECKING
         sizes = [_Size(CHOSEN if self.request.type is None else PLAIN, tag, dtypes, made.size_bytes, made.model)]
         if plain is not None:
-            mix = self.layouts.mix(plain)
-            sizes.append(_Size(PLAIN, plain, mix, self._plan(mix).size_bytes))
+            mix, plain_tag = self.layouts.mix(plain), tag_of(replace(self.request, **ONLY_TYPE, type=plain))
+            sizes.append(_Size(PLAIN, plain_tag, mix, self._plan(mix).size_bytes))
         points = self._measured(sizes)
         return SizedModel(
             chimera=made,
@@ -280,12 +289,11 @@ class _Search:
                 model = size.model
                 if model is None and known is not None and known.size_bytes == size.size_bytes:
                     model = known.model
-                if size.model is not None or not self.importances:  # the tag of a mix means that without importances
-                    model_id = None if model is None else model_by_text(session, model).id
-                    record_size(
-                        *(session, self.row.id, model_id, size.kind, size.tag, size.tag, size.size_bytes, reading),
-                        *(windows.digest, self.runtime.identity),
-                    )
+                model_id = None if model is None else model_by_text(session, model).id
+                record_size(
+                    *(session, self.row.id, model_id, size.kind, size.tag, size.tag, size.size_bytes, reading),
+                    *(windows.digest, self.runtime.identity),
+                )
                 points.append(
                     SizePoint(
                         **asdict(reading),
@@ -304,7 +312,7 @@ class _Search:
         """Return the limit that the request sets. Raises BadInput for an unknown mix."""
         request = self.request
         if request.memory_bytes is not None:
-            return Limit.of_memory(request.memory_bytes, lambda dtypes: self._memory(dtypes).total_bytes)
+            return Limit.of_memory(request.memory_bytes, self._memory)
         most_bytes = request.size_bytes or like_bytes
         if request.bits is not None:
             most_bytes = int(request.bits * self.row.parameters / 8)
@@ -327,6 +335,8 @@ class _Search:
         layouts = self.layouts
         if not limit.allows(layouts.smallest):
             raise BadInput(limit.below(self.source.label, layouts.smallest, layouts.reason_of_floor()))
+        if limit.allows({}):
+            raise BadInput(limit.above(self.source.label))
         groups = self._divided()
         errors = self._errors(groups)
         by_errors = self._choice(limit, options_of(groups, errors, {}, self.source.header.alignment))
@@ -396,7 +406,8 @@ class _Search:
         if needed > 60 * minutes:
             raise BadInput(
                 f"{self.source.label} has {plural_text(len(groups), 'kind', 'kinds')} of matrices to measure, which "
-                f"takes about {duration_text(needed + 60)} on this machine: state more than {minutes:g} minutes"
+                f"takes about {duration_text(needed + 60)} on this machine: allow more than {minutes:g} minutes "
+                f"(--minutes {math.ceil(needed / 60) + 1}), or make a plain mix without measuring (--type Q4_K_M)"
             )
         self._advance(0.0, f"measuring {plural_text(len(missing), 'group', 'groups')}, about {duration_text(needed)}")
         self._measure(missing)

@@ -29,7 +29,7 @@ from organs.registry.quantizing.groups import Group, coarse_dtype
 from organs.registry.quantizing.rounding import Weights
 from organs.registry.quantizing.shards import ShardedModel
 from organs.registry.store import BlobStore
-from organs.registry.store.files import placing_error, translating
+from organs.registry.store.files import Files, check_room, placing_error, translating
 from organs.registry.validation.comparison import ModelFacts
 from organs.registry.validation.llama import LlamaCpp, usable_cores
 from organs.registry.validation.scorer import OrderedText
@@ -215,6 +215,7 @@ class Workshop:
             rows = blobs_by_digest(session, {part.digest for part in self.model.parts})
         sharded = ShardedModel(self.model, self.store, rows, Path(self._folder.name), self.weights)
         self.progress(0.0, "writing the model")
+        check_room(sharded.folder, sum(part.size_bytes for part in self.model.parts), Files())
         return sharded, sharded.write()
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 
+from msgspec.structs import replace
+
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.errors import BadInput
+from organs.registry.gguf.mixes import MIXES
 from organs.registry.names import (
     NAME_MAX_LENGTH,
     ModelName,
@@ -20,6 +23,8 @@ from organs.registry.names import (
     split_quantisation,
 )
 
+BY_IMPORTANCES = "imatrix"
+"""The word before the tag of a size that was made by an importance matrix: `imatrix-Q4_K_M`."""
 BEST = "best"
 """The word behind the name of a mix, for the types that were chosen for the size of that mix: `Q4_K_M-best`."""
 
@@ -29,6 +34,8 @@ def tag_of(request: QuantizationRequest, like_bytes: int | None = None) -> str:
 
     `like_bytes` is the size of the model that `like` names; None if it names a mix.
     """
+    if request.imatrix is not None:
+        return f"{BY_IMPORTANCES}-{tag_of(replace(request, imatrix=None), like_bytes)}"
     if request.type is not None:
         return request.type.upper()
     if request.bits is not None:
@@ -69,11 +76,13 @@ def command_for(model: str, tag: str) -> str | None:
             return None
         if unit == "bpw":
             return f"organ quantize {model} --bpw {number:g}"
-        return f"organ quantize {model} --size {number * (1000 if unit == 'GB' else 1):.0f}MB"
+        return f"organ quantize {model} --size {number:g}{unit}"
     stem, quantisation = split_quantisation(f"x-{tag}")
     if stem != "x" or quantisation is None:
         return None
     plain = plain_quantisation(quantisation)
+    if plain not in MIXES:
+        return None
     option = "--like" if quantisation.endswith(f"-{BEST.upper()}") else "--type"
     return f"organ quantize {model} {option} {plain}"
 

@@ -116,7 +116,7 @@ def grafted_organs(chimera: Path, base: Path) -> tuple[str, ...]:
 
 
 def is_quantisation(model: Path, base: Path) -> bool:
-    """Return whether most weights of `model` have fewer bits than in `base`, and all other tensors are the base's.
+    """Return whether most matrices of `model` have fewer bits than in `base`, and all other tensors are the base's.
 
     Types, shapes and the bytes of tensors in equal types are compared; not whether rounding gives the coarser ones.
     Raises BadSource, BadGguf and BadSplit.
@@ -128,10 +128,8 @@ def is_quantisation(model: Path, base: Path) -> bool:
         if any(own.info.shape != other.info.shape or own.size_bytes > other.size_bytes for own, other in pairs):
             return False
         same = [(own, other) for own, other in pairs if own.info.dtype == other.info.dtype]
-        coarser = sum(own.info.elements for own, _ in pairs) - sum(own.info.elements for own, _ in same)
-        return coarser > sum(own.info.elements for own, _ in same) and not any(
-            own.differs_from(other) for own, other in same
-        )
+        matrices = sum(any(length > 1 for length in own.info.shape[1:]) for own, _ in pairs)
+        return 2 * (len(pairs) - len(same)) > matrices and not any(own.differs_from(other) for own, other in same)
 
 
 def is_feed_forward(name: str) -> bool:

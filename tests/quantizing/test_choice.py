@@ -8,9 +8,13 @@ import random
 import pytest
 
 from organs.registry.gguf import dtype_by_name
-from organs.registry.quantizing.choice import Option, chosen, hull, total_bytes, total_divergence
+from organs.registry.quantizing.choice import Option, chosen, hull, total_bytes
 
 TYPES = ("Q2_K", "Q4_K", "Q6_K", "Q8_0", "F16")
+
+
+def total_divergence(choice: dict[str, Option]) -> float:
+    return sum(option.divergence for option in choice.values())
 
 
 def some_options(seed: int, organs: int = 5) -> dict[str, list[Option]]:
