@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from organs.registry.validation.imatrix import CollectionPlan
 
 
+CHUNKS_USUAL = 100
+"""With fewer chunks, importances say more about the text than about the model."""
+
+
 @click.command()
 @click.argument("model", metavar="MODEL|FILE.gguf")
 @click.option(
@@ -73,7 +77,8 @@ def imatrix(model: str, paths: tuple[Path, ...], minutes: float | None, name: st
     def planned(plan: CollectionPlan) -> None:
         chunks = plural_text(plan.chunks, "chunk", "chunks")
         limit = "" if minutes is None else f"; {minutes:g} min are allowed"
-        print_remark(f"{chunks} of {plan.chunk_tokens:,} tokens: about {duration_text(plan.seconds)}{limit}")
+        few = f"; that is little, {CHUNKS_USUAL} are usual: take more text" if plan.chunks < CHUNKS_USUAL else ""
+        print_remark(f"{chunks} of {plan.chunk_tokens:,} tokens: about {duration_text(plan.seconds)}{limit}{few}")
 
     with ExitStack() as stack:
         registry = None if is_path and chosen is None else stack.enter_context(local_registry())

@@ -43,15 +43,17 @@ GROUPS = {
     "Chimeras": {
         "compat": "Show which organs fit into a model, and why others do not.",
         "compose": "Make the chimera that a recipe describes.",
-        "memory": "Count the memory that llama.cpp takes for a model.",
-        "imatrix": "Collect an importance matrix, by which to quantise.",
         "validate": "Run a chimera in llama.cpp, and compare it with its base.",
         "leaderboard": "Rank chimeras by their measured gain over their bases.",
-        "quantize": "Write a model in other tensor types, such as Q4_K_M.",
         "purify": "Purify organs of a model, and show θ before and after.",
         "extract-lora": "Extract a LoRA adapter from a fine-tune and its base.",
         "transplant": "Copy organs between GGUF files, without a registry.",
         "graft": "Copy organs between organ directories.",
+    },
+    "Any size": {
+        "quantize": "Make the best file of a size, or one in a tensor type.",
+        "memory": "Count the memory that llama.cpp takes for a model.",
+        "imatrix": "Collect an importance matrix, by which to quantise.",
     },
     "Server": {
         "serve": "Serve the catalog for web browsers and programs.",

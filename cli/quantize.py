@@ -26,7 +26,6 @@ from organs.cli.plans import refuse_recipe
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import size_text
-from organs.registry.compose.recipe import WARNINGS
 from organs.registry.entities.sizes import COLUMNS, QuantizationRequest, SizedModel
 from organs.registry.errors import BadRecipe, BadSource
 from organs.registry.input_files import FileSource
@@ -111,6 +110,8 @@ def quantize(
     with selected_registry() as registry:
         matrix = None if importances is None else registered_importances(registry, importances)
         if dtype is None:
+            from organs.registry.compose.recipe import WARNINGS
+
             request = QuantizationRequest(
                 model=model,
                 size_bytes=wanted["size"],

@@ -269,7 +269,7 @@ def test_a_missing_encoder_is_refused_with_the_extra(monkeypatch: pytest.MonkeyP
 def test_rows_that_are_no_whole_blocks_are_told(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "Thin", file_bytes(block_metadata(), block_tensors(width=96)))
     found = codes(registry, "quantize: {as: Q4_K}", "local/Thin")
-    assert found["rows-not-whole"].startswith("Rows of ")
+    assert "cannot be divided into the blocks of 256" in found["rows-not-whole"]
     assert "become Q5_0" in found["rows-not-whole"]
 
 

@@ -149,8 +149,8 @@ def test_too_little_time_is_refused_before_anything_is_measured(
     zoo: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(search, "operations_per_second", lambda: 1e6)
-    request = QuantizationRequest(model="Zoo-C-1M-v1.0-Q8_0", bits=5.5, minutes=1)
-    with pytest.raises(BadInput, match=r"on this machine: state more than 1 minutes"):
+    request = QuantizationRequest(model="Zoo-B-2M-v1.0-Q8_0", bits=6.5, minutes=1, accept=("rounded-twice",))
+    with pytest.raises(BadInput, match=r"on this machine: allow more than 1 minutes \(--minutes "):
         quantize(zoo.catalog, zoo.blobs, request, LlamaCpp())
 
 

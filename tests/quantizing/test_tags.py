@@ -58,7 +58,7 @@ def test_every_tag_is_one_that_clients_and_names_accept(wanted: float) -> None:
     [
         ("4.5bpw", "--bpw 4.5"),
         ("4.5BPW", "--bpw 4.5"),
-        ("2.1GB", "--size 2100MB"),
+        ("2.1GB", "--size 2.1GB"),
         ("98MB", "--size 98MB"),
         ("q4_k_m", "--type Q4_K_M"),
         ("Q4_K_M-best", "--like Q4_K_M"),

@@ -185,5 +185,5 @@ def test_every_use_of_a_parent_has_words() -> None:
     assert (
         acts_text((*ACTS, SOURCE))
         == "taken with their blocks, then grafted, then blended, then adapter added, then purified, "
-        "then experts pruned, then header edited, then source of a quantisation"
+        "then experts pruned, then quantised, then header edited, then source of a quantisation"
     )
