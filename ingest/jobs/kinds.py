@@ -68,7 +68,7 @@ from organs.registry.measure import measure
 from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import parse_model_name
 from organs.registry.progress import StepProgress
-from organs.registry.quantizing.search import checked_request, quantize
+from organs.registry.quantizing.search import check_possible, checked_request, quantize
 from organs.registry.references import RepackReport, repack
 from organs.registry.relatives import settle_sources
 from organs.registry.reports.dissection import model_report
@@ -312,10 +312,11 @@ runtime and the built-in texts: a request must not choose the program that a ser
 def _settle_quantization(
     registry: LocalRegistry, request: QuantizationRequest, contributor: str
 ) -> QuantizationRequest:
-    LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)  # raises NoRuntime
+    runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)  # raises NoRuntime
     with registry.catalog.reading() as session:
         settled, most_bytes = checked_request(session, request, contributor)
     _check_quota(registry, most_bytes, contributor)
+    check_possible(registry.catalog, registry.blobs, settled, runtime)
     return settled if settled.minutes is not None else replace(settled, minutes=QUANTIZATION_MINUTES)
 
 

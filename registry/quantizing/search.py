@@ -156,6 +156,29 @@ def quantize(
     DiskFull; what was measured before an error stays stored. `check_size` is called with the bytes of the file before
     it is made.
     """
+    search, like_bytes = _prepared(catalog, blobs, request, runtime, progress, contributor)
+    return search.result(like_bytes, check_size)
+
+
+def check_possible(catalog: Catalog, blobs: BlobStore, request: QuantizationRequest, runtime: LlamaCpp) -> None:
+    """Raise BadInput for a size below the smallest file or above the source, without measuring; NotComposable.
+
+    A memory and a type are not checked. Only the catalog and headers are read.
+    """
+    if request.type is None and request.memory_bytes is None:
+        search, like_bytes = _prepared(catalog, blobs, request, runtime, lambda _share, _step: None, LOCAL)
+        search.check(search.limit(like_bytes))
+
+
+def _prepared(
+    catalog: Catalog,
+    blobs: BlobStore,
+    request: QuantizationRequest,
+    runtime: LlamaCpp,
+    progress: StepProgress,
+    contributor: str,
+) -> tuple[_Search, int | None]:
+    """Return the search for a request, and the size of the model whose size is the limit."""
     with catalog.reading() as session:
         settled, _ = checked_request(session, request, contributor)
         library = RegisteredLibrary(session, blobs)
@@ -166,7 +189,7 @@ def quantize(
         weights = {} if matrix is None else _weights(session, blobs, matrix, layouts.parts)
         importances = "" if matrix is None else model_by_text(session, matrix.label).digest
     search = _Search(catalog, blobs, settled, runtime, progress, contributor, row, facts, layouts, weights, importances)
-    return search.result(None if like is None else like.size_bytes, check_size)
+    return search, None if like is None else like.size_bytes
 
 
 def bands_of(catalog: Catalog, blobs: BlobStore, model: str) -> list[str]:
@@ -244,13 +267,15 @@ class _Search:
             return self._result(like_bytes, check_size)
 
     def _result(self, like_bytes: int | None, check_size: Callable[[int], None]) -> SizedModel:
-        self._plan(self.layouts.smallest).check()  # what prevents one file prevents all
         plain = memory = None
         if self.request.type is not None:
-            parts = self._plan({}).parts
+            plan = self._plan({})
+            plan.check()
+            parts = plan.parts
             dtypes: Dtypes = {part.spec.name: part.spec.dtype for part in parts if part.computation is not None}
         else:
-            limit = self._limit(like_bytes)
+            limit = self.limit(like_bytes)
+            self.check(limit)
             plain = self._nearest_mix(limit)
             dtypes = self._best(limit, plain)
         if self.request.memory_bytes is None:
@@ -308,7 +333,7 @@ class _Search:
 
     # The choice
 
-    def _limit(self, like_bytes: int | None) -> Limit:
+    def limit(self, like_bytes: int | None) -> Limit:
         """Return the limit that the request sets. Raises BadInput for an unknown mix."""
         request = self.request
         if request.memory_bytes is not None:
@@ -326,25 +351,30 @@ class _Search:
         small = (name for name in by_size if self.layouts.size_bytes(self.layouts.mix(name)) <= limit.most_bytes)
         return next((name for name in small if limit.allows(self.layouts.mix(name))), None)
 
+    def check(self, limit: Limit) -> None:
+        """Raise BadInput if no file is so small, or if the source is; NotComposable if no file can be made."""
+        smallest = self.layouts.smallest
+        self._plan(smallest).check()  # what prevents one file prevents all
+        if not limit.allows(smallest):
+            raise BadInput(limit.below(self.source.label, smallest, self.layouts.reason_of_floor()))
+        if limit.allows({}):
+            raise BadInput(limit.above(self.source.label))
+
     def _best(self, limit: Limit, plain: str | None) -> Dtypes:
         """Return the types of the best file within `limit`.
 
         That is one of a few choices, the one that differs least from the source on the windows of the search. Raises
-        BadInput if no file is so small, or for too little time.
+        BadInput for too little time.
         """
         layouts = self.layouts
-        if not limit.allows(layouts.smallest):
-            raise BadInput(limit.below(self.source.label, layouts.smallest, layouts.reason_of_floor()))
-        if limit.allows({}):
-            raise BadInput(limit.above(self.source.label))
         groups = self._divided()
         errors = self._errors(groups)
         by_errors = self._choice(limit, options_of(groups, errors, {}, self.source.header.alignment))
-        for _ in range(CORRECTIONS + 1):
+        for turn in range(CORRECTIONS + 1):
             options = options_of(groups, errors, self._divergences(), self.source.header.alignment)
             best = self._choice(limit, options)
             missing = self._unmeasured(groups, options, best)[: self._affordable(1.0)]
-            if not missing:
+            if not missing or turn == CORRECTIONS:
                 break
             self._measure(missing)
         self.phase = CHOOSING

@@ -181,16 +181,17 @@ def test_a_job_that_makes_a_size_is_for_the_current_version_and_an_hour(
 
 def test_a_size_is_made_in_the_own_namespace_and_within_the_quota(kin: LocalRegistry) -> None:
     with kin.catalog.writing() as session:
-        add_contributor(session, "ada", quota_bytes=1000)
+        add_contributor(session, "ada", quota_bytes=35_000)
     for more, error in (
         ({"bits": 16, "name": "local/other"}, NotAllowed),
-        ({"size_bytes": 1001}, OverQuota),
+        ({"size_bytes": 35_001}, OverQuota),
         ({"bits": 16}, OverQuota),
         ({"like": "local/tuned"}, OverQuota),
+        ({"size_bytes": 999}, BadInput),
     ):
         with pytest.raises(error):
             add_job(kin, "quantize", {"model": "local/base", **more}, "ada")
-    assert add_job(kin, "quantize", {"model": "local/base", "size_bytes": 999, "name": "mine"}, "ada")
+    assert add_job(kin, "quantize", {"model": "local/base", "size_bytes": 34_000, "name": "mine"}, "ada")
 
 
 def test_a_job_that_is_put_back_goes_on_with_what_it_measured(
@@ -213,7 +214,7 @@ def test_a_job_that_is_put_back_goes_on_with_what_it_measured(
         return sized(request.model)
 
     monkeypatch.setattr(kinds, "quantize", quantize)
-    job_id = add_job(kin, "quantize", {"model": "local/base", "bits": 4})
+    job_id = add_job(kin, "quantize", {"model": "local/base", "bits": 6.5})
     Runner(kin, stop, lanes=(kinds.VALIDATION,)).run(once=True)
     with kin.catalog.reading() as session:
         assert job_by_id(session, job_id).state == "queued"

@@ -56,7 +56,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", f"{_API}/purifications"): {"model": ada.VISIBLE, "method": "fractal", "type": "organ"},
     ("POST", f"{_API}/extractions"): {"model": ada.VISIBLE},
     ("POST", f"{_API}/measurements"): {"model": ada.VISIBLE},
-    ("POST", f"{_API}/jobs/quantize"): {"model": ada.VISIBLE, "bits": 4.5},
+    ("POST", f"{_API}/jobs/quantize"): {"model": ada.VISIBLE, "like": "Q8_0"},
     ("POST", f"{_API}/quick-looks"): {"chimera": f"{ada.MIXED}@1"},
     ("POST", f"{_API}/validations"): {"chimera": f"{ada.MIXED}@1"},
     ("POST", f"{_API}/reports"): {},

@@ -169,9 +169,9 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     app = create_app(sized)
     ada = log_in(app, new_token(sized, "ada", "upload"))
     assert "Make this size" in section(ada)
-    answer = send_form(ada, f"{BASE}/sizes", BASE, size="4.5 bits")
+    answer = send_form(ada, f"{BASE}/sizes", BASE, size="6.5 bits")
     assert (answer.status_code, answer.headers["Location"]) == (303, f"{BASE}@1#sizes")
-    assert jobs(sized) == [{"model": "local/base@1", "bits": 4.5, "minutes": 60.0}]
+    assert jobs(sized) == [{"model": "local/base@1", "bits": 6.5, "minutes": 60.0}]
     assert "A size is queued: job 1" in section(ada)
     assert "is queued" not in section(app.test_client())
     wrong = send_form(ada, f"{BASE}/sizes", BASE, size="huge")
