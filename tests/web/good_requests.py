@@ -77,7 +77,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/admin/submissions/<submission>/refuse"): REFUSE,
     ("POST", "/compose"): COMPOSED,
     ("POST", f"{_MODEL}/edit"): {"title": "Another"},
-    ("POST", f"{_MODEL}/sizes"): {"size": "4.5 bits"},
+    ("POST", f"{_MODEL}/sizes"): {"size": "Q8_0"},
     ("POST", f"{_MODEL}/yank"): YANK,
     ("POST", "/submissions/<submission>/publish"): {"license": "mit"},
 }
