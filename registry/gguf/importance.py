@@ -10,7 +10,6 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from organs.registry.errors import BadInput
 from organs.registry.gguf.header import ByteSource, TensorSpec, padded, range_digest
 from organs.registry.gguf.read import read_header
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT, MAGIC, NAME_MAX_BYTES, ValueType, dtype_by_name
-from organs.registry.gguf.write import KeyValue, encode_header, write_file
+from organs.registry.gguf.write import KeyValue, encode_header
 
 FILE_MAX_BYTES = 1 << 30
 """The largest file that is read. That of a model of 70 billion weights has 25 MB."""
@@ -32,7 +31,6 @@ NO_DIGEST = Digest("")
 """Until the file is hashed."""
 _WHOLE = struct.Struct("<i")
 _RECORD_MIN_BYTES = 3 * _WHOLE.size
-F32 = dtype_by_name("F32")
 CHUNK_TOKENS = 512
 """The tokens of a chunk by default; files in the former format do not tell them."""
 
@@ -151,22 +149,11 @@ def is_of_records(source: ByteSource) -> bool:
 
 def gguf_of_records(source: ByteSource) -> bytes:
     """Return an importance matrix in the former format as a GGUF file, with the same means. Raises BadInput."""
-    matrix = read_importances(source)
-    tensors = []
-    for name, means in matrix.by_tensor.items():
-        tensors.append((TensorSpec(f"{name}{SUMS}", (means.size, 1), F32), means.tobytes()))
-        tensors.append((TensorSpec(f"{name}{COUNTS}", (1, 1), F32), np.ones(1, np.float32).tobytes()))
-    if any(len(spec.name.encode()) > NAME_MAX_BYTES for spec, _ in tensors):
+    by_tensor = read_importances(source).by_tensor
+    if any(len(f"{name}{SUMS}".encode()) > NAME_MAX_BYTES for name in by_tensor):
         raise BadInput(f"{source.name}: a name in it is too long for GGUF")
-    metadata = (
-        KeyValue("general.type", ValueType.STRING, "imatrix"),
-        KeyValue("imatrix.datasets", ValueType.ARRAY, [source.name], element_type=ValueType.STRING),
-        KeyValue("imatrix.chunk_count", ValueType.UINT32, 1),
-        KeyValue("imatrix.chunk_size", ValueType.UINT32, CHUNK_TOKENS),
-    )
-    stream = BytesIO()
-    write_file(stream, metadata, tensors)
-    return stream.getvalue()
+    summed = {name: SummedSquares(means, np.ones(1, np.float32)) for name, means in by_tensor.items()}
+    return b"".join(written_importances(summed, [source.name], 1, CHUNK_TOKENS))
 
 
 def _of_records(source: ByteSource) -> dict[str, NDArray[np.float32]]:

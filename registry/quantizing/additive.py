@@ -11,19 +11,19 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from organs.registry.gguf import padded
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.quantizing.choice import Option
 from organs.registry.quantizing.groups import Group
+from organs.registry.quantizing.layouts import Weigh
 
 Errors = Mapping[str, Mapping[str, float]]
 """By the name of a tensor and of a type: the sum of the squared rounding errors."""
 
 
 def options_of(
-    groups: Sequence[Group], errors: Errors, measured: Mapping[tuple[str, str], float], alignment: int
+    groups: Sequence[Group], errors: Errors, measured: Mapping[tuple[str, str], float], weigh: Weigh
 ) -> dict[str, list[Option]]:
-    """Return the types of each organ with what it adds to the divergence, by the names of the tensors.
+    """Return the types of each organ, with what it takes and adds to the divergence, by the names of the tensors.
 
     `measured` has the divergence of each group in one type at least, in nats per token. Without any (an empty
     mapping), the divergence is in units of the errors: then only errors count.
@@ -36,12 +36,12 @@ def options_of(
             own = [
                 Option(
                     dtype_by_name(dtype),
-                    padded(dtype_by_name(dtype).size_bytes(part.spec.elements), alignment),
+                    int(weigh(part, dtype_by_name(dtype))),
                     error * (_for_error(by_error, _total(errors, group, dtype)) if by_error else 1.0),
                 )
                 for dtype, error in errors[part.name].items()
             ]
-            options[part.name] = [*own, Option(part.dtype, padded(part.size_bytes, alignment), 0.0)]
+            options[part.name] = [*own, Option(part.dtype, int(weigh(part, part.dtype)), 0.0)]
     return options
 
 

@@ -25,7 +25,7 @@ class Option:
 
     dtype: DType
     size_bytes: int
-    """With padding."""
+    """What it takes: of a file with padding, or of memory."""
     divergence: float
     """What it adds, in nats per token."""
 

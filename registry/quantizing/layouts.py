@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from organs.registry.amounts import plural_text
+from organs.registry.anatomy import TOKEN_EMBEDDING
 from organs.registry.compose.parents import Parent, Part
 from organs.registry.compose.selection import in_ranges
 from organs.registry.entities.memory import MemoryCount
@@ -16,13 +17,15 @@ from organs.registry.errors import BadInput
 from organs.registry.gguf import TensorSpec, encode_header, padded
 from organs.registry.gguf.mixes import MIXES, is_quantised, mixed_dtypes, traits_of
 from organs.registry.gguf.split import whole_metadata
-from organs.registry.gguf.types import DType
-from organs.registry.quantizing.groups import allowed_dtypes
+from organs.registry.gguf.types import DType, dtype_by_name
+from organs.registry.quantizing.groups import FAST, allowed_dtypes
 from organs.registry.transform.values import holds_weights
 from organs.registry.validation.memory import MemoryRequest, counted_memory, write_hole
 
 Dtypes = Mapping[str, DType]
 """Tensor types by the names of tensors; the others keep theirs."""
+Weigh = Callable[[Part, DType], float]
+"""Return what an organ in a type takes of a limit, in bytes."""
 
 PLAIN_MIXES = ("Q2_K", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q4_0", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M", "Q6_K", "Q8_0")
 """The mixes of llama.cpp beside which a choice is measured, the smallest first."""
@@ -41,10 +44,9 @@ class Layouts:
         """The organs that are written in other types."""
         return [part for part in self.source.parts if is_quantised(part.spec) and holds_weights(part.dtype)]
 
-    @cached_property
-    def smallest(self) -> Dtypes:
-        """The smallest types that are chosen from."""
-        return {part.name: allowed_dtypes(part)[0] for part in self.parts}
+    def smallest(self, weigh: Weigh) -> Dtypes:
+        """Return the types that are chosen from with which a file takes the least."""
+        return {part.name: min(allowed_dtypes(part), key=lambda dtype: weigh(part, dtype)) for part in self.parts}
 
     def mix(self, name: str) -> Dtypes:
         """Return the types of a mix of llama.cpp. Raises BadInput for an unknown one."""
@@ -75,13 +77,30 @@ class Layouts:
             write_hole(path, data, len(data) + self.size_bytes(dtypes))
             return counted_memory(path, wanted, name=self.source.label, requires_sandbox=requires_sandbox)
 
-    def reason_of_floor(self) -> str:
+    def repacked_shares(self, wanted: MemoryRequest, *, requires_sandbox: bool) -> dict[str, float]:
+        """Return how much of an organ is in memory a second time, by its type: 0 or about 1.
+
+        A file of each type is counted. The token embedding, of which single rows are read, is never repacked. Raises as
+        `memory`.
+        """
+        shares = {}
+        for dtype in map(dtype_by_name, FAST):
+            own = [part for part in self.parts if dtype in allowed_dtypes(part) and part.place != TOKEN_EMBEDDING]
+            if own:
+                count = self.memory(
+                    dict.fromkeys((part.name for part in own), dtype), wanted, requires_sandbox=requires_sandbox
+                )
+                size_bytes = sum(dtype.size_bytes(part.spec.elements) for part in own)
+                shares[dtype.name] = min(1.0, count.repacked_bytes / size_bytes)
+        return shares
+
+    def reason_of_floor(self, smallest: Dtypes) -> str:
         """Return why no smaller types are there, as the end of a sentence; empty if it is only their number."""
-        coarse = [part for part in self.parts if self.smallest[part.name].block_elements < LARGE_BLOCK]
+        coarse = [part for part in self.parts if smallest[part.name].block_elements < LARGE_BLOCK]
         if not coarse:
             return ""
         rows = ", ".join(map(str, sorted({part.shape[0] for part in coarse})[:3]))
-        bits = min(self.smallest[part.name].bits_per_value for part in coarse)
+        bits = min(smallest[part.name].bits_per_value for part in coarse)
         return (
             f": the rows of {plural_text(len(coarse), 'matrix', 'matrices')} have {rows} values, and types of less "
             f"than {bits:g} bits need whole blocks of {LARGE_BLOCK}"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from statistics import median
 from time import monotonic
 
@@ -16,6 +16,7 @@ from msgspec.structs import asdict, replace
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import duration_text, plural_text
+from organs.registry.anatomy import TOKEN_EMBEDDING
 from organs.registry.assembly import stored_header
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import blobs_by_digest
@@ -353,10 +354,10 @@ class _Search:
 
     def check(self, limit: Limit) -> None:
         """Raise BadInput if no file is so small, or if the source is; NotComposable if no file can be made."""
-        smallest = self.layouts.smallest
+        smallest = self.layouts.smallest(self._weigh)
         self._plan(smallest).check()  # what prevents one file prevents all
         if not limit.allows(smallest):
-            raise BadInput(limit.below(self.source.label, smallest, self.layouts.reason_of_floor()))
+            raise BadInput(limit.below(self.source.label, smallest, self.layouts.reason_of_floor(smallest)))
         if limit.allows({}):
             raise BadInput(limit.above(self.source.label))
 
@@ -369,9 +370,9 @@ class _Search:
         layouts = self.layouts
         groups = self._divided()
         errors = self._errors(groups)
-        by_errors = self._choice(limit, options_of(groups, errors, {}, self.source.header.alignment))
+        by_errors = self._choice(limit, options_of(groups, errors, {}, self._weigh))
         for turn in range(CORRECTIONS + 1):
-            options = options_of(groups, errors, self._divergences(), self.source.header.alignment)
+            options = options_of(groups, errors, self._divergences(), self._weigh)
             best = self._choice(limit, options)
             missing = self._unmeasured(groups, options, best)[: self._affordable(1.0)]
             if not missing or turn == CORRECTIONS:
@@ -392,7 +393,21 @@ class _Search:
             found = chosen(options, size_bytes - fixed_bytes)
             return None if found is None else {name: option.dtype for name, option in found.items()}
 
-        return limit.closest(choose, layouts.smallest, limit.most_bytes)
+        return limit.closest(choose, layouts.smallest(self._weigh), limit.most_bytes)
+
+    def _weigh(self, part: Part, dtype: DType) -> float:
+        """Return what an organ in a type takes of a file, or of memory, where some types are there twice."""
+        size_bytes = padded(dtype.size_bytes(part.spec.elements), self.source.header.alignment)
+        twice = 0.0 if part.place == TOKEN_EMBEDDING else self._repacked.get(dtype.name, 0.0)
+        return size_bytes * (1.0 + twice)
+
+    @cached_property
+    def _repacked(self) -> dict[str, float]:
+        """How much of an organ is in memory a second time, by its type; empty for a limit of the file."""
+        if self.request.memory_bytes is None:
+            return {}
+        self._advance(0.0, "counting memory")
+        return self.layouts.repacked_shares(self._context, requires_sandbox=self.runtime.requires_sandbox)
 
     def _unmeasured(
         self, groups: Sequence[Group], options: Mapping[str, Sequence[Option]], dtypes: Dtypes
@@ -512,10 +527,13 @@ class _Search:
 
     def _memory(self, dtypes: Dtypes) -> MemoryCount:
         """Return what the runtime takes for a file."""
-        request = self.request
-        wanted = MemoryRequest(request.context, request.cache_type, request.micro_batch, request.flash_attention)
         self._advance(0.0, "counting memory")
-        return self.layouts.memory(dtypes, wanted, requires_sandbox=self.runtime.requires_sandbox)
+        return self.layouts.memory(dtypes, self._context, requires_sandbox=self.runtime.requires_sandbox)
+
+    @property
+    def _context(self) -> MemoryRequest:
+        request = self.request
+        return MemoryRequest(request.context, request.cache_type, request.micro_batch, request.flash_attention)
 
     def _plan(self, dtypes: Dtypes, tag: str = ANY_TAG) -> Plan:
         """Return the plan of the recipe that writes these types."""

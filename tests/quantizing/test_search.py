@@ -12,10 +12,11 @@ from sqlalchemy import func, select
 from organs.ingest.fleet.plan import FleetPlan, PlannedWork, expand_plan
 from organs.ingest.fleet.worker import WORK
 from organs.registry.catalog.tables import SensitivityRow
-from organs.registry.compose.parents import RegisteredLibrary
+from organs.registry.compose.parents import Part, RegisteredLibrary
 from organs.registry.compose.recipe import recipe_of_values
 from organs.registry.entities.sizes import QuantizationRequest, SizedModel
 from organs.registry.errors import BadInput, NotFound
+from organs.registry.gguf.types import DType
 from organs.registry.local import LocalRegistry
 from organs.registry.quantizing import search
 from organs.registry.quantizing.additive import options_of
@@ -183,12 +184,16 @@ def test_groups_are_bands_of_blocks_and_are_halved_to_single_organs(layouts: Lay
 def test_an_estimate_is_what_was_measured_shared_by_the_errors(layouts: Layouts) -> None:
     parts = tuple(part for part in layouts.parts if part.place.slot == "ffn_down")[:2]
     group = Group("ffn_down 0-1", parts)
+
+    def weigh(part: Part, dtype: DType) -> float:
+        return dtype.size_bytes(part.spec.elements)
+
     errors = {parts[0].name: {"IQ4_NL": 3.0, "Q8_0": 0.03}, parts[1].name: {"IQ4_NL": 1.0, "Q8_0": 0.01}}
-    options = options_of([group], errors, {(group.key, "IQ4_NL"): 0.4}, 32)
+    options = options_of([group], errors, {(group.key, "IQ4_NL"): 0.4}, weigh)
     found = {name: {option.dtype.name: option.divergence for option in own} for name, own in options.items()}
     assert found[parts[0].name] == pytest.approx({"IQ4_NL": 0.3, "Q8_0": 0.003, "F16": 0.0})
     assert found[parts[1].name]["Q8_0"] == pytest.approx(0.001)
-    both = options_of([group], errors, {(group.key, "IQ4_NL"): 0.4, (group.key, "Q8_0"): 0.02}, 32)
+    both = options_of([group], errors, {(group.key, "IQ4_NL"): 0.4, (group.key, "Q8_0"): 0.02}, weigh)
     assert sum(own[1].divergence for own in both.values()) == pytest.approx(0.02)
 
 
