@@ -19,7 +19,6 @@ from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.importance import ImportanceMatrix, read_importances
 from organs.registry.gguf.quants import decode
 from organs.registry.input_files import FileSource
-from organs.registry.sandbox.process import ProcessLimits
 from organs.registry.validation import collector, imatrix
 from organs.registry.validation.collector import (
     CollectionOrder,
@@ -162,8 +161,6 @@ def test_a_model_that_cannot_be_run_and_a_wish_that_cannot_be_met_are_refused(tm
     broken.write_bytes(small_model())
     with pytest.raises(RuntimeFailed, match=r"broken\.gguf: the model was refused: .*key not found"):
         collected(broken, target)
-    with pytest.raises(RuntimeFailed, match="was stopped while it loaded the model"):
-        collected(A, target, limits=ProcessLimits(wall_seconds=0.01), seconds=1.0)
     with pytest.raises(BadInput, match="give a second to a week"):
         collected(A, target, seconds=0.0)
     with pytest.raises(BadInput, match="it has no chat template"):

@@ -253,7 +253,7 @@ def test_a_size_that_nobody_computed_is_refused_with_its_command(registry: Local
     client = create_app(registry).test_client()
     for tag, option in (
         ("3.3bpw", "--bpw 3.3"),
-        ("2GB", "--size 2000MB"),
+        ("2GB", "--size 2GB"),
         ("Q5_K_M", "--type Q5_K_M"),
         ("Q5_K_M-best", "--like Q5_K_M"),
     ):
