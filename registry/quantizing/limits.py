@@ -9,7 +9,7 @@ from organs.registry.amounts import size_text
 from organs.registry.entities.memory import MemoryCount
 from organs.registry.quantizing.layouts import Dtypes
 
-TRIES = 12
+TRIES = 8
 """Sizes that are tried until little is left of a limit."""
 MEMORY_SLACK = 0.005
 """The share of a memory that may be left: less is not worth another count."""

@@ -255,6 +255,8 @@ class _Search:
     used_seconds: float = 0.0
     """The time that the measurements of groups took."""
     _work: Workshop = field(init=False)
+    _counted: dict[tuple[str, ...], MemoryCount] = field(default_factory=dict)
+    """What was counted, by the types of all tensors in order."""
 
     def __post_init__(self) -> None:
         self._work = Workshop(
@@ -527,8 +529,12 @@ class _Search:
 
     def _memory(self, dtypes: Dtypes) -> MemoryCount:
         """Return what the runtime takes for a file."""
-        self._advance(0.0, "counting memory")
-        return self.layouts.memory(dtypes, self._context, requires_sandbox=self.runtime.requires_sandbox)
+        key = tuple(spec.dtype.name for spec in self.layouts.specs(dtypes))
+        if key not in self._counted:
+            self._advance(0.0, "counting memory")
+            count = self.layouts.memory(dtypes, self._context, requires_sandbox=self.runtime.requires_sandbox)
+            self._counted[key] = count
+        return self._counted[key]
 
     @property
     def _context(self) -> MemoryRequest:

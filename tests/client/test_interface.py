@@ -25,6 +25,7 @@ from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe import recipe_values
 from organs.registry.digest import digest_of
 from organs.registry.entities.base import Entity, encode
+from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.errors import BadSetting, NotAssemblable, OrganError
 from organs.registry.output_files import OutputFiles
 from organs.registry.quantizing import search
@@ -243,8 +244,9 @@ def looked_at(registry: Registry, _known: Known, _folder: Path) -> object:
 
 def quantised(registry: Registry, _known: Known, _folder: Path) -> object:
     steps: list[str] = []
-    sized = registry.quantize("base", bits=4.5, minutes=1.0, progress=steps.append)
-    return sized, sized.point.bits == 4.5, bool(steps)
+    request = QuantizationRequest(model="base", bits=6.5, minutes=1.0)
+    sized = registry.quantize(request, steps.append)
+    return sized, sized.point.bits == 6.5, bool(steps)
 
 
 STEPS: dict[str, Step] = {

@@ -28,7 +28,7 @@ from organs.registry.validation.variants import VariantLine
 from tests.registry_templates import RegistryTemplates, add_zoo_models
 
 MODEL = "Zoo-A-2M-v1.0-F16"
-MINUTES = 0.3
+MINUTES = 0.15
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_the_made_file_has_the_chosen_types(
         assert organs[part.name] in {dtype.name for dtype in allowed_dtypes(part)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_file_fits_into_a_memory_by_the_count_of_the_runtime(zoo: LocalRegistry) -> None:
     wanted = 6_000_000
     request = QuantizationRequest(model=MODEL, memory_bytes=wanted, context=256, minutes=MINUTES)

@@ -314,6 +314,7 @@ HIDDEN_GROUPS: tuple[tuple[Group, str], ...] = (
     (Group(LOG_IN, 404, IN, 403, 404, 403, 403, IN), "GET /models/<namespace>/<name>/edit"),
     (HIDDEN_YANK, "POST /api/v1/models/<namespace>/<name>/yank; POST /models/<namespace>/<name>/yank"),
     (HIDDEN_RESTORE, "POST /api/v1/models/<namespace>/<name>/restore; POST /models/<namespace>/<name>/restore"),
+    (Group(401, 403, 404, 403, 404, 403, 404, 404), "POST /models/<namespace>/<name>/sizes"),
     (NAMESPACE, "PUT /api/v1/models/<namespace>/<name>"),
     (ADMINS, "POST /api/v1/admin/models/<namespace>/<name>/remove"),
 )
@@ -324,6 +325,7 @@ GONE_FOR_UPLOADERS = Group(401, 403, 410, 403, 410, 403, 410, 410)
 GONE_FOR_SOMEBODY = GONE_FOR_ALL._replace(nobody=401)
 GONE_GROUPS: tuple[tuple[Group, str], ...] = (
     (GONE_FOR_UPLOADERS, "PATCH /api/v1/models/<namespace>/<name>; POST /models/<namespace>/<name>/edit"),
+    (GONE_FOR_UPLOADERS, "POST /models/<namespace>/<name>/sizes"),
     (GONE_FOR_SOMEBODY, "GET /models/<namespace>/<name>/edit.json"),
     (GONE_FOR_SOMEBODY._replace(nobody=LOG_IN), "GET /models/<namespace>/<name>/edit"),
     (
