@@ -81,6 +81,7 @@ def sized(zoo: LocalRegistry) -> tuple[SizedModel, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LlamaCpp, "compare_variants", counting)
+        patch.setattr(search, "CORRECTIONS", 1)
         for after in (2, 3):
             before = stored(zoo)
             with pytest.raises(Stopped):
