@@ -37,6 +37,8 @@ PROSE = [*DOCUMENTS, *NOTES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 """All pages, with those whose blocks of code are not run."""
 FOLDERS = ("registry", "ingest", "web", "cli", "migrations", "tests", "bench", "docs", "examples")
 NAMES_OF_OTHERS = {"convert_hf_to_gguf.py"}
+SLOW_DOCUMENTS = ("original-tools", "models", "administration")
+"""Documents whose blocks take ten seconds or more: `make test-slow` runs them."""
 LANGUAGES = ("sh", "console", "python")
 BEGINNINGS = ("organ ingest examples/zoo", "organ ingest -q examples/zoo")
 """Commands that many documents begin with."""
@@ -171,7 +173,12 @@ def run_in_shell(command: str, place: dict[str, str], where: str, templates: Reg
     "path",
     [
         pytest.param(
-            path, id=path.stem, marks=pytest.mark.sqlite if "organ backup copy" in path.read_text("utf-8") else ()
+            path,
+            id=path.stem,
+            marks=[
+                *([pytest.mark.sqlite] if "organ backup copy" in path.read_text("utf-8") else []),
+                *([pytest.mark.slow] if path.stem in SLOW_DOCUMENTS else []),
+            ],
         )
         for path in DOCUMENTS
     ],
