@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.quantizing.choice import Option
-from organs.registry.quantizing.groups import Group
+from organs.registry.quantizing.groups import OrganGroup
 from organs.registry.quantizing.layouts import Weigh
 
 Errors = Mapping[str, Mapping[str, float]]
@@ -21,7 +21,7 @@ Errors = Mapping[str, Mapping[str, float]]
 
 
 def options_of(
-    groups: Sequence[Group], errors: Errors, measured: Mapping[tuple[str, str], float], weigh: Weigh
+    groups: Sequence[OrganGroup], errors: Errors, measured: Mapping[tuple[str, str], float], weigh: Weigh
 ) -> dict[str, list[Option]]:
     """Return the types of each organ, with what it takes and adds to the divergence, by the names of the tensors.
 
@@ -45,7 +45,7 @@ def options_of(
     return options
 
 
-def _total(errors: Errors, group: Group, dtype: str) -> float:
+def _total(errors: Errors, group: OrganGroup, dtype: str) -> float:
     return sum(errors[part.name].get(dtype, 0.0) for part in group.parts)
 
 

@@ -23,7 +23,7 @@ BANDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class OrganGroup:
     """Organs of one slot in neighbouring blocks."""
 
     key: str
@@ -31,7 +31,7 @@ class Group:
     parts: tuple[Part, ...]
 
 
-def first_groups(parts: Sequence[Part], count_max: int) -> list[Group]:
+def first_groups(parts: Sequence[Part], count_max: int) -> list[OrganGroup]:
     """Return the organs of each slot in bands of neighbouring blocks: at most `count_max`, or one for each slot."""
     for bands in range(BANDS, 1, -1):
         groups = _in_bands(parts, bands)
@@ -40,25 +40,25 @@ def first_groups(parts: Sequence[Part], count_max: int) -> list[Group]:
     return _in_bands(parts, 1)
 
 
-def all_groups(parts: Sequence[Part]) -> list[Group]:
+def all_groups(parts: Sequence[Part]) -> list[OrganGroup]:
     """Return the organs of each slot in BANDS bands."""
     return _in_bands(parts, BANDS)
 
 
-def _in_bands(parts: Sequence[Part], bands: int) -> list[Group]:
+def _in_bands(parts: Sequence[Part], bands: int) -> list[OrganGroup]:
     slots: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
         slots.setdefault((part.place.tower.value, part.place.slot), []).append(part)
     return [
-        Group(_key(band), tuple(band))
+        OrganGroup(_key(band), tuple(band))
         for own in slots.values()
         for band in _bands(sorted(own, key=lambda part: part.place.block or 0), bands)
     ]
 
 
-def halves(group: Group) -> list[Group]:
+def halves(group: OrganGroup) -> list[OrganGroup]:
     """Return a group in two parts; a single organ as it is."""
-    return [Group(_key(band), tuple(band)) for band in _bands(group.parts, 2)]
+    return [OrganGroup(_key(band), tuple(band)) for band in _bands(group.parts, 2)]
 
 
 def _bands(parts: Sequence[Part], count: int) -> Iterator[Sequence[Part]]:
@@ -87,7 +87,7 @@ def allowed_dtypes(part: Part) -> list[DType]:
     return [*fitting, part.dtype]
 
 
-def coarse_dtype(group: Group, bits: float) -> DType:
+def coarse_dtype(group: OrganGroup, bits: float) -> DType:
     """Return the largest type of at most `bits` in which all organs of a group may be written, else the smallest."""
     first, *others = (allowed_dtypes(part) for part in group.parts)
     common = [dtype for dtype in first if all(dtype in own for own in others)] or first[-1:]

@@ -44,7 +44,7 @@ from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
 from organs.registry.quantizing.additive import options_of
 from organs.registry.quantizing.choice import Option, chosen
-from organs.registry.quantizing.groups import Group, all_groups, allowed_dtypes, coarse_dtype, first_groups, halves
+from organs.registry.quantizing.groups import OrganGroup, all_groups, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import PLAIN_MIXES, Dtypes, Layouts, rules_of
 from organs.registry.quantizing.limits import Limit
 from organs.registry.quantizing.rounding import Weights, rounding_errors
@@ -412,8 +412,8 @@ class _Search:
         return self.layouts.repacked_shares(self._context, requires_sandbox=self.runtime.requires_sandbox)
 
     def _unmeasured(
-        self, groups: Sequence[Group], options: Mapping[str, Sequence[Option]], dtypes: Dtypes
-    ) -> list[tuple[Group, DType]]:
+        self, groups: Sequence[OrganGroup], options: Mapping[str, Sequence[Option]], dtypes: Dtypes
+    ) -> list[tuple[OrganGroup, DType]]:
         """Return the groups that were not measured in their usual type of a choice, those that add most first."""
         known, found = self._work.stored(self._searched), []
         for group in groups:
@@ -426,7 +426,7 @@ class _Search:
         found.sort(key=lambda item: -item[0])
         return [(group, dtype) for _, group, dtype in found]
 
-    def _errors(self, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+    def _errors(self, groups: Sequence[OrganGroup]) -> dict[str, dict[str, float]]:
         """Return the squared rounding errors of all organs in all types."""
         with self.catalog.reading() as session:
             rows = blobs_by_digest(session, {part.digest for part in self.layouts.parts})
@@ -440,7 +440,7 @@ class _Search:
 
     # Measurements
 
-    def _divided(self) -> list[Group]:
+    def _divided(self) -> list[OrganGroup]:
         """Measure groups of organs, and divide those that add most, as far as time allows; return the groups.
 
         Raises BadInput for too little time.
@@ -475,7 +475,7 @@ class _Search:
         left = 60 * (self.request.minutes or MINUTES) * share - self.used_seconds
         return max(0, int(left / self._seconds_a_run(self._searched)))
 
-    def _measure(self, wanted: Sequence[tuple[Group, DType]]) -> None:
+    def _measure(self, wanted: Sequence[tuple[OrganGroup, DType]]) -> None:
         """Measure groups in types."""
         begun, seconds = monotonic(), 60 * (self.request.minutes or MINUTES)
         done = min(1.0, self.used_seconds / seconds)

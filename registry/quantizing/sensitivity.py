@@ -25,7 +25,7 @@ from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.errors import OrganError
 from organs.registry.gguf.types import DType
 from organs.registry.progress import StepProgress
-from organs.registry.quantizing.groups import Group, coarse_dtype
+from organs.registry.quantizing.groups import OrganGroup, coarse_dtype
 from organs.registry.quantizing.rounding import Weights
 from organs.registry.quantizing.shards import ShardedModel
 from organs.registry.store import BlobStore
@@ -34,7 +34,7 @@ from organs.registry.validation.comparison import ModelFacts
 from organs.registry.validation.llama import LlamaCpp, usable_cores
 from organs.registry.validation.scorer import OrderedText
 from organs.registry.validation.texts import CHAT, ScoredText, built_in_texts, fitted_texts
-from organs.registry.validation.variants import Variant, VariantLine, VariantOrder, WindowReading
+from organs.registry.validation.variants import ModelVariant, VariantLine, VariantOrder, WindowReading
 
 KINDS = (CHAT, "python", "documentation", "encyclopedic", "narrative")
 """The built-in texts on which variants are compared."""
@@ -141,13 +141,13 @@ class Workshop:
             )
         return {key: decode(reading.encode(), SensitivityReading) for key, reading in found.items()}
 
-    def missing(self, groups: Iterable[Group], windows: Windows) -> list[tuple[Group, DType]]:
+    def missing(self, groups: Iterable[OrganGroup], windows: Windows) -> list[tuple[OrganGroup, DType]]:
         """Return the groups that were not measured in their first type, with this type."""
         known = self.stored(windows)
         wanted = [(group, coarse_dtype(group, FIRST_BITS)) for group in groups]
         return [(group, dtype) for group, dtype in wanted if (group.key, dtype.name) not in known]
 
-    def measure(self, wanted: Sequence[tuple[Group, DType]], windows: Windows) -> None:
+    def measure(self, wanted: Sequence[tuple[OrganGroup, DType]], windows: Windows) -> None:
         """Measure groups in coarser types, and store each result at once.
 
         Raises NoRuntime, NoVerdict, StoreError, DiskFull.
@@ -186,7 +186,7 @@ class Workshop:
             order = VariantOrder(
                 shards=[str(path) for path in paths],
                 variants=[
-                    Variant(number=number, shards=sharded.variant_paths(number, dtypes))
+                    ModelVariant(number=number, shards=sharded.variant_paths(number, dtypes))
                     for number, dtypes in enumerate(variants)
                 ],
                 texts=windows.ordered(),

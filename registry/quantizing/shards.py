@@ -85,7 +85,7 @@ class ShardedModel:
                 for piece in self._bytes(part, spec.dtype):
                     file.write(piece)
                 file.write(b"\0" * (padded(spec.size_bytes, alignment) - spec.size_bytes))
-        unfinished.rename(path)  # whoever waits for it sees a whole file
+        unfinished.rename(path)  # the child that waits for it sees a whole file
         return path
 
     def _bytes(self, part: Part, dtype: DType) -> Iterator[bytes]:

@@ -43,7 +43,7 @@ DIGITS = 9
 """Decimals of a divergence, in nats."""
 
 
-class Variant(Entity):
+class ModelVariant(Entity):
     """A variant: other files in the places of some shards."""
 
     number: Count
@@ -56,7 +56,7 @@ class VariantOrder(Entity):
 
     shards: list[str]
     """The paths of the files of the model itself."""
-    variants: list[Variant]
+    variants: list[ModelVariant]
     texts: list[OrderedText]
     window_tokens: int
     decoders: int

@@ -20,7 +20,7 @@ from organs.registry.gguf.types import DType
 from organs.registry.local import LocalRegistry
 from organs.registry.quantizing import search
 from organs.registry.quantizing.additive import options_of
-from organs.registry.quantizing.groups import Group, allowed_dtypes, coarse_dtype, first_groups, halves
+from organs.registry.quantizing.groups import OrganGroup, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import Layouts, rules_of
 from organs.registry.quantizing.search import bands_of, quantize
 from organs.registry.validation.llama import LlamaCpp
@@ -184,7 +184,7 @@ def test_groups_are_bands_of_blocks_and_are_halved_to_single_organs(layouts: Lay
 
 def test_an_estimate_is_what_was_measured_shared_by_the_errors(layouts: Layouts) -> None:
     parts = tuple(part for part in layouts.parts if part.place.slot == "ffn_down")[:2]
-    group = Group("ffn_down 0-1", parts)
+    group = OrganGroup("ffn_down 0-1", parts)
 
     def weigh(part: Part, dtype: DType) -> float:
         return dtype.size_bytes(part.spec.elements)
