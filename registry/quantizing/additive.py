@@ -16,24 +16,37 @@ from organs.registry.quantizing.choice import Option
 from organs.registry.quantizing.groups import OrganGroup
 from organs.registry.quantizing.layouts import Weigh
 
+FLOOR_SHARE = 0.1
+"""The least share of a measured divergence that is left when the floor is taken off."""
+
 Errors = Mapping[str, Mapping[str, float]]
 """By the name of a tensor and of a type: the sum of the squared rounding errors."""
 
 
 def options_of(
-    groups: Sequence[OrganGroup], errors: Errors, measured: Mapping[tuple[str, str], float], weigh: Weigh
+    groups: Sequence[OrganGroup],
+    errors: Errors,
+    measured: Mapping[tuple[str, str], float],
+    weigh: Weigh,
+    *,
+    off_floor: bool = False,
 ) -> dict[str, list[Option]]:
     """Return the types of each organ, with what it takes and adds to the divergence, by the names of the tensors.
+
+    With `off_floor`, the smallest of all measured divergences is taken off each: any change of a model, however small,
+    moves the roundings of later activations, most of all in BF16, and what this costs is there once in a file.
 
     `measured` has the divergence of each group in one type at least, in nats per token. Without any (an empty
     mapping), the divergence is in units of the errors: then only errors count.
     """
     options: dict[str, list[Option]] = {}
+    floor = min(measured.values(), default=0.0) if off_floor else 0.0
     for group in groups:
-        known = {dtype: value for (key, dtype), value in measured.items() if key == group.key}
+        own = {dtype: value for (key, dtype), value in measured.items() if key == group.key}
+        known = {dtype: max(value - floor, FLOOR_SHARE * value) for dtype, value in own.items()}
         by_error = sorted((_total(errors, group, dtype), value) for dtype, value in known.items())
         for part in group.parts:
-            own = [
+            options_of_part = [
                 Option(
                     dtype_by_name(dtype),
                     int(weigh(part, dtype_by_name(dtype))),
@@ -41,7 +54,7 @@ def options_of(
                 )
                 for dtype, error in errors[part.name].items()
             ]
-            options[part.name] = [*own, Option(part.dtype, int(weigh(part, part.dtype)), 0.0)]
+            options[part.name] = [*options_of_part, Option(part.dtype, int(weigh(part, part.dtype)), 0.0)]
     return options
 
 

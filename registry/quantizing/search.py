@@ -381,7 +381,8 @@ class _Search:
                 break
             self._measure(missing)
         self.phase = CHOOSING
-        candidates = [best, by_errors, *([] if plain is None else [layouts.mix(plain)])]
+        off_floor = options_of(groups, errors, self._divergences(), self._weigh, off_floor=True)
+        candidates = [best, self._choice(limit, off_floor), by_errors, *([] if plain is None else [layouts.mix(plain)])]
         readings = self._compared(candidates, self._searched, "comparing choice")
         divergences = [mean_divergence(windows) for windows in readings]
         return candidates[min(range(len(candidates)), key=lambda number: _or_infinite(divergences[number]))]
