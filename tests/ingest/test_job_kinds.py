@@ -164,15 +164,15 @@ def test_all_faults_of_a_request_for_a_size_are_told_at_once(kin: LocalRegistry)
 def test_a_job_that_makes_a_size_is_for_the_current_version_and_an_hour(
     kin: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requests = []
 
     def quantize(*arguments: Any) -> SizedModel:
-        asked.append(arguments[2])
-        return sized(asked[0].model)
+        requests.append(arguments[2])
+        return sized(requests[0].model)
 
     monkeypatch.setattr(kinds, "quantize", quantize)
     found = result(kin, "quantize", {"model": "base", "like": "local/tuned", "name": "own"})
-    assert asked == [
+    assert requests == [
         QuantizationRequest(model="local/base@1", like="local/tuned@1", name="local/own", minutes=60.0),
     ]
     assert found["models"] == ["local/base-4bpw@1", "local/base@1"]

@@ -45,8 +45,8 @@ def test_the_size_of_a_model_is_its_bytes() -> None:
 
 @given(st.integers(1, 9 * 10**12) | st.floats(0.01, 32, allow_nan=False))
 def test_every_tag_is_one_that_clients_and_names_accept(wanted: float) -> None:
-    asked = request(size_bytes=wanted) if isinstance(wanted, int) else request(bits=wanted)
-    tag = tag_of(asked)
+    wish = request(size_bytes=wanted) if isinstance(wanted, int) else request(bits=wanted)
+    tag = tag_of(wish)
     assert TAG.fullmatch(tag)
     check_new_name(f"coder-{tag}")
     assert split_quantisation(f"coder-{tag}") == ("coder", tag.upper())
