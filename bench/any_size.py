@@ -79,7 +79,7 @@ MIXES = {"Q3_K_M": 12, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}
 """llama.cpp's mixes with their numbers (`llama_ftype`)."""
 KINDS = ("plain", "chosen", "error")
 RESULTS, SEARCHES = "any-size.jsonl", "searches.jsonl"
-MINUTES = 8.0
+MINUTES = 6.0
 """The time that a search may take for its measurements."""
 SAMPLED_SECONDS = 0.5
 ESTIMATED = 10

@@ -16,9 +16,6 @@ from organs.registry.quantizing.choice import Option
 from organs.registry.quantizing.groups import OrganGroup
 from organs.registry.quantizing.layouts import Weigh
 
-FLOOR_SHARE = 0.1
-"""The least share of a measured divergence that is left when the floor is taken off."""
-
 Errors = Mapping[str, Mapping[str, float]]
 """By the name of a tensor and of a type: the sum of the squared rounding errors."""
 
@@ -28,23 +25,16 @@ def options_of(
     errors: Errors,
     measured: Mapping[tuple[str, str], float],
     weigh: Weigh,
-    *,
-    off_floor: bool = False,
 ) -> dict[str, list[Option]]:
     """Return the types of each organ, with what it takes and adds to the divergence, by the names of the tensors.
-
-    With `off_floor`, the smallest of all measured divergences is taken off each: any change of a model, however small,
-    moves the roundings of later activations, most of all in BF16, and what this costs is there once in a file.
 
     `measured` has the divergence of each group in one type at least, in nats per token. Without any (an empty
     mapping), the divergence is in units of the errors: then only errors count.
     """
     options: dict[str, list[Option]] = {}
-    floor = min(measured.values(), default=0.0) if off_floor else 0.0
     for group in groups:
         own = {dtype: value for (key, dtype), value in measured.items() if key == group.key}
-        known = {dtype: max(value - floor, FLOOR_SHARE * value) for dtype, value in own.items()}
-        by_error = sorted((_total(errors, group, dtype), value) for dtype, value in known.items())
+        by_error = sorted((_total(errors, group, dtype), value) for dtype, value in own.items())
         for part in group.parts:
             options_of_part = [
                 Option(
@@ -71,7 +61,7 @@ def _for_error(known: Sequence[tuple[float, float]], error: float) -> float:
     if not rates or error <= 0:
         return 0.0
     for (low, low_rate), (high, high_rate) in pairwise(rates):
-        if low < error < high:
+        if low <= error <= high:
             share = math.log(error / low) / math.log(high / low)
             return math.exp((1 - share) * math.log(low_rate) + share * math.log(high_rate))
     return rates[0][1] if error <= rates[0][0] else rates[-1][1]

@@ -53,24 +53,28 @@ class Limit:
         """Return whether a file with these types is within the limit."""
         return self.taken(dtypes) <= self.most_bytes
 
-    def closest(self, choose: Callable[[int], Dtypes | None], smallest: Dtypes, first_bytes: int) -> Dtypes:
+    def closest(self, choose: Callable[[int], tuple[Dtypes, int] | None], smallest: Dtypes, first_bytes: int) -> Dtypes:
         """Return the types for the largest size of files that is within the limit; `smallest` are within it.
 
-        `choose` returns the types for a size of the file, None for one that is too small. What a file takes is not only
-        its size, and grows with it; so sizes are tried until little is left, beginning with `first_bytes`.
+        `choose` returns the types for a size of the file, and the size that it expects of them; None for a size that is
+        too small. What a file takes is not only its size, and grows with it; so sizes are tried until little is left,
+        beginning with `first_bytes`.
         """
         best, low, high = smallest, 0, None
         size_bytes = first_bytes
         for _ in range(TRIES):
-            dtypes = choose(size_bytes)
-            left = -1 if dtypes is None else self.most_bytes - self.taken(dtypes)
-            if dtypes is not None and left >= 0:
-                best, low = dtypes, size_bytes
-                if left <= self.slack_bytes:
-                    break
+            found = choose(size_bytes)
+            if found is None:
+                low = size_bytes
             else:
-                high = size_bytes
-            size_bytes += left
+                dtypes, expected_bytes = found
+                left = self.most_bytes - self.taken(dtypes)
+                if left >= 0:
+                    best, low, size_bytes = dtypes, size_bytes, size_bytes + left
+                    if left <= self.slack_bytes:
+                        break
+                else:
+                    high, size_bytes = expected_bytes, expected_bytes + left
             if high is not None and not low < size_bytes < high:
                 size_bytes = (low + high) // 2
         return best

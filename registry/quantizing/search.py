@@ -43,7 +43,7 @@ from organs.registry.gguf.types import DType
 from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
 from organs.registry.quantizing.additive import options_of
-from organs.registry.quantizing.choice import Option, chosen
+from organs.registry.quantizing.choice import Option, chosen, total_bytes
 from organs.registry.quantizing.groups import OrganGroup, all_groups, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import PLAIN_MIXES, Dtypes, Layouts, rules_of
 from organs.registry.quantizing.limits import Limit
@@ -381,8 +381,7 @@ class _Search:
                 break
             self._measure(missing)
         self.phase = CHOOSING
-        off_floor = options_of(groups, errors, self._divergences(), self._weigh, off_floor=True)
-        candidates = [best, self._choice(limit, off_floor), by_errors, *([] if plain is None else [layouts.mix(plain)])]
+        candidates = [best, by_errors, *([] if plain is None else [layouts.mix(plain)])]
         readings = self._compared(candidates, self._searched, "comparing choice")
         divergences = [mean_divergence(windows) for windows in readings]
         return candidates[min(range(len(candidates)), key=lambda number: _or_infinite(divergences[number]))]
@@ -392,9 +391,11 @@ class _Search:
         layouts, alignment = self.layouts, self.source.header.alignment
         fixed_bytes = layouts.size_bytes({}) - sum(padded(part.size_bytes, alignment) for part in layouts.parts)
 
-        def choose(size_bytes: int) -> Dtypes | None:
+        def choose(size_bytes: int) -> tuple[Dtypes, int] | None:
             found = chosen(options, size_bytes - fixed_bytes)
-            return None if found is None else {name: option.dtype for name, option in found.items()}
+            if found is None:
+                return None
+            return {name: option.dtype for name, option in found.items()}, fixed_bytes + total_bytes(found)
 
         return limit.closest(choose, layouts.smallest(self._weigh), limit.most_bytes)
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Mapping
+from itertools import pairwise
 
 import pytest
 
 from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.types import DType
 from organs.registry.quantizing.choice import Option, chosen, hull, total_bytes
+from organs.registry.quantizing.limits import Limit
 
 TYPES = ("Q2_K", "Q4_K", "Q6_K", "Q8_0", "F16")
 
@@ -43,11 +47,7 @@ def test_a_choice_is_as_good_as_the_best_combination_of_its_size(seed: int) -> N
         size = total_bytes(found)
         assert size <= wanted
         best = min(total_divergence(choice) for choice in combinations if total_bytes(choice) <= size)
-        steps = [
-            left.divergence - right.divergence
-            for own in options.values()
-            for left, right in itertools.pairwise(hull(own))
-        ]
+        steps = [left.divergence - right.divergence for own in options.values() for left, right in pairwise(hull(own))]
         assert total_divergence(found) <= best + max(steps), "at most one step of a hull away from the best"
 
 
@@ -82,3 +82,24 @@ def test_a_hull_leaves_out_options_that_are_never_the_best() -> None:
         (30, 2.0),
         (50, 1.0),
     ]
+
+
+@pytest.mark.parametrize("more", [0, 96, 20_000])
+def test_the_largest_choice_within_a_limit_is_found_where_files_take_more_than_expected(more: int) -> None:
+    options = some_options(3, organs=40)
+    smallest = {name: own[0].dtype for name, own in options.items()}
+
+    def size_bytes(dtypes: Mapping[str, DType]) -> int:
+        return sum(next(o.size_bytes for o in own if o.dtype == dtypes[name]) for name, own in options.items())
+
+    def choose(most_bytes: int) -> tuple[dict[str, DType], int] | None:
+        found = chosen(options, most_bytes)
+        return None if found is None else ({name: o.dtype for name, o in found.items()}, total_bytes(found))
+
+    for most_bytes in range(size_bytes(smallest) + more, 2 * size_bytes(smallest) + more, 4_000):
+        limit = Limit.of_file(most_bytes, lambda dtypes: size_bytes(dtypes) + more)
+        taken = size_bytes(limit.closest(choose, smallest, most_bytes)) + more
+        exact = choose(most_bytes - more)
+        assert exact is not None
+        step = max(after.size_bytes - before.size_bytes for own in options.values() for before, after in pairwise(own))
+        assert exact[1] + more - step <= taken <= most_bytes
