@@ -14,8 +14,9 @@ from organs.registry.entities.base import Bytes, Count, Entity, Items, ModelText
 from organs.registry.entities.memory import MemoryCount
 from organs.registry.entities.plan import MadeChimera
 
-CHOSEN, PLAIN = "chosen", "plain"
-"""The kinds of sizes: a mix that was chosen for its size, and a mix that llama.cpp has under a name."""
+CHOSEN, PLAIN, FOUND = "chosen", "plain", "found"
+"""The kinds of sizes: a mix that was chosen for its size; a mix that llama.cpp has under a name; and a registered file
+that is a quantisation of the model by its name, and was not measured beside it."""
 
 
 DIGITS_MAX = 7
@@ -67,9 +68,15 @@ class SizeReading(Entity):
 
 
 class SizePoint(SizeReading):
-    """A measured size: a point of the curve of size against divergence."""
+    """A size of a model: a point of the curve of size against divergence if it was measured."""
 
-    kind: Annotated[Word, Meta(description="`chosen` for its size, or `plain`, a mix of llama.cpp by its name.")]
+    kind: Annotated[
+        Word,
+        Meta(
+            description="`chosen` for its size; `plain`, a mix of llama.cpp by its name; or `found`, a quantisation of "
+            "the model by its name that was not measured beside it."
+        ),
+    ]
     label: Annotated[Text, Meta(description="What was asked for, or the name of the mix: `4.5 bits`, `Q4_K_M`.")]
     tag: Annotated[Word, Meta(description="The name under which clients download it: `Q4_K_M`, `4.5bpw`.")]
     size_bytes: Bytes
@@ -104,7 +111,7 @@ COLUMNS = (
 
 
 class SizeCurve(Entity):
-    """The measured sizes of a model, the smallest first."""
+    """The sizes of a model, the smallest first: what was measured, and other registered quantisations of it."""
 
     source: ModelText
     source_size_bytes: Bytes

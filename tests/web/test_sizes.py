@@ -13,7 +13,7 @@ from sqlalchemy import delete, update
 
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.tables import Lineage, SizeRow, now
+from organs.registry.catalog.tables import JobRow, Lineage, SizeRow, now
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts.plots import SizeDivergence, sizes_chart
@@ -80,6 +80,35 @@ def test_a_quantisation_that_was_not_measured_links_to_the_sizes_of_its_source(s
         with sized.catalog.writing() as session:
             session.execute(delete(SizeRow))
         assert "No smaller size of this model" in section(client, model="/models/local/stranger")
+
+
+def test_registered_quantisations_are_shown_as_not_measured(sized: LocalRegistry) -> None:
+    with sized.catalog.writing() as session:
+        session.execute(delete(SizeRow))
+        for name, word in (("stranger", "Q2_K"), ("tuned", "Q8_0")):
+            child = model_by_text(session, f"local/{name}")
+            child.stem, child.quantisation, child.size_bytes = "base", word, 5_000 * len(name)
+    with create_app(sized).test_client() as client:
+        text = section(client)
+        assert "was not measured here" in text
+        for row in ("Q8_0 25.0 kB, not measured", "Q2_K 40.0 kB, not measured"):
+            assert row in text
+        curve = client.get("/api/v1/models/local/base/sizes").get_json()
+        assert [(point["kind"], point["divergence"]) for point in curve["points"]] == [("found", None)] * 2
+        assert client.get(f"{BASE}/sizes.svg").status_code == 404, "nothing to draw"
+    add_size(sized, "local/base", "Q2_K", 40_000, model="local/stranger", kind="plain")
+    with create_app(sized).test_client() as client:
+        text = section(client)
+        assert "Q8_0 25.0 kB, not measured" in text
+        assert "Q2_K 40.0 kB, mix of llama.cpp" in text
+
+
+def test_a_memory_is_asked_for_where_nothing_was_measured(sized: LocalRegistry) -> None:
+    with sized.catalog.writing() as session:
+        session.execute(delete(SizeRow))
+    with create_app(sized).test_client() as client:
+        text = section(client, "?memory=8")
+        assert "organ quantize local/base --fits 8GB --context 4096" in text
 
 
 def test_the_api_and_the_page_have_the_same_sizes(client: FlaskClient) -> None:
@@ -180,6 +209,10 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     assert "Make this size" not in section(reader)
     assert send_form(reader, f"{BASE}/sizes", BASE, size="4 GB").status_code == 403
     assert len(jobs(sized)) == 1
+    with sized.catalog.writing() as session:
+        session.execute(update(JobRow).values(state="failed", note="a file of 4 GB is too small"))
+    assert "The last size was not made: a file of 4 GB is too small: job 1" in section(ada)
+    assert "too small" not in section(reader)
 
 
 def test_a_read_only_server_shows_the_command(sized: LocalRegistry) -> None:

@@ -8,7 +8,7 @@ from flask import Response, request
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
-from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.catalog.queries.jobs import newest_jobs_of_kind
 from organs.registry.catalog.queries.model_names import find_model_by_text
 from organs.registry.catalog.queries.sizes import size_curve, sizes_of, source_of_size
 from organs.registry.catalog.tables import ModelRow
@@ -16,7 +16,7 @@ from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.columns import for_people
 from organs.registry.entities.job import Job
 from organs.registry.entities.model import Model
-from organs.registry.entities.sizes import COLUMNS, PLAIN, SizeCurve, SizePoint
+from organs.registry.entities.sizes import CHOSEN, COLUMNS, FOUND, PLAIN, SizeCurve, SizePoint
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.kinds import FileKind
 from organs.registry.quantizing.estimate import ALLOWANCE_BYTES, BATCH_TOKENS, MemoryEstimate, estimated_memory
@@ -30,10 +30,11 @@ from organs.web.params import addressed_model
 from organs.web.permissions import may_see_jobs, queue_job, whose_jobs
 from organs.web.responses import model_address, searching
 
-QUANTISED = ("quantized", "quantised")
-"""Relations of a quantisation to its source: as it was found, and as a recipe makes it."""
 OWN_CELLS = ("label", "kind", "size_bytes", "model")
 """Columns whose cells the page writes by itself."""
+KIND_WORDS = {PLAIN: "mix of llama.cpp", CHOSEN: "chosen", FOUND: "not measured"}
+JOBS_MAX = 200
+"""Among so many newest jobs, those of a model are shown on its page."""
 MEMORY_MAX_GB = 100_000.0
 CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
 MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
@@ -45,10 +46,10 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
     if model.kind not in (FileKind.MODEL, CHIMERA) or not model.complete or model.unassemblable:
         return {"sizes": None}
     curve, source = size_curve(session, row), source_of_size(session, row.id) or _quantised_from(session, model)
-    if source is not None and not curve.points:
+    if source is not None and all(point.kind == FOUND for point in curve.points):
         return {"sizes": None, "size_of": source}
     shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in OWN_CELLS]
-    jobs = [] if not may_see_jobs() else _active_jobs(session, model.name)
+    jobs = [] if not may_see_jobs() else _newest_jobs(session, model.name)
     memory = _requested_memory()
     fits = None if memory is None else _fitting(model, curve, *memory)
     drawn = _drawable(curve.points)
@@ -58,6 +59,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         "size_columns": shown,
         "size_rows": [_row(point, fits) for point in curve.points],
         "size_tags": list(dict.fromkeys(tagged_name(point.model) for point in curve.points if point.model is not None)),
+        "are_measured": any(point.kind != FOUND for point in curve.points),
         "size_chart": model_address(model.name, "pages.sizes_chart", **_fits_parameter(fits)) if drawn else None,
         "size_chart_size": {"width": plots.SIZES_WIDTH, "height": plots.SIZES_HEIGHT},
         "size_jobs": jobs,
@@ -95,15 +97,18 @@ def make_size(namespace: str, name: str) -> str:
 def _quantised_from(session: Session, model: Model) -> str | None:
     """Return the parent from which a model was quantised, if that one has measured sizes."""
     for edge in model.lineage:
-        if edge.direction == "parent" and edge.relation in QUANTISED and edge.model is not None:
+        if edge.direction == "parent" and edge.relation == "quantized" and edge.model is not None:
             parent = find_model_by_text(session, edge.model)
             if parent is not None and sizes_of(session, parent.id):
                 return parent.full_name
     return None
 
 
-def _active_jobs(session: Session, model: str) -> list[Job]:
-    return [job for job in active_jobs(session, QUANTIZE, whose_jobs()) if job.arguments.get("model") == model]
+def _newest_jobs(session: Session, model: str) -> list[Job]:
+    """Return the newest job that makes a size of a model if it failed, and those that wait or run."""
+    found = newest_jobs_of_kind(session, QUANTIZE, JOBS_MAX, whose_jobs())
+    own = [job for job in found if job.arguments.get("model") == model]
+    return [job for number, job in enumerate(own) if job.is_active or (number == 0 and job.state == "failed")]
 
 
 def _drawable(points: Sequence[SizePoint]) -> list[plots.SizeDivergence]:
@@ -117,7 +122,7 @@ def _drawable(points: Sequence[SizePoint]) -> list[plots.SizeDivergence]:
 def _row(point: SizePoint, fits: Context | None) -> Context:
     return {
         "point": point,
-        "is_plain": point.kind == PLAIN,
+        "kind": KIND_WORDS[point.kind],
         "download": None if point.model is None else model_address(point.model, "downloads.model"),
         "fits": fits is not None and point is fits["point"],
     }

@@ -80,11 +80,13 @@ def has_jobs(session: Session, contributor: str | None = None) -> bool:
 def active_jobs(session: Session, kind: str, contributor: str | None = None) -> tuple[Job, ...]:
     """Return the jobs of that kind that wait or run, oldest first."""
     active = _jobs(contributor).where(JobRow.kind == kind, JobRow.state.in_(ACTIVE))
-    rows = session.execute(active.options(undefer(JobRow.arguments)).order_by(JobRow.id))
-    return tuple(
-        entity_of(Job, row, contributor=name, arguments=json.loads(row.arguments), result=None, problem=None)
-        for row, name in rows
-    )
+    return _with_arguments(session, active.order_by(JobRow.id))
+
+
+def newest_jobs_of_kind(session: Session, kind: str, limit: int, contributor: str | None = None) -> tuple[Job, ...]:
+    """Return the `limit` newest jobs of that kind in any state, the newest first."""
+    own = _jobs(contributor).where(JobRow.kind == kind)
+    return _with_arguments(session, own.order_by(JobRow.id.desc()).limit(limit))
 
 
 def is_anything_due(session: Session, kinds: Sequence[str] | None = None) -> bool:
@@ -115,6 +117,14 @@ def is_to_be_done(session: Session, claim: Claim) -> bool:
 def _jobs(contributor: str | None) -> Select[JobRow, str]:
     statement = select(JobRow, ContributorRow.name).join(ContributorRow, ContributorRow.id == JobRow.contributor_id)
     return statement if contributor is None else statement.where(ContributorRow.name == contributor)
+
+
+def _with_arguments(session: Session, statement: Select[JobRow, str]) -> tuple[Job, ...]:
+    rows = session.execute(statement.options(undefer(JobRow.arguments)))
+    return tuple(
+        entity_of(Job, row, contributor=name, arguments=json.loads(row.arguments), result=None, problem=None)
+        for row, name in rows
+    )
 
 
 def _job_row(session: Session, job_id: int, contributor: str | None) -> Row[JobRow, str]:

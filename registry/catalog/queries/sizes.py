@@ -1,16 +1,20 @@
-"""The measured sizes of a model, and the sensitivities of its groups of organs."""
+"""The sizes of a model, and the sensitivities of its groups of organs."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.queries.model_lists import is_projector, quantisations_of
 from organs.registry.catalog.rows import first
 from organs.registry.catalog.tables import ModelRow, SensitivityRow, SizeRow
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.entities.base import prepared
-from organs.registry.entities.sizes import SizeCurve, SizePoint, SizeReading
+from organs.registry.entities.sizes import FOUND, SizeCurve, SizePoint, SizeReading
+from organs.registry.names import ModelName
 
 
 def sensitivities_of(
@@ -47,7 +51,8 @@ def size_by_tag(session: Session, source_model_id: int, tag: str) -> SizePoint |
 
 
 def size_curve(session: Session, source: ModelRow) -> SizeCurve:
-    """Return the measured sizes of a model."""
+    """Return the measured sizes of a model, and its other registered quantisations that are smaller."""
+    measured = sizes_of(session, source.id)
     newest = select(SizeRow.runtime, SizeRow.texts).where(SizeRow.source_model_id == source.id)
     row = session.execute(newest.order_by(SizeRow.created_at.desc(), SizeRow.id.desc()).limit(1)).first()
     runtime, texts = ("", "") if row is None else row
@@ -56,8 +61,25 @@ def size_curve(session: Session, source: ModelRow) -> SizeCurve:
         source_size_bytes=source.size_bytes,
         runtime=runtime,
         texts=texts,
-        points=tuple(sizes_of(session, source.id)),
+        points=tuple(sorted([*measured, *_found(session, source, measured)], key=lambda point: point.size_bytes)),
     )
+
+
+def _found(session: Session, source: ModelRow, measured: Sequence[SizePoint]) -> Iterator[SizePoint]:
+    """Yield the quantisations of a model by their names that are smaller and not among the measured ones."""
+    known = {point.tag.casefold() for point in measured} | {point.model for point in measured}
+    for row in quantisations_of(session, ModelName(source.namespace, source.stem)):
+        word = row.quantisation or ""
+        is_known = word.casefold() in known or row.full_name in known
+        if row.size_bytes < source.size_bytes and not is_known and not is_projector(row):
+            yield SizePoint(
+                bits=round(8 * row.size_bytes / max(1, row.parameters), 3),
+                kind=FOUND,
+                label=word,
+                tag=word,
+                size_bytes=row.size_bytes,
+                model=row.full_name,
+            )
 
 
 def _points(session: Session, condition: ColumnElement[bool]) -> list[SizePoint]:
