@@ -45,7 +45,6 @@ from organs.web.repositories import (
     commits_of_quantisations,
     how_to_make,
     quantisations_by_tag,
-    read_repository,
     repository,
 )
 from organs.web.responses import reading, searching
@@ -407,12 +406,19 @@ def _tagged_image(session: Session, user: str, name: str, tag: str) -> Image:
 
 def _gguf_file(user: str, name: str, tag: str) -> Response:
     """Return the files that llama.cpp downloads from the hub's routes: the model, and its projector."""
-    found = read_repository(user, name, "main")
+    with reading() as session:
+        found = repository(session, user, name, "main")
+        tags = [
+            known
+            for known in quantisations_by_tag(session, ModelName(user, name))
+            if known.casefold() == tag.casefold()
+        ]
     member = found.member(tag)
     if member is None:
-        raise EntryMissing(
-            f"{found.name} has no file of {tag[:80]}{how_to_make([row.model for row in found.members], tag)}"
-        )
+        hint = how_to_make([row.model for row in found.members], tag)
+        if tags:
+            hint = f": it is {user}/{split_quantisation(name)[0]}:{tags[0]}"
+        raise EntryMissing(f"{found.name} has no file of {tag[:80]}{hint}")
     if member.model.kind == "adapter":
         raise EntryMissing(f"{found.name} is an adapter; download it, and load it beside its base with --lora")
     values: dict[str, Any] = {"ggufFile": _file_values(member)}

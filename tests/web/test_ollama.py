@@ -264,6 +264,9 @@ def test_a_size_that_nobody_computed_is_refused_with_its_command(registry: Local
         for address in (f"/me/tiny-F16/resolve/{tag}/x.gguf", f"/v2/me/tiny/manifests/{tag}"):
             answer = client.get(address)
             assert (answer.status_code, command in answer.headers["X-Error-Message"]) == (404, True)
+    add(registry, tmp_path, "me/tiny-3.3bpw", seed=1)
+    answer = client.get("/v2/me/tiny-F16/manifests/3.3bpw")
+    assert answer.headers["X-Error-Message"] == "me/tiny-F16 has no file of 3.3bpw: it is me/tiny:3.3bpw"
     assert "organ" not in error_of(client.get("/v2/me/tiny/manifests/none", headers=IMAGES))[2]
 
 
