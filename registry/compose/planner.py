@@ -550,10 +550,10 @@ class Draft:
                 kept = f"Only matrices are quantised, and {self.base.label} has none in this selection."
                 self._refuse("nothing-selected", self._nothing_selected(rule) if is_empty else kept, at)
         refused: dict[tuple[str, str, str], list[str]] = {}
-        absent: list[str] = []
+        absent, misfits = list[str](), dict[str, str]()
         for name, chosen in self.chosen.items():
             part = self.parts[name]
-            weights = None if chosen.dtype.name in UNWEIGHED else self._importances_of(part, absent)
+            weights = None if chosen.dtype.name in UNWEIGHED else self._importances_of(part, absent, misfits)
             if part.spec.dtype == chosen.dtype and (part.computation is None or weights is None):
                 continue
             reason = refused_source(part)
@@ -569,6 +569,11 @@ class Draft:
             self.parts[name] = replace(part, computation=computation)
         for (code, reason, at), names in refused.items():
             self._refuse(code, f"{names_text(names)}: {reason}.", at, organs=names)
+        if misfits and self.importances is not None:
+            first, more = next(iter(misfits.values())), len(misfits) - 1
+            others = f"; {plural_text(more, 'other weight does', 'other weights do')} not fit either" if more else ""
+            sentence = f"{self.importances.label} is of another model: {first}{others}."
+            self._refuse("bad-imatrix", sentence, IMATRIX_FIELD, self.importances.label, list(misfits))
         if absent and self.importances is not None:
             sentence = (
                 f"{self.importances.label} has no importances of {names_text(absent)}: all columns count the same."
@@ -594,10 +599,12 @@ class Draft:
             self._refuse("bad-imatrix", sentence, IMATRIX_FIELD, matrix.label)
         return matrix
 
-    def _importances_of(self, part: PlannedPart, absent: list[str]) -> PlannedImportances | None:
-        """Return the importances of a matrix; those that are `absent` are added by name, others that misfit refused.
+    def _importances_of(
+        self, part: PlannedPart, absent: list[str], misfits: dict[str, str]
+    ) -> PlannedImportances | None:
+        """Return the importances of a matrix; None if there are none, whose name is added to `absent` or `misfits`.
 
-        Those of a block that another model gave are not known: its inputs are others.
+        `misfits` has the reason. Those of a block that another model gave are not known: its inputs are others.
         """
         is_placed = part.from_block is not None and part.donor is not None
         if self.importances is None or is_placed:
@@ -607,8 +614,7 @@ class Draft:
         if found is None and (not reason or needs_no_importances(part.before.name)):
             absent.append(part.before.name)
         elif found is None:
-            sentence = f"{self.importances.label} is of another model: {reason}."
-            self._refuse("bad-imatrix", sentence, IMATRIX_FIELD, self.importances.label, [part.before.name])
+            misfits[part.before.name] = reason
         return found
 
     def _from_source(self, part: PlannedPart) -> PlannedComputation:
