@@ -133,6 +133,8 @@ NEGLIGIBLE = 0.001
 CORRECTIONS, CORRECTED_SHARE = 6, 0.25
 """Rounds in which organs are measured in the types that were chosen for them, and the share of the time that is kept
 for them."""
+CANDIDATES, MEASURED_FILES = 3, 2
+"""The choices that are compared with each other, and the files that are measured at the end: the result and a mix."""
 ANY_TAG = "0.000bpw"
 """A tag that is as long as others: the name is in the header of a file."""
 ALPHA, WINDOWS_LEAST = 0.1, 3
@@ -447,15 +449,16 @@ class _Search:
 
         Raises BadInput for too little time.
         """
-        windows, minutes = self._searched, self.request.minutes or MINUTES
-        seconds = self._seconds_a_run(windows)
-        groups = first_groups(self.layouts.parts, int(60 * minutes / seconds))
+        windows, minutes, seconds = self._searched, self.request.minutes or MINUTES, self._seconds
+        seconds_a_run = self._seconds_a_run(windows)
+        groups = first_groups(self.layouts.parts, int(seconds / seconds_a_run))
         missing = self._work.missing(groups, windows)
-        needed = seconds * len(missing)
-        if needed > 60 * minutes:
+        needed = seconds_a_run * len(missing)
+        if missing and needed > seconds:
+            needed += 60 * minutes - seconds
             raise BadInput(
                 f"{self.source.label} has {plural_text(len(groups), 'kind', 'kinds')} of matrices to measure, which "
-                f"takes about {duration_text(needed + 60)} on this machine: allow more than {minutes:g} minutes "
+                f"takes about {duration_text(needed)} on this machine: allow more than {minutes:g} minutes "
                 f"(--minutes {math.ceil(needed / 60) + 1}), or make a plain mix without measuring (--type Q4_K_M)"
             )
         self._advance(0.0, f"measuring {plural_text(len(missing), 'group', 'groups')}, about {duration_text(needed)}")
@@ -474,18 +477,25 @@ class _Search:
 
     def _affordable(self, share: float) -> int:
         """Return how many groups can be measured until a share of the time for measurements is used."""
-        left = 60 * (self.request.minutes or MINUTES) * share - self.used_seconds
+        left = self._seconds * share - self.used_seconds
         return max(0, int(left / self._seconds_a_run(self._searched)))
 
     def _measure(self, wanted: Sequence[tuple[OrganGroup, DType]]) -> None:
         """Measure groups in types."""
-        begun, seconds = monotonic(), 60 * (self.request.minutes or MINUTES)
+        begun, seconds = monotonic(), max(1.0, self._seconds)
         done = min(1.0, self.used_seconds / seconds)
         after = min(1.0, done + len(wanted) * self._seconds_a_run(self._searched) / seconds)
         begin, end = MEASURING
         self.phase = (begin + (end - begin) * done, begin + (end - begin) * after)
         self._work.measure(wanted, self._searched)
         self.used_seconds += monotonic() - begun
+
+    @property
+    def _seconds(self) -> float:
+        """The time for groups: that for all measurements without what the comparisons of whole files will take."""
+        windows = CANDIDATES * len(SEARCHED) + MEASURED_FILES * len(PROVED)
+        files = self._seconds_a_run(self._searched) * windows / len(SEARCHED)
+        return 60 * (self.request.minutes or MINUTES) - files
 
     def _divergences(self) -> dict[Key, float]:
         """Return what was measured, by group and type; without what is not finite."""
