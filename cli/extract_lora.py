@@ -140,7 +140,7 @@ def _place(registry: LocalRegistry | None, output: Path | None, name: str) -> It
 
     from organs.ingest.directory.extract import check_target
     from organs.ingest.peft import is_adapter_folder
-    from organs.ingest.spool import temporary_folder
+    from organs.registry.store.files import temporary_folder
 
     if output is not None and output.suffix == SUFFIX:
         yield gguf_targets(output, [output.name])[0]

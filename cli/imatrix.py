@@ -130,7 +130,7 @@ def _candidate(registry: LocalRegistry | None, model: str, *, is_path: bool) -> 
 @contextmanager
 def _place(registry: LocalRegistry | None, output: Path | None, name: str) -> Iterator[Path]:
     """Return the path for the result: `output`, or a temporary file."""
-    from organs.ingest.spool import temporary_folder
+    from organs.registry.store.files import temporary_folder
 
     if output is not None:
         yield gguf_targets(output, [f"{name}{SUFFIX}"])[0]

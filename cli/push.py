@@ -226,8 +226,8 @@ def _push_registered(
     from organs.ingest.contributions.push import push as push_model
     from organs.ingest.contributions.push import push_chimera
     from organs.ingest.sources import find_sources
-    from organs.ingest.spool import temporary_folder
     from organs.registry.local import LocalRegistry
+    from organs.registry.store.files import temporary_folder
 
     with LocalRegistry.open() as registry:
         composed = push_chimera(remote, registry, source, options, shown)

@@ -24,7 +24,6 @@ from organs.ingest.directory.opening import Folder, directory_size_bytes, is_org
 from organs.ingest.dissect import DissectedFile, OpenGguf, check_tensor_sizes, dissect
 from organs.ingest.peft import adapter_folder, adapter_size_bytes, is_adapter_folder, open_adapter
 from organs.ingest.safetensors import SAFETENSORS_SUFFIX, is_model_folder, quantised_by
-from organs.ingest.spool import temporary_folder
 from organs.ingest.urls import Hub, RemoteFile, find_remote, is_url
 from organs.registry.digest import Digest
 from organs.registry.entities.model import RuntimeText
@@ -33,6 +32,7 @@ from organs.registry.gguf import read_header
 from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
 from organs.registry.input_files import FileSource, OpenFile, ReadableFile
 from organs.registry.names import ModelName, name_from_text, namespace_from_text
+from organs.registry.store.files import temporary_folder
 
 GGUF_SUFFIX = ".gguf"
 CONVERT = "Convert a safetensors model first, with llama.cpp: convert_hf_to_gguf.py FOLDER --outfile MODEL.gguf"

@@ -1,4 +1,4 @@
-"""Temporary files in the folder of the registry: work folders, and copies of files on servers, fetched one at a time.
+"""Copies of files on servers, fetched one at a time into the folder of the registry.
 
 A copy is removed after its ingest. An interrupted fetch continues: the name of a copy contains the address, the size
 and the version of the file, and a copy grows from its beginning in windows. Each window is on disk before the next is
@@ -10,8 +10,6 @@ interrupted fetch begins again.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +23,15 @@ from organs.registry.errors import BadInput, BadSource, Busy
 from organs.registry.gguf.header import range_digest
 from organs.registry.input_files import FileSource
 from organs.registry.progress import Progress
-from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Files, check_room, lock_file, translating
+from organs.registry.store.files import (
+    KEPT_SECONDS,
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    Files,
+    check_room,
+    lock_file,
+    translating,
+)
 
 if TYPE_CHECKING:
     from organs.registry.client.ranges import RangedFile
@@ -34,27 +40,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 """Bytes of one request."""
 REQUESTS = 8
 """Requests in parallel, and pieces of a window."""
-KEPT_SECONDS = 7 * 24 * 3600
-"""How long the copy of an interrupted fetch, or the folder of a killed process, stays. A later use removes it."""
-_PREFIX = "work-"
 WINDOW_BYTES = REQUESTS * PIECE_BYTES
-
-
-@contextmanager
-def temporary_folder(spool: Path) -> Iterator[Path]:
-    """Return a context manager for a new folder inside of `spool`, which is removed at its end.
-
-    Folders that killed processes left long ago are removed too. Raises StoreUnwritable.
-    """
-    oldest = time.time() - KEPT_SECONDS
-    with translating(spool):
-        Files().make_folder(spool, PRIVATE_FOLDER)
-        for other in spool.glob(f"{_PREFIX}*"):
-            if other.is_dir() and other.stat().st_mtime < oldest:
-                shutil.rmtree(other, ignore_errors=True)
-        folder = tempfile.TemporaryDirectory(prefix=_PREFIX, dir=spool)
-    with folder as path:
-        yield Path(path)
 
 
 @contextmanager

@@ -9,6 +9,5 @@ additive     what each organ adds to the divergence in each type, from all of th
 choice       the types with the smallest sum for a size
 layouts      files of a model: their types, sizes, memory and recipes
 limits       the size of a file, or the memory by the runtime's count
-estimate     the memory of a file as a page estimates it
 tags         the names of sizes for clients
 """

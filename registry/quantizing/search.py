@@ -116,12 +116,18 @@ def checked_request(
         settled = replace(settled, like=like.full_name)
     if importances is not None:
         settled = replace(settled, imatrix=importances.full_name)
-    most_bytes = request.size_bytes or 0
+    most_bytes = stated_bytes(settled, source.parameters, None if like is None else like.size_bytes)
+    return settled, min(most_bytes or 0, source.size_bytes)
+
+
+def stated_bytes(request: QuantizationRequest, parameters: int, like_bytes: int | None) -> int | None:
+    """Return the most bytes of the file as a request states them; None for a type, a mix and a memory.
+
+    `like_bytes` is the size of the registered model that it names.
+    """
     if request.bits is not None:
-        most_bytes = int(request.bits * source.parameters / 8)
-    if like is not None:
-        most_bytes = like.size_bytes
-    return settled, min(most_bytes, source.size_bytes)
+        return int(request.bits * parameters / 8)
+    return request.size_bytes or like_bytes
 
 
 MINUTES = 10.0
@@ -343,9 +349,7 @@ class _Search:
         request = self.request
         if request.memory_bytes is not None:
             return Limit.of_memory(request.memory_bytes, self._memory)
-        most_bytes = request.size_bytes or like_bytes
-        if request.bits is not None:
-            most_bytes = int(request.bits * self.row.parameters / 8)
+        most_bytes = stated_bytes(request, self.row.parameters, like_bytes)
         if most_bytes is None:
             most_bytes = self._plan(self.layouts.mix((request.like or "").upper())).size_bytes
         return Limit.of_file(most_bytes, lambda dtypes: self._plan(dtypes).size_bytes)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import gettempdir
 
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import blobs_by_digest
@@ -29,7 +29,7 @@ from organs.registry.quantizing.groups import OrganGroup, coarse_dtype
 from organs.registry.quantizing.rounding import Weights
 from organs.registry.quantizing.shards import ShardedModel
 from organs.registry.store import BlobStore
-from organs.registry.store.files import Files, check_room, placing_error, translating
+from organs.registry.store.files import Files, check_room, placing_error, temporary_folder, translating
 from organs.registry.validation.comparison import ModelFacts
 from organs.registry.validation.llama import LlamaCpp, usable_cores
 from organs.registry.validation.scorer import OrderedText
@@ -45,6 +45,8 @@ FIRST_BITS = 4.6
 """The most bits of the type in which a group is measured first."""
 AHEAD = 2
 """Variants that are written before the runtime asks for them."""
+PREFIX = "organ-sizes-"
+"""Of the folders in the system's temporary folder."""
 SECONDS_MAX = 7 * 86400.0
 """The longest comparison: what limits it is the number of its variants."""
 
@@ -125,13 +127,14 @@ class Workshop:
     """The importances by which organs are encoded, by the names of the tensors."""
     importances: str = ""
     """The digest of the importance matrix; empty without one."""
+    _opened: ExitStack = field(default_factory=ExitStack)
 
     def __enter__(self) -> Workshop:
-        self._folder = TemporaryDirectory(prefix="organ-sizes-")
+        self._folder = self._opened.enter_context(temporary_folder(Path(gettempdir()), PREFIX))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._folder.cleanup()
+        self._opened.close()
 
     def stored(self, windows: Windows) -> dict[Key, SensitivityReading]:
         """Return what was measured before."""
@@ -181,7 +184,7 @@ class Workshop:
         """
         if not variants:
             return
-        with translating(Path(self._folder.name), placing_error):
+        with translating(self._folder, placing_error):
             sharded, paths = self._sharded
             order = VariantOrder(
                 shards=[str(path) for path in paths],
@@ -213,7 +216,7 @@ class Workshop:
         """The model in shards, and their paths."""
         with self.catalog.reading() as session:
             rows = blobs_by_digest(session, {part.digest for part in self.model.parts})
-        sharded = ShardedModel(self.model, self.store, rows, Path(self._folder.name), self.weights)
+        sharded = ShardedModel(self.model, self.store, rows, self._folder, self.weights)
         self.progress(0.0, "writing the model")
         check_room(sharded.folder, sum(part.size_bytes for part in self.model.parts), Files())
         return sharded, sharded.write()

@@ -11,10 +11,12 @@ import secrets
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
@@ -28,6 +30,8 @@ Buffer = bytes | bytearray | memoryview
 
 PRIVATE_FOLDER, PRIVATE_FILE, PRIVATE_BLOB = 0o700, 0o600, 0o400
 """Modes of files of a registry: other users of the machine must not read submissions before publication."""
+KEPT_SECONDS = 7 * 24 * 3600
+"""How long the folder of a killed process, or the copy of an interrupted fetch, stays. A later use removes it."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o644
 """Modes of files that are written to a path of the user; the umask applies to them."""
 
@@ -397,6 +401,24 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[list[
 def temporary_beside(path: Path) -> Path:
     """Return a temporary path in the folder of `path`. Its name is short: that of `path` may have maximal length."""
     return path.parent / f".organ-{secrets.token_hex(8)}.part"
+
+
+@contextmanager
+def temporary_folder(within: Path, prefix: str = "work-") -> Iterator[Path]:
+    """Return a context manager for a new folder inside of `within`, which is removed at its end.
+
+    Folders that killed processes left long ago are removed too. Raises StoreUnwritable.
+    """
+    oldest = time.time() - KEPT_SECONDS
+    with translating(within):
+        Files().make_folder(within, PRIVATE_FOLDER)
+        for other in within.glob(f"{prefix}*"):
+            with suppress(OSError):  # another process removes it
+                if other.is_dir() and other.stat().st_mtime < oldest:
+                    shutil.rmtree(other, ignore_errors=True)
+        folder = TemporaryDirectory(prefix=prefix, dir=within)
+    with folder as path:
+        yield Path(path)
 
 
 def check_room(folder: Path, size_bytes: int, files: Files) -> None:

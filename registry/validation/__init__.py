@@ -8,6 +8,7 @@
     decoder     the C interface of llama.cpp
     memory      the memory that llama.cpp takes for a model and a context, by its own count
     counter     the program in the confined child that counts it
+    memory_estimate  that memory as a page estimates it, from the header
     imatrix     collect an importance matrix: how large the inputs of a model's weights are
     collector   the program in the confined child that sums them
     quick       some seconds of measurement of a chimera beside its base

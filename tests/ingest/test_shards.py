@@ -40,6 +40,7 @@ from organs.registry.errors import BadSource, BadSplit, Busy, DiskFull, Incomple
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName
+from organs.registry.store.files import KEPT_SECONDS
 from organs.registry.upkeep import Share, sweep, verify
 from tests.client.scripted_server import CUT, Answer, ReceivedRequest, ScriptedServer, no_sleep, scripted_server
 from tests.client.test_ranges import part
@@ -485,7 +486,7 @@ def big_last_shard() -> bytes:
 def test_an_old_copy_is_removed_by_the_next_fetch(registry: LocalRegistry, stand: Stand) -> None:
     folder = registry.settings.spool
     folder.mkdir(parents=True)
-    for name, age in (("old", spool.KEPT_SECONDS + 60), ("young", 60)):
+    for name, age in (("old", KEPT_SECONDS + 60), ("young", 60)):
         (folder / name).touch()
         moment = time.time() - age
         os.utime(folder / name, (moment, moment))

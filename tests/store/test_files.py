@@ -6,13 +6,14 @@ import errno
 import os
 import resource
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
-from organs.registry.store.files import Files, translated
+from organs.registry.store.files import KEPT_SECONDS, Files, temporary_folder, translated
 
 FILES = Files()
 
@@ -127,3 +128,14 @@ def test_a_system_error_becomes_one_message(number: int, kind: type[OrganError])
     assert type(error) is kind
     assert "name" in str(error) or "/store/ab" in str(error)
     assert "Errno" not in str(error)
+
+
+def test_the_folders_of_killed_processes_are_removed_after_a_week(tmp_path: Path) -> None:
+    for name, age in (("work-old", KEPT_SECONDS + 60), ("work-young", 60), ("other", 2 * KEPT_SECONDS)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "shard").touch()
+        moment = time.time() - age
+        os.utime(tmp_path / name, (moment, moment))
+    with temporary_folder(tmp_path) as folder:
+        assert {path.name for path in tmp_path.iterdir()} == {"work-young", "other", folder.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"work-young", "other"}

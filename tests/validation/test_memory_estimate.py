@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from organs.registry.quantizing.estimate import ALLOWANCE_BYTES, estimated_memory
+from organs.registry.validation.memory_estimate import ALLOWANCE_BYTES, estimated_memory
 
 SMOLLM = {
     "llama.block_count": "30",
