@@ -19,8 +19,8 @@ from organs.registry.entities.model import Model
 from organs.registry.entities.sizes import CHOSEN, COLUMNS, FOUND, PLAIN, SizeCurve, SizePoint
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.kinds import FileKind
-from organs.registry.validation.memory_estimate import ALLOWANCE_BYTES, BATCH_TOKENS, MemoryEstimate, estimated_memory
 from organs.registry.quantizing.tags import request_for
+from organs.registry.validation.memory_estimate import ALLOWANCE_BYTES, BATCH_TOKENS, MemoryEstimate, estimated_memory
 from organs.web.charts import plots
 from organs.web.ollama import tagged_name
 from organs.web.pages.charts import svg_answer
