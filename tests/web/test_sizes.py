@@ -152,7 +152,11 @@ def test_any_numbers_can_be_drawn(points: list[tuple[int, float]]) -> None:
         assert "inf" not in str(shape.get("d"))
 
 
-def test_the_largest_file_that_fits_is_marked(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_largest_file_that_fits_is_marked(
+    sized: LocalRegistry, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sized.catalog.writing() as session:
+        model_by_text(session, "local/base").size_bytes = 60_000_000
     monkeypatch.setattr("organs.web.pages.sizes.estimated_memory", lambda *_: Estimate)
     for memory, label in (("0.130", "Q4_K_M-best"), ("0.1301", "Q4_K_M")):
         text = section(client, f"?memory={memory}&context=512")
@@ -163,6 +167,10 @@ def test_the_largest_file_that_fits_is_marked(client: FlaskClient, monkeypatch: 
     text = section(client, "?memory=0.125")
     assert "None of these files fits 0.125 GB with a context of 4,096 tokens" in text, "4.5bpw has no file"
     assert "at most 90.0 MB for the cache" in text
+    text = section(client, "?memory=0.16")
+    assert "This model itself fits 0.16 GB with a context of 4,096 tokens" in text
+    assert "--fits" not in text
+    assert "Download Q4" not in text
 
 
 class Estimate:

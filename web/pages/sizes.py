@@ -146,12 +146,16 @@ def _requested_memory() -> tuple[float, int] | None:
 
 
 def _fitting(model: Model, curve: SizeCurve, gigabytes: float, context: int) -> Context:
-    """Return the largest file that fits into a memory, by the estimate, and the commands that count exactly."""
+    """Return the largest file that fits into a memory, by the estimate, and the commands that count exactly.
+
+    There is none if the model itself fits.
+    """
     metadata: Mapping[str, str] = {entry.key: entry.value for entry in model.metadata}
     estimate = estimated_memory(metadata, model.architecture, context)
     room = 0 if estimate is None else int(gigabytes * 1e9) - estimate.beside_bytes
     source_fits = estimate is not None and curve.source_size_bytes <= room
-    fitting = [point for point in curve.points if point.size_bytes <= room and point.model is not None]
+    registered = [] if source_fits else [point for point in curve.points if point.model is not None]
+    fitting = [point for point in registered if point.size_bytes <= room]
     name = model.name.partition("@")[0]
     return {
         "memory": f"{gigabytes:g} GB",
