@@ -21,7 +21,7 @@ from organs.cli.console import (
 )
 from organs.cli.inputs import is_file
 from organs.cli.options import accept_option, flag, quick_look_option, size_bytes
-from organs.cli.outputs import SUFFIX, force_option, output_option
+from organs.cli.outputs import SUFFIX, force_option, gguf_targets, output_option
 from organs.cli.plans import refuse_recipe
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
@@ -29,7 +29,7 @@ from organs.registry.amounts import size_text
 from organs.registry.entities.sizes import COLUMNS, QuantizationRequest, SizedModel
 from organs.registry.errors import BadRecipe, BadSource
 from organs.registry.input_files import FileSource
-from organs.registry.names import name_from_text
+from organs.registry.names import name_from_text, parse_model_name
 
 if TYPE_CHECKING:
     from organs.registry.interface import Registry
@@ -107,6 +107,10 @@ def quantize(
         raise click.UsageError("give one of --type, --size, --bpw, --like and --fits")
     if limits and dry_run:
         raise click.UsageError("--dry-run is for --type")
+    if wanted["context"] is not None and wanted["fits"] is None:
+        raise click.UsageError("--context is for --fits")
+    if minutes is not None and not limits:
+        raise click.UsageError("--minutes is not for --type, with which nothing is measured before the file is made")
     with selected_registry() as registry:
         matrix = None if importances is None else registered_importances(registry, importances)
         if dtype is None:
@@ -127,9 +131,13 @@ def quantize(
                 accept=tuple(WARNINGS) if yes else accept,
                 minutes=minutes,
             )
+            if output is not None:
+                gguf_targets(output, [SUFFIX])  # before the work, which takes minutes
             with status_line("quantize") as say:
                 sized = registry.quantize(request, say)
             if output is not None:
+                made = parse_model_name(sized.chimera.model).name
+                [output] = gguf_targets(output, [f"{made}{SUFFIX}"])
                 registry.assemble(sized.chimera.model, output)
             print_sized(sized, output)
             return

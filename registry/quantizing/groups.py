@@ -18,8 +18,9 @@ FAST = ("Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_K", "Q4_1", "Q5_0", "Q5_K", "Q5_
 the same size."""
 
 
-BANDS = 4
-"""Into so many bands of depth the organs of a slot are divided at first."""
+BANDS = (4, 2, 1)
+"""Into so many bands of depth the organs of a slot are divided at first, where time allows; each half is two of the
+next finer bands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +32,10 @@ class OrganGroup:
     parts: tuple[Part, ...]
 
 
-def first_groups(parts: Sequence[Part], count_max: int) -> list[OrganGroup]:
-    """Return the organs of each slot in bands of neighbouring blocks: at most `count_max`, or one for each slot."""
-    for bands in range(BANDS, 1, -1):
-        groups = _in_bands(parts, bands)
-        if len(groups) <= count_max:
-            return groups
-    return _in_bands(parts, 1)
-
-
-def all_groups(parts: Sequence[Part]) -> list[OrganGroup]:
-    """Return the organs of each slot in BANDS bands."""
-    return _in_bands(parts, BANDS)
+def first_groups(parts: Sequence[Part]) -> Iterator[list[OrganGroup]]:
+    """Yield the organs of each slot in bands of neighbouring blocks, the finest bands first."""
+    for bands in BANDS:
+        yield _in_bands(parts, bands)
 
 
 def _in_bands(parts: Sequence[Part], bands: int) -> list[OrganGroup]:
@@ -87,8 +80,13 @@ def allowed_dtypes(part: Part) -> list[DType]:
     return [*fitting, part.dtype]
 
 
-def coarse_dtype(group: OrganGroup, bits: float) -> DType:
-    """Return the largest type of at most `bits` in which all organs of a group may be written, else the smallest."""
+def coarse_dtype(group: OrganGroup, bits: float) -> DType | None:
+    """Return the largest type of at most `bits` in which all organs of a group may be written, else the smallest.
+
+    None if there is none but their own.
+    """
     first, *others = (allowed_dtypes(part) for part in group.parts)
-    common = [dtype for dtype in first if all(dtype in own for own in others)] or first[-1:]
-    return next((dtype for dtype in reversed(common) if dtype.bits_per_value <= bits), common[0])
+    own = {part.dtype for part in group.parts}
+    coarser = [dtype for dtype in first if dtype not in own and all(dtype in other for other in others)]
+    small = [dtype for dtype in coarser if dtype.bits_per_value <= bits]
+    return small[-1] if small else next(iter(coarser), None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from organs.registry.amounts import plural_text
-from organs.registry.anatomy import TOKEN_EMBEDDING
+from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING
 from organs.registry.compose.parents import Parent, Part
 from organs.registry.compose.selection import in_ranges
 from organs.registry.entities.memory import MemoryCount
@@ -38,6 +38,8 @@ class Layouts:
     """The files of one source."""
 
     source: Parent
+    by_importances: bool = False
+    """Whether organs are encoded by an importance matrix, on which some mixes depend."""
 
     @cached_property
     def parts(self) -> list[Part]:
@@ -52,10 +54,18 @@ class Layouts:
         """Return the types of a mix of llama.cpp. Raises BadInput for an unknown one."""
         if name not in MIXES:
             raise BadInput(f"{name!r} is not a mix of llama.cpp: write one of {', '.join(MIXES)}")
-        traits = traits_of(self.source.header, self.source.source)
+        traits = replace(traits_of(self.source.header, self.source.source), by_importances=self.by_importances)
         dtypes = mixed_dtypes(name, (part.spec for part in self.source.parts), traits)
         own = {part.name for part in self.parts}
         return {tensor: dtype for tensor, dtype in dtypes.items() if tensor in own}
+
+    def is_multiplied(self, part: Part) -> bool:
+        """Return whether an organ is a factor of a product: all but a token embedding that is only read by rows."""
+        return part.place != TOKEN_EMBEDDING or not self._has_output
+
+    @cached_property
+    def _has_output(self) -> bool:
+        return any(part.place == OUTPUT_MATRIX for part in self.source.parts)
 
     def specs(self, dtypes: Dtypes) -> list[TensorSpec]:
         """Return all tensors of a file, in their order."""
@@ -80,12 +90,11 @@ class Layouts:
     def repacked_shares(self, wanted: MemoryRequest, *, requires_sandbox: bool) -> dict[str, float]:
         """Return how much of an organ is in memory a second time, by its type: 0 or about 1.
 
-        A file of each type is counted. The token embedding, of which single rows are read, is never repacked. Raises as
-        `memory`.
+        A file of each type is counted. Only organs that are multiplied are repacked. Raises as `memory`.
         """
         shares = {}
         for dtype in map(dtype_by_name, FAST):
-            own = [part for part in self.parts if dtype in allowed_dtypes(part) and part.place != TOKEN_EMBEDDING]
+            own = [part for part in self.parts if dtype in allowed_dtypes(part) and self.is_multiplied(part)]
             if own:
                 count = self.memory(
                     dict.fromkeys((part.name for part in own), dtype), wanted, requires_sandbox=requires_sandbox
@@ -96,7 +105,7 @@ class Layouts:
 
     def reason_of_floor(self, smallest: Dtypes) -> str:
         """Return why no smaller types are there, as the end of a sentence; empty if it is only their number."""
-        coarse = [part for part in self.parts if smallest[part.name].block_elements < LARGE_BLOCK]
+        coarse = [part for part in self.parts if part.shape[0] % LARGE_BLOCK]
         if not coarse:
             return ""
         rows = ", ".join(map(str, sorted({part.shape[0] for part in coarse})[:3]))

@@ -16,7 +16,6 @@ from msgspec.structs import asdict, replace
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import duration_text, plural_text
-from organs.registry.anatomy import TOKEN_EMBEDDING
 from organs.registry.assembly import stored_header
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import blobs_by_digest
@@ -44,7 +43,7 @@ from organs.registry.kinds import FileKind
 from organs.registry.progress import StepProgress
 from organs.registry.quantizing.additive import options_of
 from organs.registry.quantizing.choice import Option, chosen, total_bytes
-from organs.registry.quantizing.groups import OrganGroup, all_groups, allowed_dtypes, coarse_dtype, first_groups, halves
+from organs.registry.quantizing.groups import OrganGroup, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import PLAIN_MIXES, Dtypes, Layouts, rules_of
 from organs.registry.quantizing.limits import Limit
 from organs.registry.quantizing.rounding import Weights, rounding_errors
@@ -141,6 +140,8 @@ CORRECTIONS, CORRECTED_SHARE = 6, 0.25
 for them."""
 CANDIDATES, MEASURED_FILES = 3, 2
 """The choices that are compared with each other, and the files that are measured at the end: the result and a mix."""
+NOT_FINITE = 100.0
+"""The divergence of a variant that has none, in nats: more than any other has."""
 ANY_TAG = "0.000bpw"
 """A tag that is as long as others: the name is in the header of a file."""
 ALPHA, WINDOWS_LEAST = 0.1, 3
@@ -193,8 +194,8 @@ def _prepared(
         library = RegisteredLibrary(session, blobs)
         source, row, facts = _finest(library, settled.model)
         like = None if settled.like is None else find_model_by_text(session, settled.like)
-        layouts = Layouts(source)
         matrix = None if settled.imatrix is None else library.parent(settled.imatrix)
+        layouts = Layouts(source, by_importances=matrix is not None)
         weights = {} if matrix is None else _weights(session, blobs, matrix, layouts.parts)
         importances = "" if matrix is None else model_by_text(session, matrix.label).digest
     search = _Search(catalog, blobs, settled, runtime, progress, contributor, row, facts, layouts, weights, importances)
@@ -205,7 +206,7 @@ def bands_of(catalog: Catalog, blobs: BlobStore, model: str) -> list[str]:
     """Return the names of the bands of organs that a search of `model` measures first. Raises NotFound, StoreError."""
     with catalog.reading() as session:
         source, _, _ = _finest(RegisteredLibrary(session, blobs), model)
-    return [group.key for group in all_groups(Layouts(source).parts)]
+    return [group.key for group in next(first_groups(Layouts(source).parts))]
 
 
 def measure_band(
@@ -217,7 +218,7 @@ def measure_band(
     """
     with catalog.reading() as session:
         source, row, facts = _finest(RegisteredLibrary(session, blobs), model)
-    groups = [group for group in all_groups(Layouts(source).parts) if group.key == band]
+    groups = [group for group in next(first_groups(Layouts(source).parts)) if group.key == band]
     if not groups:
         raise NotFound(f"{source.label} has no band {band[:100]!r}")
     windows, count = Windows.of(facts, SEARCHED), 0
@@ -352,7 +353,9 @@ class _Search:
         most_bytes = stated_bytes(request, self.row.parameters, like_bytes)
         if most_bytes is None:
             most_bytes = self._plan(self.layouts.mix((request.like or "").upper())).size_bytes
-        return Limit.of_file(most_bytes, lambda dtypes: self._plan(dtypes).size_bytes)
+        return Limit.of_file(
+            most_bytes, lambda dtypes: self._plan(dtypes).size_bytes if dtypes else self.row.size_bytes
+        )
 
     def _nearest_mix(self, limit: Limit) -> str | None:
         """Return the largest mix within `limit`; None if there is none."""
@@ -362,6 +365,11 @@ class _Search:
 
     def check(self, limit: Limit) -> None:
         """Raise BadInput if no file is so small, or if the source is; NotComposable if no file can be made."""
+        towers = {part.place.tower.value for part in self.layouts.parts}
+        if len(towers) > 1:
+            raise BadInput(
+                f"{self.source.label} has several networks ({', '.join(sorted(towers))}): it has only mixes (--type)"
+            )
         smallest = self.layouts.smallest(self._weigh)
         self._plan(smallest).check()  # what prevents one file prevents all
         if not limit.allows(smallest):
@@ -408,7 +416,7 @@ class _Search:
     def _weigh(self, part: Part, dtype: DType) -> float:
         """Return what an organ in a type takes of a file, or of memory, where some types are there twice."""
         size_bytes = padded(dtype.size_bytes(part.spec.elements), self.source.header.alignment)
-        twice = 0.0 if part.place == TOKEN_EMBEDDING else self._repacked.get(dtype.name, 0.0)
+        twice = self._repacked.get(dtype.name, 0.0) if self.layouts.is_multiplied(part) else 0.0
         return size_bytes * (1.0 + twice)
 
     @cached_property
@@ -429,7 +437,8 @@ class _Search:
             added = sum(
                 option.divergence for part in group.parts for option in options[part.name] if option.dtype == dtype
             )
-            if dtype != group.parts[0].dtype and (group.key, dtype.name) not in known:
+            is_allowed = all(dtype in allowed_dtypes(part)[:-1] for part in group.parts)
+            if is_allowed and (group.key, dtype.name) not in known:
                 found.append((added, group, dtype))
         found.sort(key=lambda item: -item[0])
         return [(group, dtype) for _, group, dtype in found]
@@ -455,9 +464,11 @@ class _Search:
         """
         windows, minutes, seconds = self._searched, self.request.minutes or MINUTES, self._seconds
         seconds_a_run = self._seconds_a_run(windows)
-        groups = first_groups(self.layouts.parts, int(seconds / seconds_a_run))
-        missing = self._work.missing(groups, windows)
-        needed = seconds_a_run * len(missing)
+        for groups in first_groups(self.layouts.parts):
+            missing = self._work.missing(groups, windows)
+            needed = seconds_a_run * len(missing)
+            if needed <= seconds:
+                break
         if missing and needed > seconds:
             needed += 60 * minutes - seconds
             raise BadInput(
@@ -469,12 +480,17 @@ class _Search:
         self._measure(missing)
         while True:
             known = self._divergences()
-            added = {group: known.get((group.key, coarse_dtype(group, FIRST_BITS).name), 0.0) for group in groups}
+            first = {group: coarse_dtype(group, FIRST_BITS) for group in groups}
+            added = {group: known.get((group.key, dtype.name), 0.0) for group, dtype in first.items() if dtype}
             least = NEGLIGIBLE * sum(added.values())
-            large = sorted(groups, key=lambda group: -added[group])
+            large = sorted(added, key=lambda group: -added[group])
             large = [group for group in large if len(group.parts) > 1 and added[group] >= least][:ROUND]
-            missing = self._work.missing([half for group in large for half in halves(group)], windows)
-            if not large or len(missing) > self._affordable(1.0 - CORRECTED_SHARE):
+            count = self._affordable(1.0 - CORRECTED_SHARE)
+            while (
+                len(missing := self._work.missing([half for group in large for half in halves(group)], windows)) > count
+            ):
+                large.pop()
+            if not large:
                 return groups
             self._measure(missing)
             groups = [half for group in groups for half in (halves(group) if group in large else [group])]
@@ -502,9 +518,9 @@ class _Search:
         return 60 * (self.request.minutes or MINUTES) - files
 
     def _divergences(self) -> dict[Key, float]:
-        """Return what was measured, by group and type; without what is not finite."""
+        """Return what was measured, by group and type."""
         stored = self._work.stored(self._searched)
-        return {key: one.divergence for key, one in stored.items() if one.divergence is not None}
+        return {key: NOT_FINITE if one.divergence is None else one.divergence for key, one in stored.items()}
 
     def _seconds_a_run(self, windows: Windows) -> float:
         """Return about how long the measurement of a group takes: as earlier ones did, else by the machine's speed."""

@@ -22,7 +22,6 @@ from organs.registry.catalog.register.sizes import record_sensitivity
 from organs.registry.compose.parents import Parent
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import Entity, decode, encode
-from organs.registry.errors import OrganError
 from organs.registry.gguf.types import DType
 from organs.registry.progress import StepProgress
 from organs.registry.quantizing.groups import OrganGroup, coarse_dtype
@@ -145,10 +144,10 @@ class Workshop:
         return {key: decode(reading.encode(), SensitivityReading) for key, reading in found.items()}
 
     def missing(self, groups: Iterable[OrganGroup], windows: Windows) -> list[tuple[OrganGroup, DType]]:
-        """Return the groups that were not measured in their first type, with this type."""
+        """Return the groups that were not measured in their first type, with this type, if they have one."""
         known = self.stored(windows)
         wanted = [(group, coarse_dtype(group, FIRST_BITS)) for group in groups]
-        return [(group, dtype) for group, dtype in wanted if (group.key, dtype.name) not in known]
+        return [(group, dtype) for group, dtype in wanted if dtype is not None and (group.key, dtype.name) not in known]
 
     def measure(self, wanted: Sequence[tuple[OrganGroup, DType]], windows: Windows) -> None:
         """Measure groups in coarser types, and store each result at once.
@@ -202,9 +201,9 @@ class Workshop:
 
                 def take_line(line: VariantLine) -> None:
                     nonlocal done
+                    release(line.variant)
                     if line.variant is not None:
                         take(line.variant, line.windows, line.seconds)
-                        release(line.variant)
                         done += 1
                     number = min(done + 1, len(variants))
                     self.progress(done / len(variants), f"{step} {number} of {len(variants)}")
@@ -223,10 +222,10 @@ class Workshop:
 
 
 @contextmanager
-def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> Iterator[Callable[[int], None]]:
+def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> Iterator[Callable[[int | None], None]]:
     """Write the variants in a thread, AHEAD of them at a time; yield what removes one when it is done.
 
-    An error of the thread is raised when the next one is removed, or at the end.
+    What is yielded is called about every second, with None while no variant is done: it raises an error of the thread.
     """
     room, is_over = threading.Semaphore(AHEAD), threading.Event()
     errors: list[Exception] = []
@@ -238,10 +237,14 @@ def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> I
                 if is_over.is_set():
                     return
                 sharded.write_variant(number, dtypes, is_over)
-        except (OrganError, OSError) as error:  # it is raised in the other thread
+        except Exception as error:  # noqa: BLE001  it is raised in the other thread
             errors.append(error)
 
-    def release(number: int) -> None:
+    def release(number: int | None) -> None:
+        if errors:
+            raise errors[0]
+        if number is None:
+            return
         sharded.remove_variant(number, variants[number])
         room.release()
 
@@ -253,8 +256,6 @@ def _writer(sharded: ShardedModel, variants: Sequence[Mapping[str, DType]]) -> I
         is_over.set()
         room.release()
         thread.join()
-    if errors:
-        raise errors[0]
 
 
 def mean_divergence(readings: Sequence[WindowReading]) -> float | None:

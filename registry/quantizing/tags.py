@@ -39,21 +39,21 @@ def tag_of(request: QuantizationRequest, like_bytes: int | None = None) -> str:
     if request.type is not None:
         return request.type.upper()
     if request.bits is not None:
-        return f"{_floored(request.bits):g}bpw"
+        return f"{_rounded_up(request.bits):g}bpw"
     if request.size_bytes is None and like_bytes is None:
         return f"{(request.like or '').upper()}-{BEST}"
     size_bytes = like_bytes if request.size_bytes is None else request.size_bytes
     assert size_bytes is not None
     if size_bytes >= 10**9:
-        return f"{_floored(size_bytes / 1e9):g}GB"
-    return f"{max(_floored(size_bytes / 1e6), 0.001):g}MB"
+        return f"{_rounded_up(size_bytes / 1e9):g}GB"
+    return f"{_rounded_up(size_bytes / 1e6):g}MB"
 
 
-def _floored(value: float) -> float:
-    """Return `value` with at most three digits behind the point, and with at most four digits, rounded down."""
+def _rounded_up(value: float) -> float:
+    """Return `value` with at most three digits behind the point, and with at most four digits, rounded up."""
     digits = max(0, min(3, 3 - math.floor(math.log10(value)))) if value > 0 else 3
     scale = 10.0**digits
-    return math.floor(value * scale + 1e-6) / scale
+    return math.ceil(value * scale - 1e-6) / scale
 
 
 def name_of_size(source: ModelRow, tag: str, contributor: str) -> ModelName:

@@ -307,3 +307,8 @@ def test_the_command_quantises_and_registers_a_matrix_in_either_format(models: L
     assert tensors_of(tmp_path / "weighed.gguf") == direct
     shown = organ("show", "local/weighed")
     assert "quantised from" in shown.out
+    for options in (("--bpw", "6"), ("--like", "Q4_K_M")):
+        refused = organ("quantize", "local/Plain", *options, "-o", str(former))
+        assert refused.status != 0
+        assert "already exists; --force replaces it" in refused.err, "before anything is measured"
+    assert former.read_bytes() == importance_records(importances())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,14 +17,15 @@ from organs.registry.catalog.tables import SensitivityRow
 from organs.registry.compose.parents import Part, RegisteredLibrary
 from organs.registry.compose.recipe import recipe_of_values
 from organs.registry.entities.sizes import QuantizationRequest, SizedModel
-from organs.registry.errors import BadInput, NotFound
-from organs.registry.gguf.types import DType
+from organs.registry.errors import BadInput, DiskFull, NotFound
+from organs.registry.gguf.types import DType, dtype_by_name
 from organs.registry.local import LocalRegistry
 from organs.registry.quantizing import search
 from organs.registry.quantizing.additive import options_of
 from organs.registry.quantizing.groups import OrganGroup, allowed_dtypes, coarse_dtype, first_groups, halves
 from organs.registry.quantizing.layouts import Layouts, rules_of
 from organs.registry.quantizing.search import bands_of, quantize
+from organs.registry.quantizing.shards import ShardedModel
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.variants import VariantLine
 from tests.registry_templates import RegistryTemplates, add_zoo_models
@@ -142,6 +145,7 @@ def test_a_size_below_the_smallest_file_is_refused_with_the_reason(zoo: LocalReg
         (QuantizationRequest(model=MODEL, bits=3.0), "rows of 25 matrices have 192 values"),
         (QuantizationRequest(model=MODEL, size_bytes=500_000), "the smallest file"),
         (QuantizationRequest(model=MODEL, like="Q9_X"), "not a mix of llama.cpp"),
+        (QuantizationRequest(model=MODEL, like=f"local/{MODEL}"), "no other file is needed"),
     ):
         with pytest.raises(BadInput, match=reason):
             quantize(zoo.catalog, zoo.blobs, request, LlamaCpp())
@@ -171,15 +175,34 @@ def test_the_rules_of_a_recipe_give_each_organ_its_type(zoo: LocalRegistry, layo
 
 
 def test_groups_are_bands_of_blocks_and_are_halved_to_single_organs(layouts: Layouts) -> None:
-    groups = first_groups(layouts.parts, 1000)
+    groups, halved, fewest = first_groups(layouts.parts)
     assert sorted(part.name for group in groups for part in group.parts) == sorted(part.name for part in layouts.parts)
-    fewest = first_groups(layouts.parts, 1)
+    assert {half.key for group in halved for half in halves(group)} == {group.key for group in groups}
     assert {group.key for group in fewest} >= {"token_embd", "ffn_down 0-3"}
     down = next(group for group in fewest if group.key == "ffn_down 0-3")
     assert [half.key for half in halves(down)] == ["ffn_down 0-1", "ffn_down 2-3"]
     single = halves(halves(down)[0])[0]
     assert (single.key, [half.key for half in halves(single)]) == ("ffn_down 0", ["ffn_down 0"])
-    assert coarse_dtype(down, 4.6).bits_per_value <= 4.6
+    coarse = coarse_dtype(down, 4.6)
+    assert coarse is not None
+    assert coarse.bits_per_value <= 4.6
+
+
+def test_no_group_is_measured_in_a_type_that_it_has(layouts: Layouts) -> None:
+    def stored_in(*names: str) -> OrganGroup:
+        own = [part for part in layouts.parts if part.place.slot == "attn_q"]
+        return OrganGroup(
+            "attn_q", tuple(replace(part, dtype=dtype_by_name(name)) for part, name in zip(own, names, strict=False))
+        )
+
+    for names, expected in (
+        (("Q8_0", "Q8_0"), "IQ4_NL"),
+        (("IQ4_NL", "Q8_0"), None),
+        (("Q5_0", "Q4_1"), "IQ4_NL"),
+        (("IQ4_NL",), None),
+    ):
+        dtype = coarse_dtype(stored_in(*names), 4.6)
+        assert (dtype and dtype.name) == expected
 
 
 def test_an_estimate_is_what_was_measured_shared_by_the_errors(layouts: Layouts) -> None:
@@ -203,6 +226,30 @@ def test_an_estimate_is_what_was_measured_shared_by_the_errors(layouts: Layouts)
         for name, value in measured.items():
             added = [option.divergence for own in several.values() for option in own if option.dtype.name == name]
             assert sum(added) == pytest.approx(value), "a measured type adds what was measured"
+    same = {part.name: {"IQ4_NL": 0.5, "Q8_0": 0.5} for part in parts}
+    measured = {(group.key, "IQ4_NL"): 0.4, (group.key, "Q8_0"): 0.2}
+    assert {option.divergence for own in options_of([group], same, measured, weigh).values() for option in own} <= {
+        *(0.0, 0.1, 0.2),
+    }, "types with the same errors"
+
+
+def test_a_group_without_a_measurement_is_as_sensitive_as_the_others(layouts: Layouts) -> None:
+    parts = [part for part in layouts.parts if part.place.slot == "ffn_down"][:3]
+    groups = [OrganGroup(f"ffn_down {number}", (part,)) for number, part in enumerate(parts)]
+    errors = {part.name: {"IQ4_NL": 2.0} for part in parts}
+    measured = {("ffn_down 0", "IQ4_NL"): 0.5, ("ffn_down 1", "IQ4_NL"): 0.3}
+    options = options_of(groups, errors, measured, lambda part, dtype: dtype.size_bytes(part.spec.elements))
+    assert [options[part.name][0].divergence for part in parts] == pytest.approx([0.5, 0.3, 0.4])
+
+
+@pytest.mark.long
+def test_a_full_disk_ends_a_search(zoo: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    monkeypatch.setattr(ShardedModel, "write_variant", full)
+    with pytest.raises(DiskFull):
+        quantize(zoo.catalog, zoo.blobs, QuantizationRequest(model=MODEL, bits=6.5, minutes=MINUTES), LlamaCpp())
 
 
 @pytest.mark.long

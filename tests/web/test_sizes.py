@@ -101,6 +101,9 @@ def test_registered_quantisations_are_shown_as_not_measured(sized: LocalRegistry
         text = section(client)
         assert "Q8_0 25.0 kB, not measured" in text
         assert "Q2_K 40.0 kB, mix of llama.cpp" in text
+    add_size(sized, "local/base", "Q8_0", 25_000, kind="plain")
+    with create_app(sized).test_client() as client:
+        assert "Q8_0 25.0 kB, not measured" in section(client), "its file is there, whatever was measured"
 
 
 def test_a_memory_is_asked_for_where_nothing_was_measured(sized: LocalRegistry) -> None:
