@@ -40,7 +40,7 @@ def chosen(options: Mapping[str, Sequence[Option]], size_bytes: int) -> dict[str
     smallest = {name: own[0] for name, own in hulls.items()}
     if total_bytes(smallest) > size_bytes:
         return None
-    low, high = 0.0, max((_slope(*pair) for own in hulls.values() for pair in _steps(own)), default=0.0) * 2
+    low, high = 0.0, max((_slope(*pair) for own in hulls.values() for pair in pairwise(own)), default=0.0) * 2
     if total_bytes(_at_price(hulls, low)) <= size_bytes:
         return _at_price(hulls, low)
     for _ in range(PRICES):
@@ -73,8 +73,6 @@ def hull(options: Sequence[Option]) -> list[Option]:
             continue
         while len(kept) > 1 and _slope(kept[-2], kept[-1]) <= _slope(kept[-1], option):
             kept.pop()
-        if kept and kept[-1].size_bytes == option.size_bytes:
-            kept.pop()
         kept.append(option)
     return kept
 
@@ -89,10 +87,6 @@ def _at_price(hulls: Mapping[str, Sequence[Option]], price: float) -> dict[str, 
         name: min(own, key=lambda option: (option.divergence + price * option.size_bytes, option.size_bytes))
         for name, own in hulls.items()
     }
-
-
-def _steps(options: Sequence[Option]) -> Sequence[tuple[Option, Option]]:
-    return list(pairwise(options))
 
 
 def _slope(before: Option, after: Option) -> float:

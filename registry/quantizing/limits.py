@@ -30,7 +30,7 @@ class Limit:
 
     @classmethod
     def of_file(cls, most_bytes: int, size_bytes: Callable[[Dtypes], int]) -> Limit:
-        """Return the limit of the size of a file, of which the choice itself leaves little."""
+        """Return the limit of the size of a file. The first choice within it is taken: a choice itself leaves little."""
         return cls(most_bytes, size_bytes, lambda dtypes: f"has {size_text(size_bytes(dtypes))}", "a file", most_bytes)
 
     @classmethod

@@ -143,7 +143,7 @@ CANDIDATES, MEASURED_FILES = 3, 2
 NOT_FINITE = 100.0
 """The divergence of a variant that has none, in nats: more than any other has."""
 ANY_TAG = "0.000bpw"
-"""A tag that is as long as others: the name is in the header of a file."""
+"""The tag of plans of which only the size is used."""
 ALPHA, WINDOWS_LEAST = 0.1, 3
 """The intervals have the level 90%, and need so many windows."""
 MEASURING, CHOOSING, MAKING, CHECKING = (0.0, 0.7), (0.7, 0.8), (0.8, 0.9), (0.9, 1.0)
