@@ -30,7 +30,7 @@ class Limit:
 
     @classmethod
     def of_file(cls, most_bytes: int, size_bytes: Callable[[Dtypes], int]) -> Limit:
-        """Return the limit of the size of a file. The first choice within it is taken: a choice itself leaves little."""
+        """Return the limit of the size of a file; the first choice within it is taken, which leaves little of it."""
         return cls(most_bytes, size_bytes, lambda dtypes: f"has {size_text(size_bytes(dtypes))}", "a file", most_bytes)
 
     @classmethod
@@ -65,7 +65,7 @@ class Limit:
         for _ in range(TRIES):
             found = choose(size_bytes)
             if found is None:
-                low = size_bytes
+                low, size_bytes = size_bytes, size_bytes + self.most_bytes // TRIES
             else:
                 dtypes, expected_bytes = found
                 left = self.most_bytes - self.taken(dtypes)

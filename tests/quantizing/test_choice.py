@@ -84,22 +84,26 @@ def test_a_hull_leaves_out_options_that_are_never_the_best() -> None:
     ]
 
 
-@pytest.mark.parametrize("more", [0, 96, 20_000])
-def test_the_largest_choice_within_a_limit_is_found_where_files_take_more_than_expected(more: int) -> None:
+@pytest.mark.parametrize(("share", "more"), [(1.0, 0), (1.0, 96), (1.0, 20_000), (1.3, 20_000), (0.8, 0)])
+def test_the_largest_choice_within_a_limit_is_found_where_more_or_less_is_taken_than_expected(
+    share: float, more: int
+) -> None:
     options = some_options(3, organs=40)
     smallest = {name: own[0].dtype for name, own in options.items()}
+    step = max(after.size_bytes - before.size_bytes for own in options.values() for before, after in pairwise(own))
 
-    def size_bytes(dtypes: Mapping[str, DType]) -> int:
-        return sum(next(o.size_bytes for o in own if o.dtype == dtypes[name]) for name, own in options.items())
+    def taken(dtypes: Mapping[str, DType]) -> int:
+        sizes = (next(o.size_bytes for o in own if o.dtype == dtypes[name]) for name, own in options.items())
+        return int(share * sum(sizes)) + more
 
     def choose(most_bytes: int) -> tuple[dict[str, DType], int] | None:
         found = chosen(options, most_bytes)
         return None if found is None else ({name: o.dtype for name, o in found.items()}, total_bytes(found))
 
-    for most_bytes in range(size_bytes(smallest) + more, 2 * size_bytes(smallest) + more, 4_000):
-        limit = Limit.of_file(most_bytes, lambda dtypes: size_bytes(dtypes) + more)
-        taken = size_bytes(limit.closest(choose, smallest, most_bytes)) + more
-        exact = choose(most_bytes - more)
-        assert exact is not None
-        step = max(after.size_bytes - before.size_bytes for own in options.values() for before, after in pairwise(own))
-        assert exact[1] + more - step <= taken <= most_bytes
+    for most_bytes in range(taken(smallest), 2 * taken(smallest), 4_000):
+        of_file = Limit.of_file(most_bytes, taken)
+        slack_bytes = 0.005 * most_bytes
+        of_memory = Limit(most_bytes, taken, str, "a memory", int(slack_bytes))
+        for limit in (of_file, of_memory) if share == 1 else (of_memory,):
+            left = most_bytes - taken(limit.closest(choose, smallest, most_bytes))
+            assert 0 <= left <= slack_bytes + share * step
