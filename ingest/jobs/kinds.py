@@ -317,7 +317,7 @@ def _settle_quantization(
         settled, most_bytes = checked_request(session, request, contributor)
     _check_quota(registry, most_bytes, contributor)
     check_possible(registry.catalog, registry.blobs, settled, runtime)
-    return settled if settled.minutes is not None else replace(settled, minutes=QUANTIZATION_MINUTES)
+    return settled
 
 
 def _quantize(
@@ -335,8 +335,6 @@ def _quantize(
     return QuantizationJobResult(**asdict(sized), models=(sized.chimera.model, sized.source))
 
 
-QUANTIZATION_MINUTES = 60.0
-"""The time for the measurements of a job `quantize` that states none."""
 QUANTIZE = JobKind("quantize", VALIDATION, QuantizationRequest, _quantize, _settle_quantization)
 """Takes `model`, one of `type`, `size_bytes`, `bits`, `like` and `memory_bytes`, and `imatrix`, `name`, `accept` and
 `minutes`. Returns the model that it made and its measurements. What was measured is stored at once, so a job that is

@@ -46,6 +46,17 @@ class SizeReading(Entity):
     ) = None
     ratio: Annotated[float, Meta(description="Its perplexity divided by that of the source.")] | None = None
     tokens: Annotated[Count, Meta(description="The tokens on which it was measured.")] = 0
+    memory_bytes: (
+        Annotated[
+            Bytes,
+            Meta(
+                description="What llama.cpp takes for the file with `memory_context` tokens, by its own count with the "
+                "default options; null unless it was made for a memory."
+            ),
+        ]
+        | None
+    ) = None
+    memory_context: Count | None = None
 
     @property
     def divergence_text(self) -> str:
@@ -104,7 +115,7 @@ COLUMNS = (
         shown=lambda point: NO_VALUE if point.same_top is None else f"{point.same_top:.1%}",
     ),
     Column("ratio", "perplexity", CellKind.FIGURE, rank=3, shown="perplexity_change"),
-    *data_only("divergence_margin", "tokens", "tag"),
+    *data_only("divergence_margin", "tokens", "memory_bytes", "memory_context", "tag"),
     Column("model", kind=CellKind.NAME, rank=1, shown=lambda point: point.model or NO_VALUE),
 )
 """Columns of the sizes of a model."""

@@ -35,7 +35,7 @@ from organs.registry.compose.recipe import TENSOR_TYPES, Recipe, recipe_of_value
 from organs.registry.digest import Digest
 from organs.registry.entities.memory import MemoryCount
 from organs.registry.entities.sizes import CHOSEN, PLAIN, QuantizationRequest, SizedModel, SizePoint, SizeReading
-from organs.registry.errors import BadInput, BadRequest, NotAssemblable, NotFound
+from organs.registry.errors import BadInput, BadRequest, NotAssemblable, NotComposable, NotFound
 from organs.registry.gguf import padded
 from organs.registry.gguf.mixes import MIXES
 from organs.registry.gguf.types import DType
@@ -301,7 +301,8 @@ class _Search:
         self.phase = MAKING
         made = make(self.catalog, self.blobs, plan, progress=self._making, contributor=self.contributor)
         self.phase = CHECKING
-        sizes = [_Size(CHOSEN if self.request.type is None else PLAIN, tag, dtypes, made.size_bytes, made.model)]
+        kind = CHOSEN if self.request.type is None else PLAIN
+        sizes = [_Size(kind, tag, dtypes, made.size_bytes, made.model, memory)]
         if plain is not None:
             mix, plain_tag = self.layouts.mix(plain), tag_of(replace(self.request, **ONLY_TYPE, type=plain))
             sizes.append(_Size(PLAIN, plain_tag, mix, self._plan(mix).size_bytes))
@@ -322,6 +323,9 @@ class _Search:
         with self.catalog.writing() as session:
             for size, found in zip(sizes, readings, strict=True):
                 reading = _size_reading(found, 8 * size.size_bytes / max(1, self.row.parameters))
+                if size.memory is not None and self._context == MemoryRequest(self.request.context):
+                    count = size.memory
+                    reading = replace(reading, memory_bytes=count.total_bytes, memory_context=count.context_tokens)
                 known = size_by_tag(session, self.row.id, size.tag)
                 model = size.model
                 if model is None and known is not None and known.size_bytes == size.size_bytes:
@@ -371,7 +375,11 @@ class _Search:
                 f"{self.source.label} has several networks ({', '.join(sorted(towers))}): it has only mixes (--type)"
             )
         smallest = self.layouts.smallest(self._weigh)
-        self._plan(smallest).check()  # what prevents one file prevents all
+        plan = self._plan(smallest)  # what prevents one file prevents all
+        if not plan.can_be_made:
+            warned = [finding.sentence for finding in plan.unaccepted]
+            refused = [finding.sentence for finding in plan.refusals]
+            raise NotComposable(refused, sorted({finding.code for finding in plan.unaccepted}), warned)
         if not limit.allows(smallest):
             raise BadInput(limit.below(self.source.label, smallest, self.layouts.reason_of_floor(smallest)))
         if limit.allows({}):
@@ -473,8 +481,9 @@ class _Search:
             needed += 60 * minutes - seconds
             raise BadInput(
                 f"{self.source.label} has {plural_text(len(groups), 'kind', 'kinds')} of matrices to measure, which "
-                f"takes about {duration_text(needed)} on this machine: allow more than {minutes:g} minutes "
-                f"(--minutes {math.ceil(needed / 60) + 1}), or make a plain mix without measuring (--type Q4_K_M)"
+                f"takes about {duration_text(needed)} on this machine, and only {duration_text(60 * minutes)} are "
+                f"allowed: allow --minutes {math.ceil(needed / 60) + 1}, or make a plain mix without measuring "
+                "(--type Q4_K_M)"
             )
         self._advance(0.0, f"measuring {plural_text(len(missing), 'group', 'groups')}, about {duration_text(needed)}")
         self._measure(missing)
@@ -596,6 +605,7 @@ class _Size:
     size_bytes: int
     model: str | None = None
     """Its name; None if it is not registered."""
+    memory: MemoryCount | None = None
 
 
 def _weights(session: Session, blobs: BlobStore, matrix: Parent, parts: Sequence[Part]) -> dict[str, Weights]:

@@ -15,6 +15,7 @@ from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.errors import BadInput
 from organs.registry.gguf.mixes import MIXES
+from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.names import (
     NAME_MAX_LENGTH,
     ModelName,
@@ -59,12 +60,18 @@ def _rounded_up(value: float) -> float:
 def name_of_size(source: ModelRow, tag: str, contributor: str) -> ModelName:
     """Return the name by convention of the size `tag` of `source`, made by `contributor`.
 
-    It is in the namespace of the source if the contributor may write there, otherwise in their own: then it is no
-    quantisation of the source to clients, because a namespace has only what its owner made.
+    A source that is quantised itself keeps its quantisation in the name. The name is in the namespace of the source if
+    the contributor may write there, otherwise in their own: then it is no quantisation of the source to clients,
+    because a namespace has only what its owner made.
     """
     namespace = source.namespace if contributor in (LOCAL, source.namespace) else contributor
-    stem = source.stem[: NAME_MAX_LENGTH - len(tag) - 1].rstrip("._-")
+    stem = (source.name if is_rounded(source) else source.stem)[: NAME_MAX_LENGTH - len(tag) - 1].rstrip("._-")
     return ModelName(namespace, f"{stem}-{tag}")
+
+
+def is_rounded(model: ModelRow) -> bool:
+    """Return whether a model is a quantisation, or a size, by its name or its file."""
+    return plain_quantisation(model.quantisation or "F16") not in UNQUANTISED
 
 
 def command_for(model: str, tag: str) -> str | None:

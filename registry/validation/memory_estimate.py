@@ -14,8 +14,11 @@ CACHE_VALUE_BYTES = 2
 """The default type of the cache is F16."""
 BATCH_TOKENS = 512
 LOGIT_BYTES = 4
-ALLOWANCE_BYTES = 100_000_000
-"""For the buffers of a micro-batch except its logits. It is stated beside each estimate."""
+MASK_BYTES = 2
+"""Of a token of a micro-batch and a token of the context."""
+ACTIVATIONS, ACTIVATION_BYTES = 4, 4
+"""So many vectors as long as the feed-forward's are counted for each token of a micro-batch: twice what was seen."""
+OTHER_BYTES = 10_000_000
 OTHER_CACHES = ("ssm.", "wkv.", "attention.kv_lora_rank", "attention.key_length_mla", "full_attention_interval")
 """Beginnings of keys of models whose cache is not one key and one value for each head of each block."""
 SMALLER_CACHE = ("attention.sliding_window", "attention.shared_kv_layers")
@@ -30,12 +33,13 @@ class MemoryEstimate:
     cache_bytes: int
     is_most: bool
     """Whether the cache may take less: some blocks keep only a window of the context."""
-    allowance_bytes: int
+    buffers_bytes: int
+    """The logits of a micro-batch and what is computed for them, rather too much than too little."""
 
     @property
     def beside_bytes(self) -> int:
-        """The cache and the allowance together."""
-        return self.cache_bytes + self.allowance_bytes
+        """The cache and the buffers together."""
+        return self.cache_bytes + self.buffers_bytes
 
 
 def estimated_memory(metadata: Mapping[str, str], architecture: str | None, context: int) -> MemoryEstimate | None:
@@ -62,9 +66,11 @@ def estimated_memory(metadata: Mapping[str, str], architecture: str | None, cont
     words = listed.removeprefix("[").partition(" ")[0]
     if not (words.isascii() and words.isdigit() and len(words) <= 9):
         return None
+    forward = (number("feed_forward_length") or 4 * width) * (number("expert_used_count") or 1)
+    token_bytes = int(words) * LOGIT_BYTES + tokens * MASK_BYTES + ACTIVATIONS * forward * ACTIVATION_BYTES
     return MemoryEstimate(
         context=context,
         cache_bytes=tokens * blocks * pairs * sum(lengths) * CACHE_VALUE_BYTES,
         is_most=any(key in own for key in SMALLER_CACHE),
-        allowance_bytes=BATCH_TOKENS * int(words) * LOGIT_BYTES + ALLOWANCE_BYTES,
+        buffers_bytes=BATCH_TOKENS * token_bytes + OTHER_BYTES,
     )

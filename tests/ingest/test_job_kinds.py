@@ -31,7 +31,7 @@ from organs.ingest.jobs.runner import (
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.jobs import active_jobs, file_of_job, job_by_id
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.queries.sizes import sensitivities_of
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.sizes import record_sensitivity
@@ -161,10 +161,12 @@ def test_all_faults_of_a_request_for_a_size_are_told_at_once(kin: LocalRegistry)
     assert [error.field for error in refused.value.errors] == [None, "like", "imatrix"]
 
 
-def test_a_job_that_makes_a_size_is_for_the_current_version_and_an_hour(
+def test_a_job_that_makes_a_size_is_for_the_current_version(
     kin: LocalRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests = []
+    with kin.catalog.writing() as session:
+        model_by_text(session, "local/tuned").size_bytes = 40_000
 
     def quantize(*arguments: Any) -> SizedModel:
         requests.append(arguments[2])
@@ -172,9 +174,7 @@ def test_a_job_that_makes_a_size_is_for_the_current_version_and_an_hour(
 
     monkeypatch.setattr(kinds, "quantize", quantize)
     found = result(kin, "quantize", {"model": "base", "like": "local/tuned", "name": "own"})
-    assert requests == [
-        QuantizationRequest(model="local/base@1", like="local/tuned@1", name="local/own", minutes=60.0),
-    ]
+    assert requests == [QuantizationRequest(model="local/base@1", like="local/tuned@1", name="local/own")]
     assert found["models"] == ["local/base-4bpw@1", "local/base@1"]
     assert found["point"]["tag"] == "4bpw"
 

@@ -156,7 +156,7 @@ def test_too_little_time_is_refused_before_anything_is_measured(
 ) -> None:
     monkeypatch.setattr(search, "operations_per_second", lambda: 1e6)
     request = QuantizationRequest(model="Zoo-B-2M-v1.0-Q8_0", bits=6.5, minutes=1, accept=("rounded-twice",))
-    with pytest.raises(BadInput, match=r"on this machine: allow more than 1 minutes \(--minutes "):
+    with pytest.raises(BadInput, match="on this machine, and only 1 min are allowed: allow --minutes "):
         quantize(zoo.catalog, zoo.blobs, request, LlamaCpp())
 
 

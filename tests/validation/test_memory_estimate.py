@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from organs.registry.validation.memory_estimate import ALLOWANCE_BYTES, estimated_memory
+from organs.registry.validation.memory_estimate import estimated_memory
 
 SMOLLM = {
     "llama.block_count": "30",
     "llama.embedding_length": "576",
+    "llama.feed_forward_length": "1536",
     "llama.attention.head_count": "9",
     "llama.attention.head_count_kv": "3",
     "tokenizer.ggml.tokens": "[49152 × string]",
@@ -20,8 +21,9 @@ def test_the_cache_has_the_keys_and_values_of_each_block_and_token() -> None:
     assert found is not None
     # llama.cpp prints for this model and context: KV buffer size = 90.00 MiB.
     assert (found.cache_bytes, found.is_most) == (90 * 2**20, False)
-    assert found.allowance_bytes == 512 * 49152 * 4 + ALLOWANCE_BYTES
-    assert found.beside_bytes == found.cache_bytes + found.allowance_bytes
+    # For this model llama.cpp counts 105 MiB of compute buffers with 2,048 tokens, 110 MiB with 8,192.
+    assert 107 * 2**20 < found.buffers_bytes < 107 * 2**20 + 25_000_000
+    assert found.beside_bytes == found.cache_bytes + found.buffers_bytes
     rounded = estimated_memory(SMOLLM, "llama", 4000)
     assert rounded is not None
     assert (rounded.context, rounded.cache_bytes) == (4000, found.cache_bytes), "whole steps of 256 tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.queries.model_names import model_by_text
@@ -121,6 +122,7 @@ def test_the_api_and_the_page_have_the_same_sizes(client: FlaskClient) -> None:
         "kind": "chosen", "label": "Q4_K_M-best", "tag": "Q4_K_M-best", "size_bytes": 30_000_000,
         "model": "local/tuned@1", "bits": 30.0, "divergence": 0.004, "divergence_margin": 0.0002,
         "divergence_99": 9 * 0.004, "same_top": 0.93, "ratio": 1.004, "tokens": 9000,
+        "memory_bytes": None, "memory_context": None,
     }  # fmt: skip
     assert client.get("/api/v1/models/local/tuned/sizes").get_json()["points"] == []
     assert client.get("/api/v1/models/local/nobody/sizes").status_code == 404
@@ -174,12 +176,17 @@ def test_the_largest_file_that_fits_is_marked(
     assert "This model itself fits 0.16 GB with a context of 4,096 tokens" in text
     assert "--fits" not in text
     assert "Download Q4" not in text
+    with sized.catalog.writing() as session:
+        row = session.scalars(select(SizeRow).where(SizeRow.tag == "Q4_K_M-best")).one()
+        row.reading = json.dumps({**json.loads(row.reading), "memory_bytes": 100_000_000, "memory_context": 1024})
+    assert "is that for Q4_K_M-best" in section(client, "?memory=0.1&context=1024"), "it was counted"
+    assert "None of these files" in section(client, "?memory=0.1&context=1025")
 
 
 class Estimate:
     """An estimate of 100 MB beside the file."""
 
-    context, cache_bytes, is_most, allowance_bytes, beside_bytes = 512, 90_000_000, True, 10_000_000, 100_000_000
+    context, cache_bytes, is_most, buffers_bytes, beside_bytes = 512, 90_000_000, True, 10_000_000, 100_000_000
 
 
 def test_a_header_without_plain_numbers_gives_no_estimate(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +218,8 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     assert "Make this size" in section(ada)
     answer = send_form(ada, f"{BASE}/sizes", BASE, size="6.5 bits")
     assert (answer.status_code, answer.headers["Location"]) == (303, f"{BASE}@1#sizes")
-    assert jobs(sized) == [{"model": "local/base@1", "bits": 6.5, "minutes": 60.0}]
-    assert "A size is queued: job 1" in section(ada)
+    assert jobs(sized) == [{"model": "local/base@1", "bits": 6.5}]
+    assert "A size, 6.5bpw, is queued: job 1" in section(ada)
     assert "is queued" not in section(app.test_client())
     wrong = send_form(ada, f"{BASE}/sizes", BASE, size="huge")
     assert (wrong.status_code, "is not a size" in wrong.text) == (400, True)
@@ -222,8 +229,21 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     assert len(jobs(sized)) == 1
     with sized.catalog.writing() as session:
         session.execute(update(JobRow).values(state="failed", note="a file of 4 GB is too small"))
-    assert "The last size was not made: a file of 4 GB is too small: job 1" in section(ada)
+    assert "The last size, 6.5bpw, was not made: a file of 4 GB is too small: job 1" in section(ada)
     assert "too small" not in section(reader)
+    answer = send_form(ada, f"{BASE}/sizes", BASE, fits="1", memory="0.5", context="512", minutes="3", twice="on")
+    assert answer.status_code == 303
+    assert jobs(sized)[-1:] == [
+        {
+            "model": "local/base@1",
+            "memory_bytes": 500_000_000,
+            "context": 512,
+            "minutes": 3.0,
+            "accept": ["rounded-twice"],
+        }
+    ]
+    for minutes in ("0", "x", "1e9"):
+        assert send_form(ada, f"{BASE}/sizes", BASE, size="6 bits", minutes=minutes).status_code == 400
 
 
 def test_a_read_only_server_shows_the_command(sized: LocalRegistry) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from flask import Response, request
+from msgspec import convert
+from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
@@ -16,11 +19,12 @@ from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.columns import for_people
 from organs.registry.entities.job import Job
 from organs.registry.entities.model import Model
-from organs.registry.entities.sizes import CHOSEN, COLUMNS, FOUND, PLAIN, SizeCurve, SizePoint
+from organs.registry.entities.sizes import CHOSEN, COLUMNS, FOUND, PLAIN, QuantizationRequest, SizeCurve, SizePoint
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.kinds import FileKind
-from organs.registry.quantizing.tags import request_for
-from organs.registry.validation.memory_estimate import ALLOWANCE_BYTES, BATCH_TOKENS, MemoryEstimate, estimated_memory
+from organs.registry.quantizing.search import MINUTES
+from organs.registry.quantizing.tags import is_rounded, request_for, tag_of
+from organs.registry.validation.memory_estimate import MemoryEstimate, estimated_memory
 from organs.web.charts import plots
 from organs.web.ollama import tagged_name
 from organs.web.pages.charts import svg_answer
@@ -35,6 +39,7 @@ OWN_CELLS = ("label", "kind", "size_bytes", "model")
 KIND_WORDS = {PLAIN: "mix of llama.cpp", CHOSEN: "chosen", FOUND: "not measured"}
 JOBS_MAX = 200
 """Among so many newest jobs, those of a model are shown on its page."""
+MINUTES_LEAST, MINUTES_MAX = 0.1, 1440.0
 MEMORY_MAX_GB = 100_000.0
 CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
 MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
@@ -50,7 +55,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         return {"sizes": None, "size_of": source}
     shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in OWN_CELLS]
     jobs = [] if not may_see_jobs() else _newest_jobs(session, model.name)
-    memory = _requested_memory()
+    memory = _stated_memory(request.args)
     fits = None if memory is None else _fitting(model, curve, *memory)
     drawn = _drawable(curve.points)
     return {
@@ -62,8 +67,10 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         "are_measured": any(point.kind != FOUND for point in curve.points),
         "size_chart": model_address(model.name, "pages.sizes_chart", **_fits_parameter(fits)) if drawn else None,
         "size_chart_size": {"width": plots.SIZES_WIDTH, "height": plots.SIZES_HEIGHT},
-        "size_jobs": jobs,
+        "size_jobs": [(job, _job_tag(job)) for job in jobs],
+        "is_rounded": is_rounded(row),
         "size_examples": MIXES_OFFERED,
+        "size_minutes": MINUTES,
         "size_form": model_address(model.name, "pages.make_size"),
         "missing_runtime": missing_runtime(),
         "memory_gb": request.args.get("memory", ""),
@@ -90,7 +97,13 @@ def make_size(namespace: str, name: str) -> str:
     """Queue the job that makes the size in the form, and show the model, which links to the job."""
     with searching() as session:
         model = addressed_model(session, namespace, name).full_name
-    queue_job(QUANTIZE, request_for(model, request.form.get("size", "")))
+    memory = _stated_memory(request.form) if "fits" in request.form else None
+    if memory is None:
+        wanted = request_for(model, request.form.get("size", ""))
+    else:
+        wanted = QuantizationRequest(model=model, memory_bytes=int(1e9 * memory[0]), context=memory[1])
+    minutes, accepted = request.form.get("minutes", "").strip(), ("rounded-twice",) if "twice" in request.form else ()
+    queue_job(QUANTIZE, replace(wanted, minutes=_minutes(minutes), accept=accepted))
     return f"{model_address(model)}#sizes"
 
 
@@ -128,12 +141,31 @@ def _row(point: SizePoint, fits: Context | None) -> Context:
     }
 
 
-def _requested_memory() -> tuple[float, int] | None:
-    """Return the memory in GB and the tokens of the context that the page was asked for; None without a memory.
+def _job_tag(job: Job) -> str:
+    """Return the size that a job makes, in words."""
+    wanted = convert(job.arguments, QuantizationRequest)
+    if wanted.memory_bytes is None:
+        return tag_of(wanted)
+    return f"memory of {size_text(wanted.memory_bytes)}"
+
+
+def _minutes(text: str) -> float | None:
+    """Return the minutes that were typed; None for nothing. Raises BadQuery."""
+    try:
+        minutes = float(text or MINUTES)
+    except ValueError:
+        minutes = math.nan
+    if not MINUTES_LEAST <= minutes <= MINUTES_MAX:
+        raise BadQuery("minutes", f"use a number from {MINUTES_LEAST:g} to {MINUTES_MAX:,.0f}")
+    return minutes if text else None
+
+
+def _stated_memory(values: Mapping[str, str]) -> tuple[float, int] | None:
+    """Return the memory in GB and the tokens of the context that a person stated; None without a memory.
 
     Raises BadQuery.
     """
-    memory, context = request.args.get("memory", "").strip(), request.args.get("context", "").strip()
+    memory, context = values.get("memory", "").strip(), values.get("context", "").strip()
     if not memory:
         return None
     try:
@@ -155,12 +187,17 @@ def _fitting(model: Model, curve: SizeCurve, gigabytes: float, context: int) -> 
     room = 0 if estimate is None else int(gigabytes * 1e9) - estimate.beside_bytes
     source_fits = estimate is not None and curve.source_size_bytes <= room
     registered = [] if source_fits else [point for point in curve.points if point.model is not None]
-    fitting = [point for point in registered if point.size_bytes <= room]
+    fitting = [point for point in registered if _fits(point, gigabytes, context, room)]
+    trained = metadata.get(f"{model.architecture}.context_length", "")
     name = model.name.partition("@")[0]
     return {
         "memory": f"{gigabytes:g} GB",
         "context": context,
         "sentence": _estimate_sentence(estimate),
+        "trained_context": int(trained)
+        if trained.isdecimal() and len(trained) < 10 and context > int(trained)
+        else None,
+        "gigabytes": gigabytes,
         "is_estimated": estimate is not None,
         "source_fits": source_fits,
         "room_bytes": room,
@@ -170,14 +207,20 @@ def _fitting(model: Model, curve: SizeCurve, gigabytes: float, context: int) -> 
     }
 
 
+def _fits(point: SizePoint, gigabytes: float, context: int, room_bytes: int) -> bool:
+    """Return whether a size fits: by the count that was made for it, or by the estimate."""
+    if point.memory_bytes is not None and point.memory_context is not None and context <= point.memory_context:
+        return point.memory_bytes <= gigabytes * 1e9
+    return point.size_bytes <= room_bytes
+
+
 def _estimate_sentence(estimate: MemoryEstimate | None) -> str:
     if estimate is None:
         return "The header does not say in plain numbers how large the cache is, so nothing is estimated."
     most = "at most " if estimate.is_most else ""
     return (
         f"Beside the file: {most}{size_text(estimate.cache_bytes)} for the cache of {estimate.context:,} tokens in "
-        f"F16, and an allowance of {size_text(estimate.allowance_bytes)} for buffers: the logits of {BATCH_TOKENS} "
-        f"tokens, and {size_text(ALLOWANCE_BYTES)}."
+        f"F16, and about {size_text(estimate.buffers_bytes)} for other buffers, rather too much than too little."
     )
 
 
