@@ -56,7 +56,10 @@ if TYPE_CHECKING:
 )
 @click.option("--flash-attention", metavar="auto|on|off", default="auto", help="With --fits: -fa of llama.cpp.")
 @click.option(
-    "--minutes", type=click.FloatRange(0.1, 1440), metavar="N", help="The time for measurements. [default: 10]"
+    "--minutes",
+    type=click.FloatRange(0.1, 1440),
+    metavar="N",
+    help="The time for measurements, before the file is written. [default: 10]",
 )
 @click.option(
     "--imatrix",
@@ -89,8 +92,8 @@ def quantize(
 
     With --size, --bpw, --like or --fits, the command looks for the mix of tensor types that differs least from MODEL.
     It measures how sensitive groups of organs are to rounding, as finely as --minutes allows, and prints how far the
-    result and the plain mix of the nearest size are from MODEL, on texts that the search did not use. What was measured
-    is stored: after an interruption, and for the next size, it is not measured again.
+    result and the largest plain mix within the limit are from MODEL, on texts that the search did not use. What was
+    measured is stored: after an interruption, and for the next size, it is not measured again.
 
     --type names a mix of llama.cpp: the result has the types, and with the same encoder the bytes, that llama-quantize
     gives.
@@ -165,11 +168,15 @@ def print_sized(sized: SizedModel, output: Path | None) -> None:
         memory = sized.memory
         print_sentence(
             f"llama.cpp takes {size_text(memory.total_bytes)} for it with {memory.context_tokens:,} tokens, by its own "
-            f"count: {size_text(memory.weights_bytes + memory.repacked_bytes)} weights, "
+            f"count: {size_text(memory.weights_bytes)} weights, {size_text(memory.repacked_bytes)} of them a second "
+            "time, "
             f"{size_text(memory.cache_bytes)} cache, {size_text(memory.compute_bytes)} compute."
         )
+    made = plain(sized.chimera.model)
     where = "" if output is None else f", written to {plain(str(output))}"
-    print_sentence(f"{plain(sized.chimera.model)}: {size_text(sized.chimera.size_bytes)}{where}")
+    print_sentence(f"{made}: {size_text(sized.chimera.size_bytes)}{where}")
+    if output is None:
+        print_sentence(f"organ assemble {made} -o . writes its file.")
 
 
 def registered_importances(registry: Registry, text: str) -> str:

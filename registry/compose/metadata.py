@@ -17,6 +17,7 @@ from organs.registry.gguf.header import ARRAY_BLOB_MIN_BYTES, Field
 from organs.registry.gguf.quants import FLOAT32_MAX
 from organs.registry.gguf.split import SPLIT_KEYS
 from organs.registry.gguf.types import FILE_TYPE_KEY, FILE_TYPES, UNQUANTISED, file_type_of, main_dtype
+from organs.registry.names import split_quantisation
 
 PART_MAX_LENGTH = 40
 CHIMERA = "Chimera"
@@ -30,7 +31,7 @@ _VERSION = re.compile(r"v?(\d{1,4})(?:\.(\d{1,4}))?(?:\.\d{1,4})*", re.ASCII)
 def file_stem(base: Parent, sets: Sequence[KeyValue], name: str | None, *, is_quantisation: bool = False) -> str:
     """Return the file's name without `.gguf`; `name` is the recipe's name of the chimera, if it has one.
 
-    The file of a quantisation is called as its base, whose organs it all has, with another type at the end.
+    The file of a quantisation is called as its base, all of whose organs it has, with its type or size at the end.
     """
     header = base.header
     basename = _clean(header.text("general.basename") or header.text("general.name") or "Model")
@@ -42,6 +43,9 @@ def file_stem(base: Parent, sets: Sequence[KeyValue], name: str | None, *, is_qu
     encoding = FILE_TYPES.get(file_type if isinstance(file_type, int) else header.integer(FILE_TYPE_KEY), "mixed")
     if is_quantisation:
         called = (name or base.label).rpartition("/")[2].partition("@")[0].removesuffix(".gguf")
+        quantisation = split_quantisation(called)[1]
+        if name and quantisation and quantisation not in FILE_TYPES.values():
+            return called  # it is called after its size: 4.5bpw, Q4_K_M-best
         bare = _ENCODING.sub("", called)
         return f"{bare or called}-{encoding}"
     return "-".join(part for part in (basename, size, variety, numbered, encoding) if part)

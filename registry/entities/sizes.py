@@ -171,7 +171,5 @@ class SizedModel(Entity):
     chimera: MadeChimera
     source: ModelText
     point: SizePoint
-    plain: (
-        Annotated[SizePoint, Meta(description="The plain mix of the nearest size; null if none was measured.")] | None
-    )
+    plain: Annotated[SizePoint, Meta(description="The largest plain mix within the limit; null if none is.")] | None
     memory: Annotated[MemoryCount, Meta(description="What the made file takes, if a memory was wanted.")] | None = None

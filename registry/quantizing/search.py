@@ -288,7 +288,7 @@ class _Search:
         else:
             limit = self.limit(like_bytes)
             self.check(limit)
-            plain = self._nearest_mix(limit)
+            plain = self._largest_mix(limit)
             dtypes = self._best(limit, plain)
         if self.request.memory_bytes is None:
             tag = tag_of(self.request, like_bytes)
@@ -361,7 +361,7 @@ class _Search:
             most_bytes, lambda dtypes: self._plan(dtypes).size_bytes if dtypes else self.row.size_bytes
         )
 
-    def _nearest_mix(self, limit: Limit) -> str | None:
+    def _largest_mix(self, limit: Limit) -> str | None:
         """Return the largest mix within `limit`; None if there is none."""
         by_size = sorted(PLAIN_MIXES, key=lambda name: -self.layouts.size_bytes(self.layouts.mix(name)))
         small = (name for name in by_size if self.layouts.size_bytes(self.layouts.mix(name)) <= limit.most_bytes)
