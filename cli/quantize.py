@@ -166,11 +166,11 @@ def print_sized(sized: SizedModel, output: Path | None) -> None:
         print_sentence(f"Its divergence from {plain(sized.source)} is {share:.2f} times that of {sized.plain.label}.")
     if sized.memory is not None:
         memory = sized.memory
+        again = f", {size_text(memory.repacked_bytes)} of them a second time" if memory.repacked_bytes else ""
         print_sentence(
             f"llama.cpp takes {size_text(memory.total_bytes)} for it with {memory.context_tokens:,} tokens, by its own "
-            f"count: {size_text(memory.weights_bytes)} weights, {size_text(memory.repacked_bytes)} of them a second "
-            "time, "
-            f"{size_text(memory.cache_bytes)} cache, {size_text(memory.compute_bytes)} compute."
+            f"count: {size_text(memory.weights_bytes)} weights{again}, {size_text(memory.cache_bytes)} cache, "
+            f"{size_text(memory.compute_bytes)} compute."
         )
     made = plain(sized.chimera.model)
     where = "" if output is None else f", written to {plain(str(output))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 
 from organs.registry.errors import BadInput
 
@@ -13,15 +14,16 @@ NO_VALUE = "–"
 NAMES_SHOWN = 3
 """The number of names or ranges in a sentence; the others are only counted."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `2G` or `500 MB`; raises BadInput for other texts and for 0."""
+    """Return the bytes of a size such as `2G` or `1.5 GB`; raises BadInput for other texts and for less than one."""
     match = _SIZE.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
+    size_bytes = 0 if match is None else int(Decimal(match[1]) * _UNITS[match[2].lower()])
+    if size_bytes == 0:
         raise BadInput(f"{text[:80]!r} is not a size: write for example 2G or 500M")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    return size_bytes
 
 
 def size_text(size: float) -> str:

@@ -113,7 +113,8 @@ def test_the_cache_of_a_bucket_has_a_size_or_is_off() -> None:
     assert Settings.from_environment({CACHE_VARIABLE: ""}).blob_cache_bytes == BLOB_CACHE_BYTES
     assert Settings.from_environment({CACHE_VARIABLE: "0"}).blob_cache_bytes == 0
     assert Settings.from_environment({CACHE_VARIABLE: "2G"}).blob_cache_bytes == 2 * 10**9
-    for text in ("-1", "much", "0G", "1.5G", "off"):
+    assert Settings.from_environment({CACHE_VARIABLE: "2.1 GB"}).blob_cache_bytes == 2_100_000_000
+    for text in ("-1", "much", "0G", "0.0", "1.5.0G", "off"):
         with pytest.raises(
             BadSetting, match=f"^ORGAN_BLOB_CACHE: '{text}' is not a size: write for example 2G or 500M$"
         ):

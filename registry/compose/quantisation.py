@@ -189,15 +189,17 @@ def type_findings(base: Parent, parts: Sequence[PlannedPart], chosen: Mapping[st
             f"divided into the blocks of {blocks} of the type that is meant for them."
         )
         yield Finding(Severity.INFO, "rows-not-whole", sentence, at, organs=tuple(names))
-    twice: dict[tuple[str, str, str], list[str]] = {}
+    twice: dict[tuple[str, str], list[str]] = {}
     for name, part in done.items():
         computation = part.computation
         assert computation is not None
         is_rounded = computation.dtype.block_elements > 1 and computation.source.dtype != computation.dtype
         if computation.source.dtype.block_elements > 1 and is_rounded:
             label = (part.donor or base).label
-            twice.setdefault((label, computation.source.dtype.name, chosen[name].at), []).append(name)
-    for (label, before, at), names in twice.items():
+            twice.setdefault((label, computation.source.dtype.name), []).append(name)
+    for (label, before), names in twice.items():
+        fields = {chosen[name].at for name in names}
+        at = fields.pop() if len(fields) == 1 else QUANTIZE_FIELD
         matrices = plural_text(len(names), "matrix", "matrices")
         sentence = (
             f"{matrices} of {label}, {before} already, would be rounded a second time: {names_text(names)}. "

@@ -39,9 +39,10 @@ class Limit:
 
         def described(dtypes: Dtypes) -> str:
             count = memory(dtypes)
+            again = f", {size_text(count.repacked_bytes)} of them a second time" if count.repacked_bytes else ""
             return (
                 f"takes {size_text(count.total_bytes)} with a context of {count.context_tokens:,} tokens: "
-                f"{size_text(count.weights_bytes)} weights, {size_text(count.repacked_bytes)} of them a second time, "
+                f"{size_text(count.weights_bytes)} weights{again}, "
                 f"{size_text(count.cache_bytes)} cache, {size_text(count.compute_bytes)} compute (less with a smaller "
                 "--context, --cache-type q8_0 or --micro-batch 64)"
             )
