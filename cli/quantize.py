@@ -164,6 +164,8 @@ def print_sized(sized: SizedModel, output: Path | None) -> None:
     if sized.plain is not None and sized.plain.divergence and sized.point.divergence is not None:
         share = sized.point.divergence / sized.plain.divergence
         print_sentence(f"Its divergence from {plain(sized.source)} is {share:.2f} times that of {sized.plain.label}.")
+    if sized.plain is None:
+        print_sentence("No mix of llama.cpp is so small.")
     if sized.memory is not None:
         memory = sized.memory
         again = f", {size_text(memory.repacked_bytes)} of them a second time" if memory.repacked_bytes else ""
