@@ -475,7 +475,7 @@ class _Search:
         for groups in first_groups(self.layouts.parts):
             missing = self._work.missing(groups, windows)
             needed = seconds_a_run * len(missing)
-            if needed <= seconds:
+            if not missing or needed <= seconds:
                 break
         if missing and needed > seconds:
             needed += 60 * minutes - seconds
