@@ -138,7 +138,7 @@ NEGLIGIBLE = 0.001
 CORRECTIONS, CORRECTED_SHARE = 6, 0.25
 """Rounds in which organs are measured in the types that were chosen for them, and the share of the time that is kept
 for them."""
-CANDIDATES, MEASURED_FILES = 3, 2
+CANDIDATES, MEASURED_FILES = 4, 2
 """The choices that are compared with each other, and the files that are measured at the end: the result and a mix."""
 NOT_FINITE = 100.0
 """The divergence of a variant that has none, in nats: more than any other has."""
@@ -288,8 +288,8 @@ class _Search:
         else:
             limit = self.limit(like_bytes)
             self.check(limit)
-            plain = self._largest_mix(limit)
-            dtypes = self._best(limit, plain)
+            plain, larger = self._mixes_around(limit)
+            dtypes = self._best(limit, plain, larger)
         if self.request.memory_bytes is None:
             tag = tag_of(self.request, like_bytes)
         else:
@@ -361,11 +361,15 @@ class _Search:
             most_bytes, lambda dtypes: self._plan(dtypes).size_bytes if dtypes else self.row.size_bytes
         )
 
-    def _largest_mix(self, limit: Limit) -> str | None:
-        """Return the largest mix within `limit`; None if there is none."""
-        by_size = sorted(PLAIN_MIXES, key=lambda name: -self.layouts.size_bytes(self.layouts.mix(name)))
-        small = (name for name in by_size if self.layouts.size_bytes(self.layouts.mix(name)) <= limit.most_bytes)
-        return next((name for name in small if limit.allows(self.layouts.mix(name))), None)
+    def _mixes_around(self, limit: Limit) -> tuple[str | None, str | None]:
+        """Return the largest mix within `limit`, and the smallest one that is not; None for one that is not there."""
+        larger = None
+        sizes = {name: self.layouts.size_bytes(self.layouts.mix(name)) for name in PLAIN_MIXES}
+        for name in sorted(PLAIN_MIXES, key=lambda name: -sizes[name]):
+            if sizes[name] <= limit.most_bytes and limit.allows(self.layouts.mix(name)):
+                return name, larger
+            larger = name
+        return None, larger
 
     def check(self, limit: Limit) -> None:
         """Raise BadInput if no file is so small, or if the source is; NotComposable if no file can be made."""
@@ -385,13 +389,12 @@ class _Search:
         if limit.allows({}):
             raise BadInput(limit.above(self.source.label))
 
-    def _best(self, limit: Limit, plain: str | None) -> Dtypes:
-        """Return the types of the best file within `limit`.
+    def _best(self, limit: Limit, plain: str | None, larger: str | None) -> Dtypes:
+        """Return the types of the best file within `limit`, which is between the mixes `plain` and `larger`.
 
         That is one of a few choices, the one that differs least from the source on the windows of the search. Raises
         BadInput for too little time.
         """
-        layouts = self.layouts
         groups = self._divided()
         errors = self._errors(groups)
         by_errors = self._choice(limit, options_of(groups, errors, {}, self._weigh))
@@ -403,7 +406,12 @@ class _Search:
                 break
             self._measure(missing)
         self.phase = CHOOSING
-        candidates = [best, by_errors, *([] if plain is None else [layouts.mix(plain)])]
+        near = [
+            self._near(limit, options, self.layouts.mix(name), is_larger=name == larger)
+            for name in (plain, larger)
+            if name is not None
+        ]
+        candidates = [best, by_errors, *near]
         readings = self._compared(candidates, self._searched, "comparing choice")
         divergences = [mean_divergence(windows) for windows in readings]
         return candidates[min(range(len(candidates)), key=lambda number: _or_infinite(divergences[number]))]
@@ -420,6 +428,15 @@ class _Search:
             return {name: option.dtype for name, option in found.items()}, fixed_bytes + total_bytes(found)
 
         return limit.closest(choose, layouts.smallest(self._weigh), limit.most_bytes)
+
+    def _near(self, limit: Limit, options: Mapping[str, Sequence[Option]], mix: Dtypes, *, is_larger: bool) -> Dtypes:
+        """Return the choice in which no organ is smaller than in a mix; none larger, if the mix is above the limit."""
+        near = {}
+        for part in self.layouts.parts:
+            own, edge = options[part.name], int(self._weigh(part, mix.get(part.name, part.dtype)))
+            within = [one for one in own if (one.size_bytes <= edge if is_larger else one.size_bytes >= edge)]
+            near[part.name] = within or [min(own, key=lambda option: option.size_bytes)]
+        return self._choice(limit, near)
 
     def _weigh(self, part: Part, dtype: DType) -> float:
         """Return what an organ in a type takes of a file, or of memory, where some types are there twice."""
