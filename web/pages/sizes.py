@@ -74,7 +74,7 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         "size_form": model_address(model.name, "pages.make_size"),
         "missing_runtime": missing_runtime(),
         "memory_gb": request.args.get("memory", ""),
-        "memory_context": request.args.get("context", "") or str(CONTEXT_DEFAULT),
+        "memory_context": request.args.get("context", "") or str(min(CONTEXT_DEFAULT, _trained_context(model))),
         "fits": fits,
     }
 
@@ -144,9 +144,9 @@ def _row(point: SizePoint, fits: Context | None) -> Context:
 def _job_tag(job: Job) -> str:
     """Return the size that a job makes, in words."""
     wanted = convert(job.arguments, QuantizationRequest)
-    if wanted.memory_bytes is None:
-        return tag_of(wanted)
-    return f"memory of {size_text(wanted.memory_bytes)}"
+    if wanted.memory_bytes is not None:
+        return f"memory of {size_text(wanted.memory_bytes)}"
+    return tag_of(wanted) if wanted.like is None else f"as large as {wanted.like}"
 
 
 def _minutes(text: str) -> float | None:
@@ -188,15 +188,13 @@ def _fitting(model: Model, curve: SizeCurve, gigabytes: float, context: int) -> 
     source_fits = estimate is not None and curve.source_size_bytes <= room
     registered = [] if source_fits else [point for point in curve.points if point.model is not None]
     fitting = [point for point in registered if _fits(point, gigabytes, context, room)]
-    trained = metadata.get(f"{model.architecture}.context_length", "")
+    trained = _trained_context(model)
     name = model.name.partition("@")[0]
     return {
         "memory": f"{gigabytes:g} GB",
         "context": context,
         "sentence": _estimate_sentence(estimate),
-        "trained_context": int(trained)
-        if trained.isdecimal() and len(trained) < 10 and context > int(trained)
-        else None,
+        "trained_context": trained if context > trained else None,
         "gigabytes": gigabytes,
         "is_estimated": estimate is not None,
         "source_fits": source_fits,
@@ -205,6 +203,13 @@ def _fitting(model: Model, curve: SizeCurve, gigabytes: float, context: int) -> 
         "command": f"organ quantize {name} --fits {gigabytes:g}GB --context {context}",
         "count_command": f"organ memory {name} --context {context}",
     }
+
+
+def _trained_context(model: Model) -> int:
+    """Return the tokens of the longest context that a model was trained for; CONTEXT_MAX if the header has no number."""
+    texts = (entry.value for entry in model.metadata if entry.key == f"{model.architecture}.context_length")
+    text = next(texts, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else CONTEXT_MAX
 
 
 def _fits(point: SizePoint, gigabytes: float, context: int, room_bytes: int) -> bool:
