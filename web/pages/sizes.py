@@ -206,7 +206,7 @@ def _fitting(model: Model, curve: SizeCurve, gigabytes: float, context: int) -> 
 
 
 def _trained_context(model: Model) -> int:
-    """Return the tokens of the longest context that a model was trained for; CONTEXT_MAX if the header has no number."""
+    """Return the tokens of the longest context that a model was trained for; CONTEXT_MAX if the header has none."""
     texts = (entry.value for entry in model.metadata if entry.key == f"{model.architecture}.context_length")
     text = next(texts, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else CONTEXT_MAX
