@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     "--minutes",
     type=click.FloatRange(0.1, 1440),
     metavar="N",
-    help="The time for measurements, before the file is written. [default: 10]",
+    help="The time for measurements; rounding and writing come on top. [default: 10]",
 )
 @click.option(
     "--imatrix",
@@ -165,7 +165,7 @@ def print_sized(sized: SizedModel, output: Path | None) -> None:
         share = sized.point.divergence / sized.plain.divergence
         print_sentence(f"Its divergence from {plain(sized.source)} is {share:.2f} times that of {sized.plain.label}.")
     if sized.plain is None:
-        print_sentence("No mix of llama.cpp is so small.")
+        print_sentence("None of the mixes Q2_K to Q8_0 is so small.")
     if sized.memory is not None:
         memory = sized.memory
         again = f", {size_text(memory.repacked_bytes)} of them a second time" if memory.repacked_bytes else ""

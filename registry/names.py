@@ -186,6 +186,10 @@ def split_quantisation(name: str) -> tuple[str, str | None]:
     return (match["stem"], match["quantisation"].upper()) if match else (name, None)
 
 
+FULL_PRECISION = frozenset({"F16", "BF16", "F32", "FP16", "FP32", "F64"})
+"""Quantisations, as names state them, in which no weight is rounded to a few bits."""
+
+
 def plain_quantisation(quantisation: str) -> str:
     """Return a quantisation of `split_quantisation` without the words for how it was made: `Q4_K_M` for `I1-Q4_K_M`."""
     match = _QUANTISATION.fullmatch(f"x-{quantisation}")

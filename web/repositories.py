@@ -287,12 +287,12 @@ def _find_revision(session: Session, user: str, name: str, revision: str) -> Rep
 
 def quantisations_by_tag(session: Session, name: ModelName) -> dict[str, ModelRow]:
     """Return the other quantisations and the sizes of the model `name`, by the ends of their names."""
-    stem = split_quantisation(name.name)[0]
-    rows = quantisations_of(session, replace(name, name=stem))
+    stems = dict.fromkeys((split_quantisation(name.name)[0], name.name))
+    rows = [row for stem in stems for row in quantisations_of(session, replace(name, name=stem))]
     return {
         row.name[len(row.stem) + 1 :]: row
         for row in rows
-        if row.stem == stem and row.name not in (stem, name.name) and not is_projector(row)
+        if row.stem in stems and row.name not in stems and not is_projector(row)
     }
 
 

@@ -62,7 +62,7 @@ from organs.registry.catalog.vocabulary import (
     WORD_MAX,
 )
 from organs.registry.measures import RANKED_MEASURES
-from organs.registry.names import split_quantisation
+from organs.registry.names import FULL_PRECISION, plain_quantisation, split_quantisation
 
 TENSOR_NAME_MAX = 127
 """The limit of the reader of files: `NAME_MAX_BYTES`."""
@@ -429,6 +429,16 @@ class ModelRow(Base):
     def full_name(self) -> str:
         """`namespace/name@version`."""
         return f"{self.namespace}/{self.name}@{self.version}"
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether it is a quantisation, or a size, by its name or its file."""
+        return plain_quantisation(self.quantisation or "F16") not in FULL_PRECISION
+
+    @property
+    def stem_of_sizes(self) -> str:
+        """What the names of its sizes begin with: a source that is quantised itself keeps its quantisation in them."""
+        return self.name if self.is_rounded else self.stem
 
 
 class ModelFileRow(Base):

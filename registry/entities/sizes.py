@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 from msgspec import Meta
 
 from organs.registry import notebook
-from organs.registry.amounts import MULTIPLE_FROM, NO_VALUE, perplexity_text
+from organs.registry.amounts import MULTIPLE_FROM, NO_VALUE, nats_text, perplexity_text
 from organs.registry.columns import CellKind, Column, data_only, for_people
 from organs.registry.entities.base import Bytes, Count, Entity, Items, ModelText, RequestBody, Share, Text, Texts, Word
 from organs.registry.entities.memory import MemoryCount
@@ -17,10 +16,6 @@ from organs.registry.entities.plan import MadeChimera
 CHOSEN, PLAIN, FOUND = "chosen", "plain", "found"
 """The kinds of sizes: a mix that was chosen for its size; a mix that llama.cpp has under a name; and a registered file
 that is a quantisation of the model by its name, and was not measured beside it."""
-
-
-DIGITS_MAX = 7
-"""The most digits behind the point of a divergence."""
 
 
 class SizeReading(Entity):
@@ -56,17 +51,14 @@ class SizeReading(Entity):
         ]
         | None
     ) = None
-    memory_context: Count | None = None
+    memory_context: Annotated[Count, Meta(description="The tokens of that context.")] | None = None
 
     @property
     def divergence_text(self) -> str:
         """The divergence with its margin: `0.0123 ± 0.0008`; a dash if it was not measured."""
         if self.divergence is None:
             return NO_VALUE
-        if not self.divergence_margin:
-            return f"{self.divergence:.2g}"
-        digits = min(max(0, -math.floor(math.log10(self.divergence_margin))), DIGITS_MAX)
-        return f"{self.divergence:.{digits}f} ± {self.divergence_margin:.{digits}f}"
+        return nats_text(self.divergence, self.divergence_margin)
 
     @property
     def perplexity_change(self) -> str:
@@ -75,7 +67,7 @@ class SizeReading(Entity):
             return NO_VALUE
         if self.ratio >= MULTIPLE_FROM:
             return f"× {perplexity_text(self.ratio)}"
-        return f"{100.0 * (self.ratio - 1.0):+.1f}%".replace("-", "−")
+        return f"{round(100.0 * (self.ratio - 1.0), 1) + 0.0:+.1f}%".replace("-", "−")
 
 
 class SizePoint(SizeReading):

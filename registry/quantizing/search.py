@@ -406,12 +406,10 @@ class _Search:
                 break
             self._measure(missing)
         self.phase = CHOOSING
-        near = [
-            self._near(limit, options, self.layouts.mix(name), is_larger=name == larger)
-            for name in (plain, larger)
-            if name is not None
-        ]
-        candidates = [best, by_errors, *near]
+        mixes = [name for name in (plain, larger) if name is not None]
+        near = [self._near(limit, options, self.layouts.mix(name), is_larger=name == larger) for name in mixes]
+        choices = [best, by_errors, *near]
+        candidates = [choice for number, choice in enumerate(choices) if choice not in choices[:number]]
         readings = self._compared(candidates, self._searched, "comparing choice")
         divergences = [mean_divergence(windows) for windows in readings]
         return candidates[min(range(len(candidates)), key=lambda number: _or_infinite(divergences[number]))]
@@ -435,7 +433,7 @@ class _Search:
         for part in self.layouts.parts:
             own, edge = options[part.name], int(self._weigh(part, mix.get(part.name, part.dtype)))
             within = [one for one in own if (one.size_bytes <= edge if is_larger else one.size_bytes >= edge)]
-            near[part.name] = within or [min(own, key=lambda option: option.size_bytes)]
+            near[part.name] = within or [(min if is_larger else max)(own, key=lambda option: option.size_bytes)]
         return self._choice(limit, near)
 
     def _weigh(self, part: Part, dtype: DType) -> float:
@@ -498,7 +496,7 @@ class _Search:
             needed += 60 * minutes - seconds
             raise BadInput(
                 f"{self.source.label} has {plural_text(len(groups), 'kind', 'kinds')} of matrices to measure, which "
-                f"takes about {duration_text(needed)} on this machine, and only {duration_text(60 * minutes)} are "
+                f"takes about {duration_text(needed)} on this machine, more than the {minutes:g} minutes that are "
                 f"allowed: allow --minutes {math.ceil(needed / 60) + 1}, or make a plain mix without measuring "
                 "(--type Q4_K_M)"
             )

@@ -15,7 +15,6 @@ from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.errors import BadInput
 from organs.registry.gguf.mixes import MIXES
-from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.names import (
     NAME_MAX_LENGTH,
     ModelName,
@@ -65,13 +64,8 @@ def name_of_size(source: ModelRow, tag: str, contributor: str) -> ModelName:
     because a namespace has only what its owner made.
     """
     namespace = source.namespace if contributor in (LOCAL, source.namespace) else contributor
-    stem = (source.name if is_rounded(source) else source.stem)[: NAME_MAX_LENGTH - len(tag) - 1].rstrip("._-")
+    stem = source.stem_of_sizes[: NAME_MAX_LENGTH - len(tag) - 1].rstrip("._-")
     return ModelName(namespace, f"{stem}-{tag}")
-
-
-def is_rounded(model: ModelRow) -> bool:
-    """Return whether a model is a quantisation, or a size, by its name or its file."""
-    return plain_quantisation(model.quantisation or "F16") not in UNQUANTISED
 
 
 def command_for(model: str, tag: str) -> str | None:

@@ -291,6 +291,16 @@ def test_every_form_of_a_recipe_has_its_types() -> None:
             read_recipe(f"base: a/b\nquantize: {fault}\n")
 
 
+def test_the_file_of_a_size_is_called_after_the_size(models: LocalRegistry) -> None:
+    for name, file in (
+        ("Plain-4.5bpw", "Plain-4.5bpw"),
+        ("Plain-Q5_K_M-best", "Plain-Q5_K_M-best"),
+        ("other", "other-Q4_K_M"),
+    ):
+        plan = models.compose("local/Plain").quantize("Q4_K_M").named(f"local/{name}").plan()
+        assert plan.file_name == f"{file}.gguf"
+
+
 def test_the_command_quantises_and_registers_a_matrix_in_either_format(models: LocalRegistry, tmp_path: Path) -> None:
     organ = OrganCommand(models.settings.home)
     former = tmp_path / "former.dat"

@@ -102,6 +102,8 @@ def test_a_size_is_a_quantisation_of_its_source_only_in_the_namespace_of_its_own
     assert str(name_of_size(source, "4.5bpw", "me")) == "me/coder-4.5bpw"
     assert str(name_of_size(source, "4.5bpw", "local")) == "me/coder-4.5bpw"
     assert str(name_of_size(source, "4.5bpw", "you")) == "you/coder-4.5bpw"
+    full = ModelRow(namespace="me", name="coder-FP16", version=1)
+    assert str(name_of_size(full, "4.5bpw", "me")) == "me/coder-4.5bpw"
     rounded = ModelRow(namespace="me", name="coder.Q4_1", version=1)
     assert str(name_of_size(rounded, "4.5bpw", "me")) == "me/coder.Q4_1-4.5bpw", "it is no size of coder-F16"
     long = ModelRow(namespace="me", name="x" * 96, version=1)

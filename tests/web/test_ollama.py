@@ -265,6 +265,11 @@ def test_a_size_that_nobody_computed_is_refused_with_its_command(registry: Local
             answer = client.get(address)
             assert (answer.status_code, command in answer.headers["X-Error-Message"]) == (404, True)
     add(registry, tmp_path, "me/tiny-3.3bpw", seed=1)
+    add(registry, tmp_path, "me/tiny-Q4_1", seed=2)
+    add(registry, tmp_path, "me/tiny-Q4_1-2.2bpw", seed=3)
+    assert client.get("/v2/me/tiny-Q4_1/manifests/2.2bpw", headers=IMAGES).status_code == 200
+    assert client.get("/api/models/me/tiny-Q4_1/revision/2.2bpw").status_code == 200
+    assert client.get("/v2/me/tiny/manifests/2.2bpw", headers=IMAGES).status_code == 400, "a size of other weights"
     answer = client.get("/v2/me/tiny-F16/manifests/3.3bpw")
     assert answer.headers["X-Error-Message"] == "me/tiny-F16 has no file of 3.3bpw: it is me/tiny:3.3bpw"
     assert "organ" not in error_of(client.get("/v2/me/tiny/manifests/none", headers=IMAGES))[2]

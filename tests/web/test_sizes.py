@@ -14,7 +14,7 @@ from sqlalchemy import delete, select, update
 
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.tables import JobRow, Lineage, SizeRow, now
+from organs.registry.catalog.tables import JobRow, Lineage, ModelMetadata, SizeRow, now
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.charts.plots import SizeDivergence, sizes_chart
@@ -181,6 +181,16 @@ def test_the_largest_file_that_fits_is_marked(
         row.reading = json.dumps({**json.loads(row.reading), "memory_bytes": 100_000_000, "memory_context": 1024})
     assert "is that for Q4_K_M-best" in section(client, "?memory=0.1&context=1024"), "it was counted"
     assert "None of these files" in section(client, "?memory=0.1&context=1025")
+    assert "is that for Q4_K_M-best" in section(client, "?memory=0.13&context=512"), "or by the estimate"
+    with sized.catalog.writing() as session:
+        base = model_by_text(session, "local/base")
+        session.add(
+            ModelMetadata(
+                model_id=base.id, position=10_000, type="uint32", key=f"{base.architecture}.context_length", value="700"
+            )
+        )
+    assert "The model was trained for at most 700 tokens" in section(client, "?memory=0.13&context=701")
+    assert "with a context of 700 tokens" in section(client, "?memory=0.13")
 
 
 class Estimate:
@@ -219,7 +229,7 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     answer = send_form(ada, f"{BASE}/sizes", BASE, size="6.5 bits")
     assert (answer.status_code, answer.headers["Location"]) == (303, f"{BASE}@1#sizes")
     assert jobs(sized) == [{"model": "local/base@1", "bits": 6.5}]
-    assert "A size, 6.5bpw, is queued: job 1" in section(ada)
+    assert "A size for 6.5bpw is queued: job 1" in section(ada)
     assert "is queued" not in section(app.test_client())
     wrong = send_form(ada, f"{BASE}/sizes", BASE, size="huge")
     assert (wrong.status_code, "is not a size" in wrong.text) == (400, True)
@@ -229,7 +239,7 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
     assert len(jobs(sized)) == 1
     with sized.catalog.writing() as session:
         session.execute(update(JobRow).values(state="failed", note="a file of 4 GB is too small"))
-    assert "The last size, 6.5bpw, was not made: a file of 4 GB is too small: job 1" in section(ada)
+    assert "The last size, for 6.5bpw, was not made: a file of 4 GB is too small: job 1" in section(ada)
     assert "too small" not in section(reader)
     answer = send_form(ada, f"{BASE}/sizes", BASE, fits="1", memory="0.5", context="512", minutes="3", twice="on")
     assert answer.status_code == 303
@@ -242,6 +252,10 @@ def test_who_may_write_starts_a_size_on_the_page(sized: LocalRegistry) -> None:
             "accept": ["rounded-twice"],
         }
     ]
+    assert "A size for a memory of 500.0 MB is queued" in section(ada)
+    for memory in ("1e-10", "nan", "1e9"):
+        answer = send_form(ada, f"{BASE}/sizes", BASE, fits="1", memory=memory, context="512")
+        assert answer.status_code == 400, "it would be no bytes, or no number"
     for minutes in ("0", "x", "1e9"):
         assert send_form(ada, f"{BASE}/sizes", BASE, size="6 bits", minutes=minutes).status_code == 400
 

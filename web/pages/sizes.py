@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from flask import Response, request
-from msgspec import convert
+from msgspec import ValidationError, convert
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,7 @@ from organs.registry.entities.sizes import CHOSEN, COLUMNS, FOUND, PLAIN, Quanti
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.kinds import FileKind
 from organs.registry.quantizing.search import MINUTES
-from organs.registry.quantizing.tags import is_rounded, request_for, tag_of
+from organs.registry.quantizing.tags import request_for, tag_of
 from organs.registry.validation.memory_estimate import MemoryEstimate, estimated_memory
 from organs.web.charts import plots
 from organs.web.ollama import tagged_name
@@ -40,7 +40,7 @@ KIND_WORDS = {PLAIN: "mix of llama.cpp", CHOSEN: "chosen", FOUND: "not measured"
 JOBS_MAX = 200
 """Among so many newest jobs, those of a model are shown on its page."""
 MINUTES_LEAST, MINUTES_MAX = 0.1, 1440.0
-MEMORY_MAX_GB = 100_000.0
+MEMORY_LEAST_GB, MEMORY_MAX_GB = 0.001, 100_000.0
 CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
 MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
 """Sizes that the form proposes."""
@@ -55,7 +55,8 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         return {"sizes": None, "size_of": source}
     shown = [column for column in for_people(COLUMNS, curve.points) if column.name not in OWN_CELLS]
     jobs = [] if not may_see_jobs() else _newest_jobs(session, model.name)
-    memory = _stated_memory(request.args)
+    usual_context = min(CONTEXT_DEFAULT, _trained_context(model))
+    memory = _stated_memory(request.args, usual_context)
     fits = None if memory is None else _fitting(model, curve, *memory)
     drawn = _drawable(curve.points)
     return {
@@ -68,13 +69,13 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         "size_chart": model_address(model.name, "pages.sizes_chart", **_fits_parameter(fits)) if drawn else None,
         "size_chart_size": {"width": plots.SIZES_WIDTH, "height": plots.SIZES_HEIGHT},
         "size_jobs": [(job, _job_tag(job)) for job in jobs],
-        "is_rounded": is_rounded(row),
+        "is_rounded": row.is_rounded,
         "size_examples": MIXES_OFFERED,
         "size_minutes": MINUTES,
         "size_form": model_address(model.name, "pages.make_size"),
         "missing_runtime": missing_runtime(),
         "memory_gb": request.args.get("memory", ""),
-        "memory_context": request.args.get("context", "") or str(min(CONTEXT_DEFAULT, _trained_context(model))),
+        "memory_context": request.args.get("context", "") or str(usual_context),
         "fits": fits,
     }
 
@@ -142,11 +143,14 @@ def _row(point: SizePoint, fits: Context | None) -> Context:
 
 
 def _job_tag(job: Job) -> str:
-    """Return the size that a job makes, in words."""
-    wanted = convert(job.arguments, QuantizationRequest)
+    """Return for which size a job is, in words."""
+    try:
+        wanted = convert(job.arguments, QuantizationRequest)
+    except ValidationError:  # of another version
+        return "an unknown limit"
     if wanted.memory_bytes is not None:
-        return f"memory of {size_text(wanted.memory_bytes)}"
-    return tag_of(wanted) if wanted.like is None else f"as large as {wanted.like}"
+        return f"a memory of {size_text(wanted.memory_bytes)}"
+    return tag_of(wanted) if wanted.like is None else f"the bytes of {wanted.like}"
 
 
 def _minutes(text: str) -> float | None:
@@ -160,7 +164,7 @@ def _minutes(text: str) -> float | None:
     return minutes if text else None
 
 
-def _stated_memory(values: Mapping[str, str]) -> tuple[float, int] | None:
+def _stated_memory(values: Mapping[str, str], usual_context: int = CONTEXT_DEFAULT) -> tuple[float, int] | None:
     """Return the memory in GB and the tokens of the context that a person stated; None without a memory.
 
     Raises BadQuery.
@@ -169,11 +173,14 @@ def _stated_memory(values: Mapping[str, str]) -> tuple[float, int] | None:
     if not memory:
         return None
     try:
-        gigabytes, tokens = float(memory), int(context or CONTEXT_DEFAULT)
+        gigabytes, tokens = float(memory), int(context or usual_context)
     except ValueError:
         raise BadQuery("memory", "use a number of GB, and a whole number of tokens as context") from None
-    if not (0 < gigabytes <= MEMORY_MAX_GB and 0 < tokens <= CONTEXT_MAX):
-        raise BadQuery("memory", f"use up to {MEMORY_MAX_GB:,.0f} GB, and a context of up to {CONTEXT_MAX:,} tokens")
+    if not (MEMORY_LEAST_GB <= gigabytes <= MEMORY_MAX_GB and 0 < tokens <= CONTEXT_MAX):
+        raise BadQuery(
+            "memory",
+            f"use {MEMORY_LEAST_GB:g} to {MEMORY_MAX_GB:,.0f} GB, and a context of up to {CONTEXT_MAX:,} tokens",
+        )
     return gigabytes, tokens
 
 
@@ -209,13 +216,16 @@ def _trained_context(model: Model) -> int:
     """Return the tokens of the longest context that a model was trained for; CONTEXT_MAX if the header has none."""
     texts = (entry.value for entry in model.metadata if entry.key == f"{model.architecture}.context_length")
     text = next(texts, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else CONTEXT_MAX
+    tokens = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return tokens or CONTEXT_MAX
 
 
 def _fits(point: SizePoint, gigabytes: float, context: int, room_bytes: int) -> bool:
-    """Return whether a size fits: by the count that was made for it, or by the estimate."""
-    if point.memory_bytes is not None and point.memory_context is not None and context <= point.memory_context:
-        return point.memory_bytes <= gigabytes * 1e9
+    """Return whether a size fits: by the count for it with this context, or a longer one, or by the estimate."""
+    if point.memory_bytes is not None and point.memory_context is not None:
+        is_within = point.memory_bytes <= gigabytes * 1e9
+        if context == point.memory_context or (is_within and context < point.memory_context):
+            return is_within
     return point.size_bytes <= room_bytes
 
 

@@ -68,7 +68,7 @@ def size_curve(session: Session, source: ModelRow) -> SizeCurve:
 def _found(session: Session, source: ModelRow, measured: Sequence[SizePoint]) -> Iterator[SizePoint]:
     """Yield the quantisations of a model by their names that are smaller and not among the measured ones."""
     known = {word for point in measured if point.model for word in (point.tag.casefold(), point.model)}
-    for row in quantisations_of(session, ModelName(source.namespace, source.stem)):
+    for row in quantisations_of(session, ModelName(source.namespace, source.stem_of_sizes)):
         word = row.quantisation or ""
         is_known = word.casefold() in known or row.full_name in known
         if row.size_bytes < source.size_bytes and not is_known and not is_projector(row):
