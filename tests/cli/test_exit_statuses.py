@@ -44,7 +44,7 @@ WRONG_USAGE = {
     "assemble base -o x.gguf --shards many": "many",
     "assemble base -o x.gguf --shards 0": "",
     "assemble base -o x.gguf --shards -1k": "-1k",
-    "assemble base -o x.gguf --shards 1.5.0G": "1.5G",
+    "assemble base -o x.gguf --shards 1.5.0G": "1.5.0G",
     "assemble base -o x.gguf --shards 1kk": "1kk",
     "assemble base -o x.gguf --shards ١k": "",
     f"assemble base -o x.gguf --shards {'9' * 20}": "",
