@@ -179,7 +179,8 @@ def test_the_largest_file_that_fits_is_marked(
     with sized.catalog.writing() as session:
         row = session.scalars(select(SizeRow).where(SizeRow.tag == "Q4_K_M-best")).one()
         row.reading = json.dumps({**json.loads(row.reading), "memory_bytes": 100_000_000, "memory_context": 1024})
-    assert "is that for Q4_K_M-best" in section(client, "?memory=0.1&context=1024"), "it was counted"
+    text = section(client, "?memory=0.1&context=1024")
+    assert "is that for Q4_K_M-best. llama.cpp takes 100.0 MB for it with 1,024 tokens, by its own count" in text
     assert "None of these files" in section(client, "?memory=0.1&context=1025")
     assert "is that for Q4_K_M-best" in section(client, "?memory=0.13&context=512"), "or by the estimate"
     with sized.catalog.writing() as session:

@@ -195,18 +195,19 @@ def _fitting(model: Model, curve: SizeCurve, gigabytes: float, context: int) -> 
     source_fits = estimate is not None and curve.source_size_bytes <= room
     registered = [] if source_fits else [point for point in curve.points if point.model is not None]
     fitting = [point for point in registered if _fits(point, gigabytes, context, room)]
+    largest = max(fitting, key=lambda point: point.size_bytes, default=None)
     trained = _trained_context(model)
     name = model.name.partition("@")[0]
     return {
         "memory": f"{gigabytes:g} GB",
         "context": context,
-        "sentence": _estimate_sentence(estimate),
+        "sentence": _count_sentence(largest, context) or _estimate_sentence(estimate),
         "trained_context": trained if context > trained else None,
         "gigabytes": gigabytes,
         "is_estimated": estimate is not None,
         "source_fits": source_fits,
         "room_bytes": room,
-        "point": max(fitting, key=lambda point: point.size_bytes, default=None),
+        "point": largest,
         "command": f"organ quantize {name} --fits {gigabytes:g}GB --context {context}",
         "count_command": f"organ memory {name} --context {context}",
     }
@@ -227,6 +228,13 @@ def _fits(point: SizePoint, gigabytes: float, context: int, room_bytes: int) -> 
         if context == point.memory_context or (is_within and context < point.memory_context):
             return is_within
     return point.size_bytes <= room_bytes
+
+
+def _count_sentence(point: SizePoint | None, context: int) -> str:
+    """Return what the runtime counted for a size, if it did so for this context or a longer one."""
+    if point is None or point.memory_bytes is None or point.memory_context is None or context > point.memory_context:
+        return ""
+    return f"llama.cpp takes {size_text(point.memory_bytes)} for it with {point.memory_context:,} tokens, by its own count."
 
 
 def _estimate_sentence(estimate: MemoryEstimate | None) -> str:
