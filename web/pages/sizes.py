@@ -232,9 +232,10 @@ def _fits(point: SizePoint, gigabytes: float, context: int, room_bytes: int) -> 
 
 def _count_sentence(point: SizePoint | None, context: int) -> str:
     """Return what the runtime counted for a size, if it did so for this context or a longer one."""
-    if point is None or point.memory_bytes is None or point.memory_context is None or context > point.memory_context:
+    tokens = 0 if point is None else point.memory_context or 0
+    if point is None or point.memory_bytes is None or context > tokens:
         return ""
-    return f"llama.cpp takes {size_text(point.memory_bytes)} for it with {point.memory_context:,} tokens, by its own count."
+    return f"llama.cpp takes {size_text(point.memory_bytes)} for it with {tokens:,} tokens, by its own count."
 
 
 def _estimate_sentence(estimate: MemoryEstimate | None) -> str:
