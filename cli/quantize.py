@@ -26,7 +26,7 @@ from organs.cli.plans import refuse_recipe
 from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import size_text
-from organs.registry.entities.sizes import COLUMNS, QuantizationRequest, SizedModel
+from organs.registry.entities.sizes import COLUMNS, MINUTES_LEAST, MINUTES_MAX, QuantizationRequest, SizedModel
 from organs.registry.errors import BadRecipe, BadSource
 from organs.registry.input_files import FileSource
 from organs.registry.names import name_from_text, parse_model_name
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.option("--flash-attention", metavar="auto|on|off", default="auto", help="With --fits: -fa of llama.cpp.")
 @click.option(
     "--minutes",
-    type=click.FloatRange(0.1, 1440),
+    type=click.FloatRange(MINUTES_LEAST, MINUTES_MAX),
     metavar="N",
     help="The time for measurements; rounding and writing come on top. [default: 10]",
 )

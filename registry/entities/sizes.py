@@ -18,6 +18,10 @@ CHOSEN, PLAIN, FOUND = "chosen", "plain", "found"
 that is a quantisation of the model by its name, and was not measured beside it."""
 
 
+MINUTES_LEAST, MINUTES_MAX = 0.1, 1440.0
+"""Of the time for the measurements of a search."""
+
+
 class SizeReading(Entity):
     """How far a file with a mix of tensor types is from its source, measured on windows that no choice used."""
 
@@ -154,7 +158,9 @@ class QuantizationRequest(RequestBody):
     imatrix: Annotated[Text, Meta(description="The name of a registered importance matrix.")] | None = None
     name: Annotated[Text, Meta(description="The name in your own namespace.")] | None = None
     accept: Annotated[Texts, Meta(description="Codes of warnings that you accept, such as `rounded-twice`.")] = ()
-    minutes: Annotated[float, Meta(ge=0.1, le=1440.0, description="The most time for measurements.")] | None = None
+    minutes: (
+        Annotated[float, Meta(ge=MINUTES_LEAST, le=MINUTES_MAX, description="The most time for measurements.")] | None
+    ) = None
 
 
 class SizedModel(Entity):

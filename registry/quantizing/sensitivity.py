@@ -201,10 +201,10 @@ class Workshop:
 
                 def take_line(line: VariantLine) -> None:
                     nonlocal done
-                    release(line.variant)
                     if line.variant is not None:
                         take(line.variant, line.windows, line.seconds)
                         done += 1
+                    release(line.variant)
                     number = min(done + 1, len(variants))
                     self.progress(done / len(variants), f"{step} {number} of {len(variants)}")
 

@@ -19,7 +19,17 @@ from organs.registry.catalog.vocabulary import CHIMERA
 from organs.registry.columns import for_people
 from organs.registry.entities.job import Job
 from organs.registry.entities.model import Model
-from organs.registry.entities.sizes import CHOSEN, COLUMNS, FOUND, PLAIN, QuantizationRequest, SizeCurve, SizePoint
+from organs.registry.entities.sizes import (
+    CHOSEN,
+    COLUMNS,
+    FOUND,
+    MINUTES_LEAST,
+    MINUTES_MAX,
+    PLAIN,
+    QuantizationRequest,
+    SizeCurve,
+    SizePoint,
+)
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.kinds import FileKind
 from organs.registry.quantizing.search import MINUTES
@@ -39,7 +49,6 @@ OWN_CELLS = ("label", "kind", "size_bytes", "model")
 KIND_WORDS = {PLAIN: "mix of llama.cpp", CHOSEN: "chosen", FOUND: "not measured"}
 JOBS_MAX = 200
 """Among so many newest jobs, those of a model are shown on its page."""
-MINUTES_LEAST, MINUTES_MAX = 0.1, 1440.0
 MEMORY_LEAST_GB, MEMORY_MAX_GB = 0.001, 100_000.0
 CONTEXT_DEFAULT, CONTEXT_MAX = 4096, 10_000_000
 MIXES_OFFERED = ("Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "4 GB", "4.5 bits")
@@ -72,6 +81,8 @@ def sizes_shown(session: Session, row: ModelRow, model: Model) -> Context:
         "is_rounded": row.is_rounded,
         "size_examples": MIXES_OFFERED,
         "size_minutes": MINUTES,
+        "minutes_least": MINUTES_LEAST,
+        "minutes_max": MINUTES_MAX,
         "size_form": model_address(model.name, "pages.make_size"),
         "missing_runtime": missing_runtime(),
         "memory_gb": request.args.get("memory", ""),
