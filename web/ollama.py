@@ -1,7 +1,7 @@
 """The protocol of container registries as Ollama uses it, read-only; and the manifest of older versions of llama.cpp.
 
 A model with one GGUF file is an image: a manifest names its layers by their SHA-256, and a layer is a blob. The first
-layer is the GGUF file. An adapter also has its base as a layer, if the base is in this registry.
+layer is the GGUF file: `organs.ingest.tools.ollama_image`.
 
 Ollama requires that the answer to a request for a blob has a `Location` header, also with status 200. It ignores the
 status of an answer to a request for a range, so a small blob is never refused: its refusal would look like its bytes.
@@ -10,27 +10,26 @@ After 404 it prints only "file does not exist", so other problems have other sta
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 from flask import Blueprint, Response, g, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
-from organs.registry.catalog.queries.model_contents import files_by_model, metadata_of_models, runtime_texts
+from organs.ingest.tools.ollama_image import (
+    DIGEST_START,
+    MANIFEST_TYPE,
+    Image,
+    NoImage,
+    image_of,
+    images,
+    json_bytes,
+)
 from organs.registry.catalog.queries.model_names import reachable_file, versions_of
-from organs.registry.catalog.tables import ModelFileRow, ModelRow
-from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX
-from organs.registry.compose.parents import partial_base
+from organs.registry.catalog.tables import ModelRow
 from organs.registry.digest import Digest, digest_of, parse_digest
-from organs.registry.entities.base import prepared
-from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadDigest, BadName, NotFound, OrganError, Removed
-from organs.registry.gguf.types import FILE_TYPE_KEY, FILE_TYPES, parse_file_type
-from organs.registry.kinds import ADAPTER_TYPE_KEY, MERGED_TYPE, FileKind
 from organs.registry.names import ModelName, split_quantisation
 from organs.web.downloads import explaining_faults, model_file
 from organs.web.error_pages import with_wait
@@ -49,187 +48,15 @@ from organs.web.repositories import (
 )
 from organs.web.responses import reading, searching
 
-MANIFEST_TYPE = "application/vnd.docker.distribution.manifest.v2+json"
-CONFIG_TYPE = "application/vnd.docker.container.image.v1+json"
-LAYER_TYPE = "application/vnd.ollama.image."
 IMAGE_TYPES = ("application/vnd.docker.", "application/vnd.oci.", "application/vnd.ollama.")
 """Media types that clients of container registries accept."""
 LATEST = "latest"
 VERSIONS_MAX = 100
 """The most versions of a model that have images: the newest."""
-OLLAMA = "Ollama "
-"""How the sources of texts begin that came from another Ollama."""
-DIGEST_START = "sha256:"
-CHAT_TEMPLATE = "tokenizer.chat_template"
-FACT_KEYS = (CHAT_TEMPLATE, FILE_TYPE_KEY, ADAPTER_TYPE_KEY)
-"""Keys of the header from which an image has facts."""
-CHATML_TURNS = (
-    r"{% for message in messages %}"
-    r"{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
-    r"{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-CHATML_DEFAULT = r"{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
-CHATML = frozenset({CHATML_TURNS, CHATML_DEFAULT + CHATML_TURNS})
-"""The chat templates of ChatML. They are compared as texts and never run."""
-CHATML_FOR_OLLAMA = (
-    "{{- range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}<|im_start|>assistant\n"
-)
-CHATML_STOPS = ("<|im_start|>", "<|im_end|>")
-
-
-class NoImage(OrganError, code="no-image", status=406):
-    """A model cannot be an image for Ollama: it has several files, only some organs, or no base."""
 
 
 class TagMissing(OrganError, code="tag-missing", status=400):
     """A model exists, and no version or quantisation of it has this tag (routes for Ollama)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """A model as Ollama takes it: its GGUF files by the kind of their layers, its texts and its configuration."""
-
-    model: ModelRow
-    files: tuple[tuple[str, ModelFileRow], ...]
-    texts: dict[str, bytes]
-    """By `template`, `params` or `license`, which is the end of the media type of the layer."""
-    config: bytes
-
-    @property
-    def manifest(self) -> bytes:
-        """The manifest, as JSON."""
-        files = [_layer(f"{LAYER_TYPE}{kind}", file.sha256, file.size_bytes) for kind, file in self.files]
-        texts = [_text_layer(f"{LAYER_TYPE}{kind}", data) for kind, data in self.texts.items()]
-        return _json(
-            {
-                "schemaVersion": 2,
-                "mediaType": MANIFEST_TYPE,
-                "config": _text_layer(CONFIG_TYPE, self.config),
-                "layers": [*files, *texts],
-            }
-        )
-
-    @property
-    def small_blobs(self) -> dict[str, bytes]:
-        """The manifest and all blobs that are not files of a model, by digest."""
-        return {digest_of(data): data for data in (self.manifest, self.config, *self.texts.values())}
-
-
-def _layer(media_type: str, sha256: str, size_bytes: int) -> dict[str, str | int]:
-    return {"mediaType": media_type, "digest": f"{DIGEST_START}{sha256}", "size": size_bytes}
-
-
-def _text_layer(media_type: str, data: bytes) -> dict[str, str | int]:
-    return _layer(media_type, digest_of(data), len(data))
-
-
-def _json(values: object) -> bytes:
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
-
-
-def image_of(session: Session, model: ModelRow, projectors: Sequence[ModelRow] = ()) -> Image:
-    """Return `model` as an image, with the first of `projectors` that has one file. Raises NoImage."""
-    (image,) = _images(session, [(model, projectors)])
-    if isinstance(image, NoImage):
-        raise image
-    return image
-
-
-def has_image(session: Session, model: ModelRow) -> bool:
-    """Return whether Ollama can pull `model` from here: an adapter with its base, which must be here as one file."""
-    return all(isinstance(image, Image) for image in _images(session, [(model, ())]))
-
-
-def _images(session: Session, wanted: Sequence[tuple[ModelRow, Sequence[ModelRow]]]) -> Iterator[Image | NoImage]:
-    """Yield each model with its projectors as an image, or the reason why it is none."""
-    bases = {model.id: partial_base(session, model) for model, _ in wanted if model.kind == "adapter"}
-    ids = {row.id for model, others in wanted for row in (model, bases.get(model.id), *others) if row is not None}
-    files, facts = files_by_model(session, ids), metadata_of_models(session, ids, FACT_KEYS)
-    texts = runtime_texts(session, {model.id for model, _ in wanted})
-    for model, projectors in wanted:
-        base = bases.get(model.id)
-        reason = _reason(model, base, files, facts)
-        if reason is not None:
-            yield NoImage(f"{model.full_name} {reason}")
-            continue
-        kinds = [("model", model)] if model.kind != "adapter" or base is None else [("model", base), ("adapter", model)]
-        kinds += [("projector", other) for other in projectors if len(files[other.id]) == 1][:1]
-        main = kinds[0][1]
-        layers = tuple((kind, files[row.id][0]) for kind, row in kinds)
-        own_texts = _image_texts(model, texts[model.id], facts[main.id])
-        yield Image(model, layers, own_texts, _config(main, layers, facts[main.id]))
-
-
-def _reason(
-    model: ModelRow, base: ModelRow | None, files: dict[int, list[ModelFileRow]], facts: dict[int, dict[str, str]]
-) -> str | None:
-    """Return why a model is no image, as the rest of a sentence; None if it is one."""
-    plain = f"{model.namespace}/{model.name}"
-    count = len(files[model.id])
-    if model.unassemblable:
-        return "cannot be assembled; its page says why"
-    if count > 1:
-        return (
-            f"is split into {count} files, and Ollama takes one; merge them with `organ pull {plain} -o model.gguf`, "
-            "then use `ollama create`"
-        )
-    if model.kind == "adapter":
-        if facts[model.id].get(ADAPTER_TYPE_KEY) == MERGED_TYPE:
-            return "is an adapter that only a merge can apply; merge it into its base"
-        if base is None or len(files[base.id]) != 1 or base.unassemblable:
-            return "is an adapter, and its base is not in this registry as one file; pull the base from elsewhere"
-        return None
-    if not model.complete:
-        return f"has only some organs; put them into their base with `organ pull {plain} -o model.gguf`"
-    return None if model.kind in (FileKind.MODEL, FileKind.PROJECTOR) else f"is of the kind {model.kind}, and no model"
-
-
-def _config(model: ModelRow, layers: Sequence[tuple[str, ModelFileRow]], facts: dict[str, str]) -> bytes:
-    size_label = str(model.parameters)
-    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if model.parameters >= unit:
-            size_label = f"{model.parameters / unit:.1f}{name}"  # such as 7.6B, as Ollama writes it
-            break
-    family = model.architecture or "unknown"
-    families = [family, *(["clip"] if any(kind == "projector" for kind, _ in layers) else [])]
-    encoding = FILE_TYPES.get(parse_file_type(facts.get(FILE_TYPE_KEY, "")))
-    return _json(
-        {
-            "model_format": "gguf",
-            "model_family": family,
-            "model_families": families,
-            "model_type": size_label,
-            "file_type": encoding or model.quantisation or "unknown",
-            "architecture": "amd64",
-            "os": "linux",
-            "rootfs": {"type": "layers", "diff_ids": [f"{DIGEST_START}{file.sha256}" for _, file in layers]},
-        }
-    )
-
-
-def _image_texts(model: ModelRow, kept: Sequence[RuntimeText], facts: dict[str, str]) -> dict[str, bytes]:
-    """Return the texts for Ollama: those that came with the model from another Ollama, else what the file says.
-
-    A text that was cut is left out, and so are parameters that are not JSON. Newer versions of Ollama read the chat
-    template from the GGUF file. A template for older versions is only sent for chat templates that are known exactly,
-    because no chat template is ever translated or run.
-    """
-    texts: dict[str, bytes] = {}
-    for text in reversed(kept):  # of several texts of a kind, the first is taken
-        if not text.source.startswith(OLLAMA) or len(text.text) >= RUNTIME_TEXT_MAX:
-            continue
-        kind, data = "params" if text.kind == "parameters" else text.kind, text.text.encode("utf-8")
-        try:
-            if kind == "params":
-                msgspec.json.decode(data, type=prepared(dict[str, Any]))
-        except (msgspec.DecodeError, RecursionError):
-            continue
-        texts[kind] = data
-    if not texts and facts.get(CHAT_TEMPLATE, "").strip().replace("\n", r"\n") in CHATML:
-        texts = {"template": CHATML_FOR_OLLAMA.encode("utf-8"), "params": _json({"stop": CHATML_STOPS})}
-    if model.license:
-        texts.setdefault("license", f"{model.license}\n".encode())
-    return texts
 
 
 def ollama_line(name: str, host_url: str, file: str = "") -> str:
@@ -278,7 +105,7 @@ def tags(user: str, name: str) -> Response:
     own = [row.model.quantisation for row in found.members if not row.is_projector and row.model.quantisation]
     quantisations = {tag.upper(): tag for tag in (*own, *others)}
     names = [LATEST, *found.commits_by_tag, *quantisations.values()]
-    return _document(_json({"name": found.name, "tags": names}), "application/json")
+    return _document(json_bytes({"name": found.name, "tags": names}), "application/json")
 
 
 @ollama.get(f"{REPOSITORY}/manifests/<tag>")
@@ -346,7 +173,7 @@ def _blob_headers(user: str, name: str, digest: str) -> dict[str, str]:
 def _small_blob(user: str, name: str, digest: str) -> Response:
     sha256 = _parsed_digest(digest)
     with searching() as session:
-        found = (image.small_blobs.get(sha256) for image in _all_images(session, user, name))
+        found = (_small_blobs(image).get(sha256) for image in _all_images(session, user, name))
         data = next((item for item in found if item is not None), None)
     if data is None:
         raise EntryMissing(f"{user}/{name} has no blob with the digest {digest}")
@@ -362,6 +189,11 @@ def _small_blob(user: str, name: str, digest: str) -> Response:
     return answer
 
 
+def _small_blobs(image: Image) -> dict[str, bytes]:
+    """Return all blobs of an image that are not files of a model, and its manifest, by digest."""
+    return {digest_of(image.manifest): image.manifest, **image.text_blobs}
+
+
 def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
     """Yield the images of the quantisations and of the newest versions of a repository."""
     found = repository(session, user, name, "main")
@@ -373,7 +205,7 @@ def _all_images(session: Session, user: str, name: str) -> Iterator[Image]:
     known = {row.id for row, _ in wanted}
     others = quantisations_by_tag(session, ModelName(user, name)).values()
     wanted += [(row, ()) for row in others if row.id not in known]
-    for image in _images(session, wanted):
+    for image in images(session, wanted):
         if isinstance(image, Image):
             yield image
 
@@ -425,7 +257,7 @@ def _gguf_file(user: str, name: str, tag: str) -> Response:
     projector = next((row for row in found.members if row.is_projector and row is not member), None)
     if projector is not None:
         values["mmprojFile"] = _file_values(projector)
-    answer = _document(_json(values), "application/json")
+    answer = _document(json_bytes(values), "application/json")
     answer.headers["X-Repo-Commit"] = found.commit
     return answer
 

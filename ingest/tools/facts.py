@@ -16,9 +16,15 @@ from organs.registry.catalog.queries.model_contents import digests_by_stamp, has
 from organs.registry.catalog.queries.model_names import find_model, free_names, visible_model_with_digest
 from organs.registry.catalog.records import Edits, ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.model_changes import add_other_names, edit_model, record_texts, rename_model
+from organs.registry.catalog.register.model_changes import (
+    add_other_names,
+    edit_model,
+    is_stored_text,
+    record_texts,
+    rename_model,
+)
 from organs.registry.catalog.tables import ModelRow
-from organs.registry.catalog.vocabulary import RUNTIME_TEXT_MAX, RUNTIME_TEXTS_MAX, shown_text
+from organs.registry.catalog.vocabulary import RUNTIME_TEXTS_MAX
 from organs.registry.digest import model_digest
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource
@@ -132,10 +138,10 @@ def _has_more(session: Session, model: ModelRow, source: ModelSource, names: Seq
         return True
     if not _is_own(session, model):
         return False
-    stored = runtime_texts(session, [model.id])[model.id]
-    known = {(text.kind, text.text) for text in stored}
-    new = {(text.kind, shown_text(text.text, RUNTIME_TEXT_MAX)) for text in source.texts} - known
-    has_texts = bool(new) and len(stored) < RUNTIME_TEXTS_MAX
+    stored = runtime_texts(session, [model.id], private=True)[model.id]
+    has_texts = len(stored) < RUNTIME_TEXTS_MAX and any(
+        not any(is_stored_text(text.kind, text.text, row.kind, row.text) for row in stored) for text in source.texts
+    )
     has_license = model.license is None and license_of(source.texts) is not None
     return has_texts or has_license or _better_name(session, model, names) is not None
 

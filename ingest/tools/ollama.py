@@ -39,6 +39,8 @@ MANIFESTS_MAX = 10_000
 LAYERS_MAX = 4096
 TEXT_MAX_BYTES = 1 << 20
 """The largest manifest, and the largest layer that is read as a text."""
+NAME_MAX = 96
+"""The longest name of a renderer or a parser."""
 MEDIA_TYPE = "application/vnd.ollama.image."
 PARTS = {"model": "", "adapter": "adapter", "projector": "projector", "draft": "draft"}
 """Layers that are GGUF files, with what they add to the name."""
@@ -47,10 +49,45 @@ TEXTS = {
     "prompt": "template",
     "params": "parameters",
     "license": "license",
+    "system": "system",
+    "messages": "messages",
 }
-"""Layers that are texts, with their kinds here. System prompts and saved messages stay private: they are not read."""
+"""Layers that are texts, with their kinds here. The kinds in PRIVATE_TEXT_KINDS never leave this machine."""
+RENDERER = "renderer"
+"""The kind of the text that has a RendererChoice as JSON."""
 _DIGEST = re.compile(r"sha256[:-]([0-9a-f]{64})", re.ASCII)
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}", re.ASCII)
+
+
+class RendererChoice(msgspec.Struct, omit_defaults=True):
+    """What the configuration of a model says about its prompts: programs in Ollama that are used for a template.
+
+    Newer models of Ollama have these names instead of a template.
+    """
+
+    renderer: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+    parser: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+    requires: Annotated[str, Meta(max_length=NAME_MAX)] = ""
+    """The oldest version of Ollama that runs the model."""
+
+    @property
+    def members(self) -> dict[str, str]:
+        """The members that are not empty."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
+
+    @classmethod
+    def of(cls, text: RuntimeText) -> RendererChoice | None:
+        """Return the choice in a text that is kept with a model; None for a text of another kind."""
+        return cls.read(text.text.encode("utf-8")) if text.kind == RENDERER else None
+
+    @classmethod
+    def read(cls, data: bytes) -> RendererChoice | None:
+        """Return the choice in the configuration `data`; None if it has none or cannot be read."""
+        try:
+            choice = msgspec.json.decode(data, type=prepared(cls))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        return choice if choice.members else None
 
 
 class _Layer(msgspec.Struct):
@@ -64,6 +101,7 @@ class _Manifest(msgspec.Struct):
         name="layers", default=None
     )
     """None for a model that runs in the cloud."""
+    config: _Layer | None = None
 
     @property
     def layers(self) -> list[_Layer]:
@@ -206,7 +244,7 @@ def _checked_blob(folder: Path, name: OllamaName, layer: _Layer, problems: Remar
 
 
 def _texts(folder: Path, name: OllamaName, manifest: _Manifest, problems: Remarks) -> Iterator[RuntimeText]:
-    """Yield the texts of a manifest, in the order of TEXTS."""
+    """Yield the texts of a manifest, in the order of TEXTS, and the choice of a renderer. They are kept exactly."""
     ordered = list(TEXTS)
     layers = [
         (ordered.index(kind), layer)
@@ -214,18 +252,29 @@ def _texts(folder: Path, name: OllamaName, manifest: _Manifest, problems: Remark
         if (kind := layer.media_type.removeprefix(MEDIA_TYPE)) in TEXTS and layer.media_type.startswith(MEDIA_TYPE)
     ]
     chosen = {layer.digest: (position, layer) for position, layer in sorted(layers, key=lambda pair: pair[0])}
+    source = f"Ollama {name}"
     for position, layer in list(chosen.values())[:RUNTIME_TEXTS_MAX]:
-        blob = _checked_blob(folder, name, layer, problems)
-        if blob is None:
-            continue
-        path, digest = blob
-        data = _read_limited(path, name, TEXTS[ordered[position]], problems)
-        if data is None:
-            continue
-        if digest_of(data) != digest:
-            problems.add(f"Ollama {name}: {path} has other bytes than its name says")
-        elif text := data.decode("utf-8", "replace").strip():
-            yield RuntimeText(kind=TEXTS[ordered[position]], source=f"Ollama {name}", text=text[:RUNTIME_TEXT_MAX])
+        kind = TEXTS[ordered[position]]
+        data = _read_text_layer(folder, name, layer, kind, problems)
+        if data is not None and (text := data.decode("utf-8", "replace")).strip():
+            yield RuntimeText(kind=kind, source=source, text=text[:RUNTIME_TEXT_MAX])
+    if manifest.config is not None and manifest.config.digest:
+        data = _read_text_layer(folder, name, manifest.config, "configuration", problems)
+        choice = None if data is None else RendererChoice.read(data)
+        if choice is not None:
+            yield RuntimeText(kind=RENDERER, source=source, text=msgspec.json.encode(choice).decode())
+
+
+def _read_text_layer(folder: Path, name: OllamaName, layer: _Layer, what: str, problems: Remarks) -> bytes | None:
+    """Return the bytes of a small layer; None, with a problem, if they cannot be read or are not those of its name."""
+    blob = _checked_blob(folder, name, layer, problems)
+    data = None if blob is None else _read_limited(blob[0], name, what, problems)
+    if blob is None or data is None:
+        return None
+    if digest_of(data) != blob[1]:
+        problems.add(f"Ollama {name}: {blob[0]} has other bytes than its name says")
+        return None
+    return data
 
 
 def _source(blob: _Blob) -> ModelSource:

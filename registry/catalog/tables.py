@@ -49,6 +49,8 @@ from organs.registry.catalog.vocabulary import (
     MODEL_KINDS,
     MODEL_STATES,
     ORGAN_TYPES,
+    OUTSIDE_KINDS,
+    OUTSIDE_STATES,
     RELATIONS,
     RUNTIME_TEXT_KINDS,
     RUNTIME_TEXT_MAX,
@@ -483,7 +485,10 @@ class ModelMetadata(Base):
 
 
 class RuntimeTextRow(Base):
-    """A text that another tool keeps beside a model: a template, a system prompt, parameters, a license."""
+    """A text that another tool keeps beside a model, exactly: a template, parameters, a system prompt, a license.
+
+    A text of the kind `renderer` is JSON: the programs that Ollama uses for the model instead of a template.
+    """
 
     __tablename__ = "runtime_texts"
     __table_args__ = (CheckConstraint(f"length(text) <= {RUNTIME_TEXT_MAX}", name="text_length"),)
@@ -494,6 +499,42 @@ class RuntimeTextRow(Base):
     source: Mapped[str] = string(255)
     """The tool, and its name for the model."""
     text: Mapped[str]
+
+
+class OutsideFile(Base):
+    """A file of a model outside of the registry, on the disk of one machine, for another tool or in a plain folder.
+
+    `installed`: this registry wrote it. `reclaimed`: it was stored and removed, and `organ restore` writes it again.
+    """
+
+    __tablename__ = "outside_files"
+
+    id: Mapped[Id]
+    place: Mapped[str] = exactly(64, unique=True)
+    """The SHA-256 of machine and path."""
+    machine: Mapped[str] = string(255)
+    path: Mapped[str] = string(4096)
+    batch: Mapped[str] = exactly(32, index=True)
+    """The same for files that are written or removed together: a manifest and its layers."""
+    state: Mapped[str] = one_of(OUTSIDE_STATES)
+    tool: Mapped[str] = string(16)
+    """The option of the tool; empty for a plain folder."""
+    name: Mapped[str] = string(512)
+    """The name of the model in the tool."""
+    model_id: Mapped[ModelId] = mapped_column(index=True)
+    kind: Mapped[str] = one_of(OUTSIDE_KINDS)
+    size_bytes: Mapped[int]
+    sha256: Mapped[str] = exactly(64)
+    """Of the bytes; of a link, of its target."""
+    content: Mapped[bytes | None]
+    """The bytes of a text, or the target of a link; null for a file of a model, which has its bytes."""
+    mode: Mapped[int] = mapped_column(Integer)
+    """The permissions, as `stat` has them."""
+    modified_ns: Mapped[int]
+    """When it was last changed, in nanoseconds since the epoch; 0 for an installed file."""
+    stamp: Mapped[str] = string(64)
+    """Of the installed file, to recognise it; empty until it is written. Of a reclaimed file, before its removal."""
+    created_at: Mapped[datetime]
 
 
 class OtherName(Base):

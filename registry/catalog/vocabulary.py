@@ -31,11 +31,18 @@ PARTIAL = "partial"
 """The kind shown for a partial model."""
 CHIMERA = "chimera"
 """The kind shown for a model that was composed in this registry."""
-RUNTIME_TEXT_KINDS = ("template", "parameters", "license")
-RUNTIME_TEXT_MAX = 32_768
+RUNTIME_TEXT_KINDS = ("template", "parameters", "license", "system", "messages", "renderer")
+PRIVATE_TEXT_KINDS = ("system", "messages")
+"""Kinds of texts that stay on this machine: a server never shows or sends them."""
+RUNTIME_TEXT_MAX = 65_536
 """The most characters of a text that another tool keeps beside a model. Longer ones are cut."""
 RUNTIME_TEXTS_MAX = 16
 """The most such texts of a model."""
+INSTALLED, RECLAIMED = "installed", "reclaimed"
+OUTSIDE_STATES = (INSTALLED, RECLAIMED)
+"""States of files outside of the registry: written by it, or removed from the disk until they are restored."""
+MODEL_FILE, TEXT_FILE, LINK = "model", "text", "link"
+OUTSIDE_KINDS = (MODEL_FILE, TEXT_FILE, LINK)
 OTHER_NAMES_MAX = 50
 """The most names of a model beside its own."""
 RELATIONS = (

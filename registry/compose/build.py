@@ -39,6 +39,7 @@ from organs.registry.catalog.records import (
 )
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.chimeras import register_chimera
+from organs.registry.catalog.register.model_changes import inherit_texts
 from organs.registry.catalog.register.models import register_model
 from organs.registry.catalog.register.organs import (
     end_ingest,
@@ -60,7 +61,7 @@ from organs.registry.compose.plan import (
     origins_of,
 )
 from organs.registry.compose.quantisation import types_text
-from organs.registry.compose.recipe import recipe_to_json
+from organs.registry.compose.recipe import TEMPLATE_KEY, recipe_to_json
 from organs.registry.compose.screen import screened
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
@@ -276,6 +277,12 @@ def make(
             registered = register_model(session, record, keep_name=True)
             if chimera_of(session, registered.model.id) is None:
                 _register_chimera(session, registered.model, plan, lock)
+                inherit_texts(
+                    session,
+                    registered.model,
+                    [parent.model_id for parent in plan.parents if parent.model_id is not None],
+                    has_own_template=any(key.startswith(TEMPLATE_KEY) for key in plan.recipe.metadata),
+                )
             if registered.created:
                 record_relatives(session, registered.model)
             report = json.dumps({"lock": lock.id, "size_bytes": file.size_bytes})

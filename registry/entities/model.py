@@ -166,7 +166,7 @@ class MetadataEntry(Entity):
 class RuntimeText(Entity):
     """A text that another tool keeps beside a model. It is untrusted, and never run as a template."""
 
-    kind: Annotated[Word, Meta(description="template, parameters or license.")]
+    kind: Annotated[Word, Meta(description="template, parameters, license or renderer.")]
     source: Annotated[Text, Meta(description="The tool, and its name for the model.")]
     text: Annotated[Text, Meta(description="Long texts are cut.")]
 

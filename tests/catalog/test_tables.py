@@ -96,6 +96,7 @@ def test_integers_have_64_bits_except_those_that_stay_small() -> None:
         "model_files.position",
         "model_metadata.position",
         "models.version",
+        "outside_files.mode",
         "runtime_texts.position",
     }
 

@@ -383,7 +383,7 @@ def test_texts_of_ollama_are_kept_and_a_known_license_fills_a_missing_one(
     page = registry.model(report.model)
     assert (page.name, page.license) == ("library/bare@1", "apache-2.0")
     kept = [(item.kind, item.text) for item in page.texts]
-    assert kept == [("license", APACHE.strip())], "a system prompt is private"
+    assert kept == [("license", APACHE)], "exactly, and a system prompt is private"
     assert page.files[0].name == "bare.gguf"
     assert [one.name for one in registry.models("license:apache-2.0").items] == ["library/bare@1"]
 

@@ -13,12 +13,13 @@ from flask.testing import FlaskClient
 from sqlalchemy import select, update
 from werkzeug.test import TestResponse
 
+from organs.ingest.tools.ollama_image import CHATML, CHATML_FOR_OLLAMA
 from organs.registry.catalog.tables import ModelRow, RuntimeTextRow
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.ollama import CHATML, CHATML_FOR_OLLAMA, llama_server_line, ollama_line
+from organs.web.ollama import llama_server_line, ollama_line
 from tests.compose.parents import ZOO
 from tests.gguf_files import file_bytes, text, unsigned
 from tests.registry_templates import RegistryTemplates

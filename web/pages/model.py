@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from werkzeug.wrappers import Response
 
 from organs.ingest.contributions.manifest import FIELDS, read_edits
+from organs.ingest.tools.ollama_image import has_image
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog import tables
@@ -35,7 +36,7 @@ from organs.web.api import models as api
 from organs.web.auth import ANY, need
 from organs.web.downloads import public_names, whole_name
 from organs.web.error_pages import sentence_of
-from organs.web.ollama import has_image, llama_server_line, ollama_line
+from organs.web.ollama import llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.chimeras import chimera_context, donor_marks, former_blocks

@@ -26,7 +26,7 @@ from organs.registry.catalog.tables import (
     Placement,
     RuntimeTextRow,
 )
-from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.catalog.vocabulary import PRIVATE_TEXT_KINDS, REACHABLE_STATES
 from organs.registry.digest import Digest
 from organs.registry.entities import model as entities
 from organs.registry.entities.model import TypeSummary
@@ -125,10 +125,14 @@ def metadata_of_models(
     return values
 
 
-def runtime_texts(session: Session, model_ids: Collection[int]) -> dict[int, tuple[entities.RuntimeText, ...]]:
-    """Return the texts that other tools keep beside each model."""
+def runtime_texts(
+    session: Session, model_ids: Collection[int], *, private: bool = False
+) -> dict[int, tuple[entities.RuntimeText, ...]]:
+    """Return the texts that other tools keep beside each model; those that stay on this machine only if `private`."""
     texts: dict[int, tuple[entities.RuntimeText, ...]] = dict.fromkeys(model_ids, ())
     statement = select(RuntimeTextRow).order_by(RuntimeTextRow.model_id, RuntimeTextRow.position)
+    if not private:
+        statement = statement.where(RuntimeTextRow.kind.not_in(PRIVATE_TEXT_KINDS))
     for row in scalars_among(session, statement, RuntimeTextRow.model_id, model_ids):
         texts[row.model_id] += (entity_of(entities.RuntimeText, row),)
     return texts

@@ -231,22 +231,41 @@ def _delete_organs(session: Session, organ_ids: list[int]) -> None:
         execute_quietly(session, delete(OrganRow).where(OrganRow.id.in_(batch)))
 
 
-def record_texts(session: Session, model: ModelRow, texts: Sequence[entities.RuntimeText]) -> int:
-    """Add the texts that `model` does not have yet, within RUNTIME_TEXTS_MAX; return how many were added."""
-    stored = runtime_texts(session, [model.id])[model.id]
-    known = {(row.kind, row.text) for row in stored}
-    added = 0
+def record_texts(session: Session, model: ModelRow, texts: Sequence[entities.RuntimeText]) -> None:
+    """Add the texts that `model` does not have yet, at most RUNTIME_TEXTS_MAX in all."""
+    rows = list(session.scalars(select(RuntimeTextRow).where(RuntimeTextRow.model_id == model.id)))
     for item in texts:
         content = shown_text(item.text, RUNTIME_TEXT_MAX)
-        if (item.kind, content) in known or len(stored) + added >= RUNTIME_TEXTS_MAX:
-            continue
-        known.add((item.kind, content))
-        row = RuntimeTextRow(model_id=model.id, position=len(stored) + added, kind=item.kind, text=content)
-        row.source = shown_text(item.source, 255)
-        session.add(row)
-        added += 1
+        same = next((row for row in rows if is_stored_text(item.kind, content, row.kind, row.text)), None)
+        if same is None and len(rows) < RUNTIME_TEXTS_MAX:
+            row = RuntimeTextRow(model_id=model.id, position=len(rows), kind=item.kind, text=content)
+            row.source = shown_text(item.source, 255)
+            session.add(row)
+            rows.append(row)
+        elif same is not None and same.text == content.strip():
+            same.text = content
     session.flush()
-    return added
+
+
+def is_stored_text(kind: str, text: str, stored_kind: str, stored_text: str) -> bool:
+    """Return whether a stored text is this one. Versions before 2026-12 left out the spaces around it."""
+    return kind == stored_kind and text.strip() == stored_text.strip()
+
+
+def inherit_texts(session: Session, model: ModelRow, parent_ids: Sequence[int], *, has_own_template: bool) -> None:
+    """Give a chimera the texts of its base, the first of `parent_ids`, and the licenses of all parents.
+
+    With an own template, it does not get what belongs to the template of the base: also its parameters, which have the
+    stop words, and saved messages.
+    """
+    texts = runtime_texts(session, parent_ids, private=True)
+    inherited = [
+        text
+        for position, parent_id in enumerate(parent_ids)
+        for text in texts[parent_id]
+        if text.kind == "license" or (position == 0 and (text.kind == "system" or not has_own_template))
+    ]
+    record_texts(session, model, inherited)
 
 
 def rename_model(session: Session, model: ModelRow, name: ModelName, by: str) -> None:
