@@ -24,6 +24,8 @@ GROUPS = {
     },
     "On this machine": {
         "scan": "Show the models that Ollama and other tools keep here.",
+        "install": "Put a model where Ollama or another tool finds it.",
+        "uninstall": "Remove what install wrote.",
     },
     "Files": {
         "ingest": "Split GGUF files into organs and register them.",
@@ -89,6 +91,7 @@ MODULES = {
     "work": "jobs",
     "migrate-store": "backup",
     "prove": "compare",
+    "uninstall": "install",
     **dict.fromkeys(("login", "token", "contributor"), "accounts"),
     **dict.fromkeys(("verify", "repack", "sweep"), "upkeep"),
 }

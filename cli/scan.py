@@ -27,6 +27,7 @@ from organs.registry.settings import Settings
 if TYPE_CHECKING:
     from organs.ingest.inventory import Inventory, LocalFamily
     from organs.ingest.tools.findings import Findings
+    from organs.ingest.tools.installing import InstalledModel
 
 
 @click.command()
@@ -63,6 +64,7 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
             sys.stdout.flush()
     with fast_imports():
         from organs.ingest.inventory import take_inventory  # loads the database, so the folders are printed before
+        from organs.ingest.tools.installing import installed_models
 
     sources = sources_of(findings)
     total = sum(map(source_size_bytes, sources)) if reads else 0
@@ -74,6 +76,7 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
         say = opened.enter_context(status_line("headers", quiet=True if reads else None))
         advance = opened.enter_context(progress_bar("read", total))
         inventory = take_inventory(sources, registry, say, advance if reads else None)
+        installed = [] if registry is None else installed_models(registry)
     if prints_json():
         places = [
             {
@@ -86,13 +89,22 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
             }
             for part in findings
         ]
-        print_json({"folders": places, **structs.asdict(inventory)})
+        written = [structs.asdict(one) for one in installed]
+        print_json({"folders": places, **structs.asdict(inventory), "installed": written})
     else:
         _print_inventory(inventory)
+        if installed:
+            click.echo("\nInstalled from this registry; organ uninstall MODEL removes them:")
+            rows = [{"model": f"  {one.model}", "in": _place_text(one), "as": one.name} for one in installed]
+            print_table((Column("model", "  model"), Column("in"), Column("as")), rows)
     print_problems(findings, inventory.problems)
     if not prints_json():
         _print_next(findings, inventory)
     return 0
+
+
+def _place_text(installed: InstalledModel) -> str:
+    return TOOL_NAMES.get(installed.tool, installed.folder)
 
 
 def _print_inventory(inventory: Inventory) -> None:

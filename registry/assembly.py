@@ -553,13 +553,19 @@ class NpyStream(FileStream):
 
 
 def place_file(
-    store: BlobStore, plan: FilePlan, path: Path, progress: Progress = no_progress, files: Files | None = None
+    store: BlobStore,
+    plan: FilePlan,
+    path: Path,
+    progress: Progress = no_progress,
+    files: Files | None = None,
+    *,
+    replaces: bool = True,
 ) -> Digest:
-    """Write the file of `plan` to `path`, replacing an existing file, and return its SHA-256.
+    """Write the file of `plan` to `path` and return its SHA-256. What is there is replaced, or raises StoreError.
 
     Raises CorruptBlob or MissingBlob for a bad blob, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
-    with placed(path, plan.size_bytes, files, progress) as file:
+    with placed(path, plan.size_bytes, files, progress, replaces=replaces) as file:
         with FileStream(store, plan) as stream:
             for view in stream:
                 file.write(view)

@@ -25,6 +25,7 @@ from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import prepared
 from organs.registry.entities.model import RuntimeText
+from organs.registry.errors import BadName
 from organs.registry.names import (
     OLLAMA_HOST,
     OLLAMA_NAMESPACE,
@@ -134,6 +135,39 @@ class OllamaName:
         """The order of names of the same bytes: the first says most about the model."""
         has_quantisation = split_quantisation(self.model_name.name)[1] is not None
         return (not has_quantisation, self.tag == OLLAMA_TAG, -len(self.tag), len(str(self)), str(self))
+
+
+NAME_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}", re.ASCII)
+_NAMESPACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}", re.ASCII)
+
+
+def parse_ollama_name(text: str) -> OllamaName:
+    """Return the name `[[HOST/]NAMESPACE/]MODEL[:TAG]`, with what Ollama adds to it. Raises BadName."""
+    path, _, last = text.rpartition("/")
+    model, colon, tag = last.partition(":")
+    host, _, namespace = path.rpartition("/")
+    name = OllamaName(host or OLLAMA_HOST, namespace or OLLAMA_NAMESPACE, model, tag if colon else OLLAMA_TAG)
+    patterns = ((_HOST, name.host), (_NAMESPACE, name.namespace), (NAME_PART, name.model), (NAME_PART, name.tag))
+    if not all(pattern.fullmatch(part) for pattern, part in patterns):
+        raise BadName(
+            f"{shown(text)!r} is not a name of Ollama: it is [NAMESPACE/]MODEL[:TAG], of at most 80 letters, digits, "
+            "and - _ . each; a namespace has no dot"
+        )
+    return name
+
+
+def manifests_of(folder: Path) -> dict[Path, frozenset[str]]:
+    """Return the digests of the layers of each manifest in Ollama's `folder`; unreadable manifests are left out."""
+    manifests: dict[Path, frozenset[str]] = {}
+    ignored = Remarks()
+    for path in islice(walk_files(folder / "manifests", lambda _name: True, ignored), MANIFESTS_MAX):
+        manifest = _read_manifest(OllamaName("", "", path.name, ""), path, ignored)
+        if manifest is not None:
+            layers = [*manifest.layers, *([manifest.config] if manifest.config else [])]
+            found = (_DIGEST.fullmatch(layer.digest) for layer in layers)
+            manifests[path] = frozenset(match[1] for match in found if match)
+    return manifests
 
 
 @dataclass(slots=True)

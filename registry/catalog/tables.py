@@ -514,6 +514,8 @@ class OutsideFile(Base):
     """The SHA-256 of machine and path."""
     machine: Mapped[str] = string(255)
     path: Mapped[str] = string(4096)
+    folder: Mapped[str] = string(4096)
+    """The folder of the tool, or the plain folder, in which it is."""
     batch: Mapped[str] = exactly(32, index=True)
     """The same for files that are written or removed together: a manifest and its layers."""
     state: Mapped[str] = one_of(OUTSIDE_STATES)

@@ -24,6 +24,8 @@ from organs.registry.progress import Progress, no_progress
 from organs.registry.store.memory import own_memory
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+"""Errors of file systems without hard links."""
 _UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 Buffer = bytes | bytearray | memoryview
@@ -97,6 +99,19 @@ class Files:
 
     def rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
+
+    def name_new(self, source: Path, target: Path) -> None:
+        """Rename `source`, or raise FileExistsError if something is at `target`, also if it came at this moment."""
+        try:
+            os.link(source, target, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.lexists(target):  # such a file system has no atomic way
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+            os.rename(source, target)
+        else:
+            os.unlink(source)
 
     def sync_folder(self, path: Path) -> None:
         """Wait until the names in `path` are on disk."""
@@ -343,10 +358,13 @@ def placed(
     files: Files | None = None,
     progress: Progress = no_progress,
     mode: int = PUBLIC_FILE,
+    *,
+    replaces: bool = True,
 ) -> Iterator[NewFile]:
     """Return a context manager for a new file at `path`, which the block writes in order, past the page cache.
 
-    At the end of the block it is synced and renamed to `path`. If the block raises, `path` is unchanged and no other
+    At the end of the block it is synced and renamed to `path`; what is there is replaced, or raises StoreError. If the
+    block raises, `path` is unchanged and no other
     file remains. Raises DiskFull, immediately if `size_bytes` do not fit; StoreUnwritable; StoreError. The last step is
     a sync of the folder. If it fails, the new file may already be complete at `path`.
     """
@@ -365,12 +383,45 @@ def placed(
             finally:
                 writer.close()
                 files.close(descriptor)
-            files.rename(temporary, path)
+            (files.rename if replaces else files.name_new)(temporary, path)
             files.sync_folder(path.parent)
         except BaseException:
             with suppress(OSError):  # never created, placed already, or lost with the disk; the first error is reported
                 files.unlink(temporary)
             raise
+
+
+FICLONE = 0x40049409
+"""The request of Linux that makes a file share the bytes of another one (`ioctl_ficlone(2)`)."""
+
+
+def placed_clone(source: Path, path: Path, sha256: Digest) -> bool:
+    """Place a file at `path` that shares the bytes of `source` (a reflink); return whether that was possible.
+
+    The file system must support it, nothing may be at `path`, and the shared bytes must have the SHA-256 `sha256`.
+    Raises StoreError for other errors.
+    """
+    temporary = temporary_beside(path)
+    files = Files()
+    with translating(path, placing_error):
+        descriptor = files.create(temporary, PUBLIC_FILE)
+        try:
+            with source.open("rb") as original:
+                fcntl.ioctl(descriptor, FICLONE, original.fileno())
+            with open(descriptor, "rb", closefd=False) as copy:
+                is_same = hashlib.file_digest(copy, "sha256").hexdigest() == sha256
+            if is_same:
+                files.sync(descriptor)
+                files.name_new(temporary, path)
+                files.sync_folder(path.parent)
+        except OSError:
+            return False  # the caller writes the file, which explains errors
+        else:
+            return is_same
+        finally:
+            files.close(descriptor)
+            with suppress(FileNotFoundError):
+                files.unlink(temporary)
 
 
 @contextmanager

@@ -1,0 +1,393 @@
+"""Models written into the folders of other tools, and removed again.
+
+Each file that this program writes there is recorded before it is written. So an uninstallation removes its own files
+and no other, also after a kill, and a file that another program wrote or changed stays as it is. A shared file, named
+by its bytes, stays while the tool still needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import file_digest
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from organs.ingest.tools.layouts import LAYOUTS, Layout, Part, folder_layout, is_needed
+from organs.ingest.tools.places import Machine
+from organs.registry.assembly import place_file
+from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.catalog.queries.outside import outside_files, outside_files_at, place_of_path, this_machine_name
+from organs.registry.catalog.queries.relatives import models_by_id
+from organs.registry.catalog.rows import insert_missing
+from organs.registry.catalog.tables import ModelRow, OutsideFile, now
+from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, checked_text
+from organs.registry.digest import digest_of
+from organs.registry.errors import Busy, Conflict, NotFound
+from organs.registry.input_files import stamp_text
+from organs.registry.local import LocalRegistry
+from organs.registry.names import parse_model_name
+from organs.registry.progress import Progress, no_progress
+from organs.registry.store.files import (
+    PUBLIC_FILE,
+    Files,
+    check_room,
+    folder_for_placing,
+    lock_file,
+    placed,
+    placed_clone,
+    placing_error,
+    temporary_beside,
+    translating,
+)
+
+WRITES_MAX = 3
+"""How often the files of an installation are written, if another program removes them meanwhile."""
+LOCK = "outside.lock"
+PATH_MAX = 4096
+TOOLS_OF = {"hf": ("hf-cache",), "llama-cpp": ("llama-cpp", "hf-cache")}
+"""The options of tools that a word of LAYOUTS means, where it is another one."""
+SHARING = ("ollama", "hf-cache", "llama-cpp")
+"""Tools with files that are named by their bytes."""
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """A model in the folder of a tool."""
+
+    model: str
+    tool: str
+    """The option of the tool; empty for a plain folder."""
+    name: str
+    """The name of the model in the tool."""
+    files: tuple[str, ...]
+    """The paths of the files of models, links and manifests, in the order of writing."""
+    size_bytes: int
+    """The size of all files."""
+    written_bytes: int
+    """The size of the files that were not there."""
+    command: str
+    """The line that runs the model."""
+
+
+class Removal(msgspec.Struct, frozen=True):
+    """What an uninstallation did."""
+
+    tool: str
+    folder: str
+    name: str
+    removed: tuple[str, ...]
+    freed_bytes: int
+    kept: tuple[str, ...]
+    """Why files are still there, in sentences."""
+
+
+@contextmanager
+def outside_lock(registry: LocalRegistry) -> Iterator[None]:
+    """Return a context manager in which no other process changes files outside of this registry. Raises Busy."""
+    path = Path(registry.settings.home) / LOCK
+    with translating(path):
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        lock_file(descriptor, path, Busy("another command installs, reclaims or restores files: wait until it ends"))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def install(
+    registry: LocalRegistry,
+    model: str,
+    target: str | Path,
+    machine: Machine,
+    called: str | None = None,
+    *,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> Installation:
+    """Write a model into the folder of a tool, a word of LAYOUTS, or into a plain folder; return what was written.
+
+    `called` is the name of the model in the tool. `progress` gets sizes in bytes. Raises NoInstallation and NoImage if
+    the tool cannot run the model, Conflict if another file is in the way, DiskFull, StoreUnwritable, StoreError. After
+    an error or a kill, the same call continues.
+    """
+    with outside_lock(registry):
+        with registry.catalog.reading() as session:
+            row = model_by_text(session, model)
+            layout = (
+                folder_layout(session, row, target.absolute(), called)
+                if isinstance(target, Path)
+                else LAYOUTS[target](session, row, machine, called)
+            )
+            full_name = row.full_name
+            recorded = outside_files_at(session, [part.path for part in layout.parts])
+        missing = [part for part in layout.parts if _must_write(part, recorded.get(part.path))]
+        if not dry_run:
+            _write(registry, layout, missing, progress)
+    return Installation(
+        model=full_name,
+        tool=layout.tool,
+        name=layout.name,
+        files=tuple(str(part.path) for part in layout.parts),
+        size_bytes=sum(part.size_bytes for part in layout.parts),
+        written_bytes=sum(part.size_bytes for part in missing),
+        command=layout.command,
+    )
+
+
+def _must_write(part: Part, recorded: OutsideFile | None) -> bool:
+    """Return whether a part must be written. Raises Conflict if a file of another program is at its path."""
+    if not os.path.lexists(part.path):
+        return True
+    if has_bytes(part.path, part.kind, part.sha256, part.size_bytes):
+        return False
+    if recorded is not None and recorded.state == INSTALLED and is_unchanged(recorded):
+        return True
+    if part.is_shared and part.kind == MODEL_FILE:
+        raise Conflict(f"{part.path} has other bytes than its name says: remove it, and run this again")
+    raise Conflict(f"{part.path} is there already, and is not from this registry: choose another name with --as")
+
+
+def _write(registry: LocalRegistry, layout: Layout, missing: list[Part], progress: Progress) -> None:
+    batch = secrets.token_hex(16)
+    written = list(missing)
+    for _ in range(WRITES_MAX):
+        with registry.catalog.writing() as session:
+            _record(session, layout, [part for part in missing if not os.path.lexists(part.path)], batch)
+        with translating(layout.folder, placing_error):
+            existing = next(folder for folder in (layout.folder, *layout.folder.parents) if folder.is_dir())
+            check_room(existing, sum(part.size_bytes for part in missing), Files())
+        for part in missing:
+            write_part(registry, part, layout.folder, progress, replaces=os.path.lexists(part.path))
+        # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
+        missing = [part for part in layout.parts if not os.path.lexists(part.path)]
+        written += missing
+        if not missing:
+            break
+    else:
+        raise Conflict(f"another program removes {missing[0].path} while it is written: stop it, and run this again")
+    with registry.catalog.writing() as session:
+        known = outside_files_at(session, [part.path for part in layout.parts])
+        _record(session, layout, [part for part in layout.parts if part in written or part.path in known], batch)
+        installed = outside_files(session, INSTALLED, tool=layout.tool, folder=str(layout.folder))
+    batches = {file.batch for file in installed}
+    with_models = {file.batch for file in installed if not is_shared(file)}
+    _remove(registry, [file for file in installed if file.batch in batches - with_models])
+
+
+def _record(session: Session, layout: Layout, parts: Sequence[Part], batch: str) -> None:
+    """Record that `parts` are, or will be, files of this registry, in place of earlier records."""
+    places = [place_of_path(part.path) for part in parts]
+    session.execute(delete(OutsideFile).where(OutsideFile.place.in_(places)))
+    rows = [
+        {
+            "place": place,
+            "machine": this_machine_name(),
+            "path": checked_text(str(part.path), "the path", PATH_MAX),
+            "folder": checked_text(str(layout.folder), "the folder", PATH_MAX),
+            "batch": batch,
+            "state": INSTALLED,
+            "tool": layout.tool,
+            "name": layout.name,
+            "model_id": part.model_id,
+            "kind": part.kind,
+            "size_bytes": part.size_bytes,
+            "sha256": part.sha256,
+            "content": None,
+            "mode": PUBLIC_FILE,
+            "modified_ns": 0,
+            "stamp": stamp_text(os.lstat(part.path)) if os.path.lexists(part.path) else "",
+            "created_at": now(),
+        }
+        for place, part in zip(places, parts, strict=True)
+    ]
+    insert_missing(session, OutsideFile, rows)
+
+
+def write_part(
+    registry: LocalRegistry, part: Part, root: Path, progress: Progress = no_progress, *, replaces: bool = False
+) -> None:
+    """Write a file or a link, and its folders; as root, give them to the owner of the tool's folder `root`.
+
+    Unless it `replaces` what is at its path, it raises StoreError if another program wrote something there meanwhile.
+    """
+    with folder_for_placing(part.path.parent) as made:
+        if isinstance(part.content, str):
+            temporary = temporary_beside(part.path)
+            with translating(part.path, placing_error):
+                os.symlink(part.content, temporary)
+                (os.replace if replaces else Files().name_new)(temporary, part.path)
+                Files().sync_folder(part.path.parent)
+        elif isinstance(part.content, bytes):
+            with placed(part.path, len(part.content), replaces=replaces) as file:
+                file.write(part.content)
+        elif replaces or not _is_cloned(registry, part):
+            place_file(registry.blobs, part.content, part.path, progress, replaces=replaces)
+        else:
+            progress(part.size_bytes)
+        if os.geteuid() == 0:
+            owner = root.stat()
+            for path in (*made, part.path):
+                os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+
+
+def _is_cloned(registry: LocalRegistry, part: Part) -> bool:
+    """Place a file that shares its bytes with an installed one, if the file system can; return whether it did."""
+    with registry.catalog.reading() as session:
+        copies = outside_files(session, INSTALLED, kind=MODEL_FILE, sha256=part.sha256)
+    paths = [Path(copy.path) for copy in copies if Path(copy.path) != part.path and Path(copy.path).is_file()]
+    return any(placed_clone(path, part.path, part.sha256) for path in paths)
+
+
+def uninstall(
+    registry: LocalRegistry, model: str, target: str | Path | None = None, called: str | None = None
+) -> list[Removal]:
+    """Remove the files that `install` wrote for a model: in one tool, or folder, or in all; return what was removed.
+
+    Files that were changed since, and shared files that the tool still needs, stay. A name without a version means all
+    versions. Raises NotFound if nothing of the model is installed there.
+    """
+    with outside_lock(registry):
+        with registry.catalog.reading() as session:
+            ids = _ids_of(session, model)
+            installed = outside_files(session, INSTALLED)
+        batches: dict[str, list[OutsideFile]] = {}
+        for file in installed:
+            batches.setdefault(file.batch, []).append(file)
+        wanted = [files for files in batches.values() if _is_wanted(files, ids, target, called)]
+        if not wanted:
+            where = "" if target is None else f" in {target}"
+            raise NotFound(f"{model} is not installed{where}; organ scan shows what is")
+        removals = []
+        for files in wanted:
+            main = next(file for file in files if not is_shared(file))
+            removals.append(Removal(main.tool, main.folder, main.name, *_remove(registry, files)))
+        return removals
+
+
+def _ids_of(session: Session, text: str) -> set[int]:
+    """Return the ids of the versions that `text` names, also of removed ones."""
+    try:
+        model = model_by_text(session, text)
+        name = replace(parse_model_name(model.full_name), version=parse_model_name(text).version)
+    except NotFound:
+        name = parse_model_name(text)
+    statement = select(ModelRow.id).where(ModelRow.namespace == name.namespace, ModelRow.name == name.name)
+    if name.version is not None:
+        statement = statement.where(ModelRow.version == name.version)
+    return set(session.scalars(statement))
+
+
+def _is_wanted(
+    files: Sequence[OutsideFile], ids: Collection[int], target: str | Path | None, called: str | None
+) -> bool:
+    own = [file for file in files if not is_shared(file)]
+    if not any(file.model_id in ids for file in own) or (called is not None and called != own[-1].name):
+        return False
+    if isinstance(target, Path):
+        return own[-1].tool == "" and Path(own[-1].folder) == target.absolute()
+    return target is None or own[-1].tool in TOOLS_OF.get(target, (target,))
+
+
+def _remove(registry: LocalRegistry, files: Sequence[OutsideFile]) -> tuple[tuple[str, ...], int, tuple[str, ...]]:
+    """Remove installed files: those that belong to one model first, in the reverse order of their writing.
+
+    Returns the removed paths, the bytes that are free, and sentences about files that stay.
+    """
+    removed, kept, freed = list[str](), list[str](), 0
+    for file in sorted(files, key=lambda file: (is_shared(file), -file.id)):
+        path, folder = Path(file.path), Path(file.folder)
+        is_left = False
+        if os.path.lexists(path):  # otherwise the tool, or a person, removed it
+            if is_shared(file) and is_needed(file.tool, folder, path):
+                is_left = _leave(registry, file, files)
+                kept.append(f"{path} stays: it is needed for another model")
+            elif not is_unchanged(file):
+                kept.append(f"{path} stays: it was changed after it was installed")
+            else:
+                with translating(path, placing_error):
+                    os.unlink(path)
+                    Files().sync_folder(path.parent)
+                removed.append(str(path))
+                freed += 0 if file.kind == LINK else file.size_bytes
+        remove_empty_folders(path.parent, folder)
+        if not is_left:
+            with registry.catalog.writing() as session:
+                session.execute(delete(OutsideFile).where(OutsideFile.id == file.id))
+    return tuple(removed), freed, tuple(kept)
+
+
+def _leave(registry: LocalRegistry, file: OutsideFile, files: Sequence[OutsideFile]) -> bool:
+    """Leave a shared file to another installation in the same folder, if there is one, which will remove it."""
+    with registry.catalog.writing() as session:
+        others = outside_files(session, INSTALLED, tool=file.tool, folder=file.folder)
+        heir = next((other.batch for other in others if other.batch != file.batch and not is_shared(other)), None)
+        if heir is not None:
+            session.execute(update(OutsideFile).where(OutsideFile.id == file.id).values(batch=heir))
+    return heir is not None
+
+
+def is_shared(file: OutsideFile) -> bool:
+    """Return whether an installed file may belong to several models: a blob, or the reference of a repository."""
+    return file.tool in SHARING and Path(file.path).parent.name in ("blobs", "refs")
+
+
+def is_unchanged(file: OutsideFile) -> bool:
+    """Return whether a recorded file is as it was written: by its stamp, else by its bytes."""
+    path = Path(file.path)
+    try:
+        if file.stamp and stamp_text(os.lstat(path)) == file.stamp:
+            return True
+    except OSError:
+        return False
+    return has_bytes(path, file.kind, file.sha256, file.size_bytes)
+
+
+def has_bytes(path: Path, kind: str, sha256: str, size_bytes: int) -> bool:
+    """Return whether a regular file has exactly these bytes, or a link this target."""
+    with translating(path, placing_error):
+        status = os.lstat(path)
+        if kind == LINK:
+            return stat.S_ISLNK(status.st_mode) and digest_of(os.fsencode(os.readlink(path))) == sha256
+        if not stat.S_ISREG(status.st_mode) or status.st_size != size_bytes:
+            return False
+        with path.open("rb") as data:
+            return file_digest(data, "sha256").hexdigest() == sha256
+
+
+def remove_empty_folders(path: Path, root: Path) -> None:
+    """Remove `path` and its parents below `root` while they are empty."""
+    while path != root and root in path.parents:
+        try:
+            path.rmdir()
+        except OSError:
+            return
+        path = path.parent
+
+
+class InstalledModel(msgspec.Struct, frozen=True, order=True):
+    """A model that `install` wrote, and where."""
+
+    model: str
+    tool: str
+    folder: str
+    name: str
+
+
+def installed_models(registry: LocalRegistry) -> list[InstalledModel]:
+    """Return what is installed on this machine, in order."""
+    with registry.catalog.reading() as session:
+        files = [file for file in outside_files(session, INSTALLED) if not is_shared(file)]
+        models = models_by_id(session, {file.model_id for file in files})
+    rows = {
+        InstalledModel(models[file.model_id].full_name, file.tool, file.folder, file.name)
+        for file in files
+        if file.model_id in models and os.path.lexists(file.path)
+    }
+    return sorted(rows)

@@ -1,0 +1,38 @@
+"""Files of models outside of the registry, on the disk of one machine: installed for other tools, or reclaimed."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Collection
+from pathlib import Path
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.rows import scalars_among
+from organs.registry.catalog.tables import OutsideFile
+from organs.registry.digest import digest_of
+
+
+def this_machine_name() -> str:
+    """Return the name of this machine, at most 255 characters."""
+    return platform.node()[:255]
+
+
+def place_of_path(path: Path) -> str:
+    """Return the key of a path on this machine."""
+    return digest_of(this_machine_name().encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path))
+
+
+def outside_files(session: Session, state: str, **values: str | int) -> list[OutsideFile]:
+    """Return the files on this machine with a state and other `values` of columns, in the order of their writing."""
+    statement = select(OutsideFile).where(OutsideFile.machine == this_machine_name(), OutsideFile.state == state)
+    return list(session.scalars(statement.filter_by(**values).order_by(OutsideFile.id)))
+
+
+def outside_files_at(session: Session, paths: Collection[Path]) -> dict[Path, OutsideFile]:
+    """Return the recorded files at `paths` on this machine."""
+    places = {place_of_path(path): path for path in paths}
+    rows = scalars_among(session, select(OutsideFile), OutsideFile.place, list(places))
+    return {places[row.place]: row for row in rows}
