@@ -26,6 +26,9 @@ GROUPS = {
         "scan": "Show the models that Ollama and other tools keep here.",
         "install": "Put a model where Ollama or another tool finds it.",
         "uninstall": "Remove what install wrote.",
+        "reclaim": "Free the disk: remove files that the registry has.",
+        "restore": "Write the files again that reclaim removed.",
+        "run": "Run a program with the file of a model.",
     },
     "Files": {
         "ingest": "Split GGUF files into organs and register them.",
@@ -92,6 +95,7 @@ MODULES = {
     "migrate-store": "backup",
     "prove": "compare",
     "uninstall": "install",
+    **dict.fromkeys(("restore", "run"), "reclaim"),
     **dict.fromkeys(("login", "token", "contributor"), "accounts"),
     **dict.fromkeys(("verify", "repack", "sweep"), "upkeep"),
 }
@@ -108,7 +112,6 @@ OTHER_WORDS = {
     "recipe": "compose",
     "plan": "compose --dry-run",
     "gains": "leaderboard",
-    "run": "validate",
     "info": "show",
     "find": "search",
     "export": "assemble",

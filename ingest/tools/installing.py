@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,7 @@ import msgspec
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from organs.ingest.tools.layouts import LAYOUTS, Layout, Part, folder_layout, is_needed
+from organs.ingest.tools.layouts import CACHE, LAYOUTS, Layout, Part, folder_layout, is_needed
 from organs.ingest.tools.places import Machine
 from organs.registry.assembly import place_file
 from organs.registry.catalog.queries.model_names import model_by_text
@@ -30,7 +31,7 @@ from organs.registry.catalog.rows import insert_missing
 from organs.registry.catalog.tables import ModelRow, OutsideFile, now
 from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, checked_text
 from organs.registry.digest import digest_of
-from organs.registry.errors import Busy, Conflict, NotFound
+from organs.registry.errors import BadName, Busy, Conflict, NotFound
 from organs.registry.input_files import stamp_text
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -51,6 +52,8 @@ from organs.registry.store.files import (
 WRITES_MAX = 3
 """How often the files of an installation are written, if another program removes them meanwhile."""
 LOCK = "outside.lock"
+WAIT_SECONDS, PAUSE_SECONDS = 600.0, 0.1
+"""How long a command waits for another one that changes files outside of the registry, and between two looks."""
 PATH_MAX = 4096
 TOOLS_OF = {"hf": ("hf-cache",), "llama-cpp": ("llama-cpp", "hf-cache")}
 """The options of tools that a word of LAYOUTS means, where it is another one."""
@@ -90,12 +93,24 @@ class Removal(msgspec.Struct, frozen=True):
 
 @contextmanager
 def outside_lock(registry: LocalRegistry) -> Iterator[None]:
-    """Return a context manager in which no other process changes files outside of this registry. Raises Busy."""
+    """Return a context manager in which no other process changes files outside of this registry.
+
+    Raises Busy if another process does so for longer than WAIT_SECONDS.
+    """
     path = Path(registry.settings.home) / LOCK
+    until = time.monotonic() + WAIT_SECONDS
     with translating(path):
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        lock_file(descriptor, path, Busy("another command installs, reclaims or restores files: wait until it ends"))
+        while True:
+            try:
+                lock_file(descriptor, path, Busy("another command installs, removes or restores files: try it later"))
+            except Busy:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(PAUSE_SECONDS)
+            else:
+                break
         yield
     finally:
         os.close(descriptor)
@@ -126,10 +141,9 @@ def install(
                 else LAYOUTS[target](session, row, machine, called)
             )
             full_name = row.full_name
-            recorded = outside_files_at(session, [part.path for part in layout.parts])
-        missing = [part for part in layout.parts if _must_write(part, recorded.get(part.path))]
+        missing = unwritten_parts(registry, layout)
         if not dry_run:
-            _write(registry, layout, missing, progress)
+            write_layout(registry, layout, missing, progress)
     return Installation(
         model=full_name,
         tool=layout.tool,
@@ -141,20 +155,30 @@ def install(
     )
 
 
+def unwritten_parts(registry: LocalRegistry, layout: Layout) -> list[Part]:
+    """Return the parts of a layout that are not at their paths. Raises Conflict if files of others are in the way."""
+    with registry.catalog.reading() as session:
+        recorded = outside_files_at(session, [part.path for part in layout.parts])
+    return [part for part in layout.parts if _must_write(part, recorded.get(part.path))]
+
+
 def _must_write(part: Part, recorded: OutsideFile | None) -> bool:
-    """Return whether a part must be written. Raises Conflict if a file of another program is at its path."""
     if not os.path.lexists(part.path):
         return True
+    is_own = recorded is not None and is_unchanged(recorded)
+    if recorded is not None and is_own and recorded.sha256 == part.sha256:
+        return False
     if has_bytes(part.path, part.kind, part.sha256, part.size_bytes):
         return False
-    if recorded is not None and recorded.state == INSTALLED and is_unchanged(recorded):
+    if is_own:
         return True
     if part.is_shared and part.kind == MODEL_FILE:
         raise Conflict(f"{part.path} has other bytes than its name says: remove it, and run this again")
     raise Conflict(f"{part.path} is there already, and is not from this registry: choose another name with --as")
 
 
-def _write(registry: LocalRegistry, layout: Layout, missing: list[Part], progress: Progress) -> None:
+def write_layout(registry: LocalRegistry, layout: Layout, missing: list[Part], progress: Progress) -> None:
+    """Record and write the `missing` parts of a layout, and remove what an older version of the model had there."""
     batch = secrets.token_hex(16)
     written = list(missing)
     for _ in range(WRITES_MAX):
@@ -178,13 +202,13 @@ def _write(registry: LocalRegistry, layout: Layout, missing: list[Part], progres
         installed = outside_files(session, INSTALLED, tool=layout.tool, folder=str(layout.folder))
     batches = {file.batch for file in installed}
     with_models = {file.batch for file in installed if not is_shared(file)}
-    _remove(registry, [file for file in installed if file.batch in batches - with_models])
+    remove_installed(registry, [file for file in installed if file.batch in batches - with_models])
 
 
 def _record(session: Session, layout: Layout, parts: Sequence[Part], batch: str) -> None:
     """Record that `parts` are, or will be, files of this registry, in place of earlier records."""
     places = [place_of_path(part.path) for part in parts]
-    session.execute(delete(OutsideFile).where(OutsideFile.place.in_(places)))
+    session.execute(delete(OutsideFile).where(OutsideFile.place.in_(places), OutsideFile.state == INSTALLED))
     rows = [
         {
             "place": place,
@@ -255,7 +279,7 @@ def uninstall(
     """
     with outside_lock(registry):
         with registry.catalog.reading() as session:
-            ids = _ids_of(session, model)
+            ids = ids_of(session, model)
             installed = outside_files(session, INSTALLED)
         batches: dict[str, list[OutsideFile]] = {}
         for file in installed:
@@ -267,15 +291,17 @@ def uninstall(
         removals = []
         for files in wanted:
             main = next(file for file in files if not is_shared(file))
-            removals.append(Removal(main.tool, main.folder, main.name, *_remove(registry, files)))
+            removals.append(Removal(main.tool, main.folder, main.name, *remove_installed(registry, files)))
         return removals
 
 
-def _ids_of(session: Session, text: str) -> set[int]:
-    """Return the ids of the versions that `text` names, also of removed ones."""
+def ids_of(session: Session, text: str) -> set[int]:
+    """Return the ids of the versions that `text` names, also of removed ones; none if it is no name."""
     try:
         model = model_by_text(session, text)
         name = replace(parse_model_name(model.full_name), version=parse_model_name(text).version)
+    except BadName:
+        return set()
     except NotFound:
         name = parse_model_name(text)
     statement = select(ModelRow.id).where(ModelRow.namespace == name.namespace, ModelRow.name == name.name)
@@ -295,7 +321,9 @@ def _is_wanted(
     return target is None or own[-1].tool in TOOLS_OF.get(target, (target,))
 
 
-def _remove(registry: LocalRegistry, files: Sequence[OutsideFile]) -> tuple[tuple[str, ...], int, tuple[str, ...]]:
+def remove_installed(
+    registry: LocalRegistry, files: Sequence[OutsideFile]
+) -> tuple[tuple[str, ...], int, tuple[str, ...]]:
     """Remove installed files: those that belong to one model first, in the reverse order of their writing.
 
     Returns the removed paths, the bytes that are free, and sentences about files that stay.
@@ -381,13 +409,13 @@ class InstalledModel(msgspec.Struct, frozen=True, order=True):
 
 
 def installed_models(registry: LocalRegistry) -> list[InstalledModel]:
-    """Return what is installed on this machine, in order."""
+    """Return what is installed on this machine, in order; without what `organ run` keeps."""
     with registry.catalog.reading() as session:
         files = [file for file in outside_files(session, INSTALLED) if not is_shared(file)]
         models = models_by_id(session, {file.model_id for file in files})
     rows = {
         InstalledModel(models[file.model_id].full_name, file.tool, file.folder, file.name)
         for file in files
-        if file.model_id in models and os.path.lexists(file.path)
+        if file.model_id in models and file.tool != CACHE and os.path.lexists(file.path)
     }
     return sorted(rows)

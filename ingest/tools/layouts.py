@@ -39,6 +39,8 @@ from organs.registry.names import (
 )
 
 COMMIT_LENGTH = 40
+CACHE = "cache"
+"""What files that `organ run` keeps have in place of a tool."""
 
 
 class NoInstallation(BadInput, code="no-installation"):
@@ -93,6 +95,11 @@ class Layout:
     """In the order of writing: the tool sees the model with the last one."""
     command: str
     """The line that runs the model."""
+
+    @property
+    def main(self) -> Path:
+        """The path of the model's file, or of its first shard."""
+        return next(part.path for part in self.parts if part.model_id == self.parts[-1].model_id)
 
 
 def ollama_layout(session: Session, model: ModelRow, machine: Machine, called: str | None) -> Layout:
@@ -185,6 +192,13 @@ def folder_layout(session: Session, model: ModelRow, folder: Path, called: str |
     lora = "-m BASE.gguf --lora" if model.kind == FileKind.ADAPTER else "-m"
     command = f"llama-cli {lora} {shlex.quote(str(parts[-1].path))}"
     return Layout("", folder, called or model.name, parts, command)
+
+
+def cache_layout(session: Session, model: ModelRow, folder: Path) -> Layout:
+    """Return the files of a model in the folder where `organ run` keeps files; a model has its own folder in it."""
+    own = folder / model.digest
+    parts = tuple(Part(own / plan.name, plan, row.id) for row, plan in _named_plans(session, model))
+    return Layout(CACHE, folder, model.full_name, parts, "")
 
 
 LAYOUTS: dict[str, Callable[[Session, ModelRow, Machine, str | None], Layout]] = {

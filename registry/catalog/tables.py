@@ -508,9 +508,10 @@ class OutsideFile(Base):
     """
 
     __tablename__ = "outside_files"
+    __table_args__ = (UniqueConstraint("place", "batch"),)
 
     id: Mapped[Id]
-    place: Mapped[str] = exactly(64, unique=True)
+    place: Mapped[str] = exactly(64)
     """The SHA-256 of machine and path."""
     machine: Mapped[str] = string(255)
     path: Mapped[str] = string(4096)

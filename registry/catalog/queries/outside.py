@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.rows import scalars_among
 from organs.registry.catalog.tables import OutsideFile
+from organs.registry.catalog.vocabulary import INSTALLED, RECLAIMED
 from organs.registry.digest import digest_of
 
 
@@ -22,7 +23,7 @@ def this_machine_name() -> str:
 
 def place_of_path(path: Path) -> str:
     """Return the key of a path on this machine."""
-    return digest_of(this_machine_name().encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path))
+    return digest_of(this_machine_name().encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path.absolute()))
 
 
 def outside_files(session: Session, state: str, **values: str | int) -> list[OutsideFile]:
@@ -31,8 +32,15 @@ def outside_files(session: Session, state: str, **values: str | int) -> list[Out
     return list(session.scalars(statement.filter_by(**values).order_by(OutsideFile.id)))
 
 
-def outside_files_at(session: Session, paths: Collection[Path]) -> dict[Path, OutsideFile]:
-    """Return the recorded files at `paths` on this machine."""
+def outside_files_at(session: Session, paths: Collection[Path], state: str = INSTALLED) -> dict[Path, OutsideFile]:
+    """Return the recorded files with a state at `paths` on this machine."""
     places = {place_of_path(path): path for path in paths}
-    rows = scalars_among(session, select(OutsideFile), OutsideFile.place, list(places))
+    statement = select(OutsideFile).where(OutsideFile.state == state)
+    rows = scalars_among(session, statement, OutsideFile.place, list(places))
     return {places[row.place]: row for row in rows}
+
+
+def has_reclaimed_files(session: Session, model_id: int) -> bool:
+    """Return whether a file of the model was removed from the disk of any machine, and can only come from here."""
+    statement = select(OutsideFile.id).where(OutsideFile.model_id == model_id, OutsideFile.state == RECLAIMED)
+    return session.scalar(statement.limit(1)) is not None

@@ -28,6 +28,7 @@ from organs.registry.catalog.queries.organs import (
     organs_placed_by,
     organs_without_place,
 )
+from organs.registry.catalog.queries.outside import has_reclaimed_files
 from organs.registry.catalog.queries.relatives import first_dependants, parents_of
 from organs.registry.catalog.records import (
     Edits,
@@ -137,10 +138,12 @@ def remove_model(session: Session, model: ModelRow, reason: str, by: str, action
 
     The next sweeps remove bytes that no other model has. A chimera keeps the organs that it has from the model,
     and its lineage. Computed organs refer to deleted organs only by digest. Raises Conflict if the model is removed
-    already, and BadValue for a reason that is empty or too long.
+    already or files of it were reclaimed, and BadValue for a reason that is empty or too long.
     """
     session.refresh(model, with_for_update=True)
     _check_not_removed(model)
+    if has_reclaimed_files(session, model.id):
+        raise Conflict(f"files of {model.full_name} were reclaimed, and are only here: organ restore writes them first")
     reason = _checked_reason(reason)
     if model.state == "visible":
         add_to_counts(session, model, -1)

@@ -1,0 +1,458 @@
+"""Files of models whose bytes are stored: removed from the disk, and written again when they are needed.
+
+A group is what must go together: the shards of a model; in Ollama, blobs with all manifests that need them; in the
+cache of the Hugging Face tools, a blob with its links. Its removal has four steps: the files are ingested; their stored
+bytes are read back and compared; what is needed to write each file again is recorded, durably; the files are removed,
+those first by which a tool finds the others. A kill between any two steps loses nothing: a file that is recorded and
+still there is found by `restore`, and by the next `reclaim`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import ModelSource
+from organs.ingest.tools.facts import known_model, stamp_of
+from organs.ingest.tools.findings import Findings
+from organs.ingest.tools.folders import HUB_FOLDER
+from organs.ingest.tools.installing import (
+    PATH_MAX,
+    SHARING,
+    has_bytes,
+    outside_lock,
+    remove_empty_folders,
+    write_part,
+)
+from organs.ingest.tools.layouts import Part, is_needed
+from organs.ingest.tools.ollama import TEXT_MAX_BYTES, manifests_of
+from organs.registry.assembly import FilePlan, plan_file, prove_file
+from organs.registry.catalog.queries.model_contents import digests_by_stamp, files_of
+from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.catalog.queries.outside import outside_files, outside_files_at, place_of_path, this_machine_name
+from organs.registry.catalog.rows import insert_missing
+from organs.registry.catalog.tables import ModelFileRow, OutsideFile, now
+from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadSource, BadValue, Conflict, OrganError
+from organs.registry.input_files import stamp_text
+from organs.registry.local import LocalRegistry
+from organs.registry.progress import Progress, no_progress
+from organs.registry.store.files import Files, check_room, placing_error, translating
+
+
+@dataclass(slots=True)
+class Group:
+    """Files that are removed and restored together."""
+
+    tool: str
+    """The option of the tool; empty for a plain folder."""
+    folder: Path
+    """The folder of the tool, or of the files."""
+    sources: list[ModelSource] = field(default_factory=list)
+    texts: dict[Path, None] = field(default_factory=dict)
+    """Small files that belong to the models, such as templates."""
+    heads: dict[Path, None] = field(default_factory=dict)
+    """Manifests and links, by which the tool finds the other files."""
+
+    @property
+    def label(self) -> str:
+        """The name of the group for messages."""
+        names = [source.name.name if source.tool else source.label for source in self.sources]
+        return " and ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+
+    @property
+    def files(self) -> dict[Path, None]:
+        """The files of models, behind links."""
+        return {path.resolve() if path.is_symlink() and self.heads else path: None for path in self.paths}
+
+    @property
+    def paths(self) -> list[Path]:
+        """The paths by which the files of models were found."""
+        return [path for source in self.sources for path in source.paths]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.files if path.is_file())
+
+    @property
+    def used_at(self) -> float:
+        """When a file of a model was last read or written, in seconds since the epoch."""
+        statuses = [path.stat() for path in self.files if path.is_file()]
+        return max((max(status.st_atime, status.st_mtime) for status in statuses), default=0.0)
+
+
+def groups_of(findings: Iterable[Findings]) -> list[Group]:
+    """Return the files in `findings` as groups, the largest first; each file once."""
+    groups: list[Group] = []
+    known = set[Path]()
+    for part in findings:
+        if part.tool == "ollama":
+            found = _groups_of_ollama(part)
+        else:
+            found = [_group_of(part, source) for source in part.sources]
+        for group in found:
+            if known.isdisjoint(group.files):
+                groups.append(group)
+            known.update(group.files)
+    return sorted(groups, key=lambda group: -group.size_bytes)
+
+
+def _groups_of_ollama(part: Findings) -> list[Group]:
+    """Return blobs with all manifests that need them; manifests with a blob in common are one group."""
+    sources = {source.paths[0]: source for source in part.sources}
+    groups: dict[Path, Group] = {}
+    for manifest, digests in manifests_of(part.folder).items():
+        blobs = [part.folder / "blobs" / f"sha256-{digest}" for digest in sorted(digests)]
+        wanted = [blob for blob in blobs if blob in sources]
+        joined = {id(groups[blob]): groups[blob] for blob in wanted if blob in groups}
+        group = Group("ollama", part.folder)
+        for other in joined.values():
+            group.sources += other.sources
+            group.texts |= other.texts
+            group.heads |= other.heads
+        group.sources += [sources[blob] for blob in wanted if blob not in groups]
+        group.texts |= dict.fromkeys(blob for blob in blobs if blob not in sources)
+        group.heads[manifest] = None
+        groups.update({source.paths[0]: group for source in group.sources})
+    return list({id(group): group for group in groups.values()}.values())
+
+
+def _group_of(part: Findings, source: ModelSource) -> Group:
+    """Return the files of one model; in the cache of the Hugging Face tools with all links to them."""
+    path = source.paths[0]
+    repository = next((folder for folder in path.parents if folder.name.startswith(HUB_FOLDER)), None)
+    if repository is None or not path.is_symlink():
+        return Group(part.tool, part.folder if part.tool else path.parent, [source])
+    group = Group(part.tool, part.folder, [source])
+    blobs = {path.resolve() for path in source.paths}
+    links = (link for link in (repository / "snapshots").rglob("*") if link.is_symlink())
+    group.heads = {link: None for link in sorted(links) if link.resolve() in blobs}
+    return group
+
+
+def split_by_use(groups: Sequence[Group], keep_bytes: int) -> tuple[list[Group], list[Group]]:
+    """Return the groups to remove, and the most recently used ones that stay, of at most `keep_bytes` in all."""
+    left, kept = keep_bytes, list[Group]()
+    for group in sorted(groups, key=lambda group: -group.used_at):
+        if group.size_bytes > left:
+            break
+        left -= group.size_bytes
+        kept.append(group)
+    return [group for group in groups if group not in kept], kept
+
+
+def obstacle(registry: LocalRegistry, group: Group) -> str | None:
+    """Return why a group stays, as a sentence; None if its files can be removed."""
+    home = Path(registry.settings.home).resolve()
+    with registry.catalog.reading() as session:
+        installed = outside_files_at(session, list(group.files), INSTALLED)
+    if installed:
+        return "it was installed from this registry: organ uninstall removes it"
+    for path in (*group.files, *group.texts):
+        try:
+            status = path.lstat()
+        except OSError as error:
+            return f"{path}: {error.strerror}"
+        if stat.S_ISLNK(status.st_mode):
+            return f"{path} is a symbolic link: name the file that it leads to"
+        if not stat.S_ISREG(status.st_mode):
+            return f"{path} is not a file: only GGUF files are removed"
+        if status.st_nlink > 1:
+            return f"{path} has {status.st_nlink - 1} more names (hard links), so its removal would free nothing"
+        if home in path.resolve().parents:
+            return f"{path} is in the folder of this registry"
+        if path in group.texts and status.st_size > TEXT_MAX_BYTES:
+            return f"{path} belongs to it, and is no GGUF file and no text"
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            return f"{path.parent}: no permission to remove files"
+    return None
+
+
+def registered_names(registry: LocalRegistry, group: Group) -> tuple[str, ...]:
+    """Return the registered models of files that were read before and are unchanged."""
+    with registry.catalog.reading() as session:
+        models = (known_model(session, source) for source in group.sources)
+        return tuple(dict.fromkeys(model.full_name for model in models if model is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What became of a group."""
+
+    group: Group
+    models: tuple[str, ...]
+    """The registered models of its files."""
+    freed_bytes: int
+    kept: str | None
+    """Why it stays, as a sentence; None if its files are removed."""
+
+
+def reclaim(registry: LocalRegistry, groups: Iterable[Group], progress: Progress = no_progress) -> Iterator[Reclaimed]:
+    """Store, read back, record and remove each group; yield what became of it.
+
+    `progress` gets the sizes of the files, as they are read and then as they are read back. Raises DiskFull and other
+    errors that would stop all groups.
+    """
+    with outside_lock(registry):
+        finish(registry)
+        for group in groups:
+            reason = obstacle(registry, group)
+            models = dict[int, str]()
+            freed = 0
+            try:
+                if reason is None:
+                    stored = _stored_files(registry, group, models, progress)
+                    _prove(registry, stored, progress)
+                    freed = _remove(registry, _record(registry, group, stored))
+            except (BadSource, BadValue, Conflict) as error:
+                reason = str(error)
+            except OrganError as error:
+                reason = f"{group.label}: {error}"
+            yield Reclaimed(group, tuple(models.values()), freed, reason)
+
+
+def _stored_files(
+    registry: LocalRegistry, group: Group, models: dict[int, str], progress: Progress
+) -> dict[Path, ModelFileRow]:
+    """Return the stored file of each path of a group, after an ingest of what is not stored; fill `models`.
+
+    Raises BadSource for a file that was changed, the errors of an ingest.
+    """
+    files: dict[Path, ModelFileRow] = {}
+    for source in group.sources:
+        with registry.catalog.reading() as session:
+            known = known_model(session, source)
+            name = None if known is None else known.full_name
+        if name is None:
+            report = ingest_model(registry, source, progress=progress)
+            name = report.model
+            if report.incomplete:
+                raise BadSource(f"{source.label}: {report.incomplete}, so nothing of it is removed")
+        else:
+            progress(sum(path.stat().st_size for path in source.paths))
+        with registry.catalog.reading() as session:
+            model = model_by_text(session, name)
+            models[model.id] = model.full_name
+            rows = {row.sha256: row for row in files_of(session, model.id)}
+            stamps = {path: stamp_of(path) or "" for path in source.paths}
+            digests = digests_by_stamp(session, list(stamps.values()))
+        for path, stamp in stamps.items():
+            if digests.get(stamp) not in rows:
+                raise BadSource(f"{path} was changed while it was read")
+            files[path.resolve() if group.heads else path] = rows[digests[stamp]]
+    return files
+
+
+def _prove(registry: LocalRegistry, files: dict[Path, ModelFileRow], progress: Progress) -> None:
+    """Read the stored bytes of files back and compare their SHA-256. Raises StoreError."""
+    for row in {row.sha256: row for row in files.values()}.values():
+        with registry.catalog.reading() as session:
+            plan = plan_file(session, row)
+        prove_file(registry.blobs, plan)
+        progress(row.size_bytes)
+
+
+def _record(registry: LocalRegistry, group: Group, files: dict[Path, ModelFileRow]) -> list[OutsideFile]:
+    """Record what is needed to write all files of a group again, in the order of their writing."""
+    batch = secrets.token_hex(16)
+    model_id = next(iter(files.values())).model_id
+    rows = [_row(group, batch, path, row.model_id, MODEL_FILE, row.sha256, None) for path, row in files.items()]
+    for path in (*group.texts, *group.heads):
+        is_link = path.is_symlink()
+        data = os.fsencode(os.readlink(path)) if is_link else _read_small(path)
+        rows.append(_row(group, batch, path, model_id, LINK if is_link else TEXT_FILE, digest_of(data), data))
+    with registry.catalog.writing() as session:
+        insert_missing(session, OutsideFile, rows)
+        return outside_files(session, RECLAIMED, batch=batch)
+
+
+def _remove(registry: LocalRegistry, files: Sequence[OutsideFile]) -> int:
+    """Remove recorded files, the last first; return the bytes that are free.
+
+    A file that the tool needs for another model stays. Raises BadSource, after the others were written again, if a file
+    was changed since it was recorded.
+    """
+    freed = 0
+    changed = next((file for file in files if not _is_recorded(file)), None)
+    for file in reversed(files) if changed is None else ():
+        path, folder = Path(file.path), Path(file.folder)
+        if file.tool in SHARING and _is_blob(path) and is_needed(file.tool, folder, path):
+            continue
+        if not _is_recorded(file):
+            changed = file
+            break
+        with translating(path, placing_error):
+            os.unlink(path)
+            Files().sync_folder(path.parent)
+        freed += 0 if file.kind == LINK else file.size_bytes
+        if file.tool:
+            remove_empty_folders(path.parent, folder)
+    if changed is not None:
+        _restore_batch(registry, files, as_it_is=Path(changed.path))
+        raise BadSource(f"{changed.path} was changed while it was stored: nothing was removed")
+    return freed
+
+
+def _is_blob(path: Path) -> bool:
+    return path.parent.name == "blobs"
+
+
+def _is_recorded(file: OutsideFile) -> bool:
+    """Return whether the very file that was recorded is at its path, unchanged."""
+    try:
+        return stamp_text(os.lstat(file.path)) == file.stamp
+    except OSError:
+        return False
+
+
+def finish(registry: LocalRegistry) -> int:
+    """Remove files that a killed `reclaim` has recorded and not removed yet; return the bytes that are free."""
+    freed = 0
+    for files in reclaimed_batches(registry, _is_recorded):
+        freed += _remove(registry, [file for file in files if _is_recorded(file)])
+    return freed
+
+
+def _row(
+    group: Group, batch: str, path: Path, model_id: int, kind: str, sha256: str, content: bytes | None
+) -> dict[str, object]:
+    status = path.lstat()
+    return {
+        "place": place_of_path(path),
+        "machine": this_machine_name(),
+        "path": checked_text(str(path.absolute()), "the path", PATH_MAX),
+        "folder": checked_text(str(group.folder.absolute()), "the folder", PATH_MAX),
+        "batch": batch,
+        "state": RECLAIMED,
+        "tool": group.tool,
+        "name": group.label[:512],
+        "model_id": model_id,
+        "kind": kind,
+        "size_bytes": status.st_size,
+        "sha256": sha256,
+        "content": content,
+        "mode": stat.S_IMODE(status.st_mode),
+        "modified_ns": status.st_mtime_ns,
+        "stamp": stamp_text(status),
+        "created_at": now(),
+    }
+
+
+def _read_small(path: Path) -> bytes:
+    with translating(path), path.open("rb") as file:
+        data = file.read(TEXT_MAX_BYTES + 1)
+    if len(data) > TEXT_MAX_BYTES:
+        raise BadSource(f"{path} has more than {TEXT_MAX_BYTES:,} bytes")
+    return data
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """A group that was removed, and what became of it."""
+
+    name: str
+    tool: str
+    paths: tuple[str, ...]
+    """The files of models."""
+    size_bytes: int
+    problem: str | None = None
+    """Why it was not restored, as a sentence."""
+
+
+def reclaimed_batches(registry: LocalRegistry, wanted: Callable[[OutsideFile], bool]) -> list[list[OutsideFile]]:
+    """Return the removed groups on this machine of which a file is `wanted`, the oldest first."""
+    batches: dict[str, list[OutsideFile]] = {}
+    with registry.catalog.reading() as session:
+        for file in outside_files(session, RECLAIMED):
+            batches.setdefault(file.batch, []).append(file)
+    return [files for files in batches.values() if any(map(wanted, files))]
+
+
+def restored_of(files: Sequence[OutsideFile], problem: str | None = None) -> Restored:
+    """Return a removed group for a person."""
+    models = [file for file in files if file.kind == MODEL_FILE]
+    size_bytes = sum(file.size_bytes for file in models)
+    return Restored(files[0].name, files[0].tool, tuple(file.path for file in models), size_bytes, problem)
+
+
+def restore(
+    registry: LocalRegistry, wanted: Callable[[OutsideFile], bool], progress: Progress = no_progress
+) -> Iterator[Restored]:
+    """Write each removed group of which a file is `wanted` again, with its names, bytes, modes and times.
+
+    A group of which something else is in the way stays recorded. Raises DiskFull before anything is written.
+    """
+    with outside_lock(registry):
+        batches = reclaimed_batches(registry, wanted)
+        needed: dict[Path, int] = {}
+        for files in batches:
+            folder = _existing_folder(Path(files[0].folder))
+            missing = (file.size_bytes for file in files if not os.path.lexists(file.path))
+            needed[folder] = needed.get(folder, 0) + sum(missing)
+        for folder, size_bytes in needed.items():
+            with translating(folder, placing_error):
+                check_room(folder, size_bytes, Files())
+        for files in batches:
+            try:
+                _restore_batch(registry, files, progress)
+            except OrganError as error:
+                yield restored_of(files, str(error))
+            else:
+                yield restored_of(files)
+
+
+def _existing_folder(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.is_dir())
+
+
+def _restore_batch(
+    registry: LocalRegistry,
+    files: Sequence[OutsideFile],
+    progress: Progress = no_progress,
+    *,
+    as_it_is: Path | None = None,
+) -> None:
+    """Write the files of a group, in their order, and forget that they were removed. Raises Conflict, StoreError.
+
+    The file `as_it_is` was changed before it was removed, and stays.
+    """
+    for file in files:
+        path = Path(file.path)
+        if path != as_it_is and os.path.lexists(path) and not has_bytes(path, file.kind, file.sha256, file.size_bytes):
+            raise Conflict(f"{path} is another file now: move it away, and run organ restore again")
+    for file in files:
+        path = Path(file.path)
+        if os.path.lexists(path):
+            progress(file.size_bytes if file.kind == MODEL_FILE else 0)
+            continue
+        with registry.catalog.reading() as session:
+            part = Part(path, _content(session, file), file.model_id)
+        root = _existing_folder(Path(file.folder))
+        write_part(registry, part, root, progress if file.kind == MODEL_FILE else no_progress)
+        if file.kind != LINK:
+            with translating(path, placing_error):
+                os.chmod(path, file.mode)
+    for file in files:  # last: Ollama removes old blobs without a manifest
+        if file.kind != LINK and Path(file.path) != as_it_is:
+            with suppress(OSError):
+                os.utime(file.path, ns=(file.modified_ns, file.modified_ns))
+    with registry.catalog.writing() as session:
+        session.execute(delete(OutsideFile).where(OutsideFile.batch == files[0].batch))
+
+
+def _content(session: Session, file: OutsideFile) -> FilePlan | bytes | str:
+    if file.kind == MODEL_FILE:
+        row = next(row for row in files_of(session, file.model_id) if row.sha256 == file.sha256)
+        return plan_file(session, row)
+    assert file.content is not None, "texts and links are recorded with their bytes"
+    return os.fsdecode(file.content) if file.kind == LINK else file.content
