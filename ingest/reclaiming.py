@@ -21,6 +21,7 @@ import msgspec
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from organs.ingest.dissect import DissectedFile
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import ModelSource
 from organs.ingest.tools.facts import known_model, stamp_of
@@ -43,9 +44,9 @@ from organs.registry.catalog.queries.outside import outside_files, outside_files
 from organs.registry.catalog.rows import insert_missing
 from organs.registry.catalog.tables import ModelFileRow, OutsideFile, now
 from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
-from organs.registry.digest import digest_of
+from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadSource, BadValue, Conflict, OrganError
-from organs.registry.input_files import stamp_text
+from organs.registry.input_files import FileIdentity, FileSource, stamp_text
 from organs.registry.local import LocalRegistry
 from organs.registry.progress import Progress, no_progress
 from organs.registry.store.files import Files, check_room, placing_error, translating
@@ -169,7 +170,7 @@ def obstacle(registry: LocalRegistry, group: Group) -> str | None:
         if not stat.S_ISREG(status.st_mode):
             return f"{path} is not a file: only GGUF files are removed"
         if status.st_nlink > 1:
-            return f"{path} has {status.st_nlink - 1} more names (hard links), so its removal would free nothing"
+            return f"{path} has {status.st_nlink} names (hard links), so the removal of one would free nothing"
         if home in path.resolve().parents:
             return f"{path} is in the folder of this registry"
         if path in group.texts and status.st_size > TEXT_MAX_BYTES:
@@ -222,56 +223,89 @@ def reclaim(registry: LocalRegistry, groups: Iterable[Group], progress: Progress
             yield Reclaimed(group, tuple(models.values()), freed, reason)
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadFile:
+    """A file of a model that was read, with its stamp at that time: it is removed only as long as it has this stamp."""
+
+    row: ModelFileRow
+    stamp: str
+
+
 def _stored_files(
     registry: LocalRegistry, group: Group, models: dict[int, str], progress: Progress
-) -> dict[Path, ModelFileRow]:
+) -> dict[Path, _ReadFile]:
     """Return the stored file of each path of a group, after an ingest of what is not stored; fill `models`.
 
     Raises BadSource for a file that was changed, the errors of an ingest.
     """
-    files: dict[Path, ModelFileRow] = {}
+    files: dict[Path, _ReadFile] = {}
     for source in group.sources:
         with registry.catalog.reading() as session:
             known = known_model(session, source)
             name = None if known is None else known.full_name
+            stamps = {path: stamp_of(path) or "" for path in source.paths}
+            found = digests_by_stamp(session, list(stamps.values()))
+        read = {path: (found[stamp], stamp) for path, stamp in stamps.items() if name is not None}
         if name is None:
-            report = ingest_model(registry, source, progress=progress)
-            name = report.model
-            if report.incomplete:
-                raise BadSource(f"{source.label}: {report.incomplete}, so nothing of it is removed")
+            name, read = _ingested(registry, source, progress)
         else:
             progress(sum(path.stat().st_size for path in source.paths))
         with registry.catalog.reading() as session:
             model = model_by_text(session, name)
             models[model.id] = model.full_name
             rows = {row.sha256: row for row in files_of(session, model.id)}
-            stamps = {path: stamp_of(path) or "" for path in source.paths}
-            digests = digests_by_stamp(session, list(stamps.values()))
-        for path, stamp in stamps.items():
-            if digests.get(stamp) not in rows:
-                raise BadSource(f"{path} was changed while it was read")
-            files[path.resolve() if group.heads else path] = rows[digests[stamp]]
+        for path, (digest, stamp) in read.items():
+            files[path.resolve() if group.heads else path] = _ReadFile(rows[digest], stamp)
     return files
 
 
-def _prove(registry: LocalRegistry, files: dict[Path, ModelFileRow], progress: Progress) -> None:
+def _ingested(
+    registry: LocalRegistry, source: ModelSource, progress: Progress
+) -> tuple[str, dict[Path, tuple[Digest, str]]]:
+    """Ingest a model; return its name, and the SHA-256 and the stamp of its files.
+
+    Raises BadSource if a file is missing or was changed.
+    """
+    read: dict[Path, tuple[Digest, FileIdentity]] = {}
+
+    def note(file: DissectedFile, _model_id: int, sha256: Digest) -> None:
+        if isinstance(file.source, FileSource):
+            read[file.source.path] = sha256, file.source.identity
+
+    report = ingest_model(registry, source, progress=progress, stored=note)
+    if report.incomplete:
+        raise BadSource(f"{source.label}: {report.incomplete}, so nothing of it is removed")
+    found: dict[Path, tuple[Digest, str]] = {}
+    for path in source.paths:
+        status = os.stat(path)
+        if path not in read or FileIdentity.of(status) != read[path][1]:
+            raise BadSource(f"{path} was changed while it was read")
+        found[path] = read[path][0], stamp_text(status)
+    return report.model, found
+
+
+def _prove(registry: LocalRegistry, files: dict[Path, _ReadFile], progress: Progress) -> None:
     """Read the stored bytes of files back and compare their SHA-256. Raises StoreError."""
-    for row in {row.sha256: row for row in files.values()}.values():
+    for row in {file.row.sha256: file.row for file in files.values()}.values():
         with registry.catalog.reading() as session:
             plan = plan_file(session, row)
         prove_file(registry.blobs, plan)
         progress(row.size_bytes)
 
 
-def _record(registry: LocalRegistry, group: Group, files: dict[Path, ModelFileRow]) -> list[OutsideFile]:
+def _record(registry: LocalRegistry, group: Group, files: dict[Path, _ReadFile]) -> list[OutsideFile]:
     """Record what is needed to write all files of a group again, in the order of their writing."""
     batch = secrets.token_hex(16)
-    model_id = next(iter(files.values())).model_id
-    rows = [_row(group, batch, path, row.model_id, MODEL_FILE, row.sha256, None) for path, row in files.items()]
+    model_id = next(iter(files.values())).row.model_id
+    rows = []
+    for path, file in files.items():
+        values = {"model_id": file.row.model_id, "kind": MODEL_FILE, "sha256": file.row.sha256, "content": None}
+        rows.append(_row(group, batch, path) | values | {"stamp": file.stamp})
     for path in (*group.texts, *group.heads):
-        is_link = path.is_symlink()
-        data = os.fsencode(os.readlink(path)) if is_link else _read_small(path)
-        rows.append(_row(group, batch, path, model_id, LINK if is_link else TEXT_FILE, digest_of(data), data))
+        row = _row(group, batch, path)  # before its bytes are read
+        kind = LINK if path.is_symlink() else TEXT_FILE
+        data = os.fsencode(os.readlink(path)) if kind == LINK else _read_small(path)
+        rows.append(row | {"model_id": model_id, "kind": kind, "sha256": digest_of(data), "content": data})
     with registry.catalog.writing() as session:
         insert_missing(session, OutsideFile, rows)
         return outside_files(session, RECLAIMED, batch=batch)
@@ -324,9 +358,8 @@ def finish(registry: LocalRegistry) -> int:
     return freed
 
 
-def _row(
-    group: Group, batch: str, path: Path, model_id: int, kind: str, sha256: str, content: bytes | None
-) -> dict[str, object]:
+def _row(group: Group, batch: str, path: Path) -> dict[str, object]:
+    """Return the values of a row that do not depend on the bytes at `path`."""
     status = path.lstat()
     return {
         "place": place_of_path(path),
@@ -337,11 +370,7 @@ def _row(
         "state": RECLAIMED,
         "tool": group.tool,
         "name": group.label[:512],
-        "model_id": model_id,
-        "kind": kind,
         "size_bytes": status.st_size,
-        "sha256": sha256,
-        "content": content,
         "mode": stat.S_IMODE(status.st_mode),
         "modified_ns": status.st_mtime_ns,
         "stamp": stamp_text(status),
@@ -443,9 +472,9 @@ def _restore_batch(
             with translating(path, placing_error):
                 os.chmod(path, file.mode)
     for file in files:  # last: Ollama removes old blobs without a manifest
-        if file.kind != LINK and Path(file.path) != as_it_is:
-            with suppress(OSError):
-                os.utime(file.path, ns=(file.modified_ns, file.modified_ns))
+        if Path(file.path) != as_it_is:
+            with suppress(OSError, NotImplementedError):
+                os.utime(file.path, ns=(file.modified_ns, file.modified_ns), follow_symlinks=False)
     with registry.catalog.writing() as session:
         session.execute(delete(OutsideFile).where(OutsideFile.batch == files[0].batch))
 

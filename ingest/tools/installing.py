@@ -52,6 +52,7 @@ from organs.registry.store.files import (
 WRITES_MAX = 3
 """How often the files of an installation are written, if another program removes them meanwhile."""
 LOCK = "outside.lock"
+READ_ONLY = 0o444
 WAIT_SECONDS, PAUSE_SECONDS = 600.0, 0.1
 """How long a command waits for another one that changes files outside of the registry, and between two looks."""
 PATH_MAX = 4096
@@ -255,6 +256,8 @@ def write_part(
             place_file(registry.blobs, part.content, part.path, progress, replaces=replaces)
         else:
             progress(part.size_bytes)
+        if part.is_read_only:
+            os.chmod(part.path, READ_ONLY)
         if os.geteuid() == 0:
             owner = root.stat()
             for path in (*made, part.path):

@@ -57,6 +57,7 @@ class Part:
     model_id: int
     is_shared: bool = False
     """Whether several models may need it: its name is that of its bytes, or that of a repository."""
+    is_read_only: bool = False
 
     @property
     def kind(self) -> str:
@@ -197,7 +198,7 @@ def folder_layout(session: Session, model: ModelRow, folder: Path, called: str |
 def cache_layout(session: Session, model: ModelRow, folder: Path) -> Layout:
     """Return the files of a model in the folder where `organ run` keeps files; a model has its own folder in it."""
     own = folder / model.digest
-    parts = tuple(Part(own / plan.name, plan, row.id) for row, plan in _named_plans(session, model))
+    parts = tuple(Part(own / plan.name, plan, row.id, is_read_only=True) for row, plan in _named_plans(session, model))
     return Layout(CACHE, folder, model.full_name, parts, "")
 
 
