@@ -119,7 +119,9 @@ def ingest(
     with ExitStack() as opened:
         tools = chosen_tools()
         if tools and delete_after:
-            raise click.UsageError("--delete-after would remove files that the other tools still need")
+            raise click.UsageError(
+                "--delete-after would remove files that the other tools still need; use organ reclaim"
+            )
         has_problems = False
         if convert:
             if len(paths) != 1 or dry_run:

@@ -84,8 +84,8 @@ def _target(place: str) -> str | Path:
     folder = Path(place).expanduser()
     if not folder.is_dir() and not place.endswith(os.sep):
         raise click.UsageError(
-            f"{place!r} is no tool and no folder; tools are {', '.join(PLACES)}; to create the folder, write "
-            f"{place}{os.sep}"
+            f"{place[:200]!r} is no tool and no folder; tools are {', '.join(PLACES)}; to create the folder, write "
+            f"{place[:200]}{os.sep}"
         )
     return folder
 

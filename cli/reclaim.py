@@ -64,8 +64,8 @@ def reclaim(paths: tuple[str, ...], keep_bytes: int, goes_on: bool) -> int:
     place, time and permissions, and for Ollama and the Hugging Face tools with what names it. `organ run` uses a model
     without restoring it.
 
-    Stays where it is: a symbolic link, a file with several names (hard links), a file that `organ install` wrote, a
-    model that the registry refuses. With --keep 40GB, the models that were used last stay too.
+    Stays where it is: a symbolic link, a file with several names (hard links), a model that the registry refuses. With
+    --keep 40GB, the models that were used last stay too.
     """
     with fast_imports():
         from organs.ingest.reclaiming import groups_of, split_by_use
@@ -202,10 +202,11 @@ def restore(names: tuple[str, ...], dry_run: bool) -> int:
 
 def _wanted(registry: LocalRegistry, names: Sequence[str], tools: Sequence[str]) -> Callable[[OutsideFile], bool]:
     """Return whether a removed file is in one of the paths, of one of the models, or of one of the tools."""
+    from organs.ingest.reclaiming import every
     from organs.ingest.tools.installing import ids_of
 
     if not names and not tools:
-        return lambda _file: True
+        return every
     folders = [Path(name).expanduser().absolute() for name in names]
     with registry.catalog.reading() as session:
         ids = {model_id for name in names for model_id in ids_of(session, name)}

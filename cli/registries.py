@@ -37,6 +37,8 @@ REMOTE_ALTERNATIVES = {
     "work": "a remote registry runs its own jobs; organ jobs lists them",
     "extract-lora": "organ pull both models, and give their files",
     "memory": "organ pull MODEL, and give its file",
+    "install": "organ pull MODEL -o FOLDER/ writes its file; ollama pull and llama-cli -hf read a remote registry",
+    "run": "organ pull MODEL, and give its file",
     "imatrix": "organ pull MODEL, and give its file",
     "serve": "open the address of a remote registry in a browser",
 }

@@ -64,6 +64,7 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
             sys.stdout.flush()
     with fast_imports():
         from organs.ingest.inventory import take_inventory  # loads the database, so the folders are printed before
+        from organs.ingest.reclaiming import reclaimed_batches, restored_of
         from organs.ingest.tools.installing import installed_models
 
     sources = sources_of(findings)
@@ -77,6 +78,7 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
         advance = opened.enter_context(progress_bar("read", total))
         inventory = take_inventory(sources, registry, say, advance if reads else None)
         installed = [] if registry is None else installed_models(registry)
+        removed = [] if registry is None else [restored_of(files) for files in reclaimed_batches(registry)]
     if prints_json():
         places = [
             {
@@ -90,13 +92,18 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
             for part in findings
         ]
         written = [structs.asdict(one) for one in installed]
-        print_json({"folders": places, **structs.asdict(inventory), "installed": written})
+        reclaimed = [structs.asdict(one) for one in removed]
+        print_json({"folders": places, **structs.asdict(inventory), "installed": written, "reclaimed": reclaimed})
     else:
         _print_inventory(inventory)
         if installed:
             click.echo("\nInstalled from this registry; organ uninstall MODEL removes them:")
             rows = [{"model": f"  {one.model}", "in": _place_text(one), "as": one.name} for one in installed]
             print_table((Column("model", "  model"), Column("in"), Column("as")), rows)
+        if removed:
+            size = size_text(sum(one.size_bytes for one in removed))
+            models = plural_text(len(removed), "model was", "models were")
+            print_sentence(f"\n{models} reclaimed, {size}; organ restore writes the files again.")
     print_problems(findings, inventory.problems)
     if not prints_json():
         _print_next(findings, inventory)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from organs.ingest.dissect import DissectedFile
@@ -40,10 +39,10 @@ from organs.ingest.tools.ollama import TEXT_MAX_BYTES, manifests_of
 from organs.registry.assembly import FilePlan, plan_file, prove_file
 from organs.registry.catalog.queries.model_contents import digests_by_stamp, files_of
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.queries.outside import outside_files, outside_files_at, place_of_path, this_machine_name
-from organs.registry.catalog.rows import insert_missing
-from organs.registry.catalog.tables import ModelFileRow, OutsideFile, now
-from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
+from organs.registry.catalog.queries.outside import outside_files, place_of_path
+from organs.registry.catalog.register.outside import forget_batch, record_outside
+from organs.registry.catalog.tables import ModelFileRow, OutsideFile
+from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadSource, BadValue, Conflict, OrganError
 from organs.registry.input_files import FileIdentity, FileSource, stamp_text
@@ -156,10 +155,6 @@ def split_by_use(groups: Sequence[Group], keep_bytes: int) -> tuple[list[Group],
 def obstacle(registry: LocalRegistry, group: Group) -> str | None:
     """Return why a group stays, as a sentence; None if its files can be removed."""
     home = Path(registry.settings.home).resolve()
-    with registry.catalog.reading() as session:
-        installed = outside_files_at(session, list(group.files), INSTALLED)
-    if installed:
-        return "it was installed from this registry: organ uninstall removes it"
     for path in (*group.files, *group.texts):
         try:
             status = path.lstat()
@@ -307,8 +302,7 @@ def _record(registry: LocalRegistry, group: Group, files: dict[Path, _ReadFile])
         data = os.fsencode(os.readlink(path)) if kind == LINK else _read_small(path)
         rows.append(row | {"model_id": model_id, "kind": kind, "sha256": digest_of(data), "content": data})
     with registry.catalog.writing() as session:
-        insert_missing(session, OutsideFile, rows)
-        return outside_files(session, RECLAIMED, batch=batch)
+        return record_outside(session, RECLAIMED, rows)
 
 
 def _remove(registry: LocalRegistry, files: Sequence[OutsideFile]) -> int:
@@ -363,18 +357,15 @@ def _row(group: Group, batch: str, path: Path) -> dict[str, object]:
     status = path.lstat()
     return {
         "place": place_of_path(path),
-        "machine": this_machine_name(),
         "path": checked_text(str(path.absolute()), "the path", PATH_MAX),
         "folder": checked_text(str(group.folder.absolute()), "the folder", PATH_MAX),
         "batch": batch,
-        "state": RECLAIMED,
         "tool": group.tool,
         "name": group.label[:512],
         "size_bytes": status.st_size,
         "mode": stat.S_IMODE(status.st_mode),
         "modified_ns": status.st_mtime_ns,
         "stamp": stamp_text(status),
-        "created_at": now(),
     }
 
 
@@ -398,7 +389,14 @@ class Restored(msgspec.Struct, frozen=True):
     """Why it was not restored, as a sentence."""
 
 
-def reclaimed_batches(registry: LocalRegistry, wanted: Callable[[OutsideFile], bool]) -> list[list[OutsideFile]]:
+def every(_file: OutsideFile) -> bool:
+    """Return True: every file is wanted."""
+    return True
+
+
+def reclaimed_batches(
+    registry: LocalRegistry, wanted: Callable[[OutsideFile], bool] = every
+) -> list[list[OutsideFile]]:
     """Return the removed groups on this machine of which a file is `wanted`, the oldest first."""
     batches: dict[str, list[OutsideFile]] = {}
     with registry.catalog.reading() as session:
@@ -415,7 +413,7 @@ def restored_of(files: Sequence[OutsideFile], problem: str | None = None) -> Res
 
 
 def restore(
-    registry: LocalRegistry, wanted: Callable[[OutsideFile], bool], progress: Progress = no_progress
+    registry: LocalRegistry, wanted: Callable[[OutsideFile], bool] = every, progress: Progress = no_progress
 ) -> Iterator[Restored]:
     """Write each removed group of which a file is `wanted` again, with its names, bytes, modes and times.
 
@@ -476,7 +474,7 @@ def _restore_batch(
             with suppress(OSError, NotImplementedError):
                 os.utime(file.path, ns=(file.modified_ns, file.modified_ns), follow_symlinks=False)
     with registry.catalog.writing() as session:
-        session.execute(delete(OutsideFile).where(OutsideFile.batch == files[0].batch))
+        forget_batch(session, files[0].batch)
 
 
 def _content(session: Session, file: OutsideFile) -> FilePlan | bytes | str:

@@ -18,17 +18,16 @@ from hashlib import file_digest
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from organs.ingest.tools.layouts import CACHE, LAYOUTS, Layout, Part, folder_layout, is_needed
 from organs.ingest.tools.places import Machine
 from organs.registry.assembly import place_file
-from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.catalog.queries.outside import outside_files, outside_files_at, place_of_path, this_machine_name
+from organs.registry.catalog.queries.model_names import ids_of_name, model_by_text
+from organs.registry.catalog.queries.outside import outside_files, outside_files_at, place_of_path
 from organs.registry.catalog.queries.relatives import models_by_id
-from organs.registry.catalog.rows import insert_missing
-from organs.registry.catalog.tables import ModelRow, OutsideFile, now
+from organs.registry.catalog.register.outside import forget_file, move_to_batch, record_installed
+from organs.registry.catalog.tables import OutsideFile
 from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, checked_text
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, Busy, Conflict, NotFound
@@ -208,16 +207,12 @@ def write_layout(registry: LocalRegistry, layout: Layout, missing: list[Part], p
 
 def _record(session: Session, layout: Layout, parts: Sequence[Part], batch: str) -> None:
     """Record that `parts` are, or will be, files of this registry, in place of earlier records."""
-    places = [place_of_path(part.path) for part in parts]
-    session.execute(delete(OutsideFile).where(OutsideFile.place.in_(places), OutsideFile.state == INSTALLED))
     rows = [
         {
-            "place": place,
-            "machine": this_machine_name(),
+            "place": place_of_path(part.path),
             "path": checked_text(str(part.path), "the path", PATH_MAX),
             "folder": checked_text(str(layout.folder), "the folder", PATH_MAX),
             "batch": batch,
-            "state": INSTALLED,
             "tool": layout.tool,
             "name": layout.name,
             "model_id": part.model_id,
@@ -228,11 +223,10 @@ def _record(session: Session, layout: Layout, parts: Sequence[Part], batch: str)
             "mode": PUBLIC_FILE,
             "modified_ns": 0,
             "stamp": stamp_text(os.lstat(part.path)) if os.path.lexists(part.path) else "",
-            "created_at": now(),
         }
-        for place, part in zip(places, parts, strict=True)
+        for part in parts
     ]
-    insert_missing(session, OutsideFile, rows)
+    record_installed(session, rows)
 
 
 def write_part(
@@ -307,10 +301,7 @@ def ids_of(session: Session, text: str) -> set[int]:
         return set()
     except NotFound:
         name = parse_model_name(text)
-    statement = select(ModelRow.id).where(ModelRow.namespace == name.namespace, ModelRow.name == name.name)
-    if name.version is not None:
-        statement = statement.where(ModelRow.version == name.version)
-    return set(session.scalars(statement))
+    return ids_of_name(session, name)
 
 
 def _is_wanted(
@@ -350,7 +341,7 @@ def remove_installed(
         remove_empty_folders(path.parent, folder)
         if not is_left:
             with registry.catalog.writing() as session:
-                session.execute(delete(OutsideFile).where(OutsideFile.id == file.id))
+                forget_file(session, file)
     return tuple(removed), freed, tuple(kept)
 
 
@@ -360,7 +351,7 @@ def _leave(registry: LocalRegistry, file: OutsideFile, files: Sequence[OutsideFi
         others = outside_files(session, INSTALLED, tool=file.tool, folder=file.folder)
         heir = next((other.batch for other in others if other.batch != file.batch and not is_shared(other)), None)
         if heir is not None:
-            session.execute(update(OutsideFile).where(OutsideFile.id == file.id).values(batch=heir))
+            move_to_batch(session, file, heir)
     return heir is not None
 
 

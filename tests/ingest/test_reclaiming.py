@@ -18,7 +18,7 @@ from organs.ingest import reclaiming
 from organs.ingest.materialising import materialised
 from organs.ingest.reclaiming import Group, finish, groups_of, reclaim, restore, split_by_use
 from organs.ingest.tools import FINDERS, find_in_folder, find_tool_models
-from organs.ingest.tools.installing import install, installed_models
+from organs.ingest.tools.installing import install, installed_models, uninstall
 from organs.registry.assembly import FilePlan
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.model_changes import remove_model
@@ -70,10 +70,6 @@ def groups_at(home: Path) -> list[Group]:
     return groups_of([*find_tool_models(machine(home), FINDERS), find_in_folder(str(home / "plain"))])
 
 
-def every(_file: object) -> bool:
-    return True
-
-
 def test_every_file_comes_back_with_its_bytes_names_modes_and_times(registry: LocalRegistry, tmp_path: Path) -> None:
     home = tmp_path / "user"
     lay_out(home)
@@ -88,9 +84,9 @@ def test_every_file_comes_back_with_its_bytes_names_modes_and_times(registry: Lo
         remove_model(session, model_by_text(session, "library/base0"), "gone", "local")
     (one,) = restore(registry, lambda file: file.path.endswith("m0-5.gguf"))
     assert (one.problem, [path for path in tree(home) if "refs" not in path]) == (None, ["plain/m0-5.gguf"])
-    assert all(one.problem is None for one in restore(registry, every))
+    assert all(one.problem is None for one in restore(registry))
     assert tree(home) == before
-    assert list(restore(registry, every)) == []
+    assert list(restore(registry)) == []
 
 
 def test_what_must_not_be_removed_stays_with_a_reason(
@@ -103,9 +99,6 @@ def test_what_must_not_be_removed_stays_with_a_reason(
     put(folder / "broken.gguf", small_model(seed=4)[:-100])
     name, shard = next(iter(small_shards().items()))
     put(folder / "part" / name, shard)
-    install_from = put(tmp_path / "elsewhere" / "installed.gguf", small_model(seed=5))
-    list(reclaim(registry, groups_of([find_in_folder(str(install_from))])))
-    install(registry, "installed", folder, machine(tmp_path))
     before = tree(folder)
     groups = groups_of([find_in_folder(str(folder))])
     done = {one.group.label.rpartition("/")[2]: one.kept for one in reclaim(registry, groups)}
@@ -114,7 +107,6 @@ def test_what_must_not_be_removed_stays_with_a_reason(
         "hard.gguf": "2 names",
         "broken.gguf": "short",
         name: "missing",
-        "installed.gguf": "organ uninstall",
     }
     assert done.pop("whole.gguf") is None
     for label, reason in reasons.items():
@@ -126,7 +118,7 @@ def test_what_must_not_be_removed_stays_with_a_reason(
     assert "another file now" in problem
     assert whole.read_bytes() == b"another file"
     whole.unlink()
-    list(restore(registry, every))
+    list(restore(registry))
     assert tree(folder)["whole.gguf"] == before["whole.gguf"]
 
     def damaged(*_: object) -> None:
@@ -161,6 +153,24 @@ def test_a_file_that_changes_or_is_needed_again_meanwhile_stays(
     assert plain.read_bytes() == b"changed"
     assert set(read_ollama(ollama)) == {"registry.ollama.ai/me/copy:latest"}, "with all of its blobs"
     assert list(restore(registry, lambda file: file.path == str(plain))) == [], "it was forgotten"
+
+
+def test_an_installed_model_is_still_an_own_one_after_it_was_removed_and_restored(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    home = tmp_path / "user"
+    lay_out(home)
+    before = tree(home)
+    list(reclaim(registry, groups_at(home)))
+    list(restore(registry))
+    install(registry, "library/base0", "ollama", machine(home), "copy")
+    with_copy = tree(home)
+    list(reclaim(registry, groups_at(home)))
+    assert installed_models(registry) == []
+    assert all(one.problem is None for one in restore(registry))
+    assert tree(home) == with_copy
+    (removal,) = uninstall(registry, "library/base0")
+    assert (removal.kept, tree(home)) == ((), before)
 
 
 def test_the_last_used_files_stay_and_a_used_file_is_never_removed(registry: LocalRegistry, tmp_path: Path) -> None:

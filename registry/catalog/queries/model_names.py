@@ -453,6 +453,11 @@ def versions_of(session: Session, name: ModelName) -> Sequence[ModelRow]:
     return found if other is None else [other]
 
 
+def ids_of_name(session: Session, name: ModelName) -> set[int]:
+    """Return the ids of all versions of a name, or of its version, in any state."""
+    return set(session.scalars(select(ModelRow.id).where(is_named(name))))
+
+
 def is_newest() -> ColumnElement[bool]:
     """Return the condition that a ModelRow has no newer visible version."""
     newer = aliased(ModelRow)
