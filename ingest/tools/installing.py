@@ -164,6 +164,8 @@ def unwritten_parts(registry: LocalRegistry, layout: Layout) -> list[Part]:
 
 def _must_write(part: Part, recorded: OutsideFile | None) -> bool:
     if not os.path.lexists(part.path):
+        if part.path.parent.name == "refs" and any(part.path.parent.parent.glob("snapshots/*")):
+            raise _not_own(part.path.parent.parent)
         return True
     is_own = recorded is not None and is_unchanged(recorded)
     if recorded is not None and is_own and recorded.sha256 == part.sha256:
@@ -174,7 +176,11 @@ def _must_write(part: Part, recorded: OutsideFile | None) -> bool:
         return True
     if part.is_shared and part.kind == MODEL_FILE:
         raise Conflict(f"{part.path} has other bytes than its name says: remove it, and run this again")
-    raise Conflict(f"{part.path} is there already, and is not from this registry: choose another name with --as")
+    raise _not_own(part.path)
+
+
+def _not_own(path: Path) -> Conflict:
+    return Conflict(f"{path} is there already, and is not from this registry: choose another name with --as")
 
 
 def write_layout(registry: LocalRegistry, layout: Layout, missing: list[Part], progress: Progress) -> None:

@@ -25,7 +25,7 @@ from organs.registry.catalog.queries.model_lists import is_projector, quantisati
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, TEXT_FILE
 from organs.registry.digest import Digest, digest_of
-from organs.registry.errors import BadInput
+from organs.registry.errors import BadInput, BadName
 from organs.registry.gguf.split import ShardName
 from organs.registry.kinds import FileKind
 from organs.registry.names import (
@@ -100,7 +100,11 @@ class Layout:
     @property
     def main(self) -> Path:
         """The path of the model's file, or of its first shard."""
-        return next(part.path for part in self.parts if part.model_id == self.parts[-1].model_id)
+        return _main(self.parts)
+
+
+def _main(parts: Sequence[Part]) -> Path:
+    return next(part.path for part in parts if part.model_id == parts[-1].model_id)
 
 
 def ollama_layout(session: Session, model: ModelRow, machine: Machine, called: str | None) -> Layout:
@@ -166,7 +170,7 @@ def hub_layout(session: Session, model: ModelRow, machine: Machine, called: str 
     if model.kind == FileKind.ADAPTER:
         command = f"llama-cli -m BASE.gguf --lora {shlex.quote(str(first))}"
     elif tool == "hf-cache":
-        command = f"hf download {name} {shlex.quote(first.name)}"
+        command = f"HF_HUB_OFFLINE=1 hf download {name} {shlex.quote(first.name)}"
     return Layout("hf-cache" if llama_cache is None else tool, cache, str(name), (*blobs, reference, *links), command)
 
 
@@ -183,15 +187,17 @@ def lmstudio_layout(session: Session, model: ModelRow, machine: Machine, called:
     name = parse_new_name(called) if called else ModelName(model.namespace, f"{stem}-GGUF")
     place = folder / name.namespace / name.name
     parts = tuple(Part(place / plan.name, plan, row.id) for row, plan in _named_plans(session, model))
-    return Layout("lmstudio", folder, str(name), parts, f"lms load {name.namespace}/{name.name}/{parts[-1].path.name}")
+    return Layout("lmstudio", folder, str(name), parts, f"lms load {name}/{_main(parts).name}")
 
 
 def folder_layout(session: Session, model: ModelRow, folder: Path, called: str | None) -> Layout:
     """Return the files of a model in a plain folder, called after the model."""
+    if called is not None and (Path(called).name != called or called.startswith(".")):
+        raise BadName(f"{called[:200]!r} is not the name of a file")
     plans = _named_plans(session, model, called)
     parts = tuple(Part(folder / plan.name, plan, row.id) for row, plan in plans)
     lora = "-m BASE.gguf --lora" if model.kind == FileKind.ADAPTER else "-m"
-    command = f"llama-cli {lora} {shlex.quote(str(parts[-1].path))}"
+    command = f"llama-cli {lora} {shlex.quote(str(_main(parts)))}"
     return Layout("", folder, called or model.name, parts, command)
 
 

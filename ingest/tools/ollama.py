@@ -152,7 +152,7 @@ def parse_ollama_name(text: str) -> OllamaName:
     if not all(pattern.fullmatch(part) for pattern, part in patterns):
         raise BadName(
             f"{shown(text)!r} is not a name of Ollama: it is [NAMESPACE/]MODEL[:TAG], of at most 80 letters, digits, "
-            "and - _ . each; a namespace has no dot"
+            "and - _ . each, and a namespace has no dot; choose one with --as"
         )
     return name
 
