@@ -9,21 +9,29 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
 from cyclonedx.contrib.license.factories import LicenseFactory
-from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, Property, XsUri
+from cyclonedx.model import (
+    AttachedText,
+    ExternalReference,
+    ExternalReferenceType,
+    HashAlgorithm,
+    HashType,
+    Property,
+    XsUri,
+)
 from cyclonedx.model.bom import Bom, BomMetaData
 from cyclonedx.model.component import Component, ComponentType, Pedigree
 from cyclonedx.model.license import License, LicenseAcknowledgement, LicenseExpression
 from cyclonedx.model.tool import ToolRepository
 from cyclonedx.output import make_outputter
 from cyclonedx.schema import OutputFormat, SchemaVersion
-from cyclonedx.spdx import fixup_id
+from cyclonedx.spdx import fixup_id, is_expression
 from packageurl import PackageURL
 
 from organs.registry.catalog.vocabulary import shown_text
@@ -37,7 +45,7 @@ from organs.registry.kinds import FileKind
 
 if TYPE_CHECKING:
     from organs.registry.entities.chimera import Chimera
-    from organs.registry.entities.model import Model
+    from organs.registry.entities.model import Model, RuntimeText
     from organs.registry.entities.validation import QuickLook, VerdictReport
     from organs.registry.interface import Registry
 
@@ -56,6 +64,7 @@ _ADDRESS = re.compile(
 )
 """Addresses that need no escapes. Others, from headers of strangers, are left out."""
 _SPDX_WORD = re.compile(r"[A-Za-z0-9.+-]+")
+_REFERENCE = re.compile(r"\bLicenseRef-[A-Za-z0-9.-]+")
 _OPERATORS = {word.lower(): word for word in ("AND", "OR", "WITH")}
 _REFERENCES = {
     "general.url": ExternalReferenceType.WEBSITE,
@@ -200,7 +209,7 @@ def _component(model: Model, chimera: Chimera | None) -> Component:
         name=own_name,
         version=number,
         description=_clean(model.description) if model.description else None,
-        licenses=_licenses(model.license, metadata),
+        licenses=_licenses(model.license, metadata, model.texts),
         hashes=[] if single is None else [HashType(alg=HashAlgorithm.SHA_256, content=single)],
         purl=PackageURL("generic", group, own_name, number, {} if single is None else {"checksum": f"sha256:{single}"}),
         external_references=[
@@ -298,11 +307,11 @@ def _unknown(ref: str, origin: _Origin) -> Component:
     )
 
 
-def _licenses(text: str | None, metadata: dict[str, str]) -> Sequence[License]:
+def _licenses(text: str | None, metadata: Mapping[str, str], texts: Sequence[RuntimeText] = ()) -> Sequence[License]:
     """Return the licenses that `text` names.
 
-    These are an SPDX id or expression; else a license for each part, by its SPDX id or by its name. `metadata` is that
-    of the file's header: it has the name and the address of a license that has no id.
+    These are an SPDX id or expression; else a license for each part, by its SPDX id or by its name. The `metadata` of
+    the file's header has the name and the address of a license without an id, and a tool may keep its text in `texts`.
     """
     stated = _line(shown_text(text or "", LICENSE_MAX)) or NO_ASSERTION
     spelled = _SPDX_WORD.sub(lambda word: fixup_id(word[0]) or _OPERATORS.get(word[0].lower(), word[0]), stated)
@@ -317,11 +326,16 @@ def _licenses(text: str | None, metadata: dict[str, str]) -> Sequence[License]:
         whole.name = _line(metadata.get(f"{LICENSE_KEY}.name", "")) or stated
     link = metadata.get(f"{LICENSE_KEY}.link", "")
     whole.url = XsUri(link) if _ADDRESS.fullmatch(link) else None
+    kept = next((item.text for item in texts if item.kind == "license"), None)
+    whole.text = None if kept is None else AttachedText(content=_clean(kept))
     return [whole]
 
 
 def _license(text: str) -> License:
     acknowledgement = None if text.upper() == NO_ASSERTION else LicenseAcknowledgement.DECLARED
+    known, references = _REFERENCE.subn("MIT", text)  # the library does not know references in expressions
+    if references and " " in text and is_expression(known):
+        return LicenseExpression(text, acknowledgement=acknowledgement)
     return LicenseFactory().make_from_string(text, license_acknowledgement=acknowledgement)
 
 
@@ -335,8 +349,11 @@ def _line(text: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return a text from outside with the replacement character in the place of those that cannot be shown."""
-    return "".join(item if item.isprintable() or item in "\n\t" else "\N{REPLACEMENT CHARACTER}" for item in text)
+    """Return a text from outside, with another character in the place of each that cannot be shown."""
+    return "".join(
+        item if item.isprintable() or item in "\n\t" else " " if item.isspace() else "\N{REPLACEMENT CHARACTER}"
+        for item in text
+    )
 
 
 def _version() -> str | None:

@@ -16,11 +16,12 @@ from cyclonedx.validation.json import JsonStrictValidator
 from organs.registry import sbom
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import record_quick_look
-from organs.registry.catalog.register.model_changes import hide_model, remove_model
+from organs.registry.catalog.register.model_changes import hide_model, record_texts, remove_model
 from organs.registry.catalog.tables import VerdictRow, now
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.compose.recipe import read_recipe
 from organs.registry.entities.base import encode
+from organs.registry.entities.model import RuntimeText
 from organs.registry.entities.validation import QuickLook, TextLook
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -268,12 +269,14 @@ def test_no_more_models_than_the_limit_are_read(zoo: LocalRegistry, monkeypatch:
         ("mit and gpl-3.0-only", ["MIT AND GPL-3.0-only"]),
         ("(mit OR apache-2.0)", ["(MIT OR Apache-2.0)"]),
         ("gemma", ["gemma"]),
+        ("LicenseRef-mine", ["LicenseRef-mine"]),
+        ("mit AND LicenseRef-mine", ["MIT AND LicenseRef-mine"]),
         ("apache-2.0 AND NOASSERTION", ["Apache-2.0", "NOASSERTION"]),
         ("mit AND gemma", ["MIT", "gemma"]),
         ("gemma AND (mit OR isc)", ["gemma AND (MIT OR ISC)"]),
         ("(((", ["((("]),
         ("x" * 10_000, ["x" * 95 + "…"]),
-        ("<b>\x1b[0m\r\nmine</b>", ["<b>\ufffd[0m\ufffd mine</b>"]),
+        ("<b>\x1b[0m\r\nmine</b>", ["<b>\ufffd[0m mine</b>"]),
     ],
 )
 def test_a_license_is_an_spdx_id_or_expression_or_else_a_name(
@@ -294,6 +297,17 @@ def test_a_license_without_an_id_has_the_name_and_the_address_in_the_header(
         ("Qwen Research", address)
     ]
     assert [(item["type"], item["url"]) for item in main["externalReferences"]] == [("license", address)]
+
+
+def test_the_text_of_a_license_that_a_tool_keeps_is_attached(registry: LocalRegistry, tmp_path: Path) -> None:
+    add_model(registry, tmp_path, "m", {"general.license": "LicenseRef-mine"})
+    with registry.catalog.writing() as session:
+        model = model_by_name(session, parse_model_name("local/m"))
+        record_texts(session, model, [RuntimeText(kind="license", source="Ollama m", text="Only for me.\x07")])
+    main = document(registry, "m")["metadata"]["component"]
+    assert [item["license"]["text"] for item in main["licenses"]] == [
+        {"content": "Only for me.\ufffd", "contentType": "text/plain"}
+    ]
 
 
 def test_hostile_texts_are_inert(registry: LocalRegistry, tmp_path: Path) -> None:
