@@ -34,7 +34,7 @@ def sbom(model: str, output: Path | None) -> None:
         raise MissingExtra(message, EXTRA) from error
     if output is not None:
         check_free(output)
-    with selected_registry() as registry, status_line("read", quiet=output is None):
+    with selected_registry() as registry, status_line("read"):
         text = bill_of_materials(registry, model)
     if output is None:
         click.echo(text, nl=False)

@@ -93,14 +93,12 @@ class _Origin:
 
 @dataclass(slots=True)
 class _Family:
-    """A model with its ancestors, each by its reference in the document."""
+    """The components of a model and of its ancestors, by their references in the document."""
 
-    models: dict[str, tuple[Model, Chimera | None]] = field(default_factory=dict)
-    unknown: dict[str, _Origin] = field(default_factory=dict)
-    """Those that are not registered, or not visible."""
+    components: dict[str, Component] = field(default_factory=dict)
     edges: dict[str, list[tuple[str, _Origin]]] = field(default_factory=dict)
-    """The parents of each model."""
-    left_out: int = 0
+    """The parents of each registered model."""
+    left_out: set[tuple[bool, str]] = field(default_factory=set)
 
 
 def bill_of_materials(registry: Registry, name: str) -> str:
@@ -109,56 +107,58 @@ def bill_of_materials(registry: Registry, name: str) -> str:
     The same registered data give the same text; its time is that of the registration. Raises what `Registry.model`
     raises.
     """
-    main = registry.model(name)
-    family = _family_of(registry, main)
-    components = {ref: _component(*family.models[ref]) for ref in family.models}
-    components |= {ref: _unknown(ref, origin) for ref, origin in family.unknown.items()}
+    main, family = registry.model(name), _Family()
+    _collect(registry, main, family)
+    components = family.components
     for ref, edges in family.edges.items():
         if edges:
-            ancestors = [_ancestor(components[parent], origin) for parent, origin in edges]
-            lock = family.models[ref][0].lock_id
-            components[ref].pedigree = Pedigree(ancestors=ancestors, notes=None if lock is None else COMPOSED)
-    root = components.pop(main.name)
+            pedigree = components[ref].pedigree or Pedigree()
+            pedigree.ancestors.update(_ancestor(components[parent], origin) for parent, origin in edges)
+            components[ref].pedigree = pedigree
+    root = components[main.name]
     if family.left_out:
-        root.properties.add(_property("ancestors-left-out", family.left_out))
+        root.properties.add(_property("ancestors-left-out", len(family.left_out)))
     tool = Component(name=TOOL, version=_version(), type=ComponentType.APPLICATION, bom_ref=f"tool:{TOOL}")
     bom = Bom(
         serial_number=uuid5(_SERIAL_NUMBERS, main.digest),
         metadata=BomMetaData(timestamp=main.created_at, tools=ToolRepository(components=[tool]), component=root),
-        components=components.values(),
+        components=[component for component in components.values() if component is not root],
     )
-    components[main.name] = root
     for ref, edges in family.edges.items():
         bom.register_dependency(components[ref], [components[parent] for parent, _ in edges])
     return make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_7).output_as_string(indent=2) + "\n"
 
 
-def _family_of(registry: Registry, main: Model) -> _Family:
-    """Return `main` with its ancestors, the nearest first, at most `MODELS_MAX`."""
-    family = _Family({main.name: (main, _chimera(registry, main))})
+def _collect(registry: Registry, main: Model, family: _Family) -> None:
+    """Add `main` and its ancestors to `family`, the nearest first, at most `MODELS_MAX`."""
     refs = {(True, main.name): main.name}
-    waiting = deque([main.name])
+    waiting: deque[tuple[str, Sequence[_Origin]]] = deque()
+
+    def add(model: Model) -> None:
+        chimera = None if model.lock_id is None else registry.chimera(model.lock_id)
+        family.components[model.name] = _component(model, chimera)
+        waiting.append((model.name, tuple(_origins(model, chimera))))
+
+    add(main)
     while waiting:
-        ref = waiting.popleft()
+        ref, origins = waiting.popleft()
         edges = family.edges[ref] = []
-        for origin in _origins(*family.models[ref]):
+        for origin in origins:
             key = (origin.is_registered, origin.name)
             if key not in refs and len(refs) >= MODELS_MAX:
-                family.left_out += 1
+                family.left_out.add(key)
                 continue
             if key not in refs:
                 model = _found(registry, origin)
-                refs[key] = (
-                    model.name if model else f"{'' if origin.is_registered else 'declared:'}{_line(origin.name)}"
-                )
                 if model is None:
-                    family.unknown[refs[key]] = origin
-                elif model.name not in family.models:
-                    family.models[model.name] = (model, _chimera(registry, model))
-                    waiting.append(model.name)
+                    refs[key] = f"{'' if origin.is_registered else 'declared:'}{_line(origin.name)}"
+                    family.components[refs[key]] = _unknown(refs[key], origin)
+                else:
+                    refs[key] = model.name
+                    if model.name not in family.components:
+                        add(model)
             if refs[key] not in (ref, *(parent for parent, _ in edges)):
                 edges.append((refs[key], origin))
-    return family
 
 
 def _found(registry: Registry, origin: _Origin) -> Model | None:
@@ -167,10 +167,6 @@ def _found(registry: Registry, origin: _Origin) -> Model | None:
         return registry.model(origin.name) if origin.is_registered else None
     except (NotFound, Incomplete):
         return None
-
-
-def _chimera(registry: Registry, model: Model) -> Chimera | None:
-    return None if model.lock_id is None else registry.chimera(model.lock_id)
 
 
 def _origins(model: Model, chimera: Chimera | None) -> Iterator[_Origin]:
@@ -197,7 +193,7 @@ def _origins(model: Model, chimera: Chimera | None) -> Iterator[_Origin]:
 
 
 def _component(model: Model, chimera: Chimera | None) -> Component:
-    """Return the component of a registered model, without its pedigree."""
+    """Return the component of a registered model; its pedigree has no ancestors yet."""
     path, _, number = model.name.rpartition("@")
     group, _, own_name = path.rpartition("/")
     single = model.files[0].sha256 if len(model.files) == 1 else None
@@ -229,6 +225,7 @@ def _component(model: Model, chimera: Chimera | None) -> Component:
         ],
         properties=[_property(*pair) for pair in _facts(model, chimera, metadata)],
         tags=[_line(tag) for tag in model.tags if tag.strip()],
+        pedigree=None if chimera is None else Pedigree(notes=COMPOSED),
     )
 
 

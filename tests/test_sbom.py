@@ -132,6 +132,7 @@ def test_a_model_has_its_digests_its_license_and_what_it_is(zoo: LocalRegistry) 
     ]
     assert main["purl"] == f"pkg:generic/local/{BASE}@1?checksum=sha256:{model.digest}"
     assert licenses(main) == ["Apache-2.0"]
+    assert "pedigree" not in main
     facts = properties(main)
     assert (facts["architecture"], facts["parameters"]) == (["llama"], [str(model.parameters)])
     assert facts["dtypes"] == [model.facts["dtypes"]]
