@@ -44,6 +44,7 @@ GROUPS = {
         "prove": "Prove from which model a quantisation was made.",
         "report": "Report on the registry: findings, families, measures.",
         "storage": "Show what is stored how, and how many bytes this saves.",
+        "sbom": "Print the bill of materials of a model (CycloneDX).",
     },
     "Chimeras": {
         "compat": "Show which organs fit into a model, and why others do not.",

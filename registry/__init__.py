@@ -8,6 +8,7 @@
     relatives   who is related to whom
     models      models with everything that is known of them, with their organs and recipes
     reports     reports: what was measured
+    sbom        bills of materials: what a model was made from, as CycloneDX
     client      a remote registry, over HTTP
     amounts     numbers as people read them
     backup      a copy of the registry that is a registry itself

@@ -25,8 +25,10 @@ from organs.registry.catalog.register.model_changes import (
 )
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import RUNTIME_TEXTS_MAX
-from organs.registry.digest import model_digest
+from organs.registry.compose.licenses import AND, terms_of
+from organs.registry.digest import digest_of, model_digest
 from organs.registry.entities.model import RuntimeText
+from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.errors import BadSource
 from organs.registry.input_files import stamp_text
 from organs.registry.local import LocalRegistry
@@ -36,6 +38,8 @@ LICENSE_BEGIN = 3000
 """The characters at the beginning of a license that say which one it is."""
 SHORT_LICENSE_MAX = 2500
 """The most characters of a text that is the MIT license and nothing else."""
+REFERENCE_WORDS_MAX, REFERENCE_DIGITS = 48, 8
+"""The most characters of the first line, and the digits of the SHA-256, in the reference to an unknown license."""
 _LICENSES = {
     "apache-2.0": re.compile(r"^\W*apache license\W+version 2\.0, january 2004\b"),
     "mit": re.compile(r"^.{0,300}?permission is hereby granted, free of charge, to any person obtaining a copy"),
@@ -50,15 +54,28 @@ _LICENSES = {
 
 
 def license_of(texts: Iterable[RuntimeText]) -> str | None:
-    """Return the license that one of `texts` is; None if none is known, or if they are several licenses."""
-    found = set()
-    for text in texts:
-        if text.kind == "license":
-            begin = " ".join(text.text[:LICENSE_BEGIN].lower().split())
-            name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
-            if name is not None and (name != "mit" or len(text.text) <= SHORT_LICENSE_MAX):
-                found.add(name)
-    return found.pop() if len(found) == 1 else None
+    """Return the license that `texts` are; None if none of them is a license.
+
+    Of several known licenses all apply: `apache-2.0 AND mit`. If none is known, a reference stands for the first text,
+    with its first words and the beginning of its SHA-256: `LicenseRef-Research-license-0a1b2c3d`.
+    """
+    licenses = [text.text.strip() for text in texts if text.kind == "license" and text.text.strip()]
+    known = dict.fromkeys(name for text in licenses if (name := _known_license(text)) is not None)
+    if known or not licenses:
+        return AND.join(known) or None
+    words = re.findall(r"[A-Za-z0-9.]+", licenses[0].splitlines()[0])
+    begin = "-".join(words)[:REFERENCE_WORDS_MAX].strip(".-")
+    return "-".join(
+        filter(None, ("LicenseRef", begin, digest_of(licenses[0].encode("utf-8", "replace"))[:REFERENCE_DIGITS]))
+    )
+
+
+def _known_license(text: str) -> str | None:
+    if len(text) <= LICENSE_MAX and all(terms_of(part) is not None for part in text.split(AND)):
+        return text  # a name, or several: what an image has for a model without the text of its license
+    begin = " ".join(text[:LICENSE_BEGIN].lower().split())
+    name = next((name for name, pattern in _LICENSES.items() if pattern.match(begin)), None)
+    return None if name == "mit" and len(text) > SHORT_LICENSE_MAX else name
 
 
 def stamp_of(path: Path) -> str | None:

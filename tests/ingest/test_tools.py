@@ -33,12 +33,13 @@ from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.register.model_changes import remove_model
 from organs.registry.catalog.tables import EventRow, KnownFile, ModelRow, OtherName
 from organs.registry.catalog.vocabulary import OTHER_NAMES_MAX, RUNTIME_TEXT_MAX, Action
+from organs.registry.compose.licenses import license_problem
 from organs.registry.entities.model import RuntimeText
 from organs.registry.errors import BadSource, NameTaken, NotFound, Removed, SeveralModels
 from organs.registry.local import LocalRegistry
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.upkeep import all_blobs, set_aside, sweep
-from tests.gguf_files import file_bytes, text
+from tests.gguf_files import file_bytes, text, unsigned
 from tests.ingest.one_source import ingest_path
 from tests.ingest.tool_layouts import (
     APACHE,
@@ -51,6 +52,7 @@ from tests.ingest.tool_layouts import (
     ollama_manifest,
     put,
 )
+from tests.related_models import related_tensors
 from tests.small_models import block_tensors, small_model, small_shards
 
 MIT = "Permission is hereby granted, free of charge, to any person obtaining a copy"
@@ -392,21 +394,55 @@ def test_texts_of_ollama_are_kept_and_a_known_license_fills_a_missing_one(
     ("begin", "license"),
     [
         (APACHE, "apache-2.0"),
+        ("apache-2.0 AND llama3\n", "apache-2.0 AND llama3"),
         (f"MIT License\n\nCopyright (c) A\n\n{MIT}", "mit"),
         ("LLAMA 3.2 COMMUNITY LICENSE AGREEMENT\nLlama 3.2", "llama3.2"),
-        ("This model may be used under the Apache License Version 2.0, January 2004, except on Sundays", None),
-        (MIT + " x" * 2000, None),
-        ("", None),
+        (
+            "This model may be used under the Apache License Version 2.0, January 2004, except on Sundays",
+            "LicenseRef-This-model-may-be-used-under-the-Apache-License-9c17039c",
+        ),
+        (MIT + " x" * 2000, "LicenseRef-Permission-is-hereby-granted-free-of-charge-to-a-0f9375f6"),
+        ("  \n§ 1: …\nNo.", "LicenseRef-1-63dae75b"),
+        (" \n", None),
     ],
 )
-def test_a_license_is_recognised_only_by_the_beginning_of_its_text(begin: str, license: str | None) -> None:
+def test_a_license_is_known_by_the_beginning_of_its_text_and_any_other_gets_a_reference(
+    begin: str, license: str | None
+) -> None:
     policy = RuntimeText(kind="license", source="x", text="Acceptable use policy")
-    assert license_of([RuntimeText(kind="license", source="x", text=begin), policy]) == license
+    text_of_it = RuntimeText(kind="license", source="x", text=begin)
+    is_reference = license is not None and license.startswith("LicenseRef-")
+    assert license_of([text_of_it]) == license
+    assert license is None or license_problem(license) is None
+    assert is_reference or license is None or license_of([policy, text_of_it]) == license
     other = RuntimeText(kind="license", source="x", text=APACHE)
-    assert license_of([other, RuntimeText(kind="license", source="x", text=begin)]) == (
-        "apache-2.0" if license in (None, "apache-2.0") else None
-    )
+    joined = ["apache-2.0"] if is_reference or license in (None, "apache-2.0") else ["apache-2.0", license]
+    assert license_of([other, text_of_it]) == " AND ".join(map(str, joined))
     assert license_of([RuntimeText(kind="template", source="x", text=APACHE)]) is None
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([APACHE], "apache-2.0 AND mit"),
+        ([f"MIT License\n\n{MIT}"], "mit"),
+        ([f"MIT License\n\n{MIT}", APACHE], "mit AND apache-2.0"),
+        (["Research license\nOnly for research."], "LicenseRef-Research-license-b86d2ff6 AND mit"),
+        ([], "NOASSERTION AND mit"),
+    ],
+)
+def test_the_license_of_an_ollama_base_counts_for_its_chimeras(
+    texts: list[str], expected: str, registry: LocalRegistry, ollama: Path, tmp_path: Path
+) -> None:
+    header = [text("general.architecture", "llama"), unsigned("llama.block_count", 2)]
+    layers = [ollama_layer(ollama, "model", file_bytes(header, related_tensors()))]
+    layers += [ollama_layer(ollama, "license", item.encode()) for item in texts]
+    ollama_manifest(ollama, "registry.ollama.ai/library/bare/latest", *layers)
+    ingest_tools(registry, machine(tmp_path), "ollama")
+    donor = file_bytes([*header, text("general.license", "mit")], related_tensors(correlation=0.99))
+    ingest_path(registry, put(tmp_path / "donor.gguf", donor))
+    made = registry.compose("library/bare").graft("local/donor", type="organ").plan().accepting_all().register()
+    assert registry.model(made.model).license == expected
 
 
 def test_many_layers_of_one_text_are_read_once_and_a_pipe_is_no_text(ollama: Path, tmp_path: Path) -> None:
