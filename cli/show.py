@@ -29,7 +29,7 @@ from organs.cli.console import (
 from organs.cli.hints import hint_for
 from organs.cli.options import flag
 from organs.cli.plans import print_changes, print_findings, print_quick_look, print_screen
-from organs.cli.registries import registry_address, selected_registry
+from organs.cli.registries import selected_registry
 from organs.cli.tables import print_table
 from organs.registry.amounts import (
     change_text,
@@ -359,8 +359,6 @@ def _model_commands(model: ModelDetails) -> Iterator[tuple[str, str]]:
         yield organ_command("validate", name), "run it, and measure the gain"
     if not model.unassemblable and model.state != "removed":
         yield organ_command("assemble", name, "-o", "."), "write its file"
-        if registry_address() is None and model.kind in ("model", CHIMERA, "adapter"):
-            yield organ_command("install", name, "--to", "ollama"), "run it there; or lmstudio, hf, a folder"
     if model.kind == "adapter" and all(entry.key != INVOCATION_KEY for entry in model.metadata):
         parents = [edge.model for edge in model.lineage if edge.direction == "parent" and edge.model]
         base = parents[0].removeprefix(f"{LOCAL}/").partition("@")[0] if parents else "BASE"

@@ -35,7 +35,7 @@ from organs.ingest.tools.installing import (
     write_part,
 )
 from organs.ingest.tools.layouts import Part, is_needed
-from organs.ingest.tools.ollama import TEXT_MAX_BYTES, manifests_of
+from organs.ingest.tools.ollama import TEXT_MAX_BYTES, blob_path, manifests_of
 from organs.registry.assembly import FilePlan, plan_file, prove_file
 from organs.registry.catalog.queries.model_contents import digests_by_stamp, files_of
 from organs.registry.catalog.queries.model_names import model_by_text
@@ -113,7 +113,7 @@ def _groups_of_ollama(part: Findings) -> list[Group]:
     sources = {source.paths[0]: source for source in part.sources}
     groups: dict[Path, Group] = {}
     for manifest, digests in manifests_of(part.folder).items():
-        blobs = [part.folder / "blobs" / f"sha256-{digest}" for digest in sorted(digests)]
+        blobs = [blob_path(part.folder, digest) for digest in sorted(digests)]
         wanted = [blob for blob in blobs if blob in sources]
         joined = {id(groups[blob]): groups[blob] for blob in wanted if blob in groups}
         group = Group("ollama", part.folder)
@@ -155,13 +155,14 @@ def split_by_use(groups: Sequence[Group], keep_bytes: int) -> tuple[list[Group],
 def obstacle(registry: LocalRegistry, group: Group) -> str | None:
     """Return why a group stays, as a sentence; None if its files can be removed."""
     home = Path(registry.settings.home).resolve()
+    linked = [path for path in group.paths if path.is_symlink() and path not in group.heads]
+    if linked:
+        return f"{linked[0]} is a symbolic link: name the file that it leads to"
     for path in (*group.files, *group.texts):
         try:
             status = path.lstat()
         except OSError as error:
             return f"{path}: {error.strerror}"
-        if stat.S_ISLNK(status.st_mode):
-            return f"{path} is a symbolic link: name the file that it leads to"
         if not stat.S_ISREG(status.st_mode):
             return f"{path} is not a file: only GGUF files are removed"
         if status.st_nlink > 1:
@@ -182,6 +183,11 @@ def registered_names(registry: LocalRegistry, group: Group) -> tuple[str, ...]:
         return tuple(dict.fromkeys(model.full_name for model in models if model is not None))
 
 
+def _is_stored(registry: LocalRegistry, group: Group) -> bool:
+    with registry.catalog.reading() as session:
+        return all(known_model(session, source) is not None for source in group.sources)
+
+
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
     """What became of a group."""
@@ -197,12 +203,12 @@ class Reclaimed:
 def reclaim(registry: LocalRegistry, groups: Iterable[Group], progress: Progress = no_progress) -> Iterator[Reclaimed]:
     """Store, read back, record and remove each group; yield what became of it.
 
-    `progress` gets the sizes of the files, as they are read and then as they are read back. Raises DiskFull and other
-    errors that would stop all groups.
+    What is stored already, and what is small, comes first, because it makes room for the others. `progress` gets the
+    sizes of the files, as they are read and then as they are read back.
     """
     with outside_lock(registry):
         finish(registry)
-        for group in groups:
+        for group in sorted(groups, key=lambda group: (not _is_stored(registry, group), group.size_bytes)):
             reason = obstacle(registry, group)
             models = dict[int, str]()
             freed = 0
@@ -306,34 +312,27 @@ def _record(registry: LocalRegistry, group: Group, files: dict[Path, _ReadFile])
 
 
 def _remove(registry: LocalRegistry, files: Sequence[OutsideFile]) -> int:
-    """Remove recorded files, the last first; return the bytes that are free.
+    """Remove all recorded files of a group, the last first; return the bytes that are free.
 
-    A file that the tool needs for another model stays. Raises BadSource, after the others were written again, if a file
-    was changed since it was recorded.
+    Raises BadSource if a file was changed since it was recorded; then the others are written again.
     """
     freed = 0
     changed = next((file for file in files if not _is_recorded(file)), None)
     for file in reversed(files) if changed is None else ():
-        path, folder = Path(file.path), Path(file.folder)
-        if file.tool in SHARING and _is_blob(path) and is_needed(file.tool, folder, path):
-            continue
         if not _is_recorded(file):
             changed = file
             break
-        with translating(path, placing_error):
-            os.unlink(path)
-            Files().sync_folder(path.parent)
-        freed += 0 if file.kind == LINK else file.size_bytes
-        if file.tool:
-            remove_empty_folders(path.parent, folder)
+        freed += _unlink(file)
     if changed is not None:
         _restore_batch(registry, files, as_it_is=Path(changed.path))
         raise BadSource(f"{changed.path} was changed while it was stored: nothing was removed")
     return freed
 
 
-def _is_blob(path: Path) -> bool:
-    return path.parent.name == "blobs"
+def finish(registry: LocalRegistry) -> int:
+    """Remove files that a killed `reclaim` has recorded and not removed yet; return the bytes that are free."""
+    batches = reclaimed_batches(registry, _is_recorded)
+    return sum(_unlink(file) for files in batches for file in reversed(files) if _is_recorded(file))
 
 
 def _is_recorded(file: OutsideFile) -> bool:
@@ -344,12 +343,17 @@ def _is_recorded(file: OutsideFile) -> bool:
         return False
 
 
-def finish(registry: LocalRegistry) -> int:
-    """Remove files that a killed `reclaim` has recorded and not removed yet; return the bytes that are free."""
-    freed = 0
-    for files in reclaimed_batches(registry, _is_recorded):
-        freed += _remove(registry, [file for file in files if _is_recorded(file)])
-    return freed
+def _unlink(file: OutsideFile) -> int:
+    """Remove a recorded file, unless it is a blob that the tool still needs; return the bytes that are free."""
+    path, folder = Path(file.path), Path(file.folder)
+    if file.tool in SHARING and path.parent.name == "blobs" and is_needed(file.tool, folder, path):
+        return 0
+    with translating(path, placing_error):
+        os.unlink(path)
+        Files().sync_folder(path.parent)
+    if file.tool:
+        remove_empty_folders(path.parent, folder)
+    return 0 if file.kind == LINK else file.size_bytes
 
 
 def _row(group: Group, batch: str, path: Path) -> dict[str, object]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from organs.ingest.tools.folders import HUB_FOLDER
-from organs.ingest.tools.ollama import OllamaName, manifests_of, parse_ollama_name
+from organs.ingest.tools.ollama import OllamaName, blob_path, manifests_of, parse_ollama_name
 from organs.ingest.tools.ollama_image import image_of
 from organs.ingest.tools.places import Machine, hub_cache, lmstudio_folders, ollama_folders
 from organs.registry.assembly import FilePlan, check_assemblable, plan_file
@@ -117,11 +117,13 @@ def ollama_layout(session: Session, model: ModelRow, machine: Machine, called: s
     name = _spelled(folder, parse_ollama_name(called) if called else _ollama_name_of(model))
     image = image_of(session, model, _projectors(session, model), private=True)
 
-    def blob(digest: str) -> Path:
-        return folder / "blobs" / f"sha256-{digest}"
-
-    parts = [Part(blob(row.sha256), plan_file(session, row), row.model_id, is_shared=True) for _, row in image.files]
-    parts += [Part(blob(digest), data, model.id, is_shared=True) for digest, data in image.text_blobs.items()]
+    parts = [
+        Part(blob_path(folder, row.sha256), plan_file(session, row), row.model_id, is_shared=True)
+        for _, row in image.files
+    ]
+    parts += [
+        Part(blob_path(folder, digest), data, model.id, is_shared=True) for digest, data in image.text_blobs.items()
+    ]
     manifest = folder / "manifests" / name.host / name.namespace / name.model / name.tag
     parts.append(Part(manifest, image.manifest, model.id))
     return Layout("ollama", folder, str(name), tuple(parts), f"ollama run {name}")
@@ -244,8 +246,7 @@ def _projectors(session: Session, model: ModelRow) -> Sequence[ModelRow]:
 def is_needed(layout_tool: str, folder: Path, path: Path) -> bool:
     """Return whether the tool still needs a shared file: a manifest has its digest, or a snapshot a link to it."""
     if layout_tool == "ollama":
-        digest = path.name.removeprefix("sha256-")
-        return any(digest in digests for digests in manifests_of(folder).values())
+        return any(path.name.removeprefix("sha256")[1:] in digests for digests in manifests_of(folder).values())
     repository = path.parent.parent
     snapshots = repository / "snapshots"
     if path.parent.name == "refs":

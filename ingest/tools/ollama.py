@@ -170,6 +170,12 @@ def manifests_of(folder: Path) -> dict[Path, frozenset[str]]:
     return manifests
 
 
+def blob_path(folder: Path, digest: str) -> Path:
+    """Return the path of a blob in Ollama's `folder`, which older versions call `sha256:` and the digest."""
+    path, older = (folder / "blobs" / f"sha256{separator}{digest}" for separator in "-:")
+    return older if os.path.lexists(older) and not os.path.lexists(path) else path
+
+
 @dataclass(slots=True)
 class _Blob:
     """A GGUF file in `blobs`, with all names and texts that manifests give it."""
@@ -263,10 +269,7 @@ def _checked_blob(folder: Path, name: OllamaName, layer: _Layer, problems: Remar
     if match is None:
         problems.add(f"Ollama {name}: {shown(layer.digest)!r} in its manifest is not a SHA-256")
         return None
-    blobs = folder / "blobs"
-    path = blobs / f"sha256-{match[1]}"
-    if not os.path.lexists(path) and os.path.lexists(blobs / f"sha256:{match[1]}"):
-        path = blobs / f"sha256:{match[1]}"  # older versions of Ollama
+    path = blob_path(folder, match[1])
     if reason := unreadable(path):
         problems.add(f"Ollama {name}: {path}: {reason}; ollama pull {name} fetches it again")
         return None

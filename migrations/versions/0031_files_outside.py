@@ -57,7 +57,7 @@ def upgrade() -> None:
         sa.CheckConstraint("length(stamp) <= 64", name=op.f("ck_outside_files_stamp_length")),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_outside_files_model_id_models")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_outside_files")),
-        sa.UniqueConstraint("place", "batch", name=op.f("uq_outside_files_place_batch")),
+        sa.UniqueConstraint("place", "batch", "machine", name=op.f("uq_outside_files_place_batch_machine")),
         sqlite_strict=True,
     )
     op.create_index(op.f("ix_outside_files_batch"), "outside_files", ["batch"])

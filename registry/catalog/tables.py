@@ -508,12 +508,13 @@ class OutsideFile(Base):
     """
 
     __tablename__ = "outside_files"
-    __table_args__ = (UniqueConstraint("place", "batch"),)
+    __table_args__ = (UniqueConstraint("place", "batch", "machine"),)
 
     id: Mapped[Id]
     place: Mapped[str] = exactly(64)
-    """The SHA-256 of machine and path."""
+    """The SHA-256 of the path."""
     machine: Mapped[str] = string(255)
+    """The name of the machine; empty in the database of a home, which only one machine uses."""
     path: Mapped[str] = string(4096)
     folder: Mapped[str] = string(4096)
     """The folder of the tool, or the plain folder, in which it is."""

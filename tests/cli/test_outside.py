@@ -54,7 +54,7 @@ def test_a_model_goes_from_ollama_and_back_and_the_disk_is_free_meanwhile(
     assert path.read_bytes() == small_model(seed=2)
 
     listed = organ.done("restore", "--dry-run", "--json")
-    assert [one["tool"] for one in listed.values["items"]] == ["", "ollama"]
+    assert [one["tool"] for one in listed.values["items"]] == ["ollama", ""], "what was stored first"
     organ.done("restore", "other")
     assert (plain.read_bytes(), read_ollama(ollama)) == (small_model(seed=2), {})
     organ.done("restore")

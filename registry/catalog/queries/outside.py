@@ -16,26 +16,29 @@ from organs.registry.catalog.vocabulary import INSTALLED, RECLAIMED
 from organs.registry.digest import digest_of
 
 
-def this_machine_name() -> str:
-    """Return the name of this machine, at most 255 characters."""
-    return platform.node()[:255]
+def machine_of(session: Session) -> str:
+    """Return the name of this machine if several may use the database, else an empty text.
+
+    The database in a home may be used under another name of its machine, and after a move to another one.
+    """
+    return "" if session.get_bind().dialect.name == "sqlite" else platform.node()[:255]
 
 
 def place_of_path(path: Path) -> str:
-    """Return the key of a path on this machine."""
-    return digest_of(this_machine_name().encode("utf-8", "surrogateescape") + b"\0" + os.fsencode(path.absolute()))
+    """Return the key of a path."""
+    return digest_of(os.fsencode(path.absolute()))
 
 
 def outside_files(session: Session, state: str, **values: str | int) -> list[OutsideFile]:
     """Return the files on this machine with a state and other `values` of columns, in the order of their writing."""
-    statement = select(OutsideFile).where(OutsideFile.machine == this_machine_name(), OutsideFile.state == state)
-    return list(session.scalars(statement.filter_by(**values).order_by(OutsideFile.id)))
+    own = {"machine": machine_of(session), "state": state, **values}
+    return list(session.scalars(select(OutsideFile).filter_by(**own).order_by(OutsideFile.id)))
 
 
 def outside_files_at(session: Session, paths: Collection[Path], state: str = INSTALLED) -> dict[Path, OutsideFile]:
     """Return the recorded files with a state at `paths` on this machine."""
     places = {place_of_path(path): path for path in paths}
-    statement = select(OutsideFile).where(OutsideFile.state == state)
+    statement = select(OutsideFile).filter_by(machine=machine_of(session), state=state)
     rows = scalars_among(session, statement, OutsideFile.place, list(places))
     return {places[row.place]: row for row in rows}
 

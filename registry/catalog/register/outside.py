@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.outside import outside_files, this_machine_name
+from organs.registry.catalog.queries.outside import machine_of, outside_files
 from organs.registry.catalog.rows import insert_missing
 from organs.registry.catalog.tables import OutsideFile, now
 from organs.registry.catalog.vocabulary import INSTALLED
@@ -15,14 +15,14 @@ from organs.registry.catalog.vocabulary import INSTALLED
 
 def record_installed(session: Session, rows: Sequence[Mapping[str, object]]) -> None:
     """Record that files at the places of `rows` are, or will be, files of this registry, in place of earlier rows."""
-    places = [row["place"] for row in rows]
-    session.execute(delete(OutsideFile).where(OutsideFile.place.in_(places), OutsideFile.state == INSTALLED))
+    own = OutsideFile.machine == machine_of(session), OutsideFile.state == INSTALLED
+    session.execute(delete(OutsideFile).where(OutsideFile.place.in_([row["place"] for row in rows]), *own))
     record_outside(session, INSTALLED, rows)
 
 
 def record_outside(session: Session, state: str, rows: Sequence[Mapping[str, object]]) -> list[OutsideFile]:
     """Record files with a state and one `batch`; return the rows of this batch, in order."""
-    common = {"machine": this_machine_name(), "state": state, "created_at": now()}
+    common = {"machine": machine_of(session), "state": state, "created_at": now()}
     insert_missing(session, OutsideFile, [common | dict(row) for row in rows])
     return outside_files(session, state, batch=str(rows[0]["batch"])) if rows else []
 
