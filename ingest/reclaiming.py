@@ -45,7 +45,7 @@ from organs.registry.catalog.tables import ModelFileRow, OutsideFile
 from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadSource, BadValue, Conflict, OrganError
-from organs.registry.input_files import FileIdentity, FileSource, stamp_text
+from organs.registry.input_files import FileSource, stamp_text
 from organs.registry.local import LocalRegistry
 from organs.registry.progress import Progress, no_progress
 from organs.registry.store.files import Files, check_room, placing_error, translating
@@ -267,22 +267,24 @@ def _ingested(
 
     Raises BadSource if a file is missing or was changed.
     """
-    read: dict[Path, tuple[Digest, FileIdentity]] = {}
+    read: dict[Path, tuple[Digest, str]] = {}
+    fresh: list[Path] = []
 
     def note(file: DissectedFile, _model_id: int, sha256: Digest) -> None:
-        if isinstance(file.source, FileSource):
-            read[file.source.path] = sha256, file.source.identity
+        if isinstance(file.source, FileSource) and (stamp := file.source.stamp) is not None:
+            read[file.source.path] = sha256, stamp
+        else:
+            fresh.append(file.source.path)
 
     report = ingest_model(registry, source, progress=progress, stored=note)
     if report.incomplete:
         raise BadSource(f"{source.label}: {report.incomplete}, so nothing of it is removed")
-    found: dict[Path, tuple[Digest, str]] = {}
     for path in source.paths:
-        status = os.stat(path)
-        if path not in read or FileIdentity.of(status) != read[path][1]:
+        if path in fresh:
+            raise BadSource(f"{path} was written a moment ago: run this again")
+        if path not in read or stamp_of(path) != read[path][1]:
             raise BadSource(f"{path} was changed while it was read")
-        found[path] = read[path][0], stamp_text(status)
-    return report.model, found
+    return report.model, {path: read[path] for path in source.paths}
 
 
 def _prove(registry: LocalRegistry, files: dict[Path, _ReadFile], progress: Progress) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from tests.cli.test_scan import EMPTY
 from tests.ingest.tool_layouts import ollama_layer, ollama_manifest, put
 from tests.ingest.tool_readers import read_ollama
 from tests.small_models import small_model
+
+SETTLED = 0.06
+"""After so many seconds, a file's times show each change."""
 
 
 def test_a_model_goes_from_ollama_and_back_and_the_disk_is_free_meanwhile(
@@ -24,6 +28,7 @@ def test_a_model_goes_from_ollama_and_back_and_the_disk_is_free_meanwhile(
     ollama_manifest(ollama, "registry.ollama.ai/library/tiny/latest", *layers)
     plain = put(home / "models" / "other.gguf", small_model(seed=2))
 
+    time.sleep(SETTLED)
     organ.done("ingest", "--ollama")
     planned = organ.done("install", "library/tiny", "--to", "ollama", "--as", "me/copy", "--dry-run")
     assert planned.lines[-1].startswith("library/tiny@1: would be in Ollama as me/copy:latest; ")

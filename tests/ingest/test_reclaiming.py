@@ -29,6 +29,8 @@ from tests.ingest.tool_layouts import APACHE, hub_repository, machine, ollama_la
 from tests.ingest.tool_readers import read_ollama
 from tests.small_models import small_model, small_shards
 
+SETTLED = 0.06
+"""After so many seconds, a file's times show each change."""
 Tree = dict[str, tuple[str, int, int]]
 
 
@@ -67,6 +69,7 @@ def lay_out(home: Path, seeds: int = 1) -> None:
 
 
 def groups_at(home: Path) -> list[Group]:
+    time.sleep(SETTLED)
     return groups_of([*find_tool_models(machine(home), FINDERS), find_in_folder(str(home / "plain"))])
 
 
@@ -124,6 +127,7 @@ def test_what_must_not_be_removed_stays_with_a_reason(
     def damaged(*_: object) -> None:
         raise CorruptBlob("a blob", "its bytes are wrong")
 
+    time.sleep(SETTLED)
     monkeypatch.setattr(reclaiming, "prove_file", damaged)
     (one,) = reclaim(registry, groups_of([find_in_folder(str(whole))]))
     assert (whole.is_file(), one.freed_bytes, "its bytes are wrong" in str(one.kept)) == (True, 0, True), one.kept
