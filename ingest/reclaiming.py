@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import file_digest
 from pathlib import Path
 
 import msgspec
@@ -37,13 +38,17 @@ from organs.ingest.tools.installing import (
 from organs.ingest.tools.layouts import Part, is_needed
 from organs.ingest.tools.ollama import TEXT_MAX_BYTES, blob_path, manifests_of
 from organs.registry.assembly import FilePlan, plan_file, prove_file
-from organs.registry.catalog.queries.model_contents import digests_by_stamp, files_of
-from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.catalog.queries.model_contents import digests_by_stamp, files_of, has_damaged_blobs
+from organs.registry.catalog.queries.model_names import (
+    has_visible_model_of_size,
+    model_by_text,
+    visible_model_with_digest,
+)
 from organs.registry.catalog.queries.outside import outside_files, place_of_path
 from organs.registry.catalog.register.outside import forget_batch, record_outside
 from organs.registry.catalog.tables import ModelFileRow, OutsideFile
 from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
-from organs.registry.digest import Digest, digest_of
+from organs.registry.digest import Digest, digest_of, model_digest
 from organs.registry.errors import BadSource, BadValue, Conflict, OrganError
 from organs.registry.input_files import FileSource, stamp_text
 from organs.registry.local import LocalRegistry
@@ -241,16 +246,7 @@ def _stored_files(
     """
     files: dict[Path, _ReadFile] = {}
     for source in group.sources:
-        with registry.catalog.reading() as session:
-            known = known_model(session, source)
-            name = None if known is None else known.full_name
-            stamps = {path: stamp_of(path) or "" for path in source.paths}
-            found = digests_by_stamp(session, list(stamps.values()))
-        read = {path: (found[stamp], stamp) for path, stamp in stamps.items() if name is not None}
-        if name is None:
-            name, read = _ingested(registry, source, progress)
-        else:
-            progress(sum(path.stat().st_size for path in source.paths))
+        name, read = _recognised(registry, source, progress) or _ingested(registry, source, progress)
         with registry.catalog.reading() as session:
             model = model_by_text(session, name)
             models[model.id] = model.full_name
@@ -260,14 +256,46 @@ def _stored_files(
     return files
 
 
-def _ingested(
-    registry: LocalRegistry, source: ModelSource, progress: Progress
-) -> tuple[str, dict[Path, tuple[Digest, str]]]:
-    """Ingest a model; return its name, and the SHA-256 and the stamp of its files.
+Read = dict[Path, tuple[Digest, str]]
+"""The SHA-256 of files, and their stamps when they were read."""
+
+
+def _recognised(registry: LocalRegistry, source: ModelSource, progress: Progress) -> tuple[str, Read] | None:
+    """Return the name of the registered model of a source, and its files, which are hashed if their stamps are unknown.
+
+    None if the model is not registered, or if some of its bytes are damaged: an ingest repairs it.
+    """
+    size_bytes = sum(path.stat().st_size for path in source.paths)
+    with registry.catalog.reading() as session:
+        if not has_visible_model_of_size(session, size_bytes):
+            return None
+        stamps = {path: stamp_of(path) or "" for path in source.paths}
+        known = digests_by_stamp(session, list(stamps.values()))
+    read: Read = {}
+    for path, stamp in stamps.items():
+        if stamp in known:
+            read[path] = known[stamp], stamp
+            continue
+        with FileSource(path) as file, open(file.descriptor, "rb", closefd=False) as data:
+            digest = Digest(file_digest(data, "sha256").hexdigest())
+            file.check_unchanged()
+            if file.stamp is None:
+                return None
+            read[path] = digest, file.stamp
+    with registry.catalog.reading() as session:
+        model = visible_model_with_digest(session, model_digest([digest for digest, _ in read.values()]), None)
+        if model is None or has_damaged_blobs(session, model.id):
+            return None
+        progress(size_bytes)
+        return model.full_name, read
+
+
+def _ingested(registry: LocalRegistry, source: ModelSource, progress: Progress) -> tuple[str, Read]:
+    """Ingest a model; return its name and its files.
 
     Raises BadSource if a file is missing or was changed.
     """
-    read: dict[Path, tuple[Digest, str]] = {}
+    read: Read = {}
     fresh: list[Path] = []
 
     def note(file: DissectedFile, _model_id: int, sha256: Digest) -> None:

@@ -2,7 +2,7 @@
 
 The document has the model as its main component, each of its ancestors that the registry knows as a component, and who
 depends on whom. `cyclonedx-python-lib`, which writes it, has no model cards, formulations and compositions of
-CycloneDX yet: what belongs there is in properties, whose names begin with `organ:` (docs/sharing.md lists them).
+CycloneDX yet: what belongs there is in properties, whose names begin with `organ:` (docs/chimeras.md lists them).
 """
 
 from __future__ import annotations
