@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from organs.ingest.dissect import DissectedFile, Front, OpenGguf, odd_paddings, read_front
+from organs.ingest.dissect import DissectedFile, Front, odd_paddings, read_front
 from organs.ingest.sources import ModelSource, open_path, parse_part_name
 from organs.registry.amounts import names_text, plural_text
 from organs.registry.anatomy import Place, place_of
@@ -23,7 +23,7 @@ from organs.registry.chat_templates import template_faults
 from organs.registry.entities.base import Entity, Items, Text, Texts, Word
 from organs.registry.entities.finding import NONFINITE, FileFinding, Severity
 from organs.registry.errors import BadGguf, BadInput, BadSplit, OrganError
-from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType
+from organs.registry.gguf import ByteSource, Header, ValueType
 from organs.registry.gguf.blocks import BLOCK_INCOMPLETE, block_faults
 from organs.registry.gguf.faults import Fault
 from organs.registry.gguf.loading import NO_TENSORS, loading_faults
@@ -39,7 +39,7 @@ from organs.registry.progress import Progress, no_progress
 class Code(NamedTuple):
     """How serious the findings with a code are, and what mends them: a clause.
 
-    In a command, FILE is the file and MODEL the model, which must be registered.
+    In a command, FILE is the file, FILENAME its name, and MODEL the model, which must be registered.
     """
 
     severity: Severity
@@ -47,7 +47,7 @@ class Code(NamedTuple):
 
 
 REFUSE, WARN, INFO = Severity.REFUSE, Severity.WARN, Severity.INFO
-_AGAIN = "fetch it again: hf download REPOSITORY FILE, or curl -L -C - -O ADDRESS, which continues"
+_AGAIN = "fetch it again: hf download REPOSITORY FILENAME, or curl -L -C - -O ADDRESS, which continues"
 _CONVERT = "convert the original model again, with convert_hf_to_gguf.py of a current llama.cpp"
 _HEADER = "convert or fetch the model again: no command here changes hyperparameters"
 _TEMPLATE = "a recipe with metadata: {tokenizer.chat_template: TEXT} sets another one (organ compose)"
@@ -170,23 +170,24 @@ NONFINITE_SHOWN = 5
 """Limit of tensor names in a sentence about NaN or infinite values."""
 
 
-def count_nonfinite_weights(files: Sequence[OpenGguf], progress: Progress) -> dict[str, int]:
-    """Return the number of NaN or infinite values by tensor. Reads all bytes of all tensors.
+def count_nonfinite_weights(files: Iterable[tuple[OpenFile, Header]], progress: Progress) -> dict[str, int]:
+    """Return the number of NaN or infinite values by tensor of files and their headers. Reads all bytes of all tensors.
 
     `progress` is called with the size of each piece, and can raise to stop. Nothing is parsed here:
     bit patterns of values are counted (`registry.measure.nonfinite`).
     """
 
-    def pieces(file: OpenGguf, tensor: TensorInfo) -> Iterator[memoryview]:
-        span = file.tensor_span(tensor)
-        for piece in read_pieces(file.source, span.offset, span.size_bytes):
+    def pieces(file: OpenFile, offset: int, size_bytes: int) -> Iterator[memoryview]:
+        for piece in read_pieces(file, offset, size_bytes):
             yield piece
             progress(len(piece))
 
     counts = {
-        tensor.name: count_nonfinite_in(pieces(file, tensor), tensor.dtype)
-        for file in files
-        for tensor in file.header.tensors
+        tensor.name: count_nonfinite_in(
+            pieces(file, header.data_offset + tensor.offset, tensor.size_bytes), tensor.dtype
+        )
+        for file, header in files
+        for tensor in header.tensors
     }
     return {name: count for name, count in counts.items() if count}
 
@@ -290,7 +291,8 @@ class CheckedModel(Entity):
         if refused:
             return f"does not load: {names_text(list(dict.fromkeys(refused)))}"
         remarks = ", with remarks" if any(item.severity is WARN for item in self.findings) else ""
-        sound = f"no language model, but of the kind {self.kind}" if self.kind in KIND_NOTES else "loads"
+        sound = "loads beside its base" if self.kind == FileKind.ADAPTER else "loads"
+        sound = f"no language model, but of the kind {self.kind}" if self.kind in KIND_NOTES else sound
         return f"{sound}{remarks}"
 
 
@@ -314,7 +316,7 @@ def check_model(
             fronts = [(file.source, file.front, file.has_odd_padding) for file in files]
             check.findings += front_findings(fronts, requires_sandbox=requires_sandbox)
             check.findings += map(finding, _architecture_faults(header, kind))
-        whole = [OpenGguf(file.file, file.front.header) for file in files if file.is_whole]
+        whole = [(file.file, file.front.header) for file in files if file.is_whole]
         if reads_weights:
             check.findings += nonfinite_findings(count_nonfinite_weights(whole, progress))
     order = list(Severity)
@@ -332,6 +334,7 @@ def _for_file(item: FileFinding, source: ModelSource) -> FileFinding:
     """Return the finding with the names of the file and of its model in the command that mends it."""
     file, name = shlex.quote(str(source.paths[0])), source.name.name
     mend = re.sub(r"\bFILE\b", lambda _: file, item.mend)
+    mend = mend.replace("FILENAME", shlex.quote(source.paths[0].name))
     if "MODEL" in mend:
         mend = f"organ ingest {file}, then {mend.replace('MODEL', name)}"
     return FileFinding(item.severity, item.code, item.sentence, mend)

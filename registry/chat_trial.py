@@ -161,11 +161,11 @@ def _forbidden(tree: nodes.Template) -> Iterator[Found]:
     if internals:
         listed = ", ".join(f"{_shown(name)} in line {line}" for name, line in list(internals.items())[:3])
         yield {"code": "template-escape", "sentence": f"the chat template reaches for internals of Python: {listed}"}
-    for node in tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
-        kind = type(node).__name__.lower()
-        sentence = f"the chat template reads another file ({kind}, in line {node.lineno}): runtimes refuse it"
+    other = next(tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)), None)
+    if other is not None:
+        kind = type(other).__name__.lower()
+        sentence = f"the chat template reads another file ({kind}, in line {other.lineno}): runtimes refuse it"
         yield {"code": "template-reads-files", "sentence": sentence}
-        break
     addresses = [
         (match[0], node.lineno)
         for node in tree.find_all((nodes.TemplateData, nodes.Const))
@@ -238,7 +238,7 @@ class _Conditions:
     """The texts with which a template compares what was said: `plain` words, and `marks` such as `</think>`."""
 
     def __init__(self, tree: nodes.Template) -> None:
-        self._said: set[str] = set()
+        self._contents: set[str] = set()
         """Names with values from messages."""
         self._texts: dict[str, list[str]] = {}
         """Texts in the values of names."""
@@ -247,7 +247,7 @@ class _Conditions:
         self.marks: list[str] = []
         self._date_line = 0
         keys = (_key_of(node) for node in tree.find_all((nodes.Getattr, nodes.Getitem)))
-        self._keys = {*PART_KEYS, *(key for key in keys if key is not None), *_asked_keys(tree)}
+        self._keys = {*PART_KEYS, *(key for key in keys if key is not None), *_requested_keys(tree)}
         """Texts that are keys of values in this template: `'image' in part` asks for a key."""
         for _ in range(_ROUNDS):
             self._follow(tree)
@@ -275,28 +275,28 @@ class _Conditions:
 
     def _pass(self, target: nodes.Node, value: nodes.Node) -> None:
         for name in _target_names(target):
-            if self._is_said(value):
-                self._said.add(name)
+            if self._is_content(value):
+                self._contents.add(name)
             if self._is_date(value):
                 self._dates.add(name)
             known = self._texts.setdefault(name, [])
             known += [text for text in self._texts_in(value) if text not in known]
 
-    def _is_said(self, node: nodes.Node) -> bool:
+    def _is_content(self, node: nodes.Node) -> bool:
         """Return whether the value of `node` is, or has, what was said."""
         if isinstance(node, nodes.Name):
-            return node.name in self._said
+            return node.name in self._contents
         if isinstance(node, nodes.Call) and isinstance(node.node, nodes.Getattr):
             keys = _folded(node.args[0]) if node.node.attr == "get" and node.args else []
             if keys:
                 return keys[0] in MESSAGE_KEYS
-            return any(map(self._is_said, (node.node.node, *node.args)))
+            return any(map(self._is_content, (node.node.node, *node.args)))
         key = _key_of(node)
         if key is not None:
-            return key in MESSAGE_KEYS or not self._said.isdisjoint(_target_names(node))
+            return key in MESSAGE_KEYS or not self._contents.isdisjoint(_target_names(node))
         if isinstance(node, nodes.Test) or (isinstance(node, nodes.Filter) and node.name in ("length", "count")):
             return False
-        return any(map(self._is_said, node.iter_child_nodes()))
+        return any(map(self._is_content, node.iter_child_nodes()))
 
     def _is_date(self, node: nodes.Node) -> bool:
         if isinstance(node, nodes.Name):
@@ -316,8 +316,8 @@ class _Conditions:
 
     def _compare(self, tree: nodes.Template) -> None:
         for node in tree.find_all((nodes.Compare, nodes.Call, nodes.Filter, nodes.Test)):
-            said, others = self._sides(node)
-            if said:
+            has_content, others = self._sides(node)
+            if has_content:
                 for text in (text for other in others for text in self._texts_in(other) if text not in self._keys):
                     listed = self.marks if _MARKUP.search(text) or not _WORD.search(text) else self.plain
                     if text.strip() and text not in listed:
@@ -338,9 +338,9 @@ class _Conditions:
             parts = [node.node, *node.args]
             if node.name.endswith("attr") and not set(_folded(node.args[0]) if node.args else []) & set(MESSAGE_KEYS):
                 return False, []
-        said = [part for part in parts if self._is_said(part)]
+        contents = [part for part in parts if self._is_content(part)]
         is_of_message = isinstance(node, nodes.Filter) and node.name.endswith("attr")
-        return bool(said) or is_of_message, [part for part in parts if part not in said]
+        return bool(contents) or is_of_message, [part for part in parts if part not in contents]
 
 
 def _key_of(node: nodes.Node) -> str | None:
@@ -352,7 +352,7 @@ def _key_of(node: nodes.Node) -> str | None:
     return None
 
 
-def _asked_keys(tree: nodes.Template) -> Iterator[str]:
+def _requested_keys(tree: nodes.Template) -> Iterator[str]:
     """Yield the keys that a template asks for by `value.get(key)`."""
     for node in tree.find_all(nodes.Call):
         if isinstance(node.node, nodes.Getattr) and node.node.attr == "get" and node.args:
@@ -444,7 +444,7 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-Message = dict[str, Any]
+Message = dict[str, object]
 SYSTEM, FIRST = "Answer in one short sentence.", "Which river flows through Basel?"
 ANSWER, SECOND = "The Rhine flows through Basel.", "How deep are lakes in that country?"
 OTHER = "Name two trees."
@@ -462,8 +462,10 @@ TOOL = {
 }
 
 
-def _conversation(*said: tuple[str, str], in_parts: bool) -> list[Message]:
-    return [{"role": role, "content": [{"type": "text", "text": text}] if in_parts else text} for role, text in said]
+def _conversation(*messages: tuple[str, str], in_parts: bool) -> list[Message]:
+    return [
+        {"role": role, "content": [{"type": "text", "text": words}] if in_parts else words} for role, words in messages
+    ]
 
 
 class _Trial:
@@ -495,10 +497,10 @@ class _Trial:
             )
             yield {"code": "template-huge", "sentence": sentence}
 
-    def _text(self, *said: tuple[str, str], asks: bool = True, tools: list[Any] | None = None) -> str:
+    def _text(self, *messages: tuple[str, str], asks: bool = True, tools: list[Any] | None = None) -> str:
         bos, eos = self._order["bos"], self._order["eos"]
         return self._render(
-            messages=_conversation(*said, in_parts=self._in_parts),
+            messages=_conversation(*messages, in_parts=self._in_parts),
             tools=tools or self._tools,
             functions=json.dumps(tools or self._tools or []),
             datetime=NOW.isoformat(),
@@ -508,10 +510,10 @@ class _Trial:
             eos_token=eos,
         )
 
-    def _failure(self, situation: str, *said: tuple[str, str], **options: Any) -> Found | None:
+    def _failure(self, situation: str, *messages: tuple[str, str], **options: Any) -> Found | None:
         """Return the finding on a conversation that the template cannot write; None if it can."""
         try:
-            self._text(*said, **options)
+            self._text(*messages, **options)
         except SecurityError as error:
             sentence = f"the chat template does what the sandbox of Jinja forbids: {_shown(str(error))}"
             return {"code": "template-escape", "sentence": sentence}
@@ -545,8 +547,8 @@ class _Trial:
             yield failure
             return
         text = self._text(*chat)
-        lost = [name for name, (_, said) in zip(("first question", "answer", "last question"), chat, strict=True)
-                if said not in text]  # fmt: skip
+        lost = [name for name, (_, words) in zip(("first question", "answer", "last question"), chat, strict=True)
+                if words not in text]  # fmt: skip
         if lost:
             sentence = f"the chat template loses parts of a conversation: the {' and the '.join(lost)}"
             yield {"code": "template-loses-text", "sentence": sentence}
@@ -587,11 +589,11 @@ class _Trial:
         effects: dict[str, str] = {}
         for probe in ("", *probes):
             expected = usual
-            words = [(role, f"{said} {probe}." if probe else f"{said} {OTHER}") for role, said in chat]
-            for (_, before), (_, after) in zip(chat, words, strict=True):
+            changed = [(role, f"{words} {probe}." if probe else f"{words} {OTHER}") for role, words in chat]
+            for (_, before), (_, after) in zip(chat, changed, strict=True):
                 expected = expected.replace(before, after)
             with suppress(TemplateError, TypeError, ValueError, LookupError, ArithmeticError):
-                written = self._text(*words)
+                written = self._text(*changed)
                 if written != expected:
                     effects[probe.strip() or OTHER] = _added(expected, written)
         seen = [f"{_shown(word)} (which changes {_shown(effect)})" for word, effect in effects.items()]

@@ -250,7 +250,7 @@ def findings_of(
     if proposed.kind == "adapter" and proposed.base is None:
         yield SubmissionFinding(WARN, "adapter-without-base", "This adapter does not name its base: state it.")
     if header.field(TEMPLATE_KEY) is not None:
-        sentence = "It has a chat template. The catalog only displays it; runtimes execute it."
+        sentence = "It has a chat template. The catalog only displays it, and tries it confined; runtimes execute it."
         yield SubmissionFinding(NOTE, "chat-template", sentence)
 
 

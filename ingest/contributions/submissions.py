@@ -444,8 +444,9 @@ class _InspectionJob:
                 proposal = propose(dissected, self._statements.stated)
                 self._findings += self._review(dissected, proposal)
                 if not self._publish:
+                    weights = [(file.source, file.header) for file in dissected]
                     counted = _byte_progress(self._report_progress, size_bytes, "checking all weights")
-                    self._findings += map(submitted, nonfinite_findings(count_nonfinite_weights(dissected, counted)))
+                    self._findings += map(submitted, nonfinite_findings(count_nonfinite_weights(weights, counted)))
                 with registry.catalog.writing() as session:
                     row = locked_submission(session, self._id)
                     if row.state not in IN_JOB:

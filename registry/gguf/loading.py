@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from organs.registry.amounts import names_text
-from organs.registry.anatomy import TOKEN_EMBEDDING, OrganType, Tower, is_after_blocks, place_of
+from organs.registry.anatomy import (
+    DENSE_SHAPES,
+    DENSE_SLOTS,
+    EXPERT_DIMENSIONS,
+    TOKEN_EMBEDDING,
+    OrganType,
+    Tower,
+    is_after_blocks,
+    place_of,
+)
 from organs.registry.gguf.blocks import VARIED_KEYS, further_blocks, stated_blocks
 from organs.registry.gguf.faults import Fault
 from organs.registry.gguf.header import Header, TensorSpec
@@ -24,15 +33,6 @@ REQUIRED_KEYS = ("context_length", "embedding_length", "block_count")
 DENSE_KEYS = ("attention.head_count", "feed_forward_length", "attention.layer_norm_rms_epsilon")
 FEATURES_KEY = "features_length"
 """The width of the embedding in models for sound, if it differs from that of the blocks."""
-_NEEDED: tuple[tuple[str, ...], ...] = (
-    ("attn_norm",),
-    ("attn_q", "attn_qkv"),
-    ("attn_output",),
-    ("ffn_norm",),
-    ("ffn_down", "ffn_down_exps"),
-    ("ffn_up", "ffn_up_exps", "ffn_gate_up_exps"),
-)
-"""Slots of a block, each with those that can stand in its place."""
 SHOWN_MAX = 3
 NO_TENSORS = "no-tensors"
 
@@ -45,14 +45,15 @@ def loading_faults(header: Header, tensors: Sequence[TensorSpec]) -> Iterator[Fa
     architecture = header.architecture
     if architecture is None:
         return
-    kinds = {place_of(tensor.name).type for tensor in tensors}
+    places = [place_of(tensor.name) for tensor in tensors]
+    kinds = {place.type for place in places}
     if not {OrganType.EMBED, OrganType.SKELETON} <= kinds:
         yield Fault("partial-model", "it has only some organs of a model: runtimes cannot load it alone")
         return
     is_dense = architecture in DENSE
     keys = (*REQUIRED_KEYS, *DENSE_KEYS) if is_dense else REQUIRED_KEYS
     missing = [f"{architecture}.{key}" for key in keys if header.field(f"{architecture}.{key}") is None]
-    if is_dense and any("_exps" in tensor.name for tensor in tensors):
+    if is_dense and any(place.slot in EXPERT_DIMENSIONS for place in places):
         missing = [key for key in missing if not key.endswith("feed_forward_length")]
     if missing:
         yield Fault("missing-keys", f"{names_text(missing)} absent: runtimes refuse it")
@@ -95,13 +96,13 @@ def _absent(header: Header, tensors: Iterable[TensorSpec]) -> Iterator[Fault]:
         if place.tower is Tower.TEXT and place.block is not None:
             blocks.setdefault(place.block, set()).add(place.slot)
     for block, slots in sorted(blocks.items()):
-        absent = [names[0] for names in _NEEDED if slots.isdisjoint(names)]
+        absent = [names[0] for names in DENSE_SLOTS if slots.isdisjoint(names)]
         if absent and not _varies(header) and block < (stated_blocks(header) or 0) - further_blocks(header):
             yield Fault(NO_TENSORS, f"block {block} has no {names_text(absent)}: runtimes refuse it")
             break
-    outside = [] if TOKEN_EMBEDDING in places else ["token_embd"]
+    outside = [] if TOKEN_EMBEDDING in places else [TOKEN_EMBEDDING.slot]
     if not any(place.type is OrganType.NORM and is_after_blocks(place.slot) for place in places):
-        outside.append("output_norm")
+        outside.append("norm after its blocks")
     if outside:
         yield Fault(NO_TENSORS, f"it has no {names_text(outside)}: runtimes refuse it")
 
@@ -116,17 +117,17 @@ def _shape_faults(header: Header, tensors: Iterable[TensorSpec], *, is_dense: bo
     """Yield the tensors whose shapes differ from the header: the first of each slot."""
     width = _number(header, "embedding_length")
     assert width is not None, "the caller tested it"
-    sizes = _sizes(header, width) if is_dense and not _varies(header) else {}
-    if header.field(f"{header.architecture}.{FEATURES_KEY}") is None:
-        sizes = {**sizes, "token_embd": (width, None)}
+    sizes = _dimensions(header, width)
+    slots = set(DENSE_SHAPES) if is_dense and not _varies(header) else {TOKEN_EMBEDDING.slot}
+    if header.field(f"{header.architecture}.{FEATURES_KEY}") is not None:
+        slots.discard(TOKEN_EMBEDDING.slot)
     wrong: dict[str, str] = {}
     for tensor in tensors:
         place = place_of(tensor.name)
-        expected = sizes.get(place.slot) if place.tower is Tower.TEXT else None
-        if expected is None or place.slot in wrong:
+        if place.tower is not Tower.TEXT or place.slot not in slots or place.slot in wrong:
             continue
-        shape = tensor.shape[: len(expected)]
-        if any(due is not None and due != size for due, size in zip(expected, shape, strict=False)):
+        expected = [sizes.get(dimension or "") for dimension in DENSE_SHAPES[place.slot]]
+        if any(due is not None and due != size for due, size in zip(expected, tensor.shape, strict=False)):
             due = " × ".join("any" if size is None else f"{size:,}" for size in expected)
             wrong[place.slot] = f"{tensor.name} has {' × '.join(f'{size:,}' for size in tensor.shape)}, not {due}"
     if wrong:
@@ -135,22 +136,17 @@ def _shape_faults(header: Header, tensors: Iterable[TensorSpec], *, is_dense: bo
         yield Fault("shape-differs", f"shapes differ from the header: {listed}{more}: runtimes refuse it")
 
 
-def _sizes(header: Header, width: int) -> Mapping[str, tuple[int | None, ...]]:
-    """Return the expected shape of the tensor in each slot, row length first; None for a size that is not known."""
+def _dimensions(header: Header, width: int) -> Mapping[str, int | None]:
+    """Return the dimensions of `DENSE_SHAPES` by name; None for one that the header does not state."""
     heads, inner = _number(header, "attention.head_count"), _number(header, "feed_forward_length")
     of_keys = _number(header, "attention.head_count_kv") or heads
-    length, values = _number(header, "attention.key_length"), _number(header, "attention.value_length")
-    if heads and length is None:
-        length = width // heads
-    values = values or length
-    by_heads = heads * length if heads and length else None
+    length = _number(header, "attention.key_length") or (width // heads if heads else None)
+    values = _number(header, "attention.value_length") or length
     return {
-        **dict.fromkeys(("attn_norm", "ffn_norm", "output_norm"), (width,)),
-        "output": (width, None),
-        "attn_q": (width, by_heads),
-        "attn_k": (width, of_keys * length if of_keys and length else None),
-        "attn_v": (width, of_keys * values if of_keys and values else None),
-        "attn_output": (heads * values if heads and values else None, width),
-        **dict.fromkeys(("ffn_up", "ffn_gate"), (width, inner)),
-        "ffn_down": (inner, width),
+        "width": width,
+        "inner": inner,
+        "queries": heads * length if heads and length else None,
+        "keys": of_keys * length if of_keys and length else None,
+        "values": of_keys * values if of_keys and values else None,
+        "results": heads * values if heads and values else None,
     }

@@ -29,6 +29,8 @@ MERGES_KEY = "tokenizer.ggml.merges"
 BYTE_PAIRS, SENTENCE_PIECES, WORD_PIECES = "gpt2", "llama", "bert"
 """The values of TOKENIZER_KEY for the three common kinds of tokenizers."""
 SPECIAL_TOKENS = ("bos", "eos", "eot", "eom", "unknown", "separator", "padding", "cls", "mask")
+NO_TOKEN = (-1, (1 << 32) - 1)
+"""What headers state for a special token that a vocabulary does not have."""
 BYTE_TOKEN_TYPE = 6
 VOCABULARY_MAX_BYTES = 1 << 26
 """The total size of all tokens. The largest vocabularies in use have 250,000 tokens and take 5 MB."""
@@ -89,7 +91,7 @@ def vocabulary_faults(header: Header, tensors: Iterable[TensorSpec]) -> Iterator
         return
     for name in SPECIAL_TOKENS:
         number = header.integer(f"tokenizer.ggml.{name}_token_id")
-        if number is not None and not 0 <= number < tokens.count:
+        if number is not None and not 0 <= number < tokens.count and number not in NO_TOKEN:
             sentence = f"tokenizer.ggml.{name}_token_id is {number:,}, but there are {tokens.count:,} tokens"
             yield Fault("token-out-of-range", sentence)
     for tensor in tensors:
