@@ -11,10 +11,12 @@ import click
 from organs.cli import fast_imports
 from organs.cli.console import is_quiet, output_options, print_json_line, print_sentence, prints_json, progress_bar
 from organs.cli.options import flag
+from organs.registry.errors import BadSource
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
     from organs.ingest.checking import CheckedModel
+    from organs.ingest.sources import ModelSource
 
 
 @click.command()
@@ -34,15 +36,23 @@ def check(paths: tuple[str, ...], quick: bool) -> int:
     exit status is 1 if a file does not load.
     """
     with fast_imports():
-        from organs.ingest.checking import check_model
+        from organs.ingest.checking import check_model, unreadable
         from organs.ingest.sources import find_sources, source_size_bytes
 
-    sources = find_sources(paths, "check")
-    requires_sandbox = Settings.from_environment(os.environ).requires_sandbox
-    total = 0 if quick else sum(map(source_size_bytes, sources))
     failed = False
+    sources: dict[tuple[str, ...], ModelSource] = {}
+    for path in paths:
+        try:
+            found = find_sources([path], "check")
+        except BadSource as error:
+            failed = True
+            _print_checked(unreadable(path, error))
+        else:
+            sources.update((source.locations, source) for source in found)
+    requires_sandbox = Settings.from_environment(os.environ).requires_sandbox
+    total = 0 if quick else sum(map(source_size_bytes, sources.values()))
     with progress_bar("check", total) as advance:
-        for source in sources:
+        for source in sources.values():
             checked = check_model(source, reads_weights=not quick, requires_sandbox=requires_sandbox, progress=advance)
             failed |= not checked.loads
             with advance.hidden():

@@ -114,12 +114,14 @@ CODES: Mapping[str, Code] = {
     "template-address": Code(WARN, _DISTRUST),
     "template-hidden-text": Code(WARN, _DISTRUST),
     "template-condition": Code(WARN, _DISTRUST),
+    "template-turns": Code(WARN, _DISTRUST),
     "template-date": Code(WARN, _DISTRUST),
     "template-switch": Code(INFO),
     "template-refuses": Code(INFO),
     "template-needs-tools": Code(INFO),
     "template-no-system": Code(INFO),
     "template-bos": Code(INFO),
+    "template-changes-values": Code(INFO),
     "template-not-tried": Code(INFO),
 }
 """All findings about files, by code."""
@@ -328,6 +330,12 @@ def check_model(
         loads=all(item.severity is not REFUSE for item in findings),
         findings=tuple(_for_file(item, source) for item in findings),
     )
+
+
+def unreadable(path: str, error: OrganError) -> CheckedModel:
+    """Return what is known of a path at which there is no model."""
+    found = (finding(Fault("unreadable", str(error))),)
+    return CheckedModel(files=(path,), kind=FileKind.MODEL.value, architecture=None, loads=False, findings=found)
 
 
 def _for_file(item: FileFinding, source: ModelSource) -> FileFinding:

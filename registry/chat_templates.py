@@ -58,7 +58,9 @@ TemplateCode = Literal[
     "template-hidden-text",
     "template-condition",
     "template-switch",
+    "template-turns",
     "template-date",
+    "template-changes-values",
 ]
 """What a trial can find."""
 TEMPLATE_CODES: tuple[str, ...] = get_args(TemplateCode)
@@ -170,7 +172,7 @@ def _tried(encoded: bytes, required: bool) -> Iterator[Fault]:
     lines: list[bytes] = []
     try:
         result = run_python(PROGRAM, LIMITS, Sandbox(required=required), encoded, lines.append)
-    except OrganError as error:
+    except (OrganError, OSError) as error:
         yield Fault("template-not-tried", f"the chat template was not tried: {error}")
         return
     is_done = False

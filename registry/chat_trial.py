@@ -20,13 +20,14 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, TypedDict
 
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import SandboxedEnvironment
 
 READ_SECONDS, RENDER_SECONDS = 2.0, 1.0
 """Processor time for parsing a template, and for one rendering. They take about 20 ms and a millisecond."""
@@ -35,6 +36,8 @@ OUTPUT_MAX_CHARACTERS = 256 * 1024
 PROBES_MAX = 48
 """The most words of a template that are tried in a message."""
 PROBE_MAX_CHARACTERS = 60
+TURNS = 12
+"""Questions of the longest conversation."""
 SHOWN_MAX = 100
 
 
@@ -66,9 +69,9 @@ class GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def environment() -> ImmutableSandboxedEnvironment:
+def environment() -> SandboxedEnvironment:
     """Return the environment in which chat templates are parsed."""
-    jinja = ImmutableSandboxedEnvironment(  # the result is text for a model, not HTML
+    jinja = SandboxedEnvironment(  # the result is text for a model, not HTML
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[GenerationTag, "jinja2.ext.loopcontrols", "jinja2.ext.do"],
@@ -148,6 +151,8 @@ def _hidden_characters(text: str) -> Iterator[Found]:
 
 
 _INTERNAL = re.compile(r"__[a-z]+__")
+_CHANGING = ("append", "extend", "insert", "pop", "remove", "clear", "update", "setdefault", "sort", "reverse")
+"""Methods that change a value."""
 _ADDRESS = re.compile(r"(?:https?|ftp|wss?)://[^\s'\"<>]{3,}|\bwww\.[a-z0-9-]+\.[a-z]{2,}", re.IGNORECASE)
 
 
@@ -166,6 +171,14 @@ def _forbidden(tree: nodes.Template) -> Iterator[Found]:
         kind = type(other).__name__.lower()
         sentence = f"the chat template reads another file ({kind}, in line {other.lineno}): runtimes refuse it"
         yield {"code": "template-reads-files", "sentence": sentence}
+    changing = [
+        node.lineno
+        for node in tree.find_all(nodes.Call)
+        if isinstance(node.node, nodes.Getattr) and node.node.attr in _CHANGING
+    ]
+    if changing:
+        sentence = f"the chat template changes lists, which transformers refuses, in line {min(changing)}"
+        yield {"code": "template-changes-values", "sentence": sentence}
     addresses = [
         (match[0], node.lineno)
         for node in tree.find_all((nodes.TemplateData, nodes.Const))
@@ -501,7 +514,7 @@ class _Trial:
         bos, eos = self._order["bos"], self._order["eos"]
         return self._render(
             messages=_conversation(*messages, in_parts=self._in_parts),
-            tools=tools or self._tools,
+            tools=json.loads(json.dumps(tools or self._tools)),  # a copy: a template may change it
             functions=json.dumps(tools or self._tools or []),
             datetime=NOW.isoformat(),
             documents=None,
@@ -577,6 +590,17 @@ class _Trial:
         if text != self._text(*chat):
             sentence = "the chat template writes another text each time: it uses chance"
             yield {"code": "template-random", "sentence": sentence}
+            return
+        # Each further question with its answer must add as many characters as the one before.
+        pair = [("user", FIRST), ("assistant", ANSWER)]
+        texts = [self._text(*pair * count, ("user", SECOND)) for count in range(1, TURNS + 1)]
+        growth = [len(after) - len(before) for before, after in pairwise(texts)]
+        odd = next((number for number, size in enumerate(growth) if size != growth[0]), None)
+        if odd is not None:
+            sentence = (
+                f"what the chat template writes depends on the number of messages: it changes at question {odd + 3}"
+            )
+            yield {"code": "template-turns", "sentence": sentence}
 
     def _of_words(self, probes: Sequence[str], plain: Sequence[str], marks: Sequence[str]) -> Iterator[Found]:
         """Yield findings on texts that depend on the words of a message, as seen or as the conditions say.

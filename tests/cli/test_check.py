@@ -54,7 +54,9 @@ def test_the_status_is_0_if_all_files_load(organ: OrganCommand, files: Path) -> 
     assert organ("check", files / "sound.gguf", files / "remark.gguf").status == 0
     ended = organ("check", "-q", files / "sound.gguf", files / "cut.gguf", files / "remark.gguf")
     assert (ended.status, ended.lines) == (1, [f"{files / 'cut.gguf'}: does not load: truncated"])
-    assert organ("check", files / "nothing.gguf").status == 1
+    ended = organ("check", files / "nothing.gguf", files / "sound.gguf", files)
+    assert (ended.status, ended.lines[0]) == (1, f"{files / 'nothing.gguf'}: does not load: unreadable")
+    assert sum(line.endswith("sound.gguf: loads") for line in ended.lines) == 1
 
 
 def test_programs_get_a_line_of_json_for_each_model(organ: OrganCommand, files: Path) -> None:
