@@ -36,8 +36,10 @@ OUTPUT_MAX_CHARACTERS = 256 * 1024
 PROBES_MAX = 48
 """The most words of a template that are tried in a message."""
 PROBE_MAX_CHARACTERS = 60
-TURNS = 12
-"""Questions of the longest conversation."""
+TURNS, WORDED_TURNS = 12, 6
+"""Questions of the longest conversation, and of those in which each message has a word of the template."""
+SAME_CHARACTERS = 24
+"""So many equal characters show where two texts are the same again."""
 SHOWN_MAX = 100
 
 
@@ -397,8 +399,8 @@ class _Raised(TemplateError):
     """The template itself refuses a conversation, by `raise_exception`."""
 
 
-class _TooSlow(Exception):
-    """A rendering took longer than RENDER_SECONDS."""
+class _TooSlow(BaseException):
+    """A rendering took longer than RENDER_SECONDS. No handler of errors may take it: the timer rings once."""
 
 
 class _TooLong(Exception):
@@ -607,20 +609,20 @@ class _Trial:
 
         Each word is put into every message of a conversation: nothing else of the text may change.
         """
-        chat = [("system", SYSTEM), ("user", FIRST), ("assistant", ANSWER), ("user", SECOND)]
+        chat = [("system", SYSTEM), *[("user", FIRST), ("assistant", ANSWER)] * WORDED_TURNS, ("user", SECOND)]
         chat = chat if self._failure("a system message", *chat) is None else chat[1:]
         usual = self._text(*chat)
         effects: dict[str, str] = {}
         for probe in ("", *probes):
             expected = usual
             changed = [(role, f"{words} {probe}." if probe else f"{words} {OTHER}") for role, words in chat]
-            for (_, before), (_, after) in zip(chat, changed, strict=True):
+            for before, after in {before: after for (_, before), (_, after) in zip(chat, changed, strict=True)}.items():
                 expected = expected.replace(before, after)
             with suppress(TemplateError, TypeError, ValueError, LookupError, ArithmeticError):
                 written = self._text(*changed)
                 if written != expected:
                     effects[probe.strip() or OTHER] = _added(expected, written)
-        seen = [f"{_shown(word)} (which changes {_shown(effect)})" for word, effect in effects.items()]
+        seen = [f"{_shown(word)} (which adds {_shown(effect)})" for word, effect in effects.items()]
         seen += [_shown(word) for word in plain if word.strip() not in effects]
         if seen:
             more = f" and {len(seen) - 3} more" if len(seen) > 3 else ""
@@ -633,7 +635,7 @@ class _Trial:
             yield {"code": "template-switch", "sentence": sentence}
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """Return in a few words why a template cannot be parsed."""
     if isinstance(error, TemplateError):
         line = getattr(error, "lineno", None)
@@ -646,10 +648,13 @@ def _reason(error: Exception) -> str:
 
 
 def _added(expected: str, written: str) -> str:
-    """Return the middle of `written`, in which it differs from `expected`."""
+    """Return what is first added to `expected` in `written`, or else the text that replaces another."""
     begin = 0
     while begin < min(len(expected), len(written)) and expected[begin] == written[begin]:
         begin += 1
+    after = written.find(expected[begin : begin + SAME_CHARACTERS], begin + 1)
+    if after > 0 and begin < len(expected):
+        return written[begin:after]
     end = 0
     while end < min(len(expected), len(written)) - begin and expected[-1 - end] == written[-1 - end]:
         end += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -38,8 +39,14 @@ def test_llama_cpp_loads_what_the_check_says(case: Case, tmp_path: Path) -> None
     assert agree(checked(path), loaded(path))
 
 
-def test_every_finding_of_a_trial_has_a_severity() -> None:
+def test_every_code_is_explained_with_what_mends_it() -> None:
     assert set(TEMPLATE_CODES) <= CODES.keys()
+    page = (ZOO.parents[1] / "docs" / "check.md").read_text(encoding="utf-8")
+    table, remarks = page.split("## Findings")[1].split("The remarks (`info`)")
+    rows = {row[0]: row[1:] for row in re.findall(r"^\| `([a-z-]+)` \| (\w+) \| .+ \| (.+) \|$", table, re.MULTILINE)}
+    urgent = {name: code for name, code in CODES.items() if code.severity is not Severity.INFO}
+    assert rows == {name: (code.severity.value, code.mend[:1].upper() + code.mend[1:]) for name, code in urgent.items()}
+    assert set(re.findall(r"`([a-z-]+)`", remarks.partition("\n\n")[0])) == CODES.keys() - urgent.keys()
 
 
 def commands_in(mend: str) -> Iterator[str]:
