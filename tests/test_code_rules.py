@@ -48,6 +48,7 @@ MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
     "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
+    "registry/chat_trial.py": "A program of its own: it tries a chat template, confined.",
     "registry/validation/child.py": "A part of programs of their own, which run llama.cpp in a confined child.",
     "registry/validation/decoder.py": "A part of these programs: it writes llama.cpp's errors to the log.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
