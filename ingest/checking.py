@@ -258,7 +258,7 @@ def _set_faults(headers: Sequence[Header]) -> Iterator[Fault]:
     places = places_of(headers)
     if count == len(headers) and first.kind(has_tensors=bool(places)) == FileKind.MODEL:
         tensors = [tensor for header in headers for tensor in header.tensors]
-        needed = list(loading_faults(first, tensors))
+        needed = list(loading_faults(first, tensors, places))
         is_known = any(fault.code == NO_TENSORS for fault in needed)  # then the comparison of blocks adds nothing
         yield from (fault for fault in block_faults(first, places) if not is_known or fault.code != BLOCK_INCOMPLETE)
         yield from needed

@@ -178,4 +178,10 @@ def test_the_texts_of_special_tokens_are_read_without_the_whole_vocabulary() -> 
     tokens = [b"%d" % number * 40 for number in range(3000)]
     entries = [array("tokenizer.ggml.tokens", ValueType.STRING, tokens), unsigned("tokenizer.ggml.bos_token_id", 2999)]
     source = MemorySource(file_bytes([*entries, unsigned("tokenizer.ggml.eos_token_id", 3000)]))
-    assert token_texts(source, read_header(source), ("bos", "eos", "eot")) == [tokens[2999].decode(), "", ""]
+    header = read_header(source)
+    assert token_texts(source, header, ("bos", "eos", "eot")) == [tokens[2999].decode(), "", ""]
+    field = header.field("tokenizer.ggml.tokens")
+    assert field is not None
+    forged = bytearray(source.data)  # after the header was checked, as a hostile inspector would have it
+    forged[field.offset : field.offset + 8] = b"\xff" * 8
+    assert token_texts(MemorySource(bytes(forged)), header, ("bos",)) == [""]

@@ -15,9 +15,9 @@ from organs.registry.anatomy import (
     EXPERT_DIMENSIONS,
     TOKEN_EMBEDDING,
     OrganType,
+    Place,
     Tower,
     is_after_blocks,
-    place_of,
 )
 from organs.registry.gguf.blocks import VARIED_KEYS, further_blocks, stated_blocks
 from organs.registry.gguf.faults import Fault
@@ -37,15 +37,14 @@ SHOWN_MAX = 3
 NO_TENSORS = "no-tensors"
 
 
-def loading_faults(header: Header, tensors: Sequence[TensorSpec]) -> Iterator[Fault]:
-    """Yield why llama.cpp refuses a complete model with this metadata and these `tensors`, or cannot run it.
+def loading_faults(header: Header, tensors: Sequence[TensorSpec], places: Sequence[Place]) -> Iterator[Fault]:
+    """Yield why llama.cpp refuses a complete model with this metadata, `tensors` at `places`, or cannot run it.
 
     A model without embedding or attention is a part of one: only that is said of it.
     """
     architecture = header.architecture
     if architecture is None:
         return
-    places = [place_of(tensor.name) for tensor in tensors]
     kinds = {place.type for place in places}
     if not {OrganType.EMBED, OrganType.SKELETON} <= kinds:
         yield Fault("partial-model", "it has only some organs of a model: runtimes cannot load it alone")
@@ -62,8 +61,8 @@ def loading_faults(header: Header, tensors: Sequence[TensorSpec]) -> Iterator[Fa
     yield from tokenizer_faults(header)
     yield from _head_faults(header)
     if is_dense:
-        yield from _absent(header, tensors)
-    yield from _shape_faults(header, tensors, is_dense=is_dense)
+        yield from _absent(header, places)
+    yield from _shape_faults(header, zip(tensors, places, strict=True), is_dense=is_dense)
 
 
 def _number(header: Header, key: str) -> int | None:
@@ -88,9 +87,8 @@ def _head_faults(header: Header) -> Iterator[Fault]:
         yield Fault("head-count", f"{sentence}: runtimes refuse it")
 
 
-def _absent(header: Header, tensors: Iterable[TensorSpec]) -> Iterator[Fault]:
+def _absent(header: Header, places: Sequence[Place]) -> Iterator[Fault]:
     """Yield the tensors that the architecture needs and that are absent, for the first block without them."""
-    places = [place_of(tensor.name) for tensor in tensors]
     blocks: dict[int, set[str]] = {}
     for place in places:
         if place.tower is Tower.TEXT and place.block is not None:
@@ -113,7 +111,7 @@ def _varies(header: Header) -> bool:
     return any(f"{header.architecture}.{key}" in arrays for key in VARIED_KEYS)
 
 
-def _shape_faults(header: Header, tensors: Iterable[TensorSpec], *, is_dense: bool) -> Iterator[Fault]:
+def _shape_faults(header: Header, tensors: Iterable[tuple[TensorSpec, Place]], *, is_dense: bool) -> Iterator[Fault]:
     """Yield the tensors whose shapes differ from the header: the first of each slot."""
     width = _number(header, "embedding_length")
     assert width is not None, "the caller tested it"
@@ -122,8 +120,7 @@ def _shape_faults(header: Header, tensors: Iterable[TensorSpec], *, is_dense: bo
     if header.field(f"{header.architecture}.{FEATURES_KEY}") is not None:
         slots.discard(TOKEN_EMBEDDING.slot)
     wrong: dict[str, str] = {}
-    for tensor in tensors:
-        place = place_of(tensor.name)
+    for tensor, place in tensors:
         if place.tower is not Tower.TEXT or place.slot not in slots or place.slot in wrong:
             continue
         expected = [sizes.get(dimension or "") for dimension in DENSE_SHAPES[place.slot]]

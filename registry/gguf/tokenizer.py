@@ -111,6 +111,8 @@ def adds_bos(header: Header) -> bool:
 
 TOKEN_MAX_BYTES = 256
 """The longest text of a special token that is read."""
+TOKENS_READ_MAX = 1 << 20
+"""Special tokens after so many tokens are not read. The largest vocabularies in use have 262,144 tokens."""
 
 
 def token_texts(source: ByteSource, header: Header, names: Sequence[str]) -> list[str]:
@@ -119,12 +121,15 @@ def token_texts(source: ByteSource, header: Header, names: Sequence[str]) -> lis
     numbers = [header.integer(f"tokenizer.ggml.{name}_token_id") for name in names]
     if tokens is None or tokens.element_type is not ValueType.STRING or tokens.size_bytes > VOCABULARY_MAX_BYTES:
         return ["" for _ in names]
-    wanted = {number for number in numbers if number is not None and 0 <= number < tokens.count}
+    limit = min(tokens.count, TOKENS_READ_MAX)
+    wanted = {number for number in numbers if number is not None and 0 <= number < limit}
     texts: dict[int | None, str] = {}
     length = struct.Struct(">Q" if tokens.is_big_endian else "<Q")
     data, begin, position = b"", tokens.offset, tokens.offset
     end = tokens.offset + tokens.size_bytes
     for number in range(max(wanted, default=-1) + 1):
+        if position + length.size > end:  # the lengths are not those that were checked
+            break
         if position + length.size + TOKEN_MAX_BYTES > begin + len(data):
             begin, data = position, source.read_at(position, min(WINDOW_BYTES, end - position))
         (size,) = length.unpack_from(data, position - begin)
