@@ -129,10 +129,16 @@ NOT_FLAGGED = (UNSAFE, PARTIAL, BARE, NONFINITE)
 """Codes of findings that the catalog knows otherwise than by a flag, or that only who loads a file needs."""
 
 
+SENTENCE_MAX = 2000
+"""The most characters of a sentence."""
+
+
 def finding(fault: Fault, mend: str | None = None) -> FileFinding:
     """Return the finding on a fault; `mend` stands for the usual act."""
     code = CODES[fault.code]
-    return FileFinding(code.severity, fault.code, fault.sentence, code.mend if mend is None else mend)
+    # It can quote any text of the file.
+    sentence = "".join(letter if letter.isprintable() else " " for letter in fault.sentence[:SENTENCE_MAX])
+    return FileFinding(code.severity, fault.code, sentence, code.mend if mend is None else mend)
 
 
 def file_findings(files: Sequence[DissectedFile], *, requires_sandbox: bool = False) -> list[FileFinding]:
@@ -148,11 +154,16 @@ def front_findings(
 
     Templates are tried in confined processes (`registry.chat_templates`).
     """
-    found = [finding(fault) for _, front, odd in fronts for fault in _front_faults(front, odd_padding=odd)]
-    found += map(finding, _set_faults([front.header for _, front, _ in fronts]))
+    found = header_findings([(front, odd) for _, front, odd in fronts])
     source, first, _ = fronts[0]
     found += map(finding, template_faults(source, first.header, required=requires_sandbox))
     return list(dict.fromkeys(found))
+
+
+def header_findings(fronts: Sequence[tuple[Front, bool]]) -> list[FileFinding]:
+    """Return the findings on a model from the fronts of its files, without its chat templates."""
+    found = [finding(fault) for front, odd in fronts for fault in _front_faults(front, odd_padding=odd)]
+    return [*found, *map(finding, _set_faults([front.header for front, _ in fronts]))]
 
 
 def flags_of(findings: Iterable[FileFinding]) -> tuple[str, ...]:
