@@ -31,6 +31,7 @@ GROUPS = {
         "run": "Run a program with the file of a model.",
     },
     "Files": {
+        "check": "Say whether llama.cpp loads a file, and what mends it.",
         "ingest": "Split GGUF files into organs and register them.",
         "assemble": "Write a model or an organ directory as a GGUF file.",
         "extract": "Split a model into a folder with a file for each organ.",
@@ -124,7 +125,6 @@ OTHER_WORDS = {
     **dict.fromkeys(("remove", "rm", "delete"), "admin remove"),
     "du": "storage",
     "size": "storage",
-    "check": "verify",
 }
 """Words that people type instead of a command, with the command here and its arguments."""
 

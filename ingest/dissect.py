@@ -9,19 +9,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from organs.registry.amounts import names_text
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
 from organs.registry.errors import BadGguf, TooManyTensors
 from organs.registry.experts import split_stacks
-from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
+from organs.registry.gguf import ByteSource, Header, TensorInfo, padded, read_header
 from organs.registry.gguf.header import Span, around, large_values
 from organs.registry.gguf.read import tags_of
-from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, has_left_over_keys, is_shard
 from organs.registry.gguf.tokenizer import tokenizer_reasons
-from organs.registry.gguf.types import LOADED_NAME_MAX_BYTES, UNQUANTISED
 from organs.registry.input_files import OpenFile, ReadableFile, read_pieces
-from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, MERGED_TYPE, FileKind
 
 TENSORS_MAX = 65_536
 TENSOR_MIN_BYTES = 4096
@@ -104,7 +100,6 @@ class DissectedFile(OpenGguf):
     """Metadata arrays and long strings that become separate blobs, in file order."""
     paddings: tuple[tuple[int, bytes], ...]
     """Offsets and bytes of padding that is not all zeros."""
-    flags: tuple[str, ...]
     stacks: Mapping[str, int]
     """The number of experts of each stack that is split, by name."""
 
@@ -157,19 +152,18 @@ def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
     header = front.header
     # `read_front` checked this too, but `front` may come from a process that is not trusted.
     check_tensor_sizes(source.name, (tensor.size_bytes for tensor in header.tensors))
-    paddings = tuple(_odd_paddings(source, header))
+    paddings = tuple(odd_paddings(source, header))
     return DissectedFile(
         source=source,
         header=header,
         front=front,
         arrays=large_values(header),
         paddings=paddings,
-        flags=tuple(front_flags(front, odd_padding=bool(paddings))),
         stacks=split_stacks(header.tensors),
     )
 
 
-def _odd_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
+def odd_paddings(source: ByteSource, header: Header) -> Iterator[tuple[int, bytes]]:
     """Yield the offset and the bytes of each padding that is not all zeros; raises BadGguf if they are too many."""
     spans = [Span(header.end, min(header.data_offset, header.file_size_bytes) - header.end)]
     for tensor in header.tensors:
@@ -186,52 +180,3 @@ def _odd_paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes
             reason = f"more than {ODD_PADDING_MAX_BYTES} bytes of padding are not zero: they may hide data"
             raise BadGguf(source.name, "padding", span.offset, reason)
         yield span.offset, data
-
-
-KEPT = "kept exactly, but not measured and not used in chimeras"
-
-
-def front_flags(front: Front, *, odd_padding: bool) -> Iterator[str]:
-    """Yield sentences on unusual properties of a file; `odd_padding` says whether some of its padding is not zero."""
-    header = front.header
-    if odd_padding:
-        yield "padding between tensors is not zero; it is kept"
-    if header.tensors and header.last_byte == header.file_size_bytes and header.last_byte % header.alignment:
-        yield "the last tensor has no padding behind it"
-    if has_left_over_keys(header):
-        message = f"{SPLIT_COUNT_KEY} says {header.integer(SPLIT_COUNT_KEY)} files, but this one has all tensors"
-        yield f"{message}: runtimes refuse it; organ assemble MODEL --merge writes it without the keys of shards"
-    # Only the first shard of a set has metadata.
-    is_first = not is_shard(header) or not header.integer(SPLIT_NUMBER_KEY)
-    quantised = any(tensor.dtype.name not in UNQUANTISED and not tensor.dtype.is_foreign for tensor in header.tensors)
-    if is_first and quantised and header.field("general.quantization_version") is None:
-        yield "general.quantization_version is absent although tensors are quantised"
-    if is_first and header.architecture is None and header.kind() == FileKind.MODEL:
-        yield "general.architecture is absent: no runtime can load it"
-    if header.version < 3:
-        yield f"GGUF version {header.version}"
-    yield from _loading_flags(header)
-    for field in header.fields:
-        if field.type is ValueType.STRING and isinstance(field.value, bytes):
-            yield f"{field.key} is not UTF-8"
-        if field.type is ValueType.BOOL and not isinstance(field.value, bool):
-            yield f"{field.key} is a truth value other than 0 and 1"
-    if front.lock is not None:
-        yield f"it is a chimera, with the lock sha256:{front.lock}"
-
-
-def _loading_flags(header: Header) -> Iterator[str]:
-    """Yield sentences on what is kept exactly, but not read here, or not loaded by runtimes."""
-    if header.is_big_endian:
-        yield f"big-endian: {KEPT}; only runtimes on such machines load it"
-    if header.text(ADAPTER_TYPE_KEY) == MERGED_TYPE:
-        yield "only a recipe can merge it: it has magnitudes (DoRA) or whole tensors, and no runtime loads it"
-    if header.field(INVOCATION_KEY) is not None:
-        yield "an activated LoRA: runtimes use it only after its invocation tokens, and it cannot be merged"
-    foreign = sorted({tensor.dtype.id for tensor in header.tensors if not tensor.dtype.is_sized})
-    if foreign:
-        types = names_text([f"TYPE_{number}" for number in foreign])
-        yield f"tensors of types that are unknown here ({types}): {KEPT}; llama.cpp does not load them"
-    long = [tensor.name for tensor in header.tensors if len(tensor.name) > LOADED_NAME_MAX_BYTES]
-    if long and header.kind() == FileKind.MODEL:
-        yield f"names of more than {LOADED_NAME_MAX_BYTES} bytes, which llama.cpp does not load: {names_text(long)}"

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 
+from organs.ingest.checking import UNSAFE, flags_of, nonfinite_findings, places_of
 from organs.ingest.dissect import DissectedFile, Front
 from organs.ingest.pipeline import FileDigests, Gathered, organ_key
 from organs.registry.amounts import names_text
-from organs.registry.anatomy import OrganType, Place, place_of
+from organs.registry.anatomy import OrganType, place_of
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from organs.registry.digest import Digest, model_digest
+from organs.registry.entities.finding import FileFinding
 from organs.registry.gguf import Header
-from organs.registry.gguf.blocks import block_faults, further_blocks, stated_blocks
+from organs.registry.gguf.blocks import further_blocks, stated_blocks
 from organs.registry.gguf.header import field_type_text, field_value_text
-from organs.registry.gguf.split import SPLIT_COUNT_KEY, is_shard
-from organs.registry.gguf.tokenizer import embedding_faults
 from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.input_files import Origin
 from organs.registry.kinds import FileKind
 from organs.registry.names import ModelName
 from organs.registry.relatives.declared import DeclaredParent, declared_parents, folded
 
-NONFINITE_SHOWN = 5
-"""Limit of tensor names in a sentence about NaN or infinite values."""
 
+def model_record(
+    name: ModelName, files: Sequence[DissectedFile], gathered: Gathered, findings: Sequence[FileFinding]
+) -> ModelRecord:
+    """Return the record of the model in `files`, with the metadata of the first; `gathered` covers all pieces.
 
-def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
-    """Return the record of the model in `files`, with the metadata of the first; `gathered` covers all pieces."""
-    fronts, flags = [file.front for file in files], [flag for file in files for flag in file.flags]
+    `findings` are those of `ingest.checking.file_findings`.
+    """
+    fronts = [file.front for file in files]
     digests = [found.file for found in gathered.files]
     origin = _origin(files, gathered.files)
     experts = {key: replace(gathered.measurements[key], nonfinite=gathered.nonfinite[key]) for key in gathered.experts}
-    record = record_of_fronts(name, fronts, flags, digests, nonfinite_tensors(files, gathered), origin)
+    record = record_of_fronts(name, fronts, findings, digests, nonfinite_tensors(files, gathered), origin)
     records = (_file_record(file, found, gathered) for file, found in zip(files, gathered.files, strict=True))
     return replace(record, files=tuple(records), experts=experts)
 
@@ -41,18 +42,18 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
 def record_of_fronts(
     name: ModelName,
     fronts: Sequence[Front],
-    flags: Sequence[str],
+    findings: Sequence[FileFinding],
     digests: Sequence[Digest],
     nonfinite: Mapping[str, int],
     origin: Origin | None = None,
 ) -> ModelRecord:
     """Return the record, without its files, of the model whose files have these fronts, in order.
 
-    `flags` are those of all files, `digests` their SHA-256; `nonfinite` counts values by tensor.
+    `findings` are those of all files, `digests` their SHA-256; `nonfinite` counts values by tensor.
     """
     headers = [front.header for front in fronts]
     header, kind = headers[0], headers[0].kind(has_tensors=any(header.tensors for header in headers))
-    flags, parents = [*flags, *set_flags(headers)], list[ParentRecord]()
+    flags, parents = list(flags_of(findings)), list[ParentRecord]()
     if origin is not None:
         edit = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
         flags.append(f"made from a folder of {origin.name} {edit}")
@@ -71,8 +72,8 @@ def record_of_fronts(
         files=(),
         tags=fronts[0].tags,
         parents=tuple(parents),
-        flags=tuple(dict.fromkeys([*flags, *nonfinite_flags(nonfinite)])),
-        unassemblable=tuple(reason for front in fronts for reason in front.unassemblable),
+        flags=tuple(dict.fromkeys([*flags, *(item.text for item in nonfinite_findings(nonfinite))])),
+        unassemblable=tuple(item.sentence for item in findings if item.code == UNSAFE),
         complete=is_complete(headers),
     )
 
@@ -88,22 +89,9 @@ def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dic
     return counts
 
 
-def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
-    """Yield one sentence about `tensors`, counts by name; yield nothing if it is empty."""
-    if tensors:
-        names = [f"{name} ({count:,})" for name, count in islice(tensors.items(), NONFINITE_SHOWN)]
-        more = f" and {len(tensors) - len(names)} more tensors" if len(tensors) > len(names) else ""
-        yield f"weights that are NaN or infinite in {', '.join(names)}{more}"
-
-
-def _places(headers: Iterable[Header]) -> list[Place]:
-    """Return the place of every tensor, in listing order."""
-    return [place_of(tensor.name) for header in headers for tensor in header.tensors]
-
-
 def is_complete(headers: Sequence[Header]) -> bool:
     """Return whether the model in files with these headers has its embedding and all blocks that it needs to run."""
-    header, places = headers[0], _places(headers)
+    header, places = headers[0], places_of(headers)
     announced = stated_blocks(header)
     if announced is None or header.kind(has_tensors=bool(places)) != FileKind.MODEL:
         return True
@@ -111,16 +99,6 @@ def is_complete(headers: Sequence[Header]) -> bool:
     blocks = {place.block for place in places if place.block is not None and place.block < needed}
     kinds = {place.type for place in places}
     return len(blocks) >= needed and {OrganType.EMBED, OrganType.SKELETON} <= kinds
-
-
-def set_flags(headers: Sequence[Header]) -> Iterator[str]:
-    """Yield sentences on unusual properties of a model that only all of its files show; none if shards are missing."""
-    first = headers[0]
-    count = first.integer(SPLIT_COUNT_KEY) if is_shard(first) else 1
-    tensor_places = _places(headers)
-    if count == len(headers) and first.kind(has_tensors=bool(tensor_places)) == FileKind.MODEL:
-        yield from block_faults(first, tensor_places)
-        yield from embedding_faults(first, (tensor for header in headers for tensor in header.tensors))
 
 
 def _file_record(file: DissectedFile, digests: FileDigests, gathered: Gathered) -> FileRecord:

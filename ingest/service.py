@@ -15,19 +15,19 @@ from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
 from organs.ingest.adapted_base import base_by_name, local_base
+from organs.ingest.checking import UNSAFE, file_findings, flags_of, front_findings, nonfinite_findings
 from organs.ingest.dissect import (
     DissectedFile,
     OpenGguf,
     TensorCount,
     check_tensor_sizes,
     dissect,
-    front_flags,
     read_front,
 )
 from organs.ingest.hashing import Stages
 from organs.ingest.peft import read_config
 from organs.ingest.pipeline import BUFFERS, Gathered, Pipeline, Threads
-from organs.ingest.records import model_record, nonfinite_flags, nonfinite_tensors, record_of_fronts, set_flags
+from organs.ingest.records import model_record, nonfinite_tensors, record_of_fronts
 from organs.ingest.removal import SourceFiles, check_removable
 from organs.ingest.sources import (
     GGUF_SUFFIX,
@@ -75,8 +75,10 @@ from organs.registry.catalog.register.organs import (
     recorded_ingest,
 )
 from organs.registry.catalog.tables import ModelFileRow, ModelRow
+from organs.registry.chat_templates import begin_trials
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import prepared
+from organs.registry.entities.finding import FileFinding
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
 from organs.registry.gguf import read_header
 from organs.registry.gguf.split import (
@@ -139,7 +141,7 @@ class IngestReport:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Sentences on faults that make the model useless or dangerous."""
-        return tuple(nonfinite_flags(self.nonfinite))
+        return tuple(item.text for item in nonfinite_findings(self.nonfinite))
 
 
 NewVersion = Callable[[NameTaken], bool]
@@ -364,6 +366,8 @@ class _IngestRun:
     intake: Intake
     stages: Stages
     gathered: Gathered = field(default_factory=Gathered)
+    findings: Sequence[FileFinding] = ()
+    """Findings on the files without their weights."""
     ingest_id: int = 0
 
     @contextmanager
@@ -376,10 +380,13 @@ class _IngestRun:
             intake = self.intake
             threads = Threads(self.registry, self.stages, intake.progress, intake.measurer, intake.buffers)
             pipeline = Pipeline(self.registry, self.ingest_id, self.files, self.stages, intake.progress, threads)
+            requires_sandbox = self.registry.settings.requires_sandbox
+            begin_trials(self.files[0].source, self.files[0].header, required=requires_sandbox)
             self.gathered = pipeline.run()
+            self.findings = file_findings(self.files, requires_sandbox=requires_sandbox)
             for file in self.files:
                 file.source.check_unchanged()
-            yield intake.settle(model_record(intake.name, self.files, self.gathered))
+            yield intake.settle(model_record(intake.name, self.files, self.gathered, self.findings))
 
     def link_relatives(self, session: Session, model: ModelRow) -> None:
         """Find the relatives of a new model, in its transaction: of two concurrent ones, the second finds the first."""
@@ -390,7 +397,7 @@ class _IngestRun:
     def report(self, registered: Registered) -> IngestReport:
         """Return the report on the files."""
         model, files, gathered = registered.model, self.files, self.gathered
-        flags = [flag for file in files for flag in (*file.flags, *file.front.unassemblable)]
+        unsafe = [item.sentence for item in self.findings if item.code == UNSAFE]
         return IngestReport(
             model=model.full_name,
             digest=Digest(model.digest),
@@ -404,7 +411,7 @@ class _IngestRun:
             healed_blobs=gathered.healed_blobs,
             seconds=round(self.stages.wall_seconds, 4),
             stages=self.stages.summary(),
-            flags=(*dict.fromkeys(flags), *set_flags([file.header for file in files])),
+            flags=(*flags_of(self.findings), *unsafe),
             notes=tuple(
                 note
                 for file, digests in zip(files, gathered.files, strict=True)
@@ -606,16 +613,17 @@ class _ShardIngest:
 
     def _complete(self, session: Session, model: ModelRow, rows: Sequence[ModelFileRow], run: _IngestRun) -> Registered:
         """Make a model visible whose shards are all stored, unless it was ingested as a whole meanwhile."""
-        fronts, flags = [], list[str]()
+        stored = []
         for row in rows:
-            front = read_front(stored_header(session, self.registry.blobs, row).source)
+            source = stored_header(session, self.registry.blobs, row).source
             odd_padding = any(part.offset_bytes >= row.header_bytes for part in parts_of(session, row.id))
-            fronts.append(front)
-            flags += front_flags(front, odd_padding=odd_padding)
+            stored.append((source, read_front(source), odd_padding))
+        findings = front_findings(stored, requires_sandbox=self.registry.settings.requires_sandbox)
+        fronts = [front for _, front, _ in stored]
         with run.stages.timed("register"):
             name = ModelName(model.namespace, model.name)
             digests = [Digest(row.sha256) for row in rows]
-            whole = record_of_fronts(name, fronts, flags, digests, nonfinite_organs(session, model.id))
+            whole = record_of_fronts(name, fronts, findings, digests, nonfinite_organs(session, model.id))
             existing = existing_model(session, whole, self.intake.keep_name)
             if existing is not None:
                 reason = f"all shards arrived, and they are the same files as {existing.full_name}"
@@ -680,7 +688,7 @@ def _whole_report(session: Session, model: ModelRow, last: IngestReport) -> Inge
     report = _merged_report([*(report for report in earlier if report.created), last])
     flags = [*model.flags, *model.unassemblable]
     counts = nonfinite_organs(session, model.id)
-    warnings = set(nonfinite_flags(counts))
+    warnings = {item.text for item in nonfinite_findings(counts)}
     return replace(
         report,
         flags=tuple(dict.fromkeys(flag for flag in flags if flag not in warnings)),

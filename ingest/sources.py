@@ -239,7 +239,7 @@ def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
 
 def open_unordered(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
     """Open the files of `source` as `open_files` does, in the order of their names; shards may be missing."""
-    return [dissect(file) for path in source.paths for file in _open(opened, path, source.base)]
+    return [dissect(file) for path in source.paths for file in open_path(opened, path, source.base)]
 
 
 def open_headers(opened: ExitStack, source: ModelSource) -> list[OpenGguf]:
@@ -248,7 +248,7 @@ def open_headers(opened: ExitStack, source: ModelSource) -> list[OpenGguf]:
     The files are in the order of their names, and shards may be missing: see `in_order`.
     """
     sources: list[ReadableFile] = [file.open() for file in source.remote]
-    sources += [file for path in source.paths for file in _open(opened, path, source.base)]
+    sources += [file for path in source.paths for file in open_path(opened, path, source.base)]
     return [OpenGguf(file, read_header(file)) for file in sources]
 
 
@@ -279,7 +279,8 @@ def source_size_bytes(source: ModelSource) -> int:
     return total
 
 
-def _open(opened: ExitStack, path: Path, base: AdaptedBase | None) -> Sequence[OpenFile]:
+def open_path(opened: ExitStack, path: Path, base: AdaptedBase | None = None) -> Sequence[OpenFile]:
+    """Open a file, or the files in an organ directory or an adapter folder; raises BadInput. `opened` closes them."""
     if path.suffix.lower() == SAFETENSORS_SUFFIX and path.is_file():
         refuse_unconvertible(path.parent)
         raise BadSource(f"{path}: a safetensors file; this program reads GGUF. {CONVERT}")

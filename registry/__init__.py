@@ -12,6 +12,7 @@
     client      a remote registry, over HTTP
     amounts     numbers as people read them
     backup      a copy of the registry that is a registry itself
+    chat_templates  judges the chat templates of files; chat_trial is its confined program
     compose     composing: from words to a chimera
     documents   reads JSON and YAML of strangers, within limits, with all faults
     digest      SHA-256 digests: the only names that bytes have here

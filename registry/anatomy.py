@@ -178,6 +178,27 @@ _GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = 
     ),
 }
 
+DENSE_SLOTS: tuple[tuple[str, ...], ...] = (
+    ("attn_norm",),
+    ("attn_q", "attn_qkv"),
+    ("attn_output",),
+    ("ffn_norm",),
+    ("ffn_down", "ffn_down_exps"),
+    ("ffn_up", "ffn_up_exps", "ffn_gate_up_exps"),
+)
+"""The slots that every block of a usual decoder has, each with those that can stand in its place."""
+DENSE_SHAPES: Mapping[str, tuple[str | None, ...]] = {
+    **dict.fromkeys(("attn_norm", "ffn_norm", "output_norm"), ("width",)),
+    **dict.fromkeys(("token_embd", "output"), ("width", None)),
+    "attn_q": ("width", "queries"),
+    "attn_k": ("width", "keys"),
+    "attn_v": ("width", "values"),
+    "attn_output": ("results", "width"),
+    **dict.fromkeys(("ffn_up", "ffn_gate"), ("width", "inner")),
+    "ffn_down": ("inner", "width"),
+}
+"""The dimensions of tensors of such a decoder, row length first; None for one that the header does not state."""
+
 # Names of the diffusion models of ComfyUI and stable-diffusion.cpp, which follow no convention of GGUF.
 _IMAGE = re.compile(
     r"^(model\.diffusion_model|first_stage_model|cond_stage_model|text_encoders|(double|single|joint|transformer)_blocks)\."

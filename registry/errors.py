@@ -111,8 +111,12 @@ class BadGguf(BadInput, code="bad-gguf"):
     offset: Count
     reason: Text
 
-    def __init__(self, source: str, field: str, offset: int, reason: str) -> None:
+    def __init__(
+        self, source: str, field: str, offset: int, reason: str, fault: str = "broken-header", end: int | None = None
+    ) -> None:
+        """`fault` is the code of a finding (`ingest.checking`), `end` where a sound file would end, if it is known."""
         super().__init__(f"{source}: {field} at byte {offset}: {reason}")
+        self.fault, self.end = fault, end
         self.source = source
         self.field = field
         self.offset = offset

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.entities.base import encode
+from organs.registry.entities.finding import NONFINITE
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import OrganError
 from organs.registry.upload_limits import FINDING_MAX_LENGTH, FINDINGS_MAX
 
 REFUSE, WARN, NOTE = "refuse", "warn", "note"
 SEVERITIES = (REFUSE, WARN, NOTE)
-NONFINITE = "non-finite-weights"
 MUST_ACCEPT = frozenset((NONFINITE,))
 """Codes of findings that must be accepted before publication."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.findings import NONFINITE, NOTE, REFUSE, WARN
+from organs.ingest.checking import UNSAFE
+from organs.ingest.contributions.findings import NOTE, REFUSE, WARN
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.records import is_complete, nonfinite_flags, set_flags
+from organs.ingest.records import is_complete
 from organs.registry.amounts import names_text
 from organs.registry.catalog.queries.model_names import (
     model_by_name,
@@ -26,12 +27,11 @@ from organs.registry.compose.licenses import NO_LICENSE, differing_license, unkn
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.parents import misfit_sentence, parts_of
 from organs.registry.digest import Digest
+from organs.registry.entities.finding import FileFinding, Severity
 from organs.registry.entities.submission import ProposedModel, SubmissionFinding, SubmissionMetadata
 from organs.registry.errors import BadName, NotFound
-from organs.registry.gguf import Header, TensorInfo, TensorSpec
-from organs.registry.measure import count_nonfinite_in
+from organs.registry.gguf import Header, TensorSpec
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.progress import Progress
 from organs.registry.relatives.declared import (
     IDENTITY_KEYS,
     DeclaredParent,
@@ -201,51 +201,28 @@ def propose(files: Sequence[DissectedFile], stated: SubmissionMetadata) -> Propo
     )
 
 
-def count_nonfinite_weights(files: Sequence[DissectedFile], progress: Progress) -> dict[str, int]:
-    """Return the number of NaN or infinite values by tensor. Reads all bytes of all tensors.
-
-    `progress` is called with the size of each piece, and can raise to stop. Nothing is parsed here:
-    bit patterns of values are counted (`registry.measure.nonfinite`).
-    """
-
-    def pieces(file: DissectedFile, tensor: TensorInfo) -> Iterator[memoryview]:
-        for piece in file.pieces(file.tensor_span(tensor)):
-            yield piece
-            progress(len(piece))
-
-    counts = {
-        tensor.name: count_nonfinite_in(pieces(file, tensor), tensor.dtype)
-        for file in files
-        for tensor in file.header.tensors
-    }
-    return {name: count for name, count in counts.items() if count}
-
-
-def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[SubmissionFinding]:
-    """Yield the finding on the tensors in `counts`, with their numbers of NaN or infinite values, if any."""
-    for flag in nonfinite_flags(counts):
-        yield SubmissionFinding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
-
-
 def identity_of(header: Header, name: ModelName, proposed: ProposedModel) -> Identity:
     """Return the names by which other models can declare this one."""
     header_names = (header.text(key) or "" for key in IDENTITY_KEYS)
     return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *header_names)
 
 
+def submitted(found: FileFinding) -> SubmissionFinding:
+    """Return a finding on files as one of a submission. It refuses nothing: people also keep what no runtime loads."""
+    sentence = f"{found.sentence[:1].upper()}{found.sentence[1:]}."
+    if found.code == UNSAFE:
+        sentence = f"The catalog will list it without a download, because the file can crash loaders: {found.sentence}"
+    elif found.mend:
+        sentence = f"{sentence} To mend it: {found.mend}."
+    return SubmissionFinding(NOTE if found.severity is Severity.INFO else WARN, found.code, sentence)
+
+
 def findings_of(
-    files: Sequence[DissectedFile], name: ModelName, proposed: ProposedModel
+    files: Sequence[DissectedFile], name: ModelName, proposed: ProposedModel, found: Iterable[FileFinding]
 ) -> Iterator[SubmissionFinding]:
-    """Yield the findings on the files alone, without the catalog."""
+    """Yield the findings on the files alone, without the catalog; `found` are those of `ingest.checking`."""
     header = files[0].header
-    for file in files:
-        for reason in file.front.unassemblable:
-            sentence = f"The catalog will list it without a download, because the file can crash loaders: {reason}"
-            yield SubmissionFinding(WARN, "unassemblable", sentence)
-        for flag in file.flags:
-            yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
-    for flag in set_flags([file.header for file in files]):
-        yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
+    yield from map(submitted, found)
     differing = differing_license(proposed.license, header.text("general.license"))
     if differing is not None:
         yield SubmissionFinding(WARN, "license-differs", differing)
@@ -273,13 +250,9 @@ def findings_of(
     if proposed.kind == "adapter" and proposed.base is None:
         yield SubmissionFinding(WARN, "adapter-without-base", "This adapter does not name its base: state it.")
     if header.field(TEMPLATE_KEY) is not None:
-        sentence = "It has a chat template. The catalog only displays it; runtimes execute it."
+        sentence = "It has a chat template. The catalog only displays it, and tries it confined; runtimes execute it."
         yield SubmissionFinding(NOTE, "chat-template", sentence)
 
 
 def _shown(text: str | None) -> str:
     return repr(text if text is None or len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…")
-
-
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."

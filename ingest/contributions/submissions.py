@@ -21,6 +21,7 @@ from threading import Lock
 from msgspec import field, structs
 from sqlalchemy.orm import Session
 
+from organs.ingest.checking import count_nonfinite_weights, file_findings, nonfinite_findings
 from organs.ingest.contributions.findings import REFUSE, finding_of, findings_json, unaccepted
 from organs.ingest.contributions.inspection import (
     Inspection,
@@ -34,15 +35,14 @@ from organs.ingest.contributions.pieces import LocatedFile, Sources, digests_of,
 from organs.ingest.contributions.proposal import (
     FOR_ADMINISTRATORS,
     base_findings,
-    count_nonfinite_weights,
     digest_findings,
     findings_of,
     identity_of,
     misfit_of_base,
     name_findings,
-    nonfinite_finding,
     organ_findings,
     propose,
+    submitted,
 )
 from organs.ingest.contributions.uploads import forget_uploads
 from organs.ingest.dissect import DissectedFile, dissect
@@ -444,8 +444,9 @@ class _InspectionJob:
                 proposal = propose(dissected, self._statements.stated)
                 self._findings += self._review(dissected, proposal)
                 if not self._publish:
+                    weights = [(file.source, file.header) for file in dissected]
                     counted = _byte_progress(self._report_progress, size_bytes, "checking all weights")
-                    self._findings += nonfinite_finding(count_nonfinite_weights(dissected, counted))
+                    self._findings += map(submitted, nonfinite_findings(count_nonfinite_weights(weights, counted)))
                 with registry.catalog.writing() as session:
                     row = locked_submission(session, self._id)
                     if row.state not in IN_JOB:
@@ -487,7 +488,8 @@ class _InspectionJob:
 
     def _review(self, files: Sequence[DissectedFile], proposal: ProposedModel) -> list[SubmissionFinding]:
         """Return the findings on the headers alone, and on their comparison with the catalog."""
-        findings = list(findings_of(files, self._name, proposal))
+        found = file_findings(files, requires_sandbox=self._registry.settings.requires_sandbox)
+        findings = list(findings_of(files, self._name, proposal, found))
         header = files[0].header
         is_partial = proposal.kind == "model" and not proposal.complete
         organs = [tensor for file in files for tensor in file.header.tensors] if is_partial else []
@@ -520,7 +522,7 @@ class _InspectionJob:
                 if announced is not None and announced != stored.sha256:
                     raise BadInput(f"{file.source.name}: its SHA-256 is {stored.sha256}, not the announced {announced}")
             counts = {placement.name: placement.nonfinite for placement in record.placements if placement.nonfinite}
-            self._findings += nonfinite_finding(counts)
+            self._findings += map(submitted, nonfinite_findings(counts))
             if open_findings := unaccepted(self._findings, self._statements.accepted):
                 codes = ", ".join(finding.code for finding in open_findings)
                 raise _NotAccepted(f"must be accepted first: {codes}")

@@ -183,7 +183,8 @@ def _of_base(base: Parent) -> Iterator[Finding]:
         )
         yield refusal("dtype-refused", sentence, (base,))
     if not base.complete:
-        faults = "; ".join(block_faults(base.header, [part.place for part in base.parts]))
+        found = block_faults(base.header, [part.place for part in base.parts])
+        faults = "; ".join(fault.sentence for fault in found)
         why = f" ({faults})" if faults else ""
         sentence = f"{base.label} has only some organs of its model{why}: choose a complete model as the base."
         yield refusal("not-complete", sentence, (base,))

@@ -68,8 +68,6 @@ RESERVED = ("general", "tokenizer", "split", "adapter", "quantize", "organ_regis
 """The beginnings of keys that every file has, which no architecture can be called."""
 
 _ARCHITECTURE = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-_GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}", re.ASCII)
-"""A tag that only trainings use; runtimes leave it out."""
 _PARENT_KEYS = ("name", "author", "version", "organization", "url", "doi", "uuid", "repo_url")
 _DROPPED = (
     "general.description",
@@ -178,27 +176,12 @@ def metadata_findings(base: Parent, changes: Mapping[str, MetadataValue]) -> Ite
             )
             yield Finding(Severity.WARN, "architecture-renamed", sentence, field, labels)
         elif key.startswith(TEMPLATE_KEY):
-            fault = template_fault(value) if isinstance(value, str) else "it is no text"
+            from organs.registry.chat_trial import syntax_fault  # jinja2 is slow to import, and rarely needed
+
+            fault = syntax_fault(value) if isinstance(value, str) else "it is no text"
             if fault is not None:
                 sentence = f"The chat template cannot be parsed: {fault}."
                 yield Finding(Severity.WARN, "template-unread", sentence, field, labels)
-
-
-def template_fault(text: str) -> str | None:
-    """Return why a chat template is not one in Jinja, in a few words; None if it can be parsed. It is not run."""
-    from jinja2 import Environment, TemplateError  # slow to import, and rarely needed
-
-    environment = Environment(extensions=["jinja2.ext.loopcontrols", "jinja2.ext.do"], autoescape=True)
-    try:
-        environment.parse(_GENERATION.sub("", text))
-    except TemplateError as error:
-        line = getattr(error, "lineno", None)
-        return f"{error.message}{'' if line is None else f', in line {line}'}".rstrip(".")
-    except RecursionError:
-        return "it is nested too deeply"
-    except ValueError:  # of a number with thousands of digits
-        return "it has a number that is too long"
-    return None
 
 
 def _descriptions(base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:

@@ -1,4 +1,4 @@
-"""Findings: refusals, warnings and remarks about a composition, or about a model and its relatives."""
+"""Findings: refusals, warnings and remarks about a composition, about a model and its relatives, or about files."""
 
 from __future__ import annotations
 
@@ -69,6 +69,27 @@ def in_order(findings: Iterable[Finding], accepted: Collection[str] = ()) -> Fin
         for finding in findings
     )
     return tuple(sorted(marked, key=lambda one: (order.index(one.severity), one.code != ARCHITECTURE_DIFFERS)))
+
+
+NONFINITE = "non-finite-weights"
+"""The code of findings on NaN and infinite weights, which must be accepted before a model is published."""
+
+
+class FileFinding(Entity, kw_only=False):
+    """A finding about the files of a model: what is wrong and where, and what mends it."""
+
+    severity: Annotated[
+        Severity,
+        Meta(description="`refuse`: runtimes do not load the file. `warn`: they load it, but something is wrong."),
+    ]
+    code: Annotated[Word, Meta(description="The kind of the finding.")]
+    sentence: Text
+    mend: Annotated[Text, Meta(description="The command or the act that mends it; may be empty.")] = ""
+
+    @property
+    def text(self) -> str:
+        """The sentence, with what mends it."""
+        return f"{self.sentence}; {self.mend}" if self.mend else self.sentence
 
 
 class _StoredFinding(Finding, kw_only=False):

@@ -6,7 +6,9 @@
     write      the writer: metadata and tensors as the bytes of a GGUF file, version 3
     blocks     the blocks that a header states, and those that the tensors are in
     split      split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model
-    tokenizer  checks for vocabularies that crash loaders
+    tokenizer  checks of vocabularies: those that crash loaders, and those that do not fit
+    faults     a fault of a file: its code and its sentence
+    loading    what llama.cpp needs of a header and of the tensors
     quants     decoding and encoding the values of a tensor type
     importance importance matrices, by which encoders weigh errors
     mixes      the mixes of tensor types of llama.cpp: which tensor gets which type

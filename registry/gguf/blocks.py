@@ -18,6 +18,7 @@ from organs.registry.anatomy import (
     is_shared_by_blocks,
     place_of,
 )
+from organs.registry.gguf.faults import Fault
 from organs.registry.gguf.header import Header
 
 TOWERS = (Tower.TEXT, Tower.ENCODER, Tower.DECODER)
@@ -27,6 +28,7 @@ VARIED_KEYS = (
     "attention.recurrent_layers",
 )
 """Keys that are arrays, with a number for each block, in models whose blocks have different parts."""
+BLOCK_INCOMPLETE = "block-incomplete"
 _SCALES = tuple(companion.suffix for companion in COMPANIONS if companion.is_scale)
 
 
@@ -43,8 +45,8 @@ def further_blocks(header: Header) -> int:
     return count if 0 < count < (stated_blocks(header) or 0) else 0
 
 
-def block_faults(header: Header, places: Sequence[Place]) -> Iterator[str]:
-    """Yield sentences on blocks without tensors, and on tensors that only one block lacks.
+def block_faults(header: Header, places: Sequence[Place]) -> Iterator[Fault]:
+    """Yield the faults of blocks without tensors, and of tensors that only one block lacks.
 
     `header` has the metadata of a model with tensors at `places`. A model without embedding or attention is a part of
     one: nothing is said of it. Blocks may have different parts, as in mixtures of attention and state space: a block
@@ -207,14 +209,14 @@ def has_all_blocks(header: Header, *, may_be_tied: bool = False) -> bool:
     return has_attention and has_norm and not any(block_faults(header, places))
 
 
-def _count_faults(header: Header, tower: Tower, blocks: Iterable[int]) -> Iterator[str]:
-    """Yield sentences on blocks that the header states and that have no tensors, and the other way round."""
+def _count_faults(header: Header, tower: Tower, blocks: Iterable[int]) -> Iterator[Fault]:
+    """Yield faults of blocks that the header states and that have no tensors, and the other way round."""
     stated = stated_blocks(header, tower)
     if stated is None:
         return
     subject = f"its header states {stated:,} {'block' if stated == 1 else 'blocks'}, but it"
     if more := [block for block in blocks if block >= stated]:
-        yield f"{subject} also has tensors of block {ranges_text(more)}: runtimes refuse it"
+        yield Fault("more-blocks", f"{subject} also has tensors of block {ranges_text(more)}: runtimes refuse it")
     # Ranges, not a list of all: a header can state any number of blocks.
     missing, next_block = [], 0
     for block in (*(block for block in blocks if block < stated), stated):
@@ -222,13 +224,15 @@ def _count_faults(header: Header, tower: Tower, blocks: Iterable[int]) -> Iterat
             missing.append((next_block, block - 1))
         next_block = block + 1
     if missing:
-        is_further = missing == [(stated - further_blocks(header), stated - 1)]
-        effect = ", which predicts further tokens: some runtimes refuse it" if is_further else ": runtimes refuse it"
-        yield f"{subject} has no tensors of block {spans_text(missing)}{effect}"
+        sentence = f"{subject} has no tensors of block {spans_text(missing)}"
+        if missing == [(stated - further_blocks(header), stated - 1)]:
+            yield Fault("no-prediction-block", f"{sentence}, which predicts further tokens: some runtimes refuse it")
+        else:
+            yield Fault("fewer-blocks", f"{sentence}: runtimes refuse it")
 
 
-def _slot_faults(blocks: Mapping[int, Mapping[str, OrganType]]) -> Iterator[str]:
-    """Yield a sentence for each block that lacks slots that all other blocks have, and has none for itself."""
+def _slot_faults(blocks: Mapping[int, Mapping[str, OrganType]]) -> Iterator[Fault]:
+    """Yield a fault for each block that lacks slots that all other blocks have, and has none for itself."""
     counts = Counter(slot for slots in blocks.values() for slot in slots)
     types = {slot: kind for slots in blocks.values() for slot, kind in slots.items()}
     usual = [slot for slot, count in counts.items() if count == len(blocks) - 1]
@@ -238,7 +242,8 @@ def _slot_faults(blocks: Mapping[int, Mapping[str, OrganType]]) -> Iterator[str]
         lacking = [slot for slot in missing if not _may_lack(slot, types[slot], is_first=block == first)]
         if lacking and all(counts[slot] > 1 for slot in slots):
             others = "the other block has" if len(blocks) == 2 else "all other blocks have"
-            yield f"block {block} has no {names_text(lacking)}, which {others}: runtimes may refuse it"
+            sentence = f"block {block} has no {names_text(lacking)}, which {others}: runtimes may refuse it"
+            yield Fault(BLOCK_INCOMPLETE, sentence)
 
 
 def _may_lack(slot: str, kind: OrganType, *, is_first: bool) -> bool:

@@ -85,9 +85,17 @@ class Cursor:
         """Bytes from here to the end of the source."""
         return self._size - self.offset
 
-    def refuse(self, field: str, reason: str, offset: int | None = None) -> NoReturn:
+    def refuse(
+        self,
+        field: str,
+        reason: str,
+        offset: int | None = None,
+        fault: str = "broken-header",
+        end: int | None = None,
+    ) -> NoReturn:
         """Raise BadGguf for `field` at `offset`, by default at the current offset."""
-        raise BadGguf(self._source.name, field[:FIELD_TEXT_MAX], self.offset if offset is None else offset, reason)
+        begin = self.offset if offset is None else offset
+        raise BadGguf(self._source.name, field[:FIELD_TEXT_MAX], begin, reason, fault, end)
 
     def u32(self, field: str) -> int:
         """Read the next unsigned 32-bit number."""
@@ -112,7 +120,8 @@ class Cursor:
     def skip(self, size: int, field: str) -> None:
         """Skip `size` bytes without reading them."""
         if size > self.remaining:
-            self.refuse(field, f"{size} bytes announced, {self.remaining} left in the file")
+            reason = f"{size} bytes announced, {self.remaining} left in the file"
+            self.refuse(field, reason, fault="header-cut")
         self._position += size
 
     def skip_strings(self, count: int, field: str) -> None:
@@ -137,7 +146,8 @@ class Cursor:
         """Read until the window contains the next `size` bytes; return the position of the first."""
         if self._position + size > len(self._window):
             if size > self.remaining:
-                self.refuse(field, f"the file ends here: {size} bytes are needed, {self.remaining} left")
+                reason = f"the file ends here: {size} bytes are needed, {self.remaining} left"
+                self.refuse(field, reason, fault="header-cut")
             self._start, self._position = self.offset, 0
             window_size = min(max(size, WINDOW_BYTES), self._size - self._start)
             self._window = self._source.read_at(self._start, window_size)
@@ -175,10 +185,14 @@ def read_header(source: ByteSource) -> Header:
     last, name = header.last_byte, tensors[-1].name if tensors else "header"
     if source.size_bytes < last:
         missing = last - source.size_bytes
-        cursor.refuse(name, f"the file is {missing} bytes short: {last} are announced", source.size_bytes)
+        reason = f"the file is {missing} bytes short: {last} are announced"
+        cursor.refuse(name, reason, source.size_bytes, fault="truncated", end=last)
     if source.size_bytes > padded(last, alignment):
         end = padded(last, alignment)
-        cursor.refuse(name, f"{source.size_bytes - end} bytes follow the last tensor and its padding", end)
+        reason = f"{source.size_bytes - end} bytes follow the last tensor and its padding"
+        if source.size_bytes - end >= len(MAGIC) and source.read_at(end, len(MAGIC)) == MAGIC:
+            cursor.refuse(name, f"{reason}: another GGUF file", end, fault="joined-files", end=end)
+        cursor.refuse(name, reason, end, fault="bytes-after-end", end=end)
     return header
 
 
@@ -205,19 +219,21 @@ def read_array(source: ByteSource, field: Field) -> list[bytes] | NDArray[np.gen
 
 def _read_version(cursor: Cursor, source: ByteSource) -> int:
     if not cursor.remaining:
-        cursor.refuse("magic", "the file is empty")
+        cursor.refuse("magic", "the file is empty", fault="empty")
     magic = cursor.take(4, "magic")
     if magic.startswith(b"<"):
-        cursor.refuse("magic", "not a GGUF file but a web page: the download failed", 0)
+        cursor.refuse("magic", "not a GGUF file but a web page: the download failed", 0, fault="web-page")
     if magic != MAGIC:
-        cursor.refuse("magic", f"not a GGUF file: it begins with {magic!r}", 0)
+        cursor.refuse("magic", f"not a GGUF file: it begins with {magic!r}", 0, fault="not-gguf")
     if is_big_endian(source):
         cursor.layouts = _LAYOUTS[BIG]
     version = cursor.u32("version")
     if version == 1:
-        cursor.refuse("version", "version 1 is too old: convert the file to version 3 with a current tool", 4)
+        reason = "version 1 is too old: convert the file to version 3 with a current tool"
+        cursor.refuse("version", reason, 4, fault="old-version")
     if version not in VERSIONS_READ:
-        cursor.refuse("version", f"version {version} is unknown; versions 2 and 3 are read", 4)
+        reason = f"version {version} is unknown; versions 2 and 3 are read"
+        cursor.refuse("version", reason, 4, fault="unknown-version")
     return version
 
 
@@ -285,7 +301,8 @@ def _read_array_span(cursor: Cursor, key: str) -> Field:
         cursor.refuse(key, f"an array of {count} elements is over the limit of {VALUE_MAX}", begin)
     smallest = 8 if element is ValueType.STRING else SCALAR_SIZES[element]
     if count * smallest > cursor.remaining:
-        cursor.refuse(key, f"{count} elements cannot fit in the {cursor.remaining} bytes left: the file was cut", begin)
+        reason = f"{count} elements cannot fit in the {cursor.remaining} bytes left: the file was cut"
+        cursor.refuse(key, reason, begin, fault="header-cut")
     offset = cursor.offset
     if element is ValueType.STRING:
         cursor.skip_strings(count, key)

@@ -30,7 +30,7 @@ def faults(*blocks: str, stated: int | None = None, arch: str = "llama", stack: 
     if more == "varied":
         entries.append(array(f"{arch}.feed_forward_length", ValueType.UINT32, [7] * len(blocks)))
     header = read_header(MemorySource(file_bytes(entries)))
-    return list(block_faults(header, [place_of(f"{name}.weight") for name in names]))
+    return [fault.sentence for fault in block_faults(header, [place_of(f"{name}.weight") for name in names])]
 
 
 def without(line: str, *slots: str) -> str:

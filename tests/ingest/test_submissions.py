@@ -301,7 +301,7 @@ def test_dangerous_content_is_reported_and_never_assembled(registry: LocalRegist
     data = data.replace(b"apache-2.0", b"my own one")
     after = submit_and_process(registry, "ann/odd", data, publish=False)
     assert after.row.state == "ready"
-    assert {"unassemblable", "chat-template", "unknown-license", "other-name"} <= codes(after)
+    assert {"unassemblable", "chat-template", "template-broken", "unknown-license", "other-name"} <= codes(after)
     assert blob_rows(registry) == []
     publish(registry, "ann", after.row.id, SubmissionMetadata(license="MIT"), "little")
     model = process_and_read(registry, after.row.id).model

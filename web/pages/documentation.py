@@ -23,6 +23,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "guide": "Every command and setting, and how to register and write models.",
         "local-models": "Take in the models that Ollama, LM Studio and other tools keep.",
         "models": "Take in adapters from PEFT and MLX, mixtures of experts, and models that are larger than the disk.",
+        "check": "Will llama.cpp load a file, and what mends it?",
         "catalog": "What each page of the catalog shows.",
         "search": "Find organs and models: the query language.",
         "numbers": "Reports, and what θ, the signals and ranks say and do not say.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, cast
 
+from organs.ingest.checking import header_findings
 from organs.ingest.dissect import DissectedFile, dissect
 from organs.ingest.pipeline import FileDigests, Gathered
 from organs.ingest.records import model_record
@@ -100,7 +101,9 @@ def _check_recording(file: DissectedFile) -> None:
         files=[FileDigests(DIGEST, DIGEST, DIGEST, {span.offset: DIGEST for span in spans})],
         nonfinite=defaultdict(int),
     )
-    record = model_record(ModelName("local", "fuzz"), [file], gathered)
+    findings = header_findings([(file.front, bool(file.paddings))])
+    assert all(item.sentence.isprintable() for item in findings)
+    record = model_record(ModelName("local", "fuzz"), [file], gathered, findings)
     assert len(record.metadata) == len(file.header.fields)
     assert [placement.name for placement in record.files[0].placements] == [t.name for t in file.header.tensors]
     covered = sum(part.size_bytes for part in record.files[0].parts) + sum(t.size_bytes for t in file.header.tensors)
