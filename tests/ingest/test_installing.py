@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -15,9 +16,10 @@ from organs.ingest.tools import find_tool_models, installing, sources_of
 from organs.ingest.tools.installing import install, installed_models, uninstall
 from organs.ingest.tools.layouts import LAYOUTS, NoInstallation
 from organs.ingest.tools.ollama_image import NoImage
+from organs.ingest.tools.places import ollama_folders
 from organs.registry.catalog.tables import OutsideFile
 from organs.registry.digest import Digest
-from organs.registry.errors import BadName, Conflict, CorruptBlob, NotFound, StoreError
+from organs.registry.errors import BadName, Conflict, CorruptBlob, NotFound, StoreError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import all_blobs
 from tests.compose.parents import ZOO
@@ -224,6 +226,25 @@ def test_a_name_that_is_too_long_for_the_disk_leaves_nothing_behind(registry: Lo
         install(registry, "me/tiny", tmp_path / "out", machine(tmp_path), "x" * 300)
     assert install(registry, "me/tiny", tmp_path / "out", machine(tmp_path)).written_bytes > 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tiny.gguf"]
+
+
+def test_the_folder_of_a_service_that_cannot_be_read_is_still_the_folder_of_ollama(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(registry, tmp_path, "me/tiny")
+    place, is_dir = machine(tmp_path), Path.is_dir
+    service = ollama_folders(place)[1]
+
+    def refused(path: Path) -> bool:
+        if path.is_relative_to(service):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    done = install(registry, "me/tiny", "ollama", place, dry_run=True)
+    assert all(Path(path).is_relative_to(service) for path in done.files)
+    with pytest.raises(StoreUnwritable, match="Permission denied"):
+        install(registry, "me/tiny", "ollama", place)
 
 
 def test_a_changed_file_stays_and_a_damaged_store_leaves_no_manifest(registry: LocalRegistry, tmp_path: Path) -> None:
