@@ -247,6 +247,20 @@ def test_the_folder_of_a_service_that_cannot_be_read_is_still_the_folder_of_olla
         install(registry, "me/tiny", "ollama", place)
 
 
+def test_what_was_installed_into_a_relative_folder_is_found_from_another_one(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(registry, tmp_path, "me/tiny")
+    place = machine(tmp_path, {"OLLAMA_MODELS": "models", "HF_HUB_CACHE": "hub"})
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for tool in ("ollama", "hf"):
+        assert install(registry, "me/tiny", tool, place).written_bytes > 0
+    monkeypatch.chdir(tmp_path)
+    assert all(removal.freed_bytes for removal in uninstall(registry, "me/tiny"))
+    assert files_below(tmp_path / "here") == {}
+
+
 def test_a_changed_file_stays_and_a_damaged_store_leaves_no_manifest(registry: LocalRegistry, tmp_path: Path) -> None:
     place, ollama = machine(tmp_path), tmp_path / ".ollama" / "models"
     ingest_file(registry, ZOO / "Zoo-C-1M-v1.0-Q8_0.gguf", "me/tiny")
