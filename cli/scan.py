@@ -103,7 +103,8 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
         if removed:
             size = size_text(sum(one.size_bytes for one in removed))
             models = plural_text(len(removed), "model was", "models were")
-            print_sentence(f"\n{models} reclaimed, {size}; organ restore writes the files again.")
+            click.echo()
+            print_sentence(f"{models} reclaimed, {size}; organ restore writes the files again.")
     print_problems(findings, inventory.problems)
     if not prints_json():
         _print_next(findings, inventory)

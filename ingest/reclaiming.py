@@ -46,7 +46,7 @@ from organs.registry.catalog.queries.model_names import (
 )
 from organs.registry.catalog.queries.outside import outside_files, place_of_path
 from organs.registry.catalog.register.outside import forget_batch, record_outside
-from organs.registry.catalog.tables import ModelFileRow, OutsideFile
+from organs.registry.catalog.tables import ModelFileRow, ModelRow, OutsideFile
 from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
 from organs.registry.digest import Digest, digest_of, model_digest
 from organs.registry.errors import BadSource, BadValue, Conflict, OrganError
@@ -338,6 +338,10 @@ def _record(registry: LocalRegistry, group: Group, files: dict[Path, _ReadFile])
         data = os.fsencode(os.readlink(path)) if kind == LINK else _read_small(path)
         rows.append(row | {"model_id": model_id, "kind": kind, "sha256": digest_of(data), "content": data})
     with registry.catalog.writing() as session:
+        for number in {file.row.model_id for file in files.values()}:
+            model = session.get_one(ModelRow, number, with_for_update=True)  # `remove_model` waits, and sees the rows
+            if model.state == "removed":
+                raise BadSource(f"{model.full_name} was removed from the registry meanwhile")
         return record_outside(session, RECLAIMED, rows)
 
 

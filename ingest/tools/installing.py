@@ -194,7 +194,8 @@ def write_layout(registry: LocalRegistry, layout: Layout, missing: list[Part], p
             existing = next(folder for folder in (layout.folder, *layout.folder.parents) if folder.is_dir())
             check_room(existing, sum(part.size_bytes for part in missing), Files())
         for part in missing:
-            write_part(registry, part, layout.folder, progress, replaces=os.path.lexists(part.path))
+            if unwritten_parts(registry, replace(layout, parts=(part,))):  # another program may have written it by now
+                write_part(registry, part, layout.folder, progress, replaces=os.path.lexists(part.path))
         # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
         missing = [part for part in layout.parts if not os.path.lexists(part.path)]
         written += missing
@@ -268,7 +269,7 @@ def _is_cloned(registry: LocalRegistry, part: Part) -> bool:
     """Place a file that shares its bytes with an installed one, if the file system can; return whether it did."""
     with registry.catalog.reading() as session:
         copies = outside_files(session, INSTALLED, kind=MODEL_FILE, sha256=part.sha256)
-    paths = [Path(copy.path) for copy in copies if Path(copy.path) != part.path and Path(copy.path).is_file()]
+    paths = [Path(copy.path) for copy in copies if Path(copy.path) != part.path and os.path.isfile(copy.path)]
     return any(placed_clone(path, part.path, part.sha256) for path in paths)
 
 
@@ -316,6 +317,8 @@ def _is_wanted(
     own = [file for file in files if not is_shared(file)]
     if not any(file.model_id in ids for file in own) or (called is not None and called != own[-1].name):
         return False
+    if own[-1].tool == CACHE:
+        return False  # programs of `organ run` may use it
     if isinstance(target, Path):
         return own[-1].tool == "" and Path(own[-1].folder) == target.absolute()
     return target is None or own[-1].tool in TOOLS_OF.get(target, (target,))
@@ -363,7 +366,8 @@ def _leave(registry: LocalRegistry, file: OutsideFile, files: Sequence[OutsideFi
 
 def is_shared(file: OutsideFile) -> bool:
     """Return whether an installed file may belong to several models: a blob, or the reference of a repository."""
-    return file.tool in SHARING and Path(file.path).parent.name in ("blobs", "refs")
+    *repository, folder = Path(file.path).relative_to(file.folder).parts[:-1] or ("",)
+    return file.tool in SHARING and len(repository) <= 1 and folder in ("blobs", "refs")
 
 
 def is_unchanged(file: OutsideFile) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from organs.ingest.tools.findings import is_folder
 from organs.ingest.tools.folders import HUB_FOLDER
 from organs.ingest.tools.ollama import OllamaName, blob_path, manifests_of, parse_ollama_name
 from organs.ingest.tools.ollama_image import image_of
@@ -113,7 +114,7 @@ def ollama_layout(session: Session, model: ModelRow, machine: Machine, called: s
     An adapter has its base as the first layer.
     """
     folders = ollama_folders(machine)
-    folder = next((folder for folder in folders if (folder / "manifests").is_dir()), folders[0])
+    folder = next((folder for folder in folders if is_folder(folder / "manifests")), folders[0])
     name = _spelled(folder, parse_ollama_name(called) if called else _ollama_name_of(model))
     image = image_of(session, model, _projectors(session, model), private=True)
 
@@ -142,7 +143,7 @@ def _spelled(folder: Path, name: OllamaName) -> OllamaName:
     path = folder / "manifests"
     spelled: list[str] = []
     for part in (name.host, name.namespace, name.model, name.tag):
-        known = sorted(os.listdir(path)) if path.is_dir() else []
+        known = sorted(os.listdir(path)) if os.path.isdir(path) else []
         exact = part in known
         spelled.append(part if exact else next((one for one in known if one.lower() == part.lower()), part))
         path /= spelled[-1]

@@ -30,11 +30,11 @@ class Machine:
     root: Path = Path("/")
 
     def folder(self, variable: str) -> Path | None:
-        """Return the folder in an environment variable; None if it is not set."""
+        """Return the folder in an environment variable, as an absolute path; None if it is not set."""
         value = self.variables.get(variable, "").strip()
         if value == "~" or value.startswith("~/"):
             return self.home / value[2:]
-        return Path(value) if value else None
+        return Path(value).absolute() if value else None
 
     def standard_folder(self, on_a_mac: str, variable: str, otherwise: str) -> Path:
         """Return the folder of all programs for one purpose: below `Library` on a Mac, else as XDG names it."""

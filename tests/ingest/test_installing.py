@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import hf_hub_download, scan_cache_dir
 from sqlalchemy import func, select
 
-from organs.ingest.tools import find_tool_models, sources_of
+from organs.ingest.tools import find_tool_models, installing, sources_of
 from organs.ingest.tools.installing import install, installed_models, uninstall
 from organs.ingest.tools.layouts import LAYOUTS, NoInstallation
 from organs.ingest.tools.ollama_image import NoImage
+from organs.ingest.tools.places import ollama_folders
 from organs.registry.catalog.tables import OutsideFile
-from organs.registry.errors import BadName, Conflict, CorruptBlob, NotFound
+from organs.registry.digest import Digest
+from organs.registry.errors import BadName, Conflict, CorruptBlob, NotFound, StoreError, StoreUnwritable
 from organs.registry.local import LocalRegistry
 from organs.registry.upkeep import all_blobs
 from tests.compose.parents import ZOO
@@ -175,6 +179,86 @@ def test_files_of_others_are_never_replaced_and_own_ones_follow_the_model(
     assert files_below(home) == before
     with pytest.raises(NotFound):
         uninstall(registry, "me/tiny")
+
+
+@pytest.mark.parametrize("version", [1, 2], ids=["new", "newer version"])
+@pytest.mark.parametrize("tool", ["ollama", "hf"])
+def test_what_another_program_writes_during_an_installation_stays(
+    tool: str, version: int, registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = machine(tmp_path)
+    for number in range(1, version):
+        add(registry, tmp_path, "me/tiny", number)
+        install(registry, "me/tiny", tool, place)
+    add(registry, tmp_path, "me/tiny", version)
+    head = Path(install(registry, "me/tiny", tool, place, dry_run=True).files[-1])
+    write_file = installing.place_file
+
+    def meanwhile(*values: Any, **options: Any) -> Digest:
+        digest = write_file(*values, **options)
+        head.unlink(missing_ok=True)
+        head.parent.mkdir(parents=True, exist_ok=True)
+        head.write_bytes(b"of another program")
+        return digest
+
+    monkeypatch.setattr(installing, "place_file", meanwhile)
+    with pytest.raises(Conflict, match="not from this registry"):
+        install(registry, "me/tiny", tool, place)
+    assert head.read_bytes() == b"of another program"
+
+
+@pytest.mark.parametrize("name", ["me/blobs", "me/refs"])
+def test_a_model_can_be_called_as_a_folder_of_blobs(name: str, registry: LocalRegistry, tmp_path: Path) -> None:
+    place = machine(tmp_path)
+    for seed, model in enumerate(("me/tiny", "me/other")):
+        add(registry, tmp_path, model, seed)
+        install(registry, model, "ollama", place, name if model == "me/tiny" else None)
+    models = {f"registry.ollama.ai/{name}:latest", "registry.ollama.ai/me/other:latest"}
+    assert set(read_ollama(tmp_path / ".ollama" / "models")) == models
+    assert uninstall(registry, "me/tiny")[0].kept == ()
+    assert set(read_ollama(tmp_path / ".ollama" / "models")) == {"registry.ollama.ai/me/other:latest"}
+
+
+def test_a_name_that_is_too_long_for_the_disk_leaves_nothing_behind(registry: LocalRegistry, tmp_path: Path) -> None:
+    add(registry, tmp_path, "me/tiny")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(StoreError, match="too long"):
+        install(registry, "me/tiny", tmp_path / "out", machine(tmp_path), "x" * 300)
+    assert install(registry, "me/tiny", tmp_path / "out", machine(tmp_path)).written_bytes > 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tiny.gguf"]
+
+
+def test_the_folder_of_a_service_that_cannot_be_read_is_still_the_folder_of_ollama(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(registry, tmp_path, "me/tiny")
+    place, is_dir = machine(tmp_path), Path.is_dir
+    service = ollama_folders(place)[1]
+
+    def refused(path: Path) -> bool:
+        if path.is_relative_to(service):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return is_dir(path)
+
+    monkeypatch.setattr(Path, "is_dir", refused)
+    done = install(registry, "me/tiny", "ollama", place, dry_run=True)
+    assert all(Path(path).is_relative_to(service) for path in done.files)
+    with pytest.raises(StoreUnwritable, match="Permission denied"):
+        install(registry, "me/tiny", "ollama", place)
+
+
+def test_what_was_installed_into_a_relative_folder_is_found_from_another_one(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(registry, tmp_path, "me/tiny")
+    place = machine(tmp_path, {"OLLAMA_MODELS": "models", "HF_HUB_CACHE": "hub"})
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for tool in ("ollama", "hf"):
+        assert install(registry, "me/tiny", tool, place).written_bytes > 0
+    monkeypatch.chdir(tmp_path)
+    assert all(removal.freed_bytes for removal in uninstall(registry, "me/tiny"))
+    assert files_below(tmp_path / "here") == {}
 
 
 def test_a_changed_file_stays_and_a_damaged_store_leaves_no_manifest(registry: LocalRegistry, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from organs.ingest.tools.installing import install, installed_models, uninstall
 from organs.registry.assembly import FilePlan
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.model_changes import remove_model
-from organs.registry.errors import Conflict, CorruptBlob
+from organs.registry.errors import Conflict, CorruptBlob, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
 from tests.ingest.tool_layouts import APACHE, hub_repository, machine, ollama_layer, ollama_manifest, put
@@ -159,6 +159,24 @@ def test_a_file_that_changes_or_is_needed_again_meanwhile_stays(
     assert list(restore(registry, lambda file: file.path == str(plain))) == [], "it was forgotten"
 
 
+def test_a_file_whose_model_is_removed_from_the_registry_meanwhile_stays(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put(tmp_path / "models" / "m.gguf", small_model())
+    prove = reclaiming.prove_file
+
+    def prove_and_remove(store: BlobStore, plan: FilePlan) -> None:
+        prove(store, plan)
+        with registry.catalog.writing() as session:
+            remove_model(session, model_by_text(session, "local/m"), "too old", "local")
+
+    monkeypatch.setattr(reclaiming, "prove_file", prove_and_remove)
+    (done,) = reclaim(registry, groups_of([find_in_folder(str(path))]))
+    assert "local/m@1 was removed" in str(done.kept)
+    assert path.read_bytes() == small_model()
+    assert list(restore(registry)) == []
+
+
 def test_an_installed_model_is_still_an_own_one_after_it_was_removed_and_restored(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
@@ -196,8 +214,8 @@ def test_the_last_used_files_stay_and_a_used_file_is_never_removed(registry: Loc
         with materialised(registry, "m0", 10**9) as again:
             assert (again, again.stat().st_ino) == (first, first.stat().st_ino)
     assert not first.exists()
-    with materialised(registry, "m2", 10**9) as kept_file:
-        pass
+    with materialised(registry, "m2", 10**9) as kept_file, pytest.raises(NotFound):
+        uninstall(registry, "m2")
     assert kept_file.read_bytes()
     assert installed_models(registry) == []
 
