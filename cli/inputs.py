@@ -36,6 +36,11 @@ TOOL_NAMES = {
 """The tools by their options, in the order of the help."""
 
 
+def place_text(tool: str, folder: object) -> str:
+    """Return the name of a tool, or the folder if it is a plain one."""
+    return TOOL_NAMES.get(tool, str(folder))
+
+
 def tool_options(verb: str) -> Callable[[F], F]:
     """Add an option for each tool, and one for all of them."""
 

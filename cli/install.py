@@ -19,7 +19,7 @@ from organs.cli.console import (
     printed_for_programs,
     progress_bar,
 )
-from organs.cli.inputs import TOOL_NAMES
+from organs.cli.inputs import place_text
 from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
@@ -61,7 +61,7 @@ def install(model: str, place: str, called: str | None, dry_run: bool) -> None:
         from organs.ingest.tools.installing import install as install_model
         from organs.ingest.tools.places import this_machine
 
-    target = _target(place)
+    target = _target(place, is_new=True)
     with local_registry() as registry:
         try:
             planned = install_model(registry, model, target, this_machine(), called, dry_run=True)
@@ -76,22 +76,18 @@ def install(model: str, place: str, called: str | None, dry_run: bool) -> None:
         _print_installation(planned, dry_run=dry_run)
 
 
-def _target(place: str) -> str | Path:
-    """Return the word of a tool, or a folder. Raises UsageError for a word that may be meant as a tool."""
+def _target(place: str, *, is_new: bool) -> str | Path:
+    """Return the word of a tool, or a folder. Raises UsageError for a new folder that may be meant as a tool."""
     word = {"hf-cache": "hf", "lm-studio": "lmstudio", "llama.cpp": "llama-cpp"}.get(place.lower(), place.lower())
     if word in PLACES:
         return word
     folder = Path(place).expanduser()
-    if not folder.is_dir() and not place.endswith(os.sep):
+    if is_new and not folder.is_dir() and not place.endswith(os.sep):
         raise click.UsageError(
             f"{place[:200]!r} is no tool and no folder; tools are {', '.join(PLACES)}; to create the folder, write "
             f"{place[:200]}{os.sep}"
         )
     return folder
-
-
-def _where(tool: str, folder: str) -> str:
-    return TOOL_NAMES.get(tool, folder)
 
 
 def _print_installation(done: Installation, *, dry_run: bool) -> None:
@@ -101,12 +97,12 @@ def _print_installation(done: Installation, *, dry_run: bool) -> None:
         for file in done.files:
             print_sentence(file, INDENT)
         size = f"{size_text(done.written_bytes)} of {size_text(done.size_bytes)}"
-        print_sentence(f"{done.model}: would be in {_where(done.tool, folder)}{name}; {size} would be written")
+        print_sentence(f"{done.model}: would be in {place_text(done.tool, folder)}{name}; {size} would be written")
         return
     new = "nothing was written, it is there already"
     if done.written_bytes:
         new = f"{size_text(done.written_bytes)} written"
-    print_sentence(f"{done.model}: in {_where(done.tool, folder)}{name}, {new}")
+    print_sentence(f"{done.model}: in {place_text(done.tool, folder)}{name}, {new}")
     print_remark(done.command, "run it: ")
 
 
@@ -126,7 +122,7 @@ def uninstall(model: str, place: str | None, called: str | None) -> None:
         from organs.ingest.tools.installing import uninstall as uninstall_model
 
     with local_registry() as registry:
-        removals = uninstall_model(registry, model, None if place is None else _target(place), called)
+        removals = uninstall_model(registry, model, None if place is None else _target(place, is_new=False), called)
     values = {"items": [structs.asdict(one) for one in removals], "next": None}
     if not printed_for_programs(values, [Path(path) for one in removals for path in one.removed]):
         for removal in removals:
@@ -135,7 +131,7 @@ def uninstall(model: str, place: str | None, called: str | None) -> None:
 
 def _print_removal(removal: Removal) -> None:
     files = plural_text(len(removal.removed), "file", "files")
-    where = _where(removal.tool, removal.folder)
+    where = place_text(removal.tool, removal.folder)
     print_sentence(f"{removal.name}: {files} removed from {where}, {size_text(removal.freed_bytes)} free")
     for sentence in removal.kept:
         print_failure(sentence)

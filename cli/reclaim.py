@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -27,7 +28,7 @@ from organs.cli.console import (
     prints_json,
     progress_bar,
 )
-from organs.cli.inputs import TOOL_NAMES, chosen_tools, print_problems, tool_options
+from organs.cli.inputs import chosen_tools, place_text, print_problems, tool_options
 from organs.cli.options import flag, size_bytes
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
@@ -68,21 +69,24 @@ def reclaim(paths: tuple[str, ...], keep_bytes: int, goes_on: bool) -> int:
     --keep 40GB, the models that were used last stay too.
     """
     with fast_imports():
-        from organs.ingest.reclaiming import groups_of, split_by_use
+        from organs.ingest.reclaiming import give_back, groups_of, split_by_use
         from organs.ingest.tools import find_in_folder, find_tool_models
         from organs.ingest.tools.places import this_machine
 
     tools = chosen_tools()
     if not paths and not tools:
         raise click.UsageError("give a PATH, or a tool such as --ollama; organ scan shows what is on this machine")
-    findings: list[Findings] = list(chain(map(find_in_folder, paths), find_tool_models(this_machine(), tools)))
-    groups, kept = split_by_use(groups_of(findings), keep_bytes)
     with local_registry() as registry:
+        problems = give_back(registry) if goes_on else []
+        findings: list[Findings] = list(chain(map(find_in_folder, paths), find_tool_models(this_machine(), tools)))
+        groups, kept = split_by_use(groups_of(findings), keep_bytes)
         rows = _reclaimed(registry, groups) if goes_on else _surveyed(registry, groups)
         free = sum(size for _, size, _, _ in rows)
-        problems = [f"{group.label} stays: {reason}" for group, _, _, reason in rows if reason]
+        problems += [f"{group.label} stays: {reason}" for group, _, _, reason in rows if reason]
     if prints_json():
-        print_json({"removed" if goes_on else "removable": [_values(*row) for row in rows], "kept": _kept(kept)})
+        done = [_values(*row) for row in rows if not row[3]]
+        left = [*(_values(*row) for row in rows if row[3]), *(_values(group, 0, (), None) for group in kept)]
+        print_json({"removed" if goes_on else "removable": done, "stays": left})
     else:
         _print_groups([row for row in rows if not row[3]], done=goes_on)
         verb = "are free now" if goes_on else "would be free"
@@ -91,7 +95,7 @@ def reclaim(paths: tuple[str, ...], keep_bytes: int, goes_on: bool) -> int:
         if not goes_on and free:
             print_remark("nothing was removed; --yes stores, checks and removes these files")
         elif goes_on and free:
-            print_remark("organ restore writes them again; organ run MODEL -- COMMAND {} uses one without that")
+            print_remark("organ restore writes them again; organ run MODEL COMMAND {} uses one without that")
     print_problems(findings, problems)
     return int(bool(problems) or any(part.problems for part in findings))
 
@@ -132,17 +136,13 @@ def _values(group: Group, size: int, models: Sequence[str], reason: str | None) 
     }
 
 
-def _kept(groups: Sequence[Group]) -> list[dict[str, object]]:
-    return [_values(group, group.size_bytes, (), None) for group in groups]
-
-
 def _print_groups(rows: Sequence[Row], *, done: bool) -> None:
     if not rows:
         return
     cells = [
         {
             "file": group.label,
-            "in": TOOL_NAMES.get(group.tool, str(group.folder)),
+            "in": place_text(group.tool, group.folder),
             "size": size,
             "used": "" if done else _days_text(group.used_at),
             "model": ", ".join(models) or "not stored yet",
@@ -169,31 +169,37 @@ def _days_text(used_at: float) -> str:
 @click.argument("names", nargs=-1, metavar="[PATH|MODEL]...")
 @tool_options("Restore the models of")
 @flag("--dry-run", "Only list what was reclaimed.")
+@flag("--forget", "forgets", "Do not write the files, and never do so; the models stay in the registry.")
 @output_options(json="Print the files as JSON.", quiet="Print the restored paths only.")
-def restore(names: tuple[str, ...], dry_run: bool) -> int:
+def restore(names: tuple[str, ...], dry_run: bool, forgets: bool) -> int:
     """Write the files that `organ reclaim` removed again: all, or those of a PATH, of a MODEL or of a tool.
 
     Each file is identical to the last byte, and has its place, time and permissions. A file that is there already stays
     if it has the same bytes. If another file is in the way, it stays too, and the exit status is 1.
     """
     with fast_imports():
-        from organs.ingest.reclaiming import reclaimed_batches, restored_of
+        from organs.ingest.reclaiming import forget, reclaimed_batches, restored_of
         from organs.ingest.reclaiming import restore as restore_files
+
+    if forgets and not names:
+        raise click.UsageError("--forget needs a PATH or a MODEL")
 
     done: list[Restored] = []
     with local_registry() as registry:
+        for name in names:
+            if not reclaimed_batches(registry, _wanted(registry, [name], ())):
+                raise BadSource(f"{name[:200]}: nothing of it was reclaimed; organ restore --dry-run lists what was")
         wanted = _wanted(registry, names, chosen_tools())
-        batches = reclaimed_batches(registry, wanted)
-        if not batches and names:
-            raise BadSource(f"{names[0]}: nothing of it was reclaimed; organ restore --dry-run lists what was")
-        planned = [restored_of(files) for files in batches]
-        if not dry_run:
+        planned = [restored_of(files) for files in reclaimed_batches(registry, wanted)]
+        if forgets and not dry_run:
+            done += forget(registry, wanted)
+        elif not dry_run:
             with progress_bar("restore", sum(one.size_bytes for one in planned)) as advance:
                 done += restore_files(registry, wanted, advance)
     shown = planned if dry_run else done
     values = {"items": [structs.asdict(one) for one in shown], "next": None}
     if not printed_for_programs(values, [Path(path) for one in shown if not one.problem for path in one.paths]):
-        _print_restored(shown, dry_run=dry_run)
+        _print_restored(shown, "reclaimed" if dry_run else "forgotten" if forgets else "restored")
     for one in shown:
         if one.problem:
             print_failure(f"{one.name}: {one.problem}")
@@ -207,7 +213,7 @@ def _wanted(registry: LocalRegistry, names: Sequence[str], tools: Sequence[str])
 
     if not names and not tools:
         return every
-    folders = [Path(name).expanduser().absolute() for name in names]
+    folders = [Path(os.path.abspath(Path(name).expanduser())) for name in names]
     with registry.catalog.reading() as session:
         ids = {model_id for name in names for model_id in ids_of(session, name)}
 
@@ -218,22 +224,25 @@ def _wanted(registry: LocalRegistry, names: Sequence[str], tools: Sequence[str])
     return is_wanted
 
 
-def _print_restored(shown: Sequence[Restored], *, dry_run: bool) -> None:
+def _print_restored(shown: Sequence[Restored], verb: str) -> None:
+    models = [one for one in shown if not one.problem]
     rows = [
-        {"file": one.paths[0], "in": TOOL_NAMES.get(one.tool, ""), "size": one.size_bytes}
-        for one in shown
-        if not one.problem
+        {
+            "file": one.name if one.tool else one.paths[0],
+            "in": place_text(one.tool, Path(one.paths[0]).parent),
+            "size": one.size_bytes,
+        }
+        for one in models
     ]
     if rows:
         print_table((Column("file"), Column("in"), Column("size", kind=CellKind.SIZE)), rows)
-    size = size_text(sum(one.size_bytes for one in shown if not one.problem))
-    what = "were reclaimed" if dry_run else "were restored"
-    print_sentence(f"{plural_text(len(rows), 'model', 'models')}, {size}, {what}.")
+    count = plural_text(len(models), "model was", "models were")
+    print_sentence(f"{count} {verb}, {size_text(sum(one.size_bytes for one in models))}.")
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.argument("model")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND {}]")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
 @click.option(
     "--keep",
     "keep_bytes",
@@ -246,31 +255,32 @@ def run(model: str, command: tuple[str, ...], keep_bytes: int) -> int:
     """Run COMMAND with the file of a registered model: {} in it becomes the path of the file.
 
     The file is written into the folder of the registry, and kept there for the next time. The files that were used
-    longest ago are removed when all of them have more than --keep. Example:
+    longest ago are removed when all of them have more than --keep; the last one stays. Example:
 
-    organ run me/coder -- llama-cli -m {} -p Hello
+    organ run me/coder llama-cli -m {} -p Hello
 
-    Without COMMAND, the path is printed. The exit status is that of COMMAND.
+    Options of `organ run` come before MODEL. Without COMMAND, the path is printed. The exit status is that of COMMAND.
     """
     with fast_imports():
         from organs.ingest.materialising import materialised
 
+    command = command[1:] if command[:1] == ("--",) else command
     if command and not any("{}" in word for word in command):
         raise click.UsageError("COMMAND has no {}, which becomes the path of the file")
     with local_registry() as registry, ExitStack() as opened:
         total = sum(file.size_bytes for file in registry.model(model).files)
         with progress_bar("write", total, quiet=None if is_for_people() else True) as advance:
-            path = opened.enter_context(materialised(registry, model, keep_bytes, advance))
+            file = opened.enter_context(materialised(registry, model, keep_bytes, advance))
         if not command:
-            print_path(path)
+            print_path(file.path)
             return 0
-        return _run([word.replace("{}", str(path)) for word in command])
+        return _run([word.replace("{}", str(file.path)) for word in command], file.lock)
 
 
-def _run(words: Sequence[str]) -> int:
-    """Run a program in the foreground; return its exit status, as a shell does."""
+def _run(words: Sequence[str], lock: int) -> int:
+    """Run a program in the foreground; return its exit status, as a shell does. It inherits the lock of its file."""
     try:
-        process = subprocess.Popen(words)  # noqa: S603  # the command of the person who typed it
+        process = subprocess.Popen(words, pass_fds=[lock])  # noqa: S603  # the command of the person who typed it
     except OSError as error:
         raise BadSource(f"{words[0]}: {error.strerror}") from error
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from organs.cli import fast_imports
 from organs.cli.console import output_options, plain, print_json, print_sentence, prints_json, progress_bar, status_line
-from organs.cli.inputs import TOOL_NAMES, chosen_tools, print_notes, print_problems, tool_options
+from organs.cli.inputs import TOOL_NAMES, chosen_tools, place_text, print_notes, print_problems, tool_options
 from organs.cli.options import flag
 from organs.cli.registries import local_registry, registry_address
 from organs.cli.tables import print_table
@@ -27,7 +27,6 @@ from organs.registry.settings import Settings
 if TYPE_CHECKING:
     from organs.ingest.inventory import Inventory, LocalFamily
     from organs.ingest.tools.findings import Findings
-    from organs.ingest.tools.installing import InstalledModel
 
 
 @click.command()
@@ -98,7 +97,9 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
         _print_inventory(inventory)
         if installed:
             click.echo("\nInstalled from this registry; organ uninstall MODEL removes them:")
-            rows = [{"model": f"  {one.model}", "in": _place_text(one), "as": one.name} for one in installed]
+            rows = [
+                {"model": f"  {one.model}", "in": place_text(one.tool, one.folder), "as": one.name} for one in installed
+            ]
             print_table((Column("model", "  model"), Column("in"), Column("as")), rows)
         if removed:
             size = size_text(sum(one.size_bytes for one in removed))
@@ -109,10 +110,6 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
     if not prints_json():
         _print_next(findings, inventory)
     return 0
-
-
-def _place_text(installed: InstalledModel) -> str:
-    return TOOL_NAMES.get(installed.tool, installed.folder)
 
 
 def _print_inventory(inventory: Inventory) -> None:

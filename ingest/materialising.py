@@ -9,6 +9,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from organs.ingest.tools.installing import outside_lock, remove_installed, unwritten_parts, write_layout
@@ -17,6 +18,7 @@ from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.outside import outside_files
 from organs.registry.catalog.tables import OutsideFile
 from organs.registry.catalog.vocabulary import INSTALLED
+from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.registry.progress import Progress, no_progress
 from organs.registry.store.files import Files, translating
@@ -25,14 +27,24 @@ FOLDER = "files"
 LOCK = ".in-use"
 
 
+@dataclass(frozen=True, slots=True)
+class Materialised:
+    """The file of a model that is kept while it is used."""
+
+    path: Path
+    """The file, or its first shard."""
+    lock: int
+    """A descriptor: no process removes the file while it is open, also in a program that inherits it."""
+
+
 @contextmanager
 def materialised(
     registry: LocalRegistry, model: str, keep_bytes: int, progress: Progress = no_progress
-) -> Iterator[Path]:
-    """Return a context manager with the path of the file of a model, or of its first shard, which is written if needed.
+) -> Iterator[Materialised]:
+    """Return a context manager with the file of a model, which is written if it is not there.
 
-    In the block no other process removes it. At the end, the files used longest ago are removed until the others have
-    at most `keep_bytes`. Raises the errors of `installing.install`.
+    In the block no other process removes it. Afterwards it stays, and the files used longest ago are removed until the
+    others have at most `keep_bytes`. Raises the errors of `installing.install`.
     """
     folder = Path(registry.settings.home).absolute() / FOLDER
     with registry.catalog.reading() as session:
@@ -46,28 +58,31 @@ def materialised(
         try:
             write_layout(registry, layout, unwritten_parts(registry, layout), progress)
             os.utime(lock)
-            _remove_unused(registry, folder, keep_bytes)
+            _remove_unused(registry, keep_bytes)
         except BaseException:
             os.close(descriptor)
             raise
     try:
-        yield layout.main
+        yield Materialised(layout.main, descriptor)
     finally:
         with suppress(OSError):
             os.utime(lock)
         os.close(descriptor)
-    with outside_lock(registry):
-        _remove_unused(registry, folder, keep_bytes)
+    with suppress(Busy), outside_lock(registry, 0):
+        _remove_unused(registry, keep_bytes)
 
 
-def _remove_unused(registry: LocalRegistry, folder: Path, keep_bytes: int) -> None:
-    """Remove the files that were used longest ago, and that no process uses, until the others fit `keep_bytes`."""
+def _remove_unused(registry: LocalRegistry, keep_bytes: int) -> None:
+    """Remove the files that were used longest ago, and that no process uses, until the others fit `keep_bytes`.
+
+    The file that was used last stays.
+    """
     models: dict[Path, list[OutsideFile]] = {}
     with registry.catalog.reading() as session:
-        for file in outside_files(session, INSTALLED, tool=CACHE, folder=str(folder)):
+        for file in outside_files(session, INSTALLED, tool=CACHE):
             models.setdefault(Path(file.path).parent, []).append(file)
     total = sum(file.size_bytes for files in models.values() for file in files)
-    for place in sorted(models, key=_used_at):
+    for place in sorted(models, key=_used_at)[:-1]:
         if total <= keep_bytes:
             return
         with _unused(place) as is_unused:

@@ -3,16 +3,19 @@
 A group is what must go together: the shards of a model; in Ollama, blobs with all manifests that need them; in the
 cache of the Hugging Face tools, a blob with its links. Its removal has four steps: the files are ingested; their stored
 bytes are read back and compared; what is needed to write each file again is recorded, durably; the files are removed,
-those first by which a tool finds the others. A kill between any two steps loses nothing: a file that is recorded and
-still there is found by `restore`, and by the next `reclaim`.
+those first by which a tool finds the others. A kill between any two steps loses nothing: the next `reclaim` first gives
+back what was removed in part, and so does `restore`.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import secrets
+import signal
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import file_digest
@@ -30,6 +33,7 @@ from organs.ingest.tools.folders import HUB_FOLDER
 from organs.ingest.tools.installing import (
     PATH_MAX,
     SHARING,
+    WRITES_MAX,
     has_bytes,
     outside_lock,
     remove_empty_folders,
@@ -45,15 +49,22 @@ from organs.registry.catalog.queries.model_names import (
     visible_model_with_digest,
 )
 from organs.registry.catalog.queries.outside import outside_files, place_of_path
-from organs.registry.catalog.register.outside import forget_batch, record_outside
+from organs.registry.catalog.register.outside import forget_reclaimed, record_outside
 from organs.registry.catalog.tables import ModelFileRow, ModelRow, OutsideFile
 from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
 from organs.registry.digest import Digest, digest_of, model_digest
 from organs.registry.errors import BadSource, BadValue, Conflict, OrganError
-from organs.registry.input_files import FileSource, stamp_text
+from organs.registry.input_files import FileIdentity, FileSource, stamp_text
 from organs.registry.local import LocalRegistry
 from organs.registry.progress import Progress, no_progress
-from organs.registry.store.files import Files, check_room, placing_error, translating
+from organs.registry.store.files import (
+    Files,
+    check_room,
+    placing_error,
+    remove_temporaries,
+    temporary_beside,
+    translating,
+)
 
 
 @dataclass(slots=True)
@@ -118,6 +129,8 @@ def _groups_of_ollama(part: Findings) -> list[Group]:
     sources = {source.paths[0]: source for source in part.sources}
     groups: dict[Path, Group] = {}
     for manifest, digests in manifests_of(part.folder).items():
+        if digests is None:
+            continue
         blobs = [blob_path(part.folder, digest) for digest in sorted(digests)]
         wanted = [blob for blob in blobs if blob in sources]
         joined = {id(groups[blob]): groups[blob] for blob in wanted if blob in groups}
@@ -159,6 +172,8 @@ def split_by_use(groups: Sequence[Group], keep_bytes: int) -> tuple[list[Group],
 
 def obstacle(registry: LocalRegistry, group: Group) -> str | None:
     """Return why a group stays, as a sentence; None if its files can be removed."""
+    if group.tool == "lmstudio" and group.folder.name == "bundled-models":
+        return "it is a part of LM Studio"
     home = Path(registry.settings.home).resolve()
     linked = [path for path in group.paths if path.is_symlink() and path not in group.heads]
     if linked:
@@ -176,9 +191,28 @@ def obstacle(registry: LocalRegistry, group: Group) -> str | None:
             return f"{path} is in the folder of this registry"
         if path in group.texts and status.st_size > TEXT_MAX_BYTES:
             return f"{path} belongs to it, and is no GGUF file and no text"
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            return f"{path.parent}: no permission to remove files"
-    return None
+        if path in group.files and _is_being_written(path):
+            return f"{path} is open for writing in another program"
+    locked = (path.parent for path in (*group.files, *group.texts, *group.heads))
+    folder = next((folder for folder in locked if not os.access(folder, os.W_OK | os.X_OK)), None)
+    return None if folder is None else f"{folder}: no permission to remove files"
+
+
+SET_SIGNAL = 10
+"""The request of Linux that chooses the signal of a lease (`F_SETSIG`), which Python does not name."""
+
+
+def _is_being_written(path: Path) -> bool:
+    """Return whether a program has a file open for writing or can write it through memory, where the system tells."""
+    if not hasattr(fcntl, "F_SETLEASE"):
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.fcntl(file, SET_SIGNAL, signal.SIGCHLD)  # which is ignored; the usual one would end this process
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)  # it ends when the file is closed
+        except OSError as error:
+            return error.errno == errno.EAGAIN
+    return False
 
 
 def registered_names(registry: LocalRegistry, group: Group) -> tuple[str, ...]:
@@ -211,12 +245,11 @@ def reclaim(registry: LocalRegistry, groups: Iterable[Group], progress: Progress
     What is stored already, and what is small, comes first, because it makes room for the others. `progress` gets the
     sizes of the files, as they are read and then as they are read back.
     """
-    with outside_lock(registry):
-        finish(registry)
-        for group in sorted(groups, key=lambda group: (not _is_stored(registry, group), group.size_bytes)):
+    for group in sorted(groups, key=lambda group: (not _is_stored(registry, group), group.size_bytes)):
+        models = dict[int, str]()
+        freed = 0
+        with outside_lock(registry):
             reason = obstacle(registry, group)
-            models = dict[int, str]()
-            freed = 0
             try:
                 if reason is None:
                     stored = _stored_files(registry, group, models, progress)
@@ -226,7 +259,24 @@ def reclaim(registry: LocalRegistry, groups: Iterable[Group], progress: Progress
                 reason = str(error)
             except OrganError as error:
                 reason = f"{group.label}: {error}"
-            yield Reclaimed(group, tuple(models.values()), freed, reason)
+        yield Reclaimed(group, tuple(models.values()), freed, reason)
+
+
+def give_back(registry: LocalRegistry) -> list[str]:
+    """Write the missing files again of groups that a killed `reclaim` has removed in part, and forget their removal.
+
+    Return why some cannot be written, in sentences. Then a user's own `reclaim` finds them whole.
+    """
+    problems = []
+    with outside_lock(registry):
+        for folder in {Path(file.path).parent for files in reclaimed_batches(registry) for file in files}:
+            remove_temporaries(folder)
+        for files in reclaimed_batches(registry, _is_recorded):
+            try:
+                _restore_batch(registry, files)
+            except OrganError as error:
+                problems.append(f"{files[0].name}: {error}")
+    return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,25 +398,31 @@ def _record(registry: LocalRegistry, group: Group, files: dict[Path, _ReadFile])
 def _remove(registry: LocalRegistry, files: Sequence[OutsideFile]) -> int:
     """Remove all recorded files of a group, the last first; return the bytes that are free.
 
-    Raises BadSource if a file was changed since it was recorded; then the others are written again.
+    Raises BadSource if a file was changed since it was recorded, StoreError if one cannot be removed; then the others
+    are written again.
     """
     freed = 0
-    changed = next((file for file in files if not _is_recorded(file)), None)
-    for file in reversed(files) if changed is None else ():
-        if not _is_recorded(file):
-            changed = file
-            break
-        freed += _unlink(file)
-    if changed is not None:
-        _restore_batch(registry, files, as_it_is=Path(changed.path))
-        raise BadSource(f"{changed.path} was changed while it was stored: nothing was removed")
+    manifests: Mapping[Path, Collection[str] | None] | None = None
+    for file in reversed(files):
+        path, folder = Path(file.path), Path(file.folder)
+        if file.tool in SHARING and path.parent.name == "blobs":
+            if manifests is None and file.tool == "ollama":
+                manifests = manifests_of(folder)  # without those of this group, which were removed before
+            if is_needed(file.tool, folder, path, manifests):
+                continue
+        try:
+            with translating(path, placing_error):
+                is_removed = _unlink(file)
+        except OrganError:
+            _restore_batch(registry, files)
+            raise
+        if not is_removed:
+            _restore_batch(registry, files, as_it_is=path)
+            raise BadSource(f"{path} was changed while it was stored: nothing was removed")
+        freed += 0 if file.kind == LINK else file.size_bytes
+        if file.tool:
+            remove_empty_folders(path.parent, folder)
     return freed
-
-
-def finish(registry: LocalRegistry) -> int:
-    """Remove files that a killed `reclaim` has recorded and not removed yet; return the bytes that are free."""
-    batches = reclaimed_batches(registry, _is_recorded)
-    return sum(_unlink(file) for files in batches for file in reversed(files) if _is_recorded(file))
 
 
 def _is_recorded(file: OutsideFile) -> bool:
@@ -377,17 +433,24 @@ def _is_recorded(file: OutsideFile) -> bool:
         return False
 
 
-def _unlink(file: OutsideFile) -> int:
-    """Remove a recorded file, unless it is a blob that the tool still needs; return the bytes that are free."""
-    path, folder = Path(file.path), Path(file.folder)
-    if file.tool in SHARING and path.parent.name == "blobs" and is_needed(file.tool, folder, path):
-        return 0
-    with translating(path, placing_error):
-        os.unlink(path)
-        Files().sync_folder(path.parent)
-    if file.tool:
-        remove_empty_folders(path.parent, folder)
-    return 0 if file.kind == LINK else file.size_bytes
+def _unlink(file: OutsideFile) -> bool:
+    """Remove the very file that was recorded; return whether it did. Another file at its path stays. Raises OSError.
+
+    It gets another name first, so that no file is removed that came to its path after the last look.
+    """
+    path = Path(file.path)
+    before = os.lstat(path)
+    if stamp_text(before) != file.stamp or (file.kind == MODEL_FILE and _is_being_written(path)):
+        return False
+    aside = temporary_beside(path)
+    os.rename(path, aside)
+    now = os.lstat(aside)
+    if FileIdentity.of(now) != FileIdentity.of(before):
+        Files().name_new(aside, path)
+        return False
+    os.unlink(aside)
+    Files().sync_folder(path.parent)
+    return True
 
 
 def _row(group: Group, batch: str, path: Path) -> dict[str, object]:
@@ -395,8 +458,8 @@ def _row(group: Group, batch: str, path: Path) -> dict[str, object]:
     status = path.lstat()
     return {
         "place": place_of_path(path),
-        "path": checked_text(str(path.absolute()), "the path", PATH_MAX),
-        "folder": checked_text(str(group.folder.absolute()), "the folder", PATH_MAX),
+        "path": checked_text(os.path.abspath(path), "the path", PATH_MAX),
+        "folder": checked_text(os.path.abspath(group.folder), "the folder", PATH_MAX),
         "batch": batch,
         "tool": group.tool,
         "name": group.label[:512],
@@ -457,23 +520,33 @@ def restore(
 
     A group of which something else is in the way stays recorded. Raises DiskFull before anything is written.
     """
+    batches = reclaimed_batches(registry, wanted)
+    needed: dict[Path, int] = {}
+    for files in batches:
+        folder = _existing_folder(Path(files[0].folder))
+        missing = (file.size_bytes for file in files if not os.path.lexists(file.path))
+        needed[folder] = needed.get(folder, 0) + sum(missing)
+    for folder, size_bytes in needed.items():
+        with translating(folder, placing_error):
+            check_room(folder, size_bytes, Files())
+    for files in batches:
+        problem = None
+        try:
+            with outside_lock(registry):
+                _restore_batch(registry, files, progress)
+        except OrganError as error:
+            problem = str(error)
+        yield restored_of(files, problem)
+
+
+def forget(registry: LocalRegistry, wanted: Callable[[OutsideFile], bool]) -> list[Restored]:
+    """Forget that groups with a `wanted` file were removed: nothing restores them, and their models stay registered."""
     with outside_lock(registry):
         batches = reclaimed_batches(registry, wanted)
-        needed: dict[Path, int] = {}
-        for files in batches:
-            folder = _existing_folder(Path(files[0].folder))
-            missing = (file.size_bytes for file in files if not os.path.lexists(file.path))
-            needed[folder] = needed.get(folder, 0) + sum(missing)
-        for folder, size_bytes in needed.items():
-            with translating(folder, placing_error):
-                check_room(folder, size_bytes, Files())
-        for files in batches:
-            try:
-                _restore_batch(registry, files, progress)
-            except OrganError as error:
-                yield restored_of(files, str(error))
-            else:
-                yield restored_of(files)
+        with registry.catalog.writing() as session:
+            for files in batches:
+                forget_reclaimed(session, files)
+    return [restored_of(files) for files in batches]
 
 
 def _existing_folder(path: Path) -> Path:
@@ -494,25 +567,23 @@ def _restore_batch(
     for file in files:
         path = Path(file.path)
         if path != as_it_is and os.path.lexists(path) and not has_bytes(path, file.kind, file.sha256, file.size_bytes):
-            raise Conflict(f"{path} is another file now: move it away, and run organ restore again")
-    for file in files:
-        path = Path(file.path)
-        if os.path.lexists(path):
-            progress(file.size_bytes if file.kind == MODEL_FILE else 0)
-            continue
-        with registry.catalog.reading() as session:
-            part = Part(path, _content(session, file), file.model_id)
-        root = _existing_folder(Path(file.folder))
-        write_part(registry, part, root, progress if file.kind == MODEL_FILE else no_progress)
-        if file.kind != LINK:
-            with translating(path, placing_error):
-                os.chmod(path, file.mode)
-    for file in files:  # last: Ollama removes old blobs without a manifest
+            raise Conflict(
+                f"{path} is another file now: move it away (organ uninstall, if organ install wrote it), and run organ "
+                "restore again"
+            )
+    root = _existing_folder(Path(files[0].folder))
+    for _ in range(WRITES_MAX):  # Ollama removes blobs without a manifest when it starts
+        missing = [file for file in files if not os.path.lexists(file.path)]
+        for file in missing:
+            with registry.catalog.reading() as session:
+                part = Part(Path(file.path), _content(session, file), file.model_id, mode=file.mode)
+            write_part(registry, part, root, progress if file.kind == MODEL_FILE else no_progress)
+    for file in files:  # last, because of the same
         if Path(file.path) != as_it_is:
             with suppress(OSError, NotImplementedError):
                 os.utime(file.path, ns=(file.modified_ns, file.modified_ns), follow_symlinks=False)
     with registry.catalog.writing() as session:
-        forget_batch(session, files[0].batch)
+        forget_reclaimed(session, files)
 
 
 def _content(session: Session, file: OutsideFile) -> FilePlan | bytes | str:

@@ -36,7 +36,7 @@ from organs.registry.progress import Progress, no_progress
 from organs.registry.store import BlobStore, PlainChunk, PlainReader
 from organs.registry.store.blobs import blaming_parent
 from organs.registry.store.codec import CHUNK_TARGET_BYTES
-from organs.registry.store.files import Files, placed
+from organs.registry.store.files import PUBLIC_FILE, Files, placed
 from organs.registry.store.memory import own_memory
 
 
@@ -560,12 +560,13 @@ def place_file(
     files: Files | None = None,
     *,
     replaces: bool = True,
+    mode: int = PUBLIC_FILE,
 ) -> Digest:
     """Write the file of `plan` to `path` and return its SHA-256. What is there is replaced, or raises StoreError.
 
     Raises CorruptBlob or MissingBlob for a bad blob, DiskFull, StoreUnwritable; then `path` is unchanged.
     """
-    with placed(path, plan.size_bytes, files, progress, replaces=replaces) as file:
+    with placed(path, plan.size_bytes, files, progress, mode, replaces=replaces) as file:
         with FileStream(store, plan) as stream:
             for view in stream:
                 file.write(view)

@@ -6,6 +6,9 @@ places     where each tool keeps its models
 ollama     Ollama: manifests and blobs
 folders    LM Studio, llama.cpp, the Hugging Face tools and GPT4All: folders of GGUF files
 findings   what a search returns, and names from repositories
+layouts    where each tool expects the files of a model
+installing models written into the folders of tools, and removed again
+ollama_image  a model as an image, for Ollama's folder and for `ollama pull`
 facts      what the registry keeps beside the bytes: texts, a license, a better name
 """
 

@@ -44,6 +44,7 @@ from organs.registry.store.files import (
     placed,
     placed_clone,
     placing_error,
+    remove_temporaries,
     temporary_beside,
     translating,
 )
@@ -51,7 +52,6 @@ from organs.registry.store.files import (
 WRITES_MAX = 3
 """How often the files of an installation are written, if another program removes them meanwhile."""
 LOCK = "outside.lock"
-READ_ONLY = 0o444
 WAIT_SECONDS, PAUSE_SECONDS = 600.0, 0.1
 """How long a command waits for another one that changes files outside of the registry, and between two looks."""
 PATH_MAX = 4096
@@ -92,13 +92,13 @@ class Removal(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def outside_lock(registry: LocalRegistry) -> Iterator[None]:
+def outside_lock(registry: LocalRegistry, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
     """Return a context manager in which no other process changes files outside of this registry.
 
-    Raises Busy if another process does so for longer than WAIT_SECONDS.
+    Raises Busy if another process does so for longer than `wait_seconds`.
     """
     path = Path(registry.settings.home) / LOCK
-    until = time.monotonic() + WAIT_SECONDS
+    until = time.monotonic() + wait_seconds
     with translating(path):
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -186,7 +186,6 @@ def _not_own(path: Path) -> Conflict:
 def write_layout(registry: LocalRegistry, layout: Layout, missing: list[Part], progress: Progress) -> None:
     """Record and write the `missing` parts of a layout, and remove what an older version of the model had there."""
     batch = secrets.token_hex(16)
-    written = list(missing)
     for _ in range(WRITES_MAX):
         with registry.catalog.writing() as session:
             _record(session, layout, [part for part in missing if not os.path.lexists(part.path)], batch)
@@ -196,16 +195,17 @@ def write_layout(registry: LocalRegistry, layout: Layout, missing: list[Part], p
         for part in missing:
             if unwritten_parts(registry, replace(layout, parts=(part,))):  # another program may have written it by now
                 write_part(registry, part, layout.folder, progress, replaces=os.path.lexists(part.path))
+                with registry.catalog.writing() as session:
+                    _record(session, layout, [part], batch)  # with its stamp
         # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
         missing = [part for part in layout.parts if not os.path.lexists(part.path)]
-        written += missing
         if not missing:
             break
     else:
         raise Conflict(f"another program removes {missing[0].path} while it is written: stop it, and run this again")
     with registry.catalog.writing() as session:
-        known = outside_files_at(session, [part.path for part in layout.parts])
-        _record(session, layout, [part for part in layout.parts if part in written or part.path in known], batch)
+        for file in outside_files_at(session, [part.path for part in layout.parts]).values():
+            move_to_batch(session, file, batch)
         installed = outside_files(session, INSTALLED, tool=layout.tool, folder=str(layout.folder))
     batches = {file.batch for file in installed}
     with_models = {file.batch for file in installed if not is_shared(file)}
@@ -244,6 +244,7 @@ def write_part(
     Unless it `replaces` what is at its path, it raises StoreError if another program wrote something there meanwhile.
     """
     with folder_for_placing(part.path.parent) as made:
+        remove_temporaries(part.path.parent)
         if isinstance(part.content, str):
             temporary = temporary_beside(part.path)
             with translating(part.path, placing_error):
@@ -251,14 +252,14 @@ def write_part(
                 (os.replace if replaces else Files().name_new)(temporary, part.path)
                 Files().sync_folder(part.path.parent)
         elif isinstance(part.content, bytes):
-            with placed(part.path, len(part.content), replaces=replaces) as file:
+            with placed(part.path, len(part.content), mode=part.mode, replaces=replaces) as file:
                 file.write(part.content)
         elif replaces or not _is_cloned(registry, part):
-            place_file(registry.blobs, part.content, part.path, progress, replaces=replaces)
+            place_file(registry.blobs, part.content, part.path, progress, replaces=replaces, mode=part.mode)
         else:
             progress(part.size_bytes)
-        if part.is_read_only:
-            os.chmod(part.path, READ_ONLY)
+        if part.mode != PUBLIC_FILE and part.kind != LINK:
+            os.chmod(part.path, part.mode)  # whatever the umask is
         if os.geteuid() == 0:
             owner = root.stat()
             for path in (*made, part.path):
@@ -270,7 +271,7 @@ def _is_cloned(registry: LocalRegistry, part: Part) -> bool:
     with registry.catalog.reading() as session:
         copies = outside_files(session, INSTALLED, kind=MODEL_FILE, sha256=part.sha256)
     paths = [Path(copy.path) for copy in copies if Path(copy.path) != part.path and os.path.isfile(copy.path)]
-    return any(placed_clone(path, part.path, part.sha256) for path in paths)
+    return any(placed_clone(path, part.path, part.sha256, part.mode) for path in paths)
 
 
 def uninstall(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,8 +38,10 @@ from organs.registry.names import (
     parse_new_name,
     split_quantisation,
 )
+from organs.registry.store.files import PUBLIC_FILE
 
 COMMIT_LENGTH = 40
+READ_ONLY = 0o444
 CACHE = "cache"
 """What files that `organ run` keeps have in place of a tool."""
 
@@ -58,7 +60,8 @@ class Part:
     model_id: int
     is_shared: bool = False
     """Whether several models may need it: its name is that of its bytes, or that of a repository."""
-    is_read_only: bool = False
+    mode: int = PUBLIC_FILE
+    """The permissions of a file."""
 
     @property
     def kind(self) -> str:
@@ -116,8 +119,12 @@ def ollama_layout(session: Session, model: ModelRow, machine: Machine, called: s
     folders = ollama_folders(machine)
     folder = next((folder for folder in folders if is_folder(folder / "manifests")), folders[0])
     name = _spelled(folder, parse_ollama_name(called) if called else _ollama_name_of(model))
+    if (count := len(files_of(session, model.id))) > 1:
+        raise NoInstallation(
+            f"{model.full_name} is split into {count} files, and Ollama takes one: organ assemble "
+            f"{model.namespace}/{model.name} --merge -o FILE.gguf, then organ ingest FILE.gguf"
+        )
     image = image_of(session, model, _projectors(session, model), private=True)
-
     parts = [
         Part(blob_path(folder, row.sha256), plan_file(session, row), row.model_id, is_shared=True)
         for _, row in image.files
@@ -207,7 +214,7 @@ def folder_layout(session: Session, model: ModelRow, folder: Path, called: str |
 def cache_layout(session: Session, model: ModelRow, folder: Path) -> Layout:
     """Return the files of a model in the folder where `organ run` keeps files; a model has its own folder in it."""
     own = folder / model.digest
-    parts = tuple(Part(own / plan.name, plan, row.id, is_read_only=True) for row, plan in _named_plans(session, model))
+    parts = tuple(Part(own / plan.name, plan, row.id, mode=READ_ONLY) for row, plan in _named_plans(session, model))
     return Layout(CACHE, folder, model.full_name, parts, "")
 
 
@@ -244,10 +251,17 @@ def _projectors(session: Session, model: ModelRow) -> Sequence[ModelRow]:
     return [row for row in rows if is_projector(row) and len(files_of(session, row.id)) == 1][:1]
 
 
-def is_needed(layout_tool: str, folder: Path, path: Path) -> bool:
-    """Return whether the tool still needs a shared file: a manifest has its digest, or a snapshot a link to it."""
-    if layout_tool == "ollama":
-        return any(path.name.removeprefix("sha256")[1:] in digests for digests in manifests_of(folder).values())
+def is_needed(
+    tool: str, folder: Path, path: Path, manifests: Mapping[Path, Collection[str] | None] | None = None
+) -> bool:
+    """Return whether a tool still needs a shared file: a manifest has its digest, or a snapshot a link to it.
+
+    A manifest of Ollama that cannot be read may need it. `manifests` are those of `manifests_of`, if they are known.
+    """
+    if tool == "ollama":
+        digest = path.name.removeprefix("sha256")[1:]
+        known = manifests_of(folder) if manifests is None else manifests
+        return any(digests is None or digest in digests for digests in known.values())
     repository = path.parent.parent
     snapshots = repository / "snapshots"
     if path.parent.name == "refs":

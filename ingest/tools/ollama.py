@@ -157,12 +157,13 @@ def parse_ollama_name(text: str) -> OllamaName:
     return name
 
 
-def manifests_of(folder: Path) -> dict[Path, frozenset[str]]:
-    """Return the digests of the layers of each manifest in Ollama's `folder`; unreadable manifests are left out."""
-    manifests: dict[Path, frozenset[str]] = {}
+def manifests_of(folder: Path) -> dict[Path, frozenset[str] | None]:
+    """Return the digests of the layers of each manifest in Ollama's `folder`; None for one that cannot be read."""
+    manifests: dict[Path, frozenset[str] | None] = {}
     ignored = Remarks()
     for path in islice(walk_files(folder / "manifests", lambda _name: True, ignored), MANIFESTS_MAX):
         manifest = _read_manifest(OllamaName("", "", path.name, ""), path, ignored)
+        manifests[path] = None
         if manifest is not None:
             layers = [*manifest.layers, *([manifest.config] if manifest.config else [])]
             found = (_DIGEST.fullmatch(layer.digest) for layer in layers)
@@ -288,12 +289,21 @@ def _texts(folder: Path, name: OllamaName, manifest: _Manifest, problems: Remark
         for layer in manifest.layers
         if (kind := layer.media_type.removeprefix(MEDIA_TYPE)) in TEXTS and layer.media_type.startswith(MEDIA_TYPE)
     ]
-    chosen = {layer.digest: (position, layer) for position, layer in sorted(layers, key=lambda pair: pair[0])}
+    chosen = {
+        (TEXTS[ordered[position]], layer.digest): (position, layer)
+        for position, layer in sorted(layers, key=lambda pair: pair[0])
+    }
     source = f"Ollama {name}"
     for position, layer in list(chosen.values())[:RUNTIME_TEXTS_MAX]:
         kind = TEXTS[ordered[position]]
         data = _read_text_layer(folder, name, layer, kind, problems)
-        if data is not None and (text := data.decode("utf-8", "replace")).strip():
+        try:
+            text = "" if data is None else data.decode("utf-8")
+        except UnicodeDecodeError:
+            text = "\0"
+        if "\0" in text:
+            problems.add(f"Ollama {name}: its {kind} is not a text, and is not kept")
+        elif text.strip():
             yield RuntimeText(kind=kind, source=source, text=text[:RUNTIME_TEXT_MAX])
     if manifest.config is not None and manifest.config.digest:
         data = _read_text_layer(folder, name, manifest.config, "configuration", problems)

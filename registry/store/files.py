@@ -32,6 +32,8 @@ Buffer = bytes | bytearray | memoryview
 
 PRIVATE_FOLDER, PRIVATE_FILE, PRIVATE_BLOB = 0o700, 0o600, 0o400
 """Modes of files of a registry: other users of the machine must not read submissions before publication."""
+LEFT_SECONDS = 600
+"""After this time without a write, a file that is being placed counts as left by a killed process."""
 KEPT_SECONDS = 7 * 24 * 3600
 """How long the folder of a killed process, or the copy of an interrupted fetch, stays. A later use removes it."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o644
@@ -364,9 +366,9 @@ def placed(
     """Return a context manager for a new file at `path`, which the block writes in order, past the page cache.
 
     At the end of the block it is synced and renamed to `path`; what is there is replaced, or raises StoreError. If the
-    block raises, `path` is unchanged and no other
-    file remains. Raises DiskFull, immediately if `size_bytes` do not fit; StoreUnwritable; StoreError. The last step is
-    a sync of the folder. If it fails, the new file may already be complete at `path`.
+    block raises, `path` is unchanged and no other file remains. Raises DiskFull, immediately if `size_bytes` do not
+    fit; StoreUnwritable; StoreError. The last step is a sync of the folder. If it fails, the new file may already be
+    complete at `path`.
     """
     files = files or Files()
     temporary = temporary_beside(path)
@@ -395,7 +397,7 @@ FICLONE = 0x40049409
 """The request of Linux that makes a file share the bytes of another one (`ioctl_ficlone(2)`)."""
 
 
-def placed_clone(source: Path, path: Path, sha256: Digest) -> bool:
+def placed_clone(source: Path, path: Path, sha256: Digest, mode: int = PUBLIC_FILE) -> bool:
     """Place a file at `path` that shares the bytes of `source` (a reflink); return whether that was possible.
 
     The file system must support it, nothing may be at `path`, and the shared bytes must have the SHA-256 `sha256`.
@@ -404,7 +406,7 @@ def placed_clone(source: Path, path: Path, sha256: Digest) -> bool:
     temporary = temporary_beside(path)
     files = Files()
     with translating(path, placing_error):
-        descriptor = files.create(temporary, PUBLIC_FILE)
+        descriptor = files.create(temporary, mode)
         try:
             with source.open("rb") as original:
                 fcntl.ioctl(descriptor, FICLONE, original.fileno())
@@ -452,6 +454,15 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[list[
 def temporary_beside(path: Path) -> Path:
     """Return a temporary path in the folder of `path`. Its name is short: that of `path` may have maximal length."""
     return path.parent / f".organ-{secrets.token_hex(8)}.part"
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Remove files of `temporary_beside` that killed processes left in `folder`: not written to for LEFT_SECONDS."""
+    oldest = time.time() - LEFT_SECONDS
+    for path in folder.glob(".organ-*.part"):
+        with suppress(OSError):
+            if path.lstat().st_mtime < oldest:
+                path.unlink()
 
 
 @contextmanager

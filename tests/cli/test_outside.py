@@ -48,7 +48,7 @@ def test_a_model_goes_from_ollama_and_back_and_the_disk_is_free_meanwhile(
     assert (listed.status, plain.is_file()) == (0, True)
     assert [line.split()[-1] for line in listed.lines[1:3]] == ["yet", "library/tiny@1"]
     kept = organ.done("reclaim", "--ollama", home / "models", "--keep", "1G", "--json").values
-    assert (kept["removable"], len(kept["kept"])) == ([], 2)
+    assert (kept["removable"], len(kept["stays"])) == ([], 2)
     organ.done("reclaim", "--ollama", home / "models", "--yes")
     assert (read_ollama(ollama), plain.exists()) == ({}, False)
     assert any(line.startswith("2 models were reclaimed") for line in organ.done("scan").lines)
@@ -56,7 +56,7 @@ def test_a_model_goes_from_ollama_and_back_and_the_disk_is_free_meanwhile(
 
     capfd.readouterr()
     assert organ("run", "other", "--", "cmp", "{}", put(tmp_path / "expected", small_model(seed=2))).status == 0
-    assert organ("run", "other", "--", "sh", "-c", "exit 7", "{}").status == 7
+    assert organ("run", "--keep", "1G", "other", "sh", "-c", "exit 7", "{}").status == 7
     path = Path(organ.done("run", "other").lines[0])
     assert path.read_bytes() == small_model(seed=2)
 

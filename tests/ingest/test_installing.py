@@ -15,7 +15,6 @@ from sqlalchemy import func, select
 from organs.ingest.tools import find_tool_models, installing, sources_of
 from organs.ingest.tools.installing import install, installed_models, uninstall
 from organs.ingest.tools.layouts import LAYOUTS, NoInstallation
-from organs.ingest.tools.ollama_image import NoImage
 from organs.ingest.tools.places import ollama_folders
 from organs.registry.catalog.tables import OutsideFile
 from organs.registry.digest import Digest
@@ -292,7 +291,7 @@ def test_what_ollama_cannot_run_and_names_that_it_refuses_get_a_sentence(
     for name, shard in small_shards().items():
         (tmp_path / "shards" / name).write_bytes(shard)
     ingest_file(registry, tmp_path / "shards", "me/split-Q8_0")
-    with pytest.raises(NoImage, match="Ollama takes one"):
+    with pytest.raises(NoInstallation, match="Ollama takes one"):
         install(registry, "me/split-Q8_0", "ollama", place)
     install(registry, "me/tiny", "ollama", place, "Me/Tiny")
     again = install(registry, "me/tiny", "ollama", place, "me/tiny")

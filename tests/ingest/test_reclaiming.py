@@ -16,12 +16,13 @@ import pytest
 
 from organs.ingest import reclaiming
 from organs.ingest.materialising import materialised
-from organs.ingest.reclaiming import Group, finish, groups_of, reclaim, restore, split_by_use
+from organs.ingest.reclaiming import Group, forget, give_back, groups_of, reclaim, restore, split_by_use
 from organs.ingest.tools import FINDERS, find_in_folder, find_tool_models
 from organs.ingest.tools.installing import install, installed_models, uninstall
 from organs.registry.assembly import FilePlan
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.model_changes import remove_model
+from organs.registry.catalog.tables import OutsideFile
 from organs.registry.errors import Conflict, CorruptBlob, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
@@ -170,6 +171,7 @@ def test_a_file_whose_model_is_removed_from_the_registry_meanwhile_stays(
         with registry.catalog.writing() as session:
             remove_model(session, model_by_text(session, "local/m"), "too old", "local")
 
+    time.sleep(SETTLED)
     monkeypatch.setattr(reclaiming, "prove_file", prove_and_remove)
     (done,) = reclaim(registry, groups_of([find_in_folder(str(path))]))
     assert "local/m@1 was removed" in str(done.kept)
@@ -205,19 +207,75 @@ def test_the_last_used_files_stay_and_a_used_file_is_never_removed(registry: Loc
     assert [sorted(Path(group.label).stem for group in part) for part in (away, kept)] == [["m0", "m1"], ["m2", "m3"]]
     list(reclaim(registry, groups))
     with materialised(registry, "m0", 0) as first:
-        data = first.read_bytes()
+        data = first.path.read_bytes()
         assert sha256(data).hexdigest() == registry.model("m0").files[0].sha256
-        assert stat.S_IMODE(first.stat().st_mode) == 0o444
+        assert stat.S_IMODE(first.path.stat().st_mode) == 0o444
         with materialised(registry, "m1", 0) as second:
-            assert first.read_bytes() == data, "another program uses it"
-        assert not second.exists()
+            assert first.path.read_bytes() == data, "another program uses it"
         with materialised(registry, "m0", 10**9) as again:
-            assert (again, again.stat().st_ino) == (first, first.stat().st_ino)
-    assert not first.exists()
-    with materialised(registry, "m2", 10**9) as kept_file, pytest.raises(NotFound):
+            assert (again.path, again.path.stat().st_ino) == (first.path, first.path.stat().st_ino)
+        assert second.path.exists(), "it was used last"
+    assert (first.path.exists(), second.path.exists()) == (True, False)
+    with materialised(registry, "m2", 0) as third, pytest.raises(NotFound):
         uninstall(registry, "m2")
-    assert kept_file.read_bytes()
+    assert [file.path.exists() for file in (first, second, third)] == [False, False, True], "the last one stays"
     assert installed_models(registry) == []
+
+
+def test_a_reclaim_that_was_killed_is_given_back_and_a_file_can_be_given_up(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "user"
+    lay_out(home)
+    before = tree(home)
+    unlink = reclaiming._unlink
+
+    class Killed(BaseException):
+        pass
+
+    def killed_at_a_blob(file: OutsideFile) -> bool:
+        if "blobs" in file.path:
+            raise Killed
+        return unlink(file)
+
+    monkeypatch.setattr(reclaiming, "_unlink", killed_at_a_blob)
+    with pytest.raises(Killed):
+        list(reclaim(registry, groups_at(home)))
+    monkeypatch.undo()
+    assert tree(home) != before
+    assert give_back(registry) == []
+    assert before.items() >= tree(home).items(), "nothing was changed"
+    list(restore(registry))
+    assert tree(home) == before
+    list(reclaim(registry, groups_at(home)))
+    (given_up,) = forget(registry, lambda file: file.path.endswith("m0-5.gguf"))
+    assert given_up.paths == (str(home / "plain" / "m0-5.gguf"),)
+    list(restore(registry))
+    assert set(before) - set(tree(home)) == {"plain/m0-5.gguf"}
+
+
+def test_a_file_that_a_program_writes_or_that_cannot_be_removed_stays(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "user"
+    lay_out(home)
+    before = tree(home)
+    with (home / "plain" / "m0-5.gguf").open("r+b"):
+        kept = {one.group.label: one.kept for one in reclaim(registry, groups_at(home))}
+    assert [str(reason) for reason in kept.values() if reason] == [
+        f"{home / 'plain' / 'm0-5.gguf'} is open for writing in another program"
+    ]
+    list(restore(registry))
+    ollama = home / ".ollama" / "models"
+    broken = put(ollama / "manifests" / "registry.ollama.ai" / "x" / "y" / "z", b"not JSON")
+    list(reclaim(registry, groups_at(home)))
+    left = {path for path in tree(home) if "blobs" in path and path.startswith(".ollama")}
+    assert left == {path for path in before if "blobs" in path and path.startswith(".ollama")}, "it may need them"
+    broken.unlink()
+    list(restore(registry))
+    assert {path: values[0] for path, values in tree(home).items()} == {
+        path: values[0] for path, values in before.items()
+    }
 
 
 KILLS = 30
@@ -270,5 +328,5 @@ def test_kills_at_random_moments_lose_nothing(registry: LocalRegistry, tmp_path:
         finished(plans["uninstall"])
     finished(plans["restore"])
     assert tree(home) == before
-    finish(registry)
+    assert give_back(registry) == []
     assert tree(home) == before

@@ -26,7 +26,7 @@ def machine_of(session: Session) -> str:
 
 def place_of_path(path: Path) -> str:
     """Return the key of a path."""
-    return digest_of(os.fsencode(path.absolute()))
+    return digest_of(os.fsencode(os.path.abspath(path)))
 
 
 def outside_files(session: Session, state: str, **values: str | int) -> list[OutsideFile]:

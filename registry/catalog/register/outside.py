@@ -32,9 +32,15 @@ def forget_file(session: Session, file: OutsideFile) -> None:
     session.execute(delete(OutsideFile).where(OutsideFile.id == file.id))
 
 
-def forget_batch(session: Session, batch: str) -> None:
-    """Delete the rows of files that were written or removed together."""
-    session.execute(delete(OutsideFile).where(OutsideFile.batch == batch))
+def forget_reclaimed(session: Session, files: Sequence[OutsideFile]) -> None:
+    """Delete the rows of files that were removed together and are restored.
+
+    A file that was installed at the path of one of them later is the user's own file again.
+    """
+    for file in files:
+        own = OutsideFile.machine == file.machine, OutsideFile.place == file.place, OutsideFile.id > file.id
+        session.execute(delete(OutsideFile).where(*own, OutsideFile.state == INSTALLED))
+    session.execute(delete(OutsideFile).where(OutsideFile.batch == files[0].batch))
 
 
 def move_to_batch(session: Session, file: OutsideFile, batch: str) -> None:
