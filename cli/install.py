@@ -24,6 +24,7 @@ from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
 from organs.registry.errors import StoreUnwritable
+from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
     from organs.ingest.tools.installing import Installation, Removal
@@ -70,7 +71,7 @@ def install(model: str, place: str, called: str | None, dry_run: bool) -> None:
                     planned = install_model(registry, model, target, this_machine(), called, progress=advance)
         except StoreUnwritable:
             if place == "ollama":
-                print_remark(SERVICE_HINT.format(model), "hint: ")
+                print_remark(SERVICE_HINT.format(parse_model_name(model)), "hint: ")
             raise
     if not printed_for_programs(planned, [Path(file) for file in planned.files]):
         _print_installation(planned, dry_run=dry_run)
@@ -103,6 +104,8 @@ def _print_installation(done: Installation, *, dry_run: bool) -> None:
     if done.written_bytes:
         new = f"{size_text(done.written_bytes)} written"
     print_sentence(f"{done.model}: in {place_text(done.tool, folder)}{name}, {new}")
+    for note in done.notes:
+        print_remark(note, "note: ")
     print_remark(done.command, "run it: ")
 
 
@@ -130,8 +133,15 @@ def uninstall(model: str, place: str | None, called: str | None) -> None:
 
 
 def _print_removal(removal: Removal) -> None:
+    from organs.ingest.tools.installing import NEEDED
+
     files = plural_text(len(removal.removed), "file", "files")
     where = place_text(removal.tool, removal.folder)
     print_sentence(f"{removal.name}: {files} removed from {where}, {size_text(removal.freed_bytes)} free")
+    needed = [sentence for sentence in removal.kept if sentence.endswith(NEEDED)]
+    if needed:
+        count = plural_text(len(needed), "shared file stays", "shared files stay")
+        print_remark(f"{count}: needed for another model")
     for sentence in removal.kept:
-        print_failure(sentence)
+        if sentence not in needed:
+            print_failure(sentence)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +28,11 @@ from organs.cli.console import (
     prints_json,
     progress_bar,
 )
-from organs.cli.inputs import chosen_tools, place_text, print_problems, tool_options
+from organs.cli.inputs import chosen_tools, place_text, print_notes, print_problems, tool_options
 from organs.cli.options import flag, size_bytes
 from organs.cli.registries import local_registry
 from organs.cli.tables import print_table
-from organs.registry.amounts import plural_text, size_text
+from organs.registry.amounts import names_text, plural_text, size_text
 from organs.registry.columns import CellKind, Column
 from organs.registry.errors import BadSource
 
@@ -69,7 +69,7 @@ def reclaim(paths: tuple[str, ...], keep_bytes: int, goes_on: bool) -> int:
     --keep 40GB, the models that were used last stay too.
     """
     with fast_imports():
-        from organs.ingest.reclaiming import give_back, groups_of, split_by_use
+        from organs.ingest.reclaiming import give_back, groups_of, reclaimed_batches, split_by_use
         from organs.ingest.tools import find_in_folder, find_tool_models
         from organs.ingest.tools.places import this_machine
 
@@ -78,10 +78,19 @@ def reclaim(paths: tuple[str, ...], keep_bytes: int, goes_on: bool) -> int:
         raise click.UsageError("give a PATH, or a tool such as --ollama; organ scan shows what is on this machine")
     with local_registry() as registry:
         problems = give_back(registry) if goes_on else []
-        findings: list[Findings] = list(chain(map(find_in_folder, paths), find_tool_models(this_machine(), tools)))
+        findings: list[Findings] = list(find_tool_models(this_machine(), tools))
+        for path in paths:
+            try:
+                findings.append(find_in_folder(path))
+            except BadSource as error:  # perhaps an earlier run removed its files
+                if not reclaimed_batches(registry, _wanted(registry, [path], ())):
+                    raise
+                print_remark(f"{error}: what was there is reclaimed already")
+        stored = registry.totals().stored_bytes
         groups, kept = split_by_use(groups_of(findings), keep_bytes)
         rows = _reclaimed(registry, groups) if goes_on else _surveyed(registry, groups)
         free = sum(size for _, size, _, _ in rows)
+        grown = registry.totals().stored_bytes - stored
         problems += [f"{group.label} stays: {reason}" for group, _, _, reason in rows if reason]
     if prints_json():
         done = [_values(*row) for row in rows if not row[3]]
@@ -89,13 +98,17 @@ def reclaim(paths: tuple[str, ...], keep_bytes: int, goes_on: bool) -> int:
         print_json({"removed" if goes_on else "removable": done, "stays": left})
     else:
         _print_groups([row for row in rows if not row[3]], done=goes_on)
-        verb = "are free now" if goes_on else "would be free"
-        stays = f"; {size_text(sum(group.size_bytes for group in kept))} stay (--keep)" if kept else ""
-        print_sentence(f"{size_text(free)} {verb}{stays}.")
+        verb = "were removed" if goes_on else "would be removed"
+        grows = f"; the registry grew by {size_text(grown)}" if grown else ""
+        print_sentence(f"{size_text(free)} {verb}{grows}.")
+        if kept:
+            size = size_text(sum(group.size_bytes for group in kept))
+            print_sentence(f"{size} stay, because of --keep: {names_text([group.label for group in kept])}.")
         if not goes_on and free:
             print_remark("nothing was removed; --yes stores, checks and removes these files")
         elif goes_on and free:
             print_remark("organ restore writes them again; organ run MODEL COMMAND {} uses one without that")
+    print_notes(findings)
     print_problems(findings, problems)
     return int(bool(problems) or any(part.problems for part in findings))
 
@@ -267,6 +280,8 @@ def run(model: str, command: tuple[str, ...], keep_bytes: int) -> int:
     command = command[1:] if command[:1] == ("--",) else command
     if command and not any("{}" in word for word in command):
         raise click.UsageError("COMMAND has no {}, which becomes the path of the file")
+    if command and shutil.which(command[0]) is None:
+        raise BadSource(f"{command[0][:200]}: no such program")
     with local_registry() as registry, ExitStack() as opened:
         total = sum(file.size_bytes for file in registry.model(model).files)
         with progress_bar("write", total, quiet=None if is_for_people() else True) as advance:

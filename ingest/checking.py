@@ -404,6 +404,8 @@ class _Resized:
 
 JOINED_MAX = 1000
 """The most files in one file that are listed."""
+HEADER_SAMPLE_BYTES = 65_536
+"""In so many bytes at its beginning, a shard has the keys of its set."""
 
 
 class _Check:
@@ -486,8 +488,11 @@ def _splitting(file: OpenFile) -> str:
         except BadInput:
             break
     commands = []
+    first = _Part(file, 0)
+    is_set = b"split.count" in first.read_at(0, min(first.size_bytes, HEADER_SAMPLE_BYTES))
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], file.size_bytes], strict=True), start=1):
-        target = shlex.quote(f"{name}-{number:05d}-of-{len(begins):05d}.gguf")
+        shard = f"{name}-{number:05d}-of-{len(begins):05d}.gguf"
+        target = shlex.quote(shard if is_set else f"{name}-{number}.gguf")
         commands.append(f"tail -c +{begin + 1} FILE | head -c {end - begin} > {target}")
     return f"split it into its files: {'; '.join(commands)}"
 

@@ -35,6 +35,7 @@ from organs.ingest.tools.installing import (
     SHARING,
     WRITES_MAX,
     has_bytes,
+    is_unchanged,
     outside_lock,
     remove_empty_folders,
     write_part,
@@ -48,7 +49,8 @@ from organs.registry.catalog.queries.model_names import (
     model_by_text,
     visible_model_with_digest,
 )
-from organs.registry.catalog.queries.outside import outside_files, place_of_path
+from organs.registry.catalog.queries.outside import outside_files, outside_files_at, place_of_path
+from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.register.outside import forget_reclaimed, record_outside
 from organs.registry.catalog.tables import ModelFileRow, ModelRow, OutsideFile
 from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
@@ -216,9 +218,11 @@ def _is_being_written(path: Path) -> bool:
 
 
 def registered_names(registry: LocalRegistry, group: Group) -> tuple[str, ...]:
-    """Return the registered models of files that were read before and are unchanged."""
+    """Return the registered models of files that were read before, or installed, and are unchanged."""
     with registry.catalog.reading() as session:
-        models = (known_model(session, source) for source in group.sources)
+        installed = outside_files_at(session, list(group.files))
+        ids = {file.model_id for file in installed.values() if is_unchanged(file)}
+        models = [known_model(session, source) for source in group.sources] + list(models_by_id(session, ids).values())
         return tuple(dict.fromkeys(model.full_name for model in models if model is not None))
 
 
@@ -521,6 +525,8 @@ def restore(
     A group of which something else is in the way stays recorded. Raises DiskFull before anything is written.
     """
     batches = reclaimed_batches(registry, wanted)
+    for folder in {Path(file.path).parent for files in batches for file in files}:
+        remove_temporaries(folder)
     needed: dict[Path, int] = {}
     for files in batches:
         folder = _existing_folder(Path(files[0].folder))

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.ingest.tools.layouts import CACHE, LAYOUTS, Layout, Part, folder_layout, is_needed
+from organs.ingest.tools.layouts import CACHE, LAYOUTS, Layout, Part, check_whole, folder_layout, is_needed
 from organs.ingest.tools.places import Machine
 from organs.registry.assembly import place_file
 from organs.registry.catalog.queries.model_names import ids_of_name, model_by_text
@@ -28,7 +28,7 @@ from organs.registry.catalog.queries.outside import outside_files, outside_files
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.register.outside import forget_file, move_to_batch, record_installed
 from organs.registry.catalog.tables import OutsideFile
-from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, checked_text
+from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, RECLAIMED, checked_text
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, Busy, Conflict, NotFound
 from organs.registry.input_files import stamp_text
@@ -61,6 +61,9 @@ SHARING = ("ollama", "hf-cache", "llama-cpp")
 """Tools with files that are named by their bytes."""
 
 
+NEEDED = "stays: it is needed for another model"
+
+
 class Installation(msgspec.Struct, frozen=True):
     """A model in the folder of a tool."""
 
@@ -77,6 +80,8 @@ class Installation(msgspec.Struct, frozen=True):
     """The size of the files that were not there."""
     command: str
     """The line that runs the model."""
+    notes: tuple[str, ...] = ()
+    """What is unusual about the model, in sentences: also what keeps llama.cpp from loading it."""
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -135,12 +140,13 @@ def install(
     with outside_lock(registry):
         with registry.catalog.reading() as session:
             row = model_by_text(session, model)
+            check_whole(row)
             layout = (
                 folder_layout(session, row, target.absolute(), called)
                 if isinstance(target, Path)
                 else LAYOUTS[target](session, row, machine, called)
             )
-            full_name = row.full_name
+            full_name, notes = row.full_name, row.flags
         missing = unwritten_parts(registry, layout)
         if not dry_run:
             write_layout(registry, layout, missing, progress)
@@ -152,6 +158,7 @@ def install(
         size_bytes=sum(part.size_bytes for part in layout.parts),
         written_bytes=sum(part.size_bytes for part in missing),
         command=layout.command,
+        notes=notes,
     )
 
 
@@ -286,10 +293,16 @@ def uninstall(
         with registry.catalog.reading() as session:
             ids = ids_of(session, model)
             installed = outside_files(session, INSTALLED)
-        batches: dict[str, list[OutsideFile]] = {}
-        for file in installed:
-            batches.setdefault(file.batch, []).append(file)
-        wanted = [files for files in batches.values() if _is_wanted(files, ids, target, called)]
+            batches: dict[str, list[OutsideFile]] = {}
+            for file in installed:
+                batches.setdefault(file.batch, []).append(file)
+            wanted = [files for files in batches.values() if _is_wanted(files, ids, target, called)]
+            removed = [file.path for file in installed if not os.path.lexists(file.path)]
+            gone = outside_files_at(session, list(map(Path, removed)), RECLAIMED)
+        if any(Path(file.path) in gone for files in wanted for file in files):
+            raise Conflict(
+                f"{model} was reclaimed there: organ restore {model} writes it again, and with --forget gives it up"
+            )
         if not wanted:
             where = "" if target is None else f" in {target}"
             raise NotFound(f"{model} is not installed{where}; organ scan shows what is")
@@ -335,11 +348,12 @@ def remove_installed(
     removed, kept, freed = list[str](), list[str](), 0
     for file in sorted(files, key=lambda file: (is_shared(file), -file.id)):
         path, folder = Path(file.path), Path(file.folder)
+        remove_temporaries(path.parent)
         is_left = False
         if os.path.lexists(path):  # otherwise the tool, or a person, removed it
             if is_shared(file) and is_needed(file.tool, folder, path):
                 is_left = _leave(registry, file, files)
-                kept.append(f"{path} stays: it is needed for another model")
+                kept.append(f"{path} {NEEDED}")
             elif not is_unchanged(file):
                 kept.append(f"{path} stays: it was changed after it was installed")
             else:

@@ -229,11 +229,6 @@ LAYOUTS: dict[str, Callable[[Session, ModelRow, Machine, str | None], Layout]] =
 
 def _named_plans(session: Session, model: ModelRow, called: str | None = None) -> Iterator[tuple[ModelRow, FilePlan]]:
     """Yield the files of the projectors of a model, then its own, each called after its model."""
-    if not model.complete and model.kind != FileKind.ADAPTER:
-        raise NoInstallation(
-            f"{model.full_name} has only some organs: organ assemble {model.namespace}/{model.name} -o FILE.gguf "
-            "puts them into their base"
-        )
     for row in (*_projectors(session, model), model):
         check_assemblable(row)
         stem = called if called and row is model else row.name
@@ -241,6 +236,15 @@ def _named_plans(session: Session, model: ModelRow, called: str | None = None) -
         for number, file in enumerate(rows, 1):
             name = f"{stem}.gguf" if len(rows) == 1 else str(ShardName(stem, number, len(rows)))
             yield row, replace(plan_file(session, file), name=name)
+
+
+def check_whole(model: ModelRow) -> None:
+    """Raise NoInstallation for a model that has not all of its organs."""
+    if not model.complete and model.kind != FileKind.ADAPTER:
+        raise NoInstallation(
+            f"{model.full_name} has fewer organs than its header says, so nothing loads it: organ show "
+            f"{model.namespace}/{model.name} says what is missing; organ assemble writes a partial model with its base"
+        )
 
 
 def _projectors(session: Session, model: ModelRow) -> Sequence[ModelRow]:

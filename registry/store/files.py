@@ -32,8 +32,8 @@ Buffer = bytes | bytearray | memoryview
 
 PRIVATE_FOLDER, PRIVATE_FILE, PRIVATE_BLOB = 0o700, 0o600, 0o400
 """Modes of files of a registry: other users of the machine must not read submissions before publication."""
-LEFT_SECONDS = 600
-"""After this time without a write, a file that is being placed counts as left by a killed process."""
+LEFT_SECONDS = 2
+"""A file that is being placed is locked so long after it was created, or it was left by a killed process."""
 KEPT_SECONDS = 7 * 24 * 3600
 """How long the folder of a killed process, or the copy of an interrupted fetch, stays. A later use removes it."""
 PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o644
@@ -376,6 +376,8 @@ def placed(
         try:
             check_room(path.parent, size_bytes, files)
             descriptor = files.create_direct(temporary, mode)
+            with suppress(OSError):  # so that `remove_temporaries` sees that it is written
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             writer = DirectWriter(files, descriptor, AlignedBuffers(), 0)
             try:
                 with closing(NewFile(writer, progress)) as file:
@@ -457,11 +459,15 @@ def temporary_beside(path: Path) -> Path:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove files of `temporary_beside` that killed processes left in `folder`: not written to for LEFT_SECONDS."""
-    oldest = time.time() - LEFT_SECONDS
+    """Remove files of `temporary_beside` that killed processes left in `folder`: no process has them locked."""
+    latest = time.time() - LEFT_SECONDS
     for path in folder.glob(".organ-*.part"):
         with suppress(OSError):
-            if path.lstat().st_mtime < oldest:
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                with path.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if status.st_mtime < latest:
                 path.unlink()
 
 

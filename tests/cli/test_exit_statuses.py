@@ -186,7 +186,7 @@ FAILED = {
     "install base --to ollama --as a/b/c/d": (1, "'a/b/c/d' is not a name of Ollama"),
     "uninstall base": (3, "base is not installed; organ scan shows what is"),
     "restore base": (1, "base: nothing of it was reclaimed"),
-    "run base -- no-such-program {}": (1, "no-such-program: No such file or directory"),
+    "run base -- no-such-program {}": (1, "no-such-program: no such program"),
     "memory nobody": (3, "no model is registered as local/nobody"),
     "memory base --context 0 --device cuda": (
         1,

@@ -329,11 +329,13 @@ def test_a_text_that_is_too_long_or_not_what_its_name_says_is_left_out(kind: str
     long = ollama_layer(ollama, kind, b"x" * (TEXT_MAX_BYTES + 1))
     changed = ollama_layer(ollama, kind, b"before")
     blob_of(ollama, changed).write_bytes(b"after!")
-    good = ollama_layer(ollama, kind, b"good \xff\x00")
-    ollama_manifest(ollama, "registry.ollama.ai/library/m/x", model, long, changed, good)
+    binary = [ollama_layer(ollama, kind, data) for data in (b"bad \xff", b"bad \0")]
+    good = ollama_layer(ollama, kind, " gööd\n".encode())
+    ollama_manifest(ollama, "registry.ollama.ai/library/m/x", model, long, changed, *binary, good)
     (part,) = found(machine(tmp_path), "ollama")
-    assert [item.text for item in part.sources[0].texts] == ["good \ufffd\0"]
-    assert [("more than" in one, "other bytes" in one) for one in part.problems] == [(True, False), (False, True)]
+    assert [item.text for item in part.sources[0].texts] == [" gööd\n"]
+    words = ("more than", "other bytes", "not a text")
+    assert [[word in one for word in words].index(True) for one in part.problems] == [0, 1, 2]
 
 
 # Ingests.
