@@ -171,7 +171,7 @@ def _prove(
             part = plain[start : start + step]
             proof = _workspace.proof[: len(part)]
             join_planes(codec, planes, proof, first_block=start // codec.block_bytes)
-            if not _are_equal(part, proof):
+            if not np.array_equal(part, proof):
                 break
         else:
             return
@@ -181,16 +181,9 @@ def _prove(
         residual[:] = 0
         join_planes(codec, planes, residual)
         _restore(codec, parent, residual, proof)
-        if _are_equal(plain, proof):
+        if np.array_equal(plain, proof):
             return
     raise EncodingFault(f"codec {codec.name} did not decode to the bytes that it encoded")
-
-
-def _are_equal(first: Bytes, second: Bytes) -> bool:
-    """Return whether arrays of one length are equal: eight bytes at a time, then the rest."""
-    whole = len(first) // 8 * 8
-    pairs = (first[:whole].view(np.uint64), second[:whole].view(np.uint64)), (first[whole:], second[whole:])
-    return all(np.array_equal(one, other) for one, other in pairs)
 
 
 def _residual_of(codec: Codec, parent: Bytes, plain: Bytes) -> Bytes:
