@@ -31,6 +31,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 
 from bench.generated import LARGE, MEDIUM, SMALL, TINY, Architecture, write_model, write_relative
@@ -110,7 +111,7 @@ def compare_sizes(folder: Path, size: str, runs: int, beside: Path | None) -> No
     base, relative = generate(folder, *SIZES[size]), folder / "relative.gguf"
     for kind, dtype in (("new", None), ("fine-tune", None), ("Q8_0", "Q8_0")):
         if kind != "new":
-            write_relative(base, relative, dtype)
+            in_process(write_relative, base, relative, dtype)
         model, stored = (base, None) if kind == "new" else (relative, base)
         contenders = [organ(folder, model, None, stored)[0]]
         if beside is not None:
@@ -138,8 +139,17 @@ def generate(folder: Path, shape: Architecture, dtype: str = "BF16") -> Path:
     """Write a model with weight-like statistics."""
     path = folder / "generated.gguf"
     print(f"generating {path}", file=sys.stderr, flush=True)
-    write_model(path, shape, dtype=dtype)
+    in_process(write_model, path, shape, 0, dtype)
     return path
+
+
+def in_process(function: Callable[..., object], *arguments: object) -> None:
+    """Call `function` in another process: the peak memory of a child is never reported below that of its parent."""
+    process = get_context("spawn").Process(target=function, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise SystemExit(f"{function.__name__} failed")
 
 
 def available(folder: Path, model: Path) -> list[Contender]:

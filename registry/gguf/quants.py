@@ -63,7 +63,8 @@ def decode(data: bytes | bytearray | memoryview, dtype: DType) -> Floats:
         bits <<= np.uint32(16)  # in place: allocating a second array takes as long as the shift
         return bits.view(np.float32)
     if dtype.name == "F16":
-        return _float32_of_f16().take(np.frombuffer(data, "<u2"), mode="wrap")
+        found = _float32_of_f16().take(np.frombuffer(data, "<u2"), mode="wrap")
+        return found.astype(np.float32, copy=False)
     plain = _PLAIN.get(dtype.name)
     if plain is not None:
         numbers = np.frombuffer(data, plain)

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import mmap
-from contextlib import suppress
 
 
 def own_memory(size_bytes: int) -> mmap.mmap:
     """Return writable memory of this process, page-aligned and zero; a process that is forked later has a copy.
 
-    The allocator would keep memory of this size for the thread that frees it, and each ingest starts new threads. Huge
-    pages, where the system has them, save a thousand page faults for each 4 MiB.
+    The allocator would keep memory of this size for the thread that frees it, and each ingest starts new threads.
     """
-    memory = mmap.mmap(-1, size_bytes, access=mmap.ACCESS_COPY)  # the default would be shared with forked processes
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # a system without huge pages
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
+    return mmap.mmap(-1, size_bytes, access=mmap.ACCESS_COPY)  # the default would be shared with forked processes
