@@ -63,12 +63,13 @@ def decode(data: bytes | bytearray | memoryview, dtype: DType) -> Floats:
         bits <<= np.uint32(16)  # in place: allocating a second array takes as long as the shift
         return bits.view(np.float32)
     if dtype.name == "F16":
-        found = _float32_of_f16().take(np.frombuffer(data, "<u2"), mode="wrap")
-        return found.astype(np.float32, copy=False)
+        return _float32_of_f16().take(np.frombuffer(data, "<u2"), mode="wrap")
     plain = _PLAIN.get(dtype.name)
     if plain is not None:
         numbers = np.frombuffer(data, plain)
-        return numbers.astype(np.float64 if dtype.name in _WIDE else np.float32, copy=False)
+        if dtype.name in _WIDE:
+            return numbers.astype(np.float64, copy=False)
+        return numbers.astype(np.float32, copy=False)
     if not _has_kernel(dtype, "dequantize"):
         raise UnsupportedDType(f"no kernel reads the values of tensor type {dtype.name}")
     kernels, types = _package()
