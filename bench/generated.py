@@ -24,6 +24,7 @@ from organs.registry.gguf import (
     read_header,
     write_file,
 )
+from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.input_files import FileSource
 
 PIECE_ELEMENTS = 1 << 22
@@ -50,6 +51,15 @@ SMALL = Architecture(28, 1024, 2048, 1024, 3072, 151_936, 128)
 
 MEDIUM = Architecture(28, 2048, 2048, 1024, 6144, 151_936, 128)
 """About 1.7 billion parameters in 310 tensors: 3.44 GB in BF16."""
+
+LARGE = Architecture(28, 1536, 2048, 1024, 5632, 151_936, 128)
+"""About 1.2 billion parameters in 310 tensors: 2.45 GB in BF16."""
+
+TINY = Architecture(30, 576, 576, 192, 1536, 49_152, 64)
+"""The shapes of SmolLM2-135M: 0.27 GB in F16."""
+
+FINE_TUNED = 0.01
+"""The change of the weights of a fine-tune, relative to their deviation: 1e-4 of their energy."""
 
 
 def specs(shape: Architecture, dtype: str = "BF16") -> list[TensorSpec]:
@@ -80,9 +90,9 @@ def specs(shape: Architecture, dtype: str = "BF16") -> list[TensorSpec]:
     return tensors
 
 
-def write_model(path: Path, shape: Architecture = SMALL, seed: int = 0) -> int:
-    """Write a BF16 model of `shape` to `path`; return its size in bytes."""
-    tensors = specs(shape)
+def write_model(path: Path, shape: Architecture = SMALL, seed: int = 0, dtype: str = "BF16") -> int:
+    """Write a model of `shape` in BF16 or F16 to `path`; return its size in bytes."""
+    tensors = specs(shape, dtype)
     metadata = [
         KeyValue("general.architecture", ValueType.STRING, "qwen3"),
         KeyValue("general.name", ValueType.STRING, f"Generated {seed}"),
@@ -98,8 +108,34 @@ def write_model(path: Path, shape: Architecture = SMALL, seed: int = 0) -> int:
     return size
 
 
+def write_relative(base: Path, path: Path, dtype: str | None = None, seed: int = 1) -> None:
+    """Write a fine-tune of the model `base`; with `dtype`, such as "Q8_0", the same weights in this tensor type."""
+    random = np.random.default_rng(seed)
+    with FileSource(base) as source, path.open("wb") as stream:
+        header = read_header(source)
+        tensors = [
+            TensorSpec(
+                tensor.name, tensor.shape, dtype_by_name(dtype) if dtype and len(tensor.shape) > 1 else tensor.dtype
+            )
+            for tensor in header.tensors
+        ]
+        stream.write(encode_header([carry_over(source, field) for field in header.fields], tensors))
+        for tensor, spec in zip(header.tensors, tensors, strict=True):
+            begin, step = header.data_offset + tensor.offset, tensor.dtype.size_bytes(PIECE_ELEMENTS)
+            for offset in range(0, tensor.size_bytes, step):
+                data = source.read_at(begin + offset, min(step, tensor.size_bytes - offset))
+                if len(tensor.shape) > 1:
+                    values = dequantize(data, tensor.dtype)
+                    if dtype is None:
+                        noise = random.standard_normal(values.size, dtype=np.float32)
+                        values = values + np.float32(FINE_TUNED * float(values.std())) * noise
+                    data = quantize(values, spec.dtype)
+                stream.write(data)
+            stream.write(bytes(padded(spec.size_bytes, 32) - spec.size_bytes))
+
+
 def weights(tensor: TensorSpec, random: np.random.Generator) -> Iterator[NDArray[np.generic]]:
-    """Yield the values of `tensor` in pieces, in the stored form (BF16 or F32)."""
+    """Yield the values of `tensor` in pieces, in the stored form (BF16, F16 or F32)."""
     if len(tensor.shape) == 1:
         yield (1 + 0.1 * random.standard_normal(tensor.elements, dtype=np.float32)).astype(np.float32)
         return
@@ -110,7 +146,7 @@ def weights(tensor: TensorSpec, random: np.random.Generator) -> Iterator[NDArray
         rows = min(rows_left, max(1, PIECE_ELEMENTS // row))
         values = random.standard_normal((rows, row), dtype=np.float32)
         values *= (scale * np.exp(0.25 * random.standard_normal((rows, 1)))).astype(np.float32)
-        yield to_bf16(values)
+        yield to_bf16(values) if tensor.dtype.name == "BF16" else values.astype(np.float16)
         rows_left -= rows
 
 

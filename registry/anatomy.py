@@ -10,6 +10,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import TypeAlias
 
 
@@ -305,8 +306,9 @@ _COMPONENTS: dict[OrganType, tuple[tuple[tuple[Component, re.Pattern[str]], ...]
 }
 
 
+@lru_cache(maxsize=4096)
 def place_of(name: str) -> Place:
-    """Return the place of the tensor `name`. No text is an error."""
+    """Return the place of the tensor `name`. No text is an error. An ingest asks for each place nine times."""
     base = adapted_tensor(name)
     plain = name if base is None else base
     tower = next((tower for prefix, tower in _TOWERS if plain.startswith(prefix)), Tower.TEXT)

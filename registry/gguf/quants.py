@@ -62,13 +62,14 @@ def decode(data: bytes | bytearray | memoryview, dtype: DType) -> Floats:
         bits = np.frombuffer(data, "<u2").astype(np.uint32)
         bits <<= np.uint32(16)  # in place: allocating a second array takes as long as the shift
         return bits.view(np.float32)
+    if dtype.name == "F16":
+        return _float32_of_f16().take(np.frombuffer(data, "<u2"), mode="wrap")
     plain = _PLAIN.get(dtype.name)
     if plain is not None:
-        with np.errstate(invalid="ignore"):  # a signalling NaN in F16
-            numbers = np.frombuffer(data, plain)
-            if dtype.name in _WIDE:
-                return numbers.astype(np.float64, copy=False)
-            return numbers.astype(np.float32, copy=False)
+        numbers = np.frombuffer(data, plain)
+        if dtype.name in _WIDE:
+            return numbers.astype(np.float64, copy=False)
+        return numbers.astype(np.float32, copy=False)
     if not _has_kernel(dtype, "dequantize"):
         raise UnsupportedDType(f"no kernel reads the values of tensor type {dtype.name}")
     kernels, types = _package()
@@ -80,6 +81,13 @@ def decode(data: bytes | bytearray | memoryview, dtype: DType) -> Floats:
             part = kernels.dequantize(blocks[start : start + chunk_bytes], types[dtype.name])
             values[index * CHUNK_ELEMENTS : index * CHUNK_ELEMENTS + part.size] = part
     return values
+
+
+@cache
+def _float32_of_f16() -> NDArray[np.float32]:
+    """Return the value of each F16. To look up a value takes a third of the time of numpy's cast."""
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 def dequantize(data: bytes | bytearray | memoryview, dtype: DType) -> NDArray[np.float32]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from organs.registry.gguf.quants import Floats
+from organs.registry.gguf.quants import Floats, decode
+from organs.registry.gguf.types import dtype_by_name
 from organs.registry.measures import COHERENCE, ENTROPY, KURTOSIS
 
 SAFE_EXPONENT = 150
@@ -18,8 +19,6 @@ Every float32 is within this range.
 """
 RADIX_MIN_VALUES = 4096
 """Fewer values are sorted as float32: the passes of a radix sort have a fixed cost."""
-BFLOAT16_INFINITY = 0x7F80
-"""The bits of infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def scaled(values: NDArray[np.float64], peak: float) -> tuple[NDArray[np.float64
 
 def _finite_in_order(values: Floats) -> tuple[Floats, int, int]:
     """Return the finite values in ascending order, the number of NaN, and the number of infinities."""
-    ordered = _sorted_bfloat16(values)
+    ordered = _sorted_by_radix(values)
     if ordered is None:
         ordered = values.copy()
         with np.errstate(invalid="ignore"):  # signalling NaNs
@@ -96,28 +95,33 @@ def _finite_in_order(values: Floats) -> tuple[Floats, int, int]:
     return ordered[first:last], values.size - numbers, first + numbers - last
 
 
-def _sorted_bfloat16(values: Floats) -> Floats | None:
-    """Return `values` in ascending order if all of them are BF16 values and not NaN, else None.
+def _sorted_by_radix(values: Floats) -> Floats | None:
+    """Return `values` in ascending order if all of them are values of BF16 or of F16, and none is NaN; else None.
 
-    Their upper halves are sorted as integers, by radix. On AMD Zen 4, where numpy's AVX-512 sort is slow, this takes an
-    eighth of the time of a sort of float32; on other processors it takes as long.
+    As 16-bit integers they are sorted by radix. On AMD Zen 4, where numpy's AVX-512 sort is slow, this takes a quarter
+    of the time of a sort of float32; on other processors it takes as long.
     """
     if values.dtype != np.float32 or values.size < RADIX_MIN_VALUES:
         return None
     bits = values.view(np.uint32)
-    if (bits & np.uint32(0xFFFF)).any():
-        return None
+    if not (bits & np.uint32(0xFFFF)).any():
+        dtype, codes = dtype_by_name("BF16"), (bits >> np.uint32(16)).astype(np.uint16)
+    else:
+        dtype = dtype_by_name("F16")
+        for part in (values[:RADIX_MIN_VALUES], values):  # other values show it soon
+            with np.errstate(all="ignore"):
+                codes = part.astype(np.float16).view(np.uint16)
+            if not np.array_equal(decode(codes.data.cast("B"), dtype), part):
+                return None
 
     def inverted_if_negative(codes: NDArray[np.int16]) -> NDArray[np.int16]:
         """Invert all bits of negative values but the sign: integers then have the order of the floats, and back."""
         return codes ^ ((codes >> np.int16(15)) & np.int16(0x7FFF))
 
-    keys = inverted_if_negative((bits >> np.uint32(16)).astype(np.uint16).view(np.int16))
+    keys = inverted_if_negative(codes.view(np.int16))
     keys.sort(kind="stable")  # radix
-    if keys[-1] > BFLOAT16_INFINITY or keys[0] < ~BFLOAT16_INFINITY:
-        return None
-    codes = inverted_if_negative(keys).view(np.uint16)
-    return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    ordered = decode(inverted_if_negative(keys).data.cast("B"), dtype)
+    return None if np.isnan(ordered[[0, -1]]).any() else ordered
 
 
 THETA_MIN_VALUES = 64

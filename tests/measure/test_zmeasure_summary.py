@@ -23,15 +23,26 @@ def test_moments_equal_those_of_float64_arithmetic() -> None:
 
 
 @pytest.mark.parametrize("specials", [[], [math.inf, -math.inf, -math.inf, 0.0, -0.0], [math.nan, math.inf, -math.nan]])
-def test_bf16_values_are_sorted_as_others_are(specials: list[float]) -> None:
+@pytest.mark.parametrize("dtype", ["BF16", "F16"])
+def test_values_of_16_bits_are_sorted_as_others_are(dtype: str, specials: list[float]) -> None:
     values = np.random.default_rng(3).standard_t(2, 20_000).astype(np.float32)
     values[100 : 100 + len(specials)] = specials
-    bfloat16 = (values.view(np.uint32) & np.uint32(0xFFFF_0000)).view(np.float32)
-    summary = summarise(bfloat16)
-    finite = bfloat16[np.isfinite(bfloat16)].astype(np.float64)
+    if dtype == "BF16":
+        rounded = (values.view(np.uint32) & np.uint32(0xFFFF_0000)).view(np.float32)
+    else:
+        rounded = np.ldexp(values, -8).astype(np.float16).astype(np.float32)  # with subnormal numbers
+    summary = summarise(rounded)
+    finite = rounded[np.isfinite(rounded)].astype(np.float64)
     assert summary.ascending.tolist() == sorted(finite.tolist())
     assert summary.nan_count == sum(map(math.isnan, specials))
     assert summary.infinite_count == sum(map(math.isinf, specials))
+
+
+@pytest.mark.parametrize("place", [0, 5000, 19_999])
+def test_one_value_that_is_not_of_16_bits_keeps_all_its_bits(place: int) -> None:
+    values = np.random.default_rng(4).standard_normal(20_000).astype(np.float16).astype(np.float32)
+    values[place] = 1e-6 + 1e-10
+    assert summarise(values).ascending.tolist() == sorted(values.astype(np.float64).tolist())
 
 
 @pytest.mark.parametrize("values", [[], [math.nan] * 5, [math.inf, -math.inf, math.nan]])

@@ -240,12 +240,10 @@ def _blobs() -> Select[*tuple[Any, ...]]:
 def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[KnownBlob]:
     rows = [KnownBlob(*values) for values in session.execute(statement)]
     parts: dict[int, list[KnownBlob]] = {}
-    stacks = _blobs().add_columns(BlobPart.blob_id).join(BlobPart, BlobPart.part_id == Blob.id)
-    stacks = stacks.order_by(BlobPart.blob_id, BlobPart.position)
     for batch in batches(sorted(row.id for row in rows if row.codec == STACK_CODEC)):
-        found = [
-            (KnownBlob(*v), stack_id) for *v, stack_id in session.execute(stacks.where(BlobPart.blob_id.in_(batch)))
-        ]
+        stacks = _blobs().add_columns(BlobPart.blob_id).join(BlobPart, BlobPart.part_id == Blob.id)
+        stacks = stacks.where(BlobPart.blob_id.in_(batch)).order_by(BlobPart.blob_id, BlobPart.position)
+        found = [(KnownBlob(*v), stack_id) for *v, stack_id in session.execute(stacks)]
         complete = _with_parents(session, [row for row, _ in found])  # a part of several stacks is one object
         for row, stack_id in found:
             parts.setdefault(stack_id, []).append(complete[row.id])
@@ -257,6 +255,6 @@ def _blob_rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterato
 def _with_parents(session: Session, rows: Sequence[KnownBlob], depth: int = DEPTH_MAX) -> dict[int, KnownBlob]:
     """Return `rows` by id, with their parents and the parents of these."""
     ids = {row.parent_id for row in rows if row.parent_id is not None} if depth else ()
-    found = [KnownBlob(*values) for values in rows_among(session, _blobs(), Blob.id, ids)]
+    found = [KnownBlob(*values) for values in rows_among(session, _blobs(), Blob.id, ids)] if ids else []
     parents = _with_parents(session, found, depth - 1) if found else {}
     return {row.id: row if row.parent_id is None else replace(row, parent=parents.get(row.parent_id)) for row in rows}

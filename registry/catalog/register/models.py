@@ -70,6 +70,7 @@ from organs.registry.catalog.vocabulary import (
 from organs.registry.digest import Digest, model_digest
 from organs.registry.errors import MissingBlob
 from organs.registry.gguf.types import FILE_TYPE_KEY, parse_file_type, quantisation
+from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import LOCAL
 
 
@@ -336,27 +337,29 @@ def _insert_file(
     organ_ids = [organs[organ_key(placement)] for placement in file.placements]
     measured = measures_of(session, organ_ids)
     placements = [
-        Placement(
-            model_id=model.id,
-            position=order,
-            file_id=row.id,
-            offset_bytes=placement.offset_bytes,
-            name=placement.name,
-            type=placement.place.type.value,
-            tower=placement.place.tower.value,
-            block=placement.place.block,
-            slot=placement.place.slot,
-            organ_id=organ_id,
-            facet_id=next(facets),
-            visible=model.state == "visible",
-            dtype=placement.dtype,
-            size_bytes=placement.size_bytes,
-            **measured[organ_id],
-        )
+        {
+            "model_id": model.id,
+            "position": order,
+            "file_id": row.id,
+            "offset_bytes": placement.offset_bytes,
+            "name": placement.name,
+            "type": placement.place.type.value,
+            "tower": placement.place.tower.value,
+            "block": placement.place.block,
+            "slot": placement.place.slot,
+            "organ_id": organ_id,
+            "facet_id": next(facets),
+            "visible": model.state == "visible",
+            "dtype": placement.dtype,
+            "size_bytes": placement.size_bytes,
+        }
+        | dict.fromkeys(MEASURE_NAMES)
+        | measured[organ_id]
         for order, (placement, organ_id) in enumerate(zip(file.placements, organ_ids, strict=True), first_position)
     ]
-    session.add_all(placements)
     session.flush()
+    if placements:
+        session.execute(insert(Placement), placements)
 
 
 def _insert_metadata(session: Session, model: ModelRow, record: ModelRecord) -> None:

@@ -182,12 +182,9 @@ def _compress_sparse(plane: Bytes, room: Bytes, length_max: int) -> int | None:
         dense, sparse = map(np.concatenate, parts)
     else:
         dense, sparse = (plane[:0], plane) if parts[True] else (plane, plane[:0])
-    places = np.flatnonzero(sparse)
+    places = np.flatnonzero(sparse != 0)  # of booleans: five times as fast as of bytes
     values = sparse[places]
-    zeros = np.diff(places, prepend=-1) - 1  # before each place
-    long_gaps = zeros // _LONG_GAP
-    gaps = np.full(int(long_gaps.sum()) + len(zeros), _LONG_GAP, np.uint8)
-    gaps[np.cumsum(long_gaps + 1) - 1] = zeros % _LONG_GAP
+    gaps = _gaps(np.diff(places, prepend=-1) - 1)
     position, sizes = _SPARSE_HEAD.size, []
     for stream in (gaps, values, dense):
         limit = length_max - position
@@ -207,6 +204,16 @@ def _compress_sparse(plane: Bytes, room: Bytes, length_max: int) -> int | None:
         position += length
     room[: _SPARSE_HEAD.size] = np.frombuffer(_SPARSE_HEAD.pack(mask, len(gaps), len(values), *sizes), np.uint8)
     return position
+
+
+def _gaps(zeros: NDArray[np.intp]) -> Bytes:
+    """Return the gaps of values that have so many `zeros` before them."""
+    if zeros.max(initial=0) < _LONG_GAP:
+        return zeros.astype(np.uint8)
+    long_gaps = zeros // _LONG_GAP
+    gaps = np.full(int(long_gaps.sum()) + len(zeros), _LONG_GAP, np.uint8)
+    gaps[np.cumsum(long_gaps + 1) - 1] = zeros - long_gaps * _LONG_GAP
+    return gaps
 
 
 def _decompress_sparse(frame: memoryview, plane: Bytes) -> None:
