@@ -32,7 +32,7 @@ def test_what_is_wrong_with_a_file_is_found_and_nothing_else(case: Case, tmp_pat
     assert found.loads == (not any(CODES[code].severity is Severity.REFUSE for code in case.codes))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALL, ids=[case.name for case in ALL])
 def test_llama_cpp_loads_what_the_check_says(case: Case, tmp_path: Path) -> None:
     path = written(case, tmp_path)

@@ -16,7 +16,7 @@ from organs.registry.validation.texts import built_in_texts
 from tests.small_models import ingest_file, tensors_of
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_of_384_experts_are_found_and_one_is_grafted_alone_and_runs(
     registry: LocalRegistry, tmp_path: Path
 ) -> None:
