@@ -27,7 +27,7 @@ from organs.registry.errors import StoreUnwritable
 from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
-    from organs.ingest.tools.installing import Installation, Removal
+    from organs.ingest.tools.installing import Installation, Uninstallation
 
 PLACES = ("ollama", "lmstudio", "llama-cpp", "hf")
 """The words for tools in --to and --from."""
@@ -132,7 +132,7 @@ def uninstall(model: str, place: str | None, called: str | None) -> None:
             _print_removal(removal)
 
 
-def _print_removal(removal: Removal) -> None:
+def _print_removal(removal: Uninstallation) -> None:
     from organs.ingest.tools.installing import NEEDED
 
     files = plural_text(len(removal.removed), "file", "files")

@@ -37,7 +37,7 @@ from organs.registry.columns import CellKind, Column
 from organs.registry.errors import BadSource
 
 if TYPE_CHECKING:
-    from organs.ingest.reclaiming import Group, Restored
+    from organs.ingest.reclaiming import FileGroup, Restored
     from organs.ingest.tools.findings import Findings
     from organs.registry.catalog.tables import OutsideFile
     from organs.registry.local import LocalRegistry
@@ -113,11 +113,11 @@ def reclaim(paths: tuple[str, ...], keep_bytes: int, goes_on: bool) -> int:
     return int(bool(problems) or any(part.problems for part in findings))
 
 
-Row = tuple["Group", int, Sequence[str], "str | None"]
+Row = tuple["FileGroup", int, Sequence[str], "str | None"]
 """A group, its size that is or would be free, its registered models, and why it stays."""
 
 
-def _surveyed(registry: LocalRegistry, groups: Iterable[Group]) -> list[Row]:
+def _surveyed(registry: LocalRegistry, groups: Iterable[FileGroup]) -> list[Row]:
     from organs.ingest.reclaiming import obstacle, registered_names
 
     rows: list[Row] = []
@@ -127,7 +127,7 @@ def _surveyed(registry: LocalRegistry, groups: Iterable[Group]) -> list[Row]:
     return rows
 
 
-def _reclaimed(registry: LocalRegistry, groups: Sequence[Group]) -> list[Row]:
+def _reclaimed(registry: LocalRegistry, groups: Sequence[FileGroup]) -> list[Row]:
     from organs.ingest.reclaiming import reclaim as reclaim_groups
 
     total = sum(group.size_bytes for group in groups)
@@ -139,7 +139,7 @@ def _reclaimed(registry: LocalRegistry, groups: Sequence[Group]) -> list[Row]:
     return rows
 
 
-def _values(group: Group, size: int, models: Sequence[str], reason: str | None) -> dict[str, object]:
+def _values(group: FileGroup, size: int, models: Sequence[str], reason: str | None) -> dict[str, object]:
     return {
         "tool": group.tool,
         "files": [str(path) for path in group.files],

@@ -25,7 +25,7 @@ from organs.registry.entities.finding import NONFINITE, FileFinding, Severity
 from organs.registry.errors import BadGguf, BadInput, BadSplit, OrganError
 from organs.registry.gguf import ByteSource, Header, ValueType
 from organs.registry.gguf.blocks import BLOCK_INCOMPLETE, block_faults
-from organs.registry.gguf.faults import Fault
+from organs.registry.gguf.faults import HeaderFault
 from organs.registry.gguf.loading import NO_TENSORS, loading_faults
 from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, check_shards, has_left_over_keys, is_shard
 from organs.registry.gguf.tokenizer import vocabulary_faults
@@ -133,7 +133,7 @@ SENTENCE_MAX = 2000
 """The most characters of a sentence."""
 
 
-def finding(fault: Fault, mend: str | None = None) -> FileFinding:
+def finding(fault: HeaderFault, mend: str | None = None) -> FileFinding:
     """Return the finding on a fault; `mend` stands for the usual act."""
     code = CODES[fault.code]
     # It can quote any text of the file.
@@ -176,7 +176,7 @@ def nonfinite_findings(tensors: Mapping[str, int]) -> Iterator[FileFinding]:
     if tensors:
         names = [f"{name} ({count:,})" for name, count in islice(tensors.items(), NONFINITE_SHOWN)]
         more = f" and {len(tensors) - len(names)} more tensors" if len(tensors) > len(names) else ""
-        yield finding(Fault(NONFINITE, f"weights that are NaN or infinite in {', '.join(names)}{more}"))
+        yield finding(HeaderFault(NONFINITE, f"weights that are NaN or infinite in {', '.join(names)}{more}"))
 
 
 NONFINITE_SHOWN = 5
@@ -208,61 +208,61 @@ def count_nonfinite_weights(files: Iterable[tuple[OpenFile, Header]], progress: 
 KEPT = "kept exactly, but not measured and not used in chimeras"
 
 
-def _front_faults(front: Front, *, odd_padding: bool) -> Iterator[Fault]:
+def _front_faults(front: Front, *, odd_padding: bool) -> Iterator[HeaderFault]:
     """Yield unusual properties of a file; `odd_padding` says whether some of its padding is not zero."""
     header = front.header
-    yield from (Fault(UNSAFE, reason) for reason in front.unassemblable)
+    yield from (HeaderFault(UNSAFE, reason) for reason in front.unassemblable)
     if odd_padding:
-        yield Fault("odd-padding", "padding between tensors is not zero; it is kept")
+        yield HeaderFault("odd-padding", "padding between tensors is not zero; it is kept")
     if header.tensors and header.last_byte == header.file_size_bytes and header.last_byte % header.alignment:
-        yield Fault("no-last-padding", "the last tensor has no padding behind it")
+        yield HeaderFault("no-last-padding", "the last tensor has no padding behind it")
     if has_left_over_keys(header):
         message = f"{SPLIT_COUNT_KEY} says {header.integer(SPLIT_COUNT_KEY)} files, but this one has all tensors"
-        yield Fault("left-over-split-keys", f"{message}: runtimes refuse it")
+        yield HeaderFault("left-over-split-keys", f"{message}: runtimes refuse it")
     # Only the first shard of a set has metadata.
     is_first = not is_shard(header) or not header.integer(SPLIT_NUMBER_KEY)
     quantised = any(tensor.dtype.name not in UNQUANTISED and not tensor.dtype.is_foreign for tensor in header.tensors)
     if is_first and quantised and header.field("general.quantization_version") is None:
         sentence = "general.quantization_version is absent although tensors are quantised"
-        yield Fault("no-quantization-version", sentence)
+        yield HeaderFault("no-quantization-version", sentence)
     if is_first and header.architecture is None and header.kind() == FileKind.MODEL:
-        yield Fault("no-architecture", "general.architecture is absent: no runtime can load it")
+        yield HeaderFault("no-architecture", "general.architecture is absent: no runtime can load it")
     if header.version < 3:
-        yield Fault("older-version", f"GGUF version {header.version}")
+        yield HeaderFault("older-version", f"GGUF version {header.version}")
     yield from _runtime_faults(header)
     for field in header.fields:
         if field.type is ValueType.STRING and isinstance(field.value, bytes):
-            yield Fault("not-text", f"{field.key} is not UTF-8")
+            yield HeaderFault("not-text", f"{field.key} is not UTF-8")
         if field.type is ValueType.BOOL and not isinstance(field.value, bool):
-            yield Fault("odd-truth-value", f"{field.key} is a truth value other than 0 and 1")
+            yield HeaderFault("odd-truth-value", f"{field.key} is a truth value other than 0 and 1")
     if front.lock is not None:
-        yield Fault("chimera", f"it is a chimera, with the lock sha256:{front.lock}")
+        yield HeaderFault("chimera", f"it is a chimera, with the lock sha256:{front.lock}")
 
 
-def _runtime_faults(header: Header) -> Iterator[Fault]:
+def _runtime_faults(header: Header) -> Iterator[HeaderFault]:
     """Yield what is kept exactly, but not read here, or not loaded by runtimes."""
     if header.is_big_endian:
-        yield Fault("big-endian", f"big-endian: {KEPT}; only runtimes on such machines load it")
+        yield HeaderFault("big-endian", f"big-endian: {KEPT}; only runtimes on such machines load it")
     if header.text(ADAPTER_TYPE_KEY) == MERGED_TYPE:
         sentence = "only a recipe can merge it: it has magnitudes (DoRA) or whole tensors, and no runtime loads it"
-        yield Fault("only-recipes-merge", sentence)
+        yield HeaderFault("only-recipes-merge", sentence)
     if header.field(INVOCATION_KEY) is not None:
         sentence = "an activated LoRA: runtimes use it only after its invocation tokens, and it cannot be merged"
-        yield Fault("activated-lora", sentence)
+        yield HeaderFault("activated-lora", sentence)
     foreign = sorted({tensor.dtype.id for tensor in header.tensors if not tensor.dtype.is_sized})
     if foreign:
         types = names_text([f"TYPE_{number}" for number in foreign])
         sentence = f"tensors of types that are unknown here ({types}): {KEPT}; llama.cpp does not load them"
-        yield Fault("foreign-types", sentence)
+        yield HeaderFault("foreign-types", sentence)
     long = [tensor.name for tensor in header.tensors if len(tensor.name) > LOADED_NAME_MAX_BYTES]
     if long and header.kind() == FileKind.MODEL:
         names = names_text(long)
-        yield Fault(
+        yield HeaderFault(
             "long-names", f"names of more than {LOADED_NAME_MAX_BYTES} bytes, which llama.cpp does not load: {names}"
         )
 
 
-def _set_faults(headers: Sequence[Header]) -> Iterator[Fault]:
+def _set_faults(headers: Sequence[Header]) -> Iterator[HeaderFault]:
     """Yield unusual properties of a model that only all of its files show; none if shards are missing."""
     first = headers[0]
     count = first.integer(SPLIT_COUNT_KEY) if is_shard(first) else 1
@@ -345,7 +345,7 @@ def check_model(
 
 def unreadable(path: str, error: OrganError) -> CheckedModel:
     """Return what is known of a path at which there is no model."""
-    found = (finding(Fault("unreadable", str(error))),)
+    found = (finding(HeaderFault("unreadable", str(error))),)
     return CheckedModel(files=(path,), kind=FileKind.MODEL.value, architecture=None, loads=False, findings=found)
 
 
@@ -359,7 +359,7 @@ def _for_file(item: FileFinding, source: ModelSource) -> FileFinding:
     return FileFinding(item.severity, item.code, item.sentence, mend)
 
 
-def _architecture_faults(header: Header, kind: str) -> Iterator[Fault]:
+def _architecture_faults(header: Header, kind: str) -> Iterator[HeaderFault]:
     """Yield a fault if no version of llama.cpp that is known here has the architecture of a language model."""
     architecture = header.architecture
     if kind != FileKind.MODEL or architecture is None:
@@ -368,7 +368,7 @@ def _architecture_faults(header: Header, kind: str) -> Iterator[Fault]:
 
     if architecture not in MODEL_ARCH_NAMES.values():
         sentence = f"the architecture {architecture!r} is unknown to llama.cpp, by the names that this program has"
-        yield Fault("unknown-architecture", sentence)
+        yield HeaderFault("unknown-architecture", sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +422,7 @@ class _Check:
             files = open_path(self._opened, path, self._source.base)
         except OrganError as error:
             code = "part-of-file" if parse_part_name(path.name) is not None else "unreadable"
-            self.findings.append(finding(Fault(code, str(error))))
+            self.findings.append(finding(HeaderFault(code, str(error))))
             return
         yield from (checked for file in files if (checked := self._read(file)) is not None)
 
@@ -432,7 +432,7 @@ class _Check:
         except BadGguf as error:
             return self._damaged(file, error)
         except OrganError as error:
-            self.findings.append(finding(Fault("broken-header", str(error))))
+            self.findings.append(finding(HeaderFault("broken-header", str(error))))
             return None
 
     def _damaged(self, file: OpenFile, error: BadGguf) -> _CheckedFile | None:
@@ -444,14 +444,14 @@ class _Check:
             mend = f"head -c {error.end} FILE > NEW.gguf cuts them off"
         place = f"{error.field} at byte {error.offset:,}: "
         is_whole_file = error.fault in ("empty", "web-page", "not-gguf", "old-version", "unknown-version")
-        self.findings.append(finding(Fault(error.fault, ("" if is_whole_file else place) + error.reason), mend))
+        self.findings.append(finding(HeaderFault(error.fault, ("" if is_whole_file else place) + error.reason), mend))
         if error.end is None:
             return None
         part = _Resized(file, error.end)
         try:
             return _CheckedFile(file, part, read_front(part), is_whole=error.fault != "truncated")
         except BadInput as other:
-            self.findings.append(finding(Fault("broken-header", str(other))))
+            self.findings.append(finding(HeaderFault("broken-header", str(other))))
             return None
 
     def ordered(self, files: list[_CheckedFile]) -> list[_CheckedFile]:
@@ -462,14 +462,14 @@ class _Check:
             order = check_shards(self._source.name.name, [(file.file.path.name, file.front.header) for file in files])
         except BadSplit as error:
             reasons = [part.detail for part in error.errors]
-            self.findings += [finding(Fault("mixed-shards", reason)) for reason in reasons]
+            self.findings += [finding(HeaderFault("mixed-shards", reason)) for reason in reasons]
             return files
         if len(order.shards) < order.count:
             there = names_text([f"{number + 1:,}" for number, _ in order.shards])
             sentence = (
                 f"a split model: {'shard' if len(order.shards) == 1 else 'shards'} {there} of {order.count:,} only"
             )
-            self.findings.append(finding(Fault("missing-shards", sentence)))
+            self.findings.append(finding(HeaderFault("missing-shards", sentence)))
         return [files[index] for _, index in order.shards]
 
 

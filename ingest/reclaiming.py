@@ -40,7 +40,7 @@ from organs.ingest.tools.installing import (
     remove_empty_folders,
     write_part,
 )
-from organs.ingest.tools.layouts import Part, is_needed
+from organs.ingest.tools.layouts import ToolFile, is_needed
 from organs.ingest.tools.ollama import TEXT_MAX_BYTES, blob_path, manifests_of
 from organs.registry.assembly import FilePlan, plan_file, prove_file
 from organs.registry.catalog.queries.model_contents import digests_by_stamp, files_of, has_damaged_blobs
@@ -70,7 +70,7 @@ from organs.registry.store.files import (
 
 
 @dataclass(slots=True)
-class Group:
+class FileGroup:
     """Files that are removed and restored together."""
 
     tool: str
@@ -110,9 +110,9 @@ class Group:
         return max((max(status.st_atime, status.st_mtime) for status in statuses), default=0.0)
 
 
-def groups_of(findings: Iterable[Findings]) -> list[Group]:
+def groups_of(findings: Iterable[Findings]) -> list[FileGroup]:
     """Return the files in `findings` as groups, the largest first; each file once."""
-    groups: list[Group] = []
+    groups: list[FileGroup] = []
     known = set[Path]()
     for part in findings:
         if part.tool == "ollama":
@@ -126,17 +126,17 @@ def groups_of(findings: Iterable[Findings]) -> list[Group]:
     return sorted(groups, key=lambda group: -group.size_bytes)
 
 
-def _groups_of_ollama(part: Findings) -> list[Group]:
+def _groups_of_ollama(part: Findings) -> list[FileGroup]:
     """Return blobs with all manifests that need them; manifests with a blob in common are one group."""
     sources = {source.paths[0]: source for source in part.sources}
-    groups: dict[Path, Group] = {}
+    groups: dict[Path, FileGroup] = {}
     for manifest, digests in manifests_of(part.folder).items():
         if digests is None:
             continue
         blobs = [blob_path(part.folder, digest) for digest in sorted(digests)]
         wanted = [blob for blob in blobs if blob in sources]
         joined = {id(groups[blob]): groups[blob] for blob in wanted if blob in groups}
-        group = Group("ollama", part.folder)
+        group = FileGroup("ollama", part.folder)
         for other in joined.values():
             group.sources += other.sources
             group.texts |= other.texts
@@ -148,22 +148,22 @@ def _groups_of_ollama(part: Findings) -> list[Group]:
     return list({id(group): group for group in groups.values()}.values())
 
 
-def _group_of(part: Findings, source: ModelSource) -> Group:
+def _group_of(part: Findings, source: ModelSource) -> FileGroup:
     """Return the files of one model; in the cache of the Hugging Face tools with all links to them."""
     path = source.paths[0]
     repository = next((folder for folder in path.parents if folder.name.startswith(HUB_FOLDER)), None)
     if repository is None or not path.is_symlink():
-        return Group(part.tool, part.folder if part.tool else path.parent, [source])
-    group = Group(part.tool, part.folder, [source])
+        return FileGroup(part.tool, part.folder if part.tool else path.parent, [source])
+    group = FileGroup(part.tool, part.folder, [source])
     blobs = {path.resolve() for path in source.paths}
     links = (link for link in (repository / "snapshots").rglob("*") if link.is_symlink())
     group.heads = {link: None for link in sorted(links) if link.resolve() in blobs}
     return group
 
 
-def split_by_use(groups: Sequence[Group], keep_bytes: int) -> tuple[list[Group], list[Group]]:
+def split_by_use(groups: Sequence[FileGroup], keep_bytes: int) -> tuple[list[FileGroup], list[FileGroup]]:
     """Return the groups to remove, and the most recently used ones that stay, of at most `keep_bytes` in all."""
-    left, kept = keep_bytes, list[Group]()
+    left, kept = keep_bytes, list[FileGroup]()
     for group in sorted(groups, key=lambda group: -group.used_at):
         if group.size_bytes > left:
             break
@@ -172,7 +172,7 @@ def split_by_use(groups: Sequence[Group], keep_bytes: int) -> tuple[list[Group],
     return [group for group in groups if group not in kept], kept
 
 
-def obstacle(registry: LocalRegistry, group: Group) -> str | None:
+def obstacle(registry: LocalRegistry, group: FileGroup) -> str | None:
     """Return why a group stays, as a sentence; None if its files can be removed."""
     if group.tool == "lmstudio" and group.folder.name == "bundled-models":
         return "it is a part of LM Studio"
@@ -217,7 +217,7 @@ def _is_being_written(path: Path) -> bool:
     return False
 
 
-def registered_names(registry: LocalRegistry, group: Group) -> tuple[str, ...]:
+def registered_names(registry: LocalRegistry, group: FileGroup) -> tuple[str, ...]:
     """Return the registered models of files that were read before, or installed, and are unchanged."""
     with registry.catalog.reading() as session:
         installed = outside_files_at(session, list(group.files))
@@ -226,7 +226,7 @@ def registered_names(registry: LocalRegistry, group: Group) -> tuple[str, ...]:
         return tuple(dict.fromkeys(model.full_name for model in models if model is not None))
 
 
-def _is_stored(registry: LocalRegistry, group: Group) -> bool:
+def _is_stored(registry: LocalRegistry, group: FileGroup) -> bool:
     with registry.catalog.reading() as session:
         return all(known_model(session, source) is not None for source in group.sources)
 
@@ -235,7 +235,7 @@ def _is_stored(registry: LocalRegistry, group: Group) -> bool:
 class Reclaimed:
     """What became of a group."""
 
-    group: Group
+    group: FileGroup
     models: tuple[str, ...]
     """The registered models of its files."""
     freed_bytes: int
@@ -243,7 +243,9 @@ class Reclaimed:
     """Why it stays, as a sentence; None if its files are removed."""
 
 
-def reclaim(registry: LocalRegistry, groups: Iterable[Group], progress: Progress = no_progress) -> Iterator[Reclaimed]:
+def reclaim(
+    registry: LocalRegistry, groups: Iterable[FileGroup], progress: Progress = no_progress
+) -> Iterator[Reclaimed]:
     """Store, read back, record and remove each group; yield what became of it.
 
     What is stored already, and what is small, comes first, because it makes room for the others. `progress` gets the
@@ -292,7 +294,7 @@ class _ReadFile:
 
 
 def _stored_files(
-    registry: LocalRegistry, group: Group, models: dict[int, str], progress: Progress
+    registry: LocalRegistry, group: FileGroup, models: dict[int, str], progress: Progress
 ) -> dict[Path, _ReadFile]:
     """Return the stored file of each path of a group, after an ingest of what is not stored; fill `models`.
 
@@ -378,7 +380,7 @@ def _prove(registry: LocalRegistry, files: dict[Path, _ReadFile], progress: Prog
         progress(row.size_bytes)
 
 
-def _record(registry: LocalRegistry, group: Group, files: dict[Path, _ReadFile]) -> list[OutsideFile]:
+def _record(registry: LocalRegistry, group: FileGroup, files: dict[Path, _ReadFile]) -> list[OutsideFile]:
     """Record what is needed to write all files of a group again, in the order of their writing."""
     batch = secrets.token_hex(16)
     model_id = next(iter(files.values())).row.model_id
@@ -457,7 +459,7 @@ def _unlink(file: OutsideFile) -> bool:
     return True
 
 
-def _row(group: Group, batch: str, path: Path) -> dict[str, object]:
+def _row(group: FileGroup, batch: str, path: Path) -> dict[str, object]:
     """Return the values of a row that do not depend on the bytes at `path`."""
     status = path.lstat()
     return {
@@ -582,7 +584,7 @@ def _restore_batch(
         missing = [file for file in files if not os.path.lexists(file.path)]
         for file in missing:
             with registry.catalog.reading() as session:
-                part = Part(Path(file.path), _content(session, file), file.model_id, mode=file.mode)
+                part = ToolFile(Path(file.path), _content(session, file), file.model_id, mode=file.mode)
             write_part(registry, part, root, progress if file.kind == MODEL_FILE else no_progress)
     for file in files:  # last, because of the same
         if Path(file.path) != as_it_is:

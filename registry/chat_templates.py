@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from organs.registry.entities.base import Entity, encode, prepared
 from organs.registry.errors import OrganError
-from organs.registry.gguf.faults import Fault
+from organs.registry.gguf.faults import HeaderFault
 from organs.registry.gguf.header import ByteSource, Field, Header
 from organs.registry.gguf.tokenizer import adds_bos, token_texts
 from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, run_python
@@ -82,7 +82,7 @@ class _Line(Entity):
     sentence: Annotated[str, Meta(max_length=SENTENCE_MAX)]
 
 
-def template_faults(source: ByteSource, header: Header, *, required: bool = False) -> list[Fault]:
+def template_faults(source: ByteSource, header: Header, *, required: bool = False) -> list[HeaderFault]:
     """Return what is wrong with the chat templates in a header, in the order of their names.
 
     With `required`, they are only tried if this kernel can enforce the whole sandbox. A template that cannot be tried
@@ -93,11 +93,13 @@ def template_faults(source: ByteSource, header: Header, *, required: bool = Fals
     for number, (name, field) in enumerate(named):
         if number == TEMPLATES_MAX:
             faults.append(
-                Fault("template-not-tried", f"only {TEMPLATES_MAX} of {len(named)} chat templates were tried")
+                HeaderFault("template-not-tried", f"only {TEMPLATES_MAX} of {len(named)} chat templates were tried")
             )
             break
         subject = f"{name}: " if name else ""
-        faults += [Fault(fault.code, subject + fault.sentence) for fault in _faults_of(source, header, field, required)]
+        faults += [
+            HeaderFault(fault.code, subject + fault.sentence) for fault in _faults_of(source, header, field, required)
+        ]
     return list(dict.fromkeys(faults))
 
 
@@ -118,17 +120,19 @@ def _fields_of(header: Header) -> list[tuple[str, Field]]:
     ]
 
 
-def _faults_of(source: ByteSource, header: Header, field: Field, required: bool) -> list[Fault]:
+def _faults_of(source: ByteSource, header: Header, field: Field, required: bool) -> list[HeaderFault]:
     if field.is_array or not isinstance(field.value, str | bytes | None):
-        return [Fault("template-broken", f"{field.key} is not a text")]
+        return [HeaderFault("template-broken", f"{field.key} is not a text")]
     if isinstance(field.value, bytes):
-        return [Fault("template-broken", f"{field.key} is not UTF-8")]
+        return [HeaderFault("template-broken", f"{field.key} is not UTF-8")]
     if not field.size_bytes:
-        return [Fault("template-broken", f"{field.key} is empty")]
+        return [HeaderFault("template-broken", f"{field.key} is empty")]
     if field.size_bytes > TEMPLATE_MAX_BYTES:
         limit = f"longer than {TEMPLATE_MAX_BYTES // 1024} KiB"
         return [
-            Fault("template-not-tried", f"the chat template has {field.size_bytes:,} bytes: it is not tried, {limit}")
+            HeaderFault(
+                "template-not-tried", f"the chat template has {field.size_bytes:,} bytes: it is not tried, {limit}"
+            )
         ]
     return _begun(_order(source, header, field), required).result()
 
@@ -141,11 +145,11 @@ def _order(source: ByteSource, header: Header, field: Field) -> ChatTemplate:
     return ChatTemplate(template=text, bos=bos, eos=eos, adds_bos=adds_bos(header))
 
 
-_trials: OrderedDict[tuple[str, bool], Future[list[Fault]]] = OrderedDict()
+_trials: OrderedDict[tuple[str, bool], Future[list[HeaderFault]]] = OrderedDict()
 _lock = threading.Lock()
 
 
-def _begun(order: ChatTemplate, required: bool) -> Future[list[Fault]]:
+def _begun(order: ChatTemplate, required: bool) -> Future[list[HeaderFault]]:
     """Return the trial of a template, which runs, or ran before in this process."""
     encoded = encode(order)
     key = hashlib.sha256(encoded).hexdigest(), required
@@ -154,40 +158,40 @@ def _begun(order: ChatTemplate, required: bool) -> Future[list[Fault]]:
         if known is not None:
             _trials.move_to_end(key)
             return known
-        trial = _trials[key] = Future[list[Fault]]()
+        trial = _trials[key] = Future[list[HeaderFault]]()
         while len(_trials) > REMEMBERED_MAX:
             _trials.popitem(last=False)
     threading.Thread(target=_try, args=(encoded, required, trial), name="chat template", daemon=True).start()
     return trial
 
 
-def _try(encoded: bytes, required: bool, trial: Future[list[Fault]]) -> None:
+def _try(encoded: bytes, required: bool, trial: Future[list[HeaderFault]]) -> None:
     try:
         trial.set_result(list(_tried(encoded, required)))
     except BaseException as error:  # noqa: BLE001  # the thread that waits raises it
         trial.set_exception(error)
 
 
-def _tried(encoded: bytes, required: bool) -> Iterator[Fault]:
+def _tried(encoded: bytes, required: bool) -> Iterator[HeaderFault]:
     lines: list[bytes] = []
     try:
         result = run_python(PROGRAM, LIMITS, Sandbox(required=required), encoded, lines.append)
     except (OrganError, OSError) as error:
-        yield Fault("template-not-tried", f"the chat template was not tried: {error}")
+        yield HeaderFault("template-not-tried", f"the chat template was not tried: {error}")
         return
     is_done = False
     for line in lines:
         try:
             found = msgspec.json.decode(line, type=prepared(_Line))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            yield Fault("template-escape", "the chat template made the program that tries it give another answer")
+            yield HeaderFault("template-escape", "the chat template made the program that tries it give another answer")
             return
         if found.code == "done":
             is_done = True
         else:
-            yield Fault(found.code, "".join(letter if letter.isprintable() else " " for letter in found.sentence))
+            yield HeaderFault(found.code, "".join(letter if letter.isprintable() else " " for letter in found.sentence))
     if not is_done:
-        yield Fault("template-endless", f"the trial of the chat template did not end: {_ending(result)}")
+        yield HeaderFault("template-endless", f"the trial of the chat template did not end: {_ending(result)}")
 
 
 def _ending(result: Result) -> str:

@@ -1,6 +1,6 @@
 """The program in a confined child that reads one chat template and renders it with sample conversations.
 
-    python -m organs.registry.chat_trial     an order of JSON on the standard input: `Order`
+    python -m organs.registry.chat_trial     an order of JSON on the standard input: `TemplateTrial`
 
 It prints one line of JSON for each finding, as soon as it is found, and a last line. A template is a program of a
 stranger in the language Jinja. It is only run here, in a process without files, network and processes, and with limits
@@ -43,7 +43,7 @@ SAME_CHARACTERS = 24
 SHOWN_MAX = 100
 
 
-class Order(TypedDict):
+class TemplateTrial(TypedDict):
     """What the program is to try: a template, and the tokens of its model."""
 
     template: str
@@ -93,7 +93,7 @@ def syntax_fault(text: str) -> str | None:
 
 def main() -> None:
     """Read one order, and print what is found."""
-    order: Order = json.load(sys.stdin)
+    order: TemplateTrial = json.load(sys.stdin)
     for found in findings(order):
         _print(found)
     _print({"code": "done", "sentence": ""})
@@ -104,7 +104,7 @@ def _print(found: Found) -> None:
     sys.stdout.flush()
 
 
-def findings(order: Order) -> Iterator[Found]:
+def findings(order: TemplateTrial) -> Iterator[Found]:
     """Yield what is wrong with a template: first what its text shows, then what its renderings show.
 
     Renders the template: only for a confined process.
@@ -486,7 +486,7 @@ def _conversation(*messages: tuple[str, str], in_parts: bool) -> list[Message]:
 class _Trial:
     """Renderings of sample conversations."""
 
-    def __init__(self, render: Callable[..., str], order: Order) -> None:
+    def __init__(self, render: Callable[..., str], order: TemplateTrial) -> None:
         self._render, self._order = render, order
         self._in_parts = False
         """Whether the content of a message is a list of parts, which some templates need."""

@@ -6,10 +6,10 @@ import pytest
 
 from organs.registry import chat_templates
 from organs.registry.chat_templates import TEMPLATE_MAX_BYTES, template_faults
-from organs.registry.chat_trial import Order, findings
+from organs.registry.chat_trial import TemplateTrial, findings
 from organs.registry.errors import NoSandbox
 from organs.registry.gguf import MemorySource, ValueType, read_header
-from organs.registry.gguf.faults import Fault
+from organs.registry.gguf.faults import HeaderFault
 from organs.registry.gguf.tokenizer import token_texts
 from tests.gguf_files import array, file_bytes, text, unsigned
 
@@ -20,7 +20,7 @@ CHATML = (
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 
 
-def faults_in(template: str, *, more: str = "") -> list[Fault]:
+def faults_in(template: str, *, more: str = "") -> list[HeaderFault]:
     """Return what a trial in a confined process finds in a template of a file."""
     entries = [
         text("tokenizer.chat_template", template),
@@ -35,7 +35,7 @@ def faults_in(template: str, *, more: str = "") -> list[Fault]:
 
 def codes_in_this_process(template: str) -> list[str]:
     """Return what the program finds in a template that is known to be harmless."""
-    return [found["code"] for found in findings(Order(template=template, bos="<s>", eos="</s>", adds_bos=True))]
+    return [found["code"] for found in findings(TemplateTrial(template=template, bos="<s>", eos="</s>", adds_bos=True))]
 
 
 SOUND = {

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.ingest.tools.layouts import CACHE, LAYOUTS, Layout, Part, check_whole, folder_layout, is_needed
+from organs.ingest.tools.layouts import CACHE, LAYOUTS, ToolFile, ToolLayout, check_whole, folder_layout, is_needed
 from organs.ingest.tools.places import Machine
 from organs.registry.assembly import place_file
 from organs.registry.catalog.queries.model_names import ids_of_name, model_by_text
@@ -84,7 +84,7 @@ class Installation(msgspec.Struct, frozen=True):
     """What is unusual about the model, in sentences: also what keeps llama.cpp from loading it."""
 
 
-class Removal(msgspec.Struct, frozen=True):
+class Uninstallation(msgspec.Struct, frozen=True):
     """What an uninstallation did."""
 
     tool: str
@@ -162,14 +162,14 @@ def install(
     )
 
 
-def unwritten_parts(registry: LocalRegistry, layout: Layout) -> list[Part]:
+def unwritten_parts(registry: LocalRegistry, layout: ToolLayout) -> list[ToolFile]:
     """Return the parts of a layout that are not at their paths. Raises Conflict if files of others are in the way."""
     with registry.catalog.reading() as session:
         recorded = outside_files_at(session, [part.path for part in layout.parts])
     return [part for part in layout.parts if _must_write(part, recorded.get(part.path))]
 
 
-def _must_write(part: Part, recorded: OutsideFile | None) -> bool:
+def _must_write(part: ToolFile, recorded: OutsideFile | None) -> bool:
     if not os.path.lexists(part.path):
         if part.path.parent.name == "refs" and any(part.path.parent.parent.glob("snapshots/*")):
             raise _not_own(part.path.parent.parent)
@@ -190,7 +190,7 @@ def _not_own(path: Path) -> Conflict:
     return Conflict(f"{path} is there already, and is not from this registry: choose another name with --as")
 
 
-def write_layout(registry: LocalRegistry, layout: Layout, missing: list[Part], progress: Progress) -> None:
+def write_layout(registry: LocalRegistry, layout: ToolLayout, missing: list[ToolFile], progress: Progress) -> None:
     """Record and write the `missing` parts of a layout, and remove what an older version of the model had there."""
     batch = secrets.token_hex(16)
     for _ in range(WRITES_MAX):
@@ -219,7 +219,7 @@ def write_layout(registry: LocalRegistry, layout: Layout, missing: list[Part], p
     remove_installed(registry, [file for file in installed if file.batch in batches - with_models])
 
 
-def _record(session: Session, layout: Layout, parts: Sequence[Part], batch: str) -> None:
+def _record(session: Session, layout: ToolLayout, parts: Sequence[ToolFile], batch: str) -> None:
     """Record that `parts` are, or will be, files of this registry, in place of earlier records."""
     rows = [
         {
@@ -244,7 +244,7 @@ def _record(session: Session, layout: Layout, parts: Sequence[Part], batch: str)
 
 
 def write_part(
-    registry: LocalRegistry, part: Part, root: Path, progress: Progress = no_progress, *, replaces: bool = False
+    registry: LocalRegistry, part: ToolFile, root: Path, progress: Progress = no_progress, *, replaces: bool = False
 ) -> None:
     """Write a file or a link, and its folders; as root, give them to the owner of the tool's folder `root`.
 
@@ -273,7 +273,7 @@ def write_part(
                 os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
-def _is_cloned(registry: LocalRegistry, part: Part) -> bool:
+def _is_cloned(registry: LocalRegistry, part: ToolFile) -> bool:
     """Place a file that shares its bytes with an installed one, if the file system can; return whether it did."""
     with registry.catalog.reading() as session:
         copies = outside_files(session, INSTALLED, kind=MODEL_FILE, sha256=part.sha256)
@@ -283,7 +283,7 @@ def _is_cloned(registry: LocalRegistry, part: Part) -> bool:
 
 def uninstall(
     registry: LocalRegistry, model: str, target: str | Path | None = None, called: str | None = None
-) -> list[Removal]:
+) -> list[Uninstallation]:
     """Remove the files that `install` wrote for a model: in one tool, or folder, or in all; return what was removed.
 
     Files that were changed since, and shared files that the tool still needs, stay. A name without a version means all
@@ -309,7 +309,7 @@ def uninstall(
         removals = []
         for files in wanted:
             main = next(file for file in files if not is_shared(file))
-            removals.append(Removal(main.tool, main.folder, main.name, *remove_installed(registry, files)))
+            removals.append(Uninstallation(main.tool, main.folder, main.name, *remove_installed(registry, files)))
         return removals
 
 

@@ -51,7 +51,7 @@ class NoInstallation(BadInput, code="no-installation"):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ToolFile:
     """A file of an installation: of a model, with a text, or a link."""
 
     path: Path
@@ -88,7 +88,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ToolLayout:
     """The files of a model in the folder of a tool."""
 
     tool: str
@@ -96,7 +96,7 @@ class Layout:
     folder: Path
     name: str
     """The name of the model in the tool."""
-    parts: tuple[Part, ...]
+    parts: tuple[ToolFile, ...]
     """In the order of writing: the tool sees the model with the last one."""
     command: str
     """The line that runs the model."""
@@ -107,11 +107,11 @@ class Layout:
         return _main(self.parts)
 
 
-def _main(parts: Sequence[Part]) -> Path:
+def _main(parts: Sequence[ToolFile]) -> Path:
     return next(part.path for part in parts if part.model_id == parts[-1].model_id)
 
 
-def ollama_layout(session: Session, model: ModelRow, machine: Machine, called: str | None) -> Layout:
+def ollama_layout(session: Session, model: ModelRow, machine: Machine, called: str | None) -> ToolLayout:
     """Return the files of a model in Ollama: blobs, then the manifest. `called` is a name as Ollama's. Raises NoImage.
 
     An adapter has its base as the first layer.
@@ -126,15 +126,15 @@ def ollama_layout(session: Session, model: ModelRow, machine: Machine, called: s
         )
     image = image_of(session, model, _projectors(session, model), private=True)
     parts = [
-        Part(blob_path(folder, row.sha256), plan_file(session, row), row.model_id, is_shared=True)
+        ToolFile(blob_path(folder, row.sha256), plan_file(session, row), row.model_id, is_shared=True)
         for _, row in image.files
     ]
     parts += [
-        Part(blob_path(folder, digest), data, model.id, is_shared=True) for digest, data in image.text_blobs.items()
+        ToolFile(blob_path(folder, digest), data, model.id, is_shared=True) for digest, data in image.text_blobs.items()
     ]
     manifest = folder / "manifests" / name.host / name.namespace / name.model / name.tag
-    parts.append(Part(manifest, image.manifest, model.id))
-    return Layout("ollama", folder, str(name), tuple(parts), f"ollama run {name}")
+    parts.append(ToolFile(manifest, image.manifest, model.id))
+    return ToolLayout("ollama", folder, str(name), tuple(parts), f"ollama run {name}")
 
 
 def _ollama_name_of(model: ModelRow) -> OllamaName:
@@ -157,7 +157,7 @@ def _spelled(folder: Path, name: OllamaName) -> OllamaName:
     return OllamaName(*spelled)
 
 
-def hub_layout(session: Session, model: ModelRow, machine: Machine, called: str | None, *, tool: str) -> Layout:
+def hub_layout(session: Session, model: ModelRow, machine: Machine, called: str | None, *, tool: str) -> ToolLayout:
     """Return the files of a model in the cache of the Hugging Face tools: blobs, `refs/main`, links in a snapshot.
 
     All models that are installed into one repository have one snapshot.
@@ -169,10 +169,10 @@ def hub_layout(session: Session, model: ModelRow, machine: Machine, called: str 
     commit = hashlib.sha256(f"installed as {name}".encode()).hexdigest()[:COMMIT_LENGTH]
     blobs, links = [], []
     for row, plan in _named_plans(session, model):
-        blobs.append(Part(repository / "blobs" / str(plan.sha256), plan, row.id, is_shared=True))
+        blobs.append(ToolFile(repository / "blobs" / str(plan.sha256), plan, row.id, is_shared=True))
         link = repository / "snapshots" / commit / plan.name
-        links.append(Part(link, os.path.relpath(blobs[-1].path, link.parent), row.id))
-    reference = Part(repository / "refs" / "main", commit.encode("ascii"), model.id, is_shared=True)
+        links.append(ToolFile(link, os.path.relpath(blobs[-1].path, link.parent), row.id))
+    reference = ToolFile(repository / "refs" / "main", commit.encode("ascii"), model.id, is_shared=True)
     first = links[0].path
     stem, quantisation = split_quantisation(model.name)
     tag = f":{model.name[len(stem) + 1 :]}" if quantisation else ""
@@ -181,10 +181,12 @@ def hub_layout(session: Session, model: ModelRow, machine: Machine, called: str 
         command = f"llama-cli -m BASE.gguf --lora {shlex.quote(str(first))}"
     elif tool == "hf-cache":
         command = f"HF_HUB_OFFLINE=1 hf download {name} {shlex.quote(first.name)}"
-    return Layout("hf-cache" if llama_cache is None else tool, cache, str(name), (*blobs, reference, *links), command)
+    return ToolLayout(
+        "hf-cache" if llama_cache is None else tool, cache, str(name), (*blobs, reference, *links), command
+    )
 
 
-def lmstudio_layout(session: Session, model: ModelRow, machine: Machine, called: str | None) -> Layout:
+def lmstudio_layout(session: Session, model: ModelRow, machine: Machine, called: str | None) -> ToolLayout:
     """Return the files of a model in LM Studio: `PUBLISHER/REPOSITORY/FILE.gguf`. Raises NoInstallation."""
     if model.kind == FileKind.ADAPTER:
         raise NoInstallation(
@@ -196,29 +198,29 @@ def lmstudio_layout(session: Session, model: ModelRow, machine: Machine, called:
     stem = split_quantisation(model.name)[0]
     name = parse_new_name(called) if called else ModelName(model.namespace, f"{stem}-GGUF")
     place = folder / name.namespace / name.name
-    parts = tuple(Part(place / plan.name, plan, row.id) for row, plan in _named_plans(session, model))
-    return Layout("lmstudio", folder, str(name), parts, f"lms load {name}/{_main(parts).name}")
+    parts = tuple(ToolFile(place / plan.name, plan, row.id) for row, plan in _named_plans(session, model))
+    return ToolLayout("lmstudio", folder, str(name), parts, f"lms load {name}/{_main(parts).name}")
 
 
-def folder_layout(session: Session, model: ModelRow, folder: Path, called: str | None) -> Layout:
+def folder_layout(session: Session, model: ModelRow, folder: Path, called: str | None) -> ToolLayout:
     """Return the files of a model in a plain folder, called after the model."""
     if called is not None and (Path(called).name != called or called.startswith(".")):
         raise BadName(f"{called[:200]!r} is not the name of a file")
     plans = _named_plans(session, model, called)
-    parts = tuple(Part(folder / plan.name, plan, row.id) for row, plan in plans)
+    parts = tuple(ToolFile(folder / plan.name, plan, row.id) for row, plan in plans)
     lora = "-m BASE.gguf --lora" if model.kind == FileKind.ADAPTER else "-m"
     command = f"llama-cli {lora} {shlex.quote(str(_main(parts)))}"
-    return Layout("", folder, called or model.name, parts, command)
+    return ToolLayout("", folder, called or model.name, parts, command)
 
 
-def cache_layout(session: Session, model: ModelRow, folder: Path) -> Layout:
+def cache_layout(session: Session, model: ModelRow, folder: Path) -> ToolLayout:
     """Return the files of a model in the folder where `organ run` keeps files; a model has its own folder in it."""
     own = folder / model.digest
-    parts = tuple(Part(own / plan.name, plan, row.id, mode=READ_ONLY) for row, plan in _named_plans(session, model))
-    return Layout(CACHE, folder, model.full_name, parts, "")
+    parts = tuple(ToolFile(own / plan.name, plan, row.id, mode=READ_ONLY) for row, plan in _named_plans(session, model))
+    return ToolLayout(CACHE, folder, model.full_name, parts, "")
 
 
-LAYOUTS: dict[str, Callable[[Session, ModelRow, Machine, str | None], Layout]] = {
+LAYOUTS: dict[str, Callable[[Session, ModelRow, Machine, str | None], ToolLayout]] = {
     "ollama": ollama_layout,
     "lmstudio": lmstudio_layout,
     "llama-cpp": lambda *values: hub_layout(*values, tool="llama-cpp"),

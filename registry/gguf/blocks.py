@@ -18,7 +18,7 @@ from organs.registry.anatomy import (
     is_shared_by_blocks,
     place_of,
 )
-from organs.registry.gguf.faults import Fault
+from organs.registry.gguf.faults import HeaderFault
 from organs.registry.gguf.header import Header
 
 TOWERS = (Tower.TEXT, Tower.ENCODER, Tower.DECODER)
@@ -45,7 +45,7 @@ def further_blocks(header: Header) -> int:
     return count if 0 < count < (stated_blocks(header) or 0) else 0
 
 
-def block_faults(header: Header, places: Sequence[Place]) -> Iterator[Fault]:
+def block_faults(header: Header, places: Sequence[Place]) -> Iterator[HeaderFault]:
     """Yield the faults of blocks without tensors, and of tensors that only one block lacks.
 
     `header` has the metadata of a model with tensors at `places`. A model without embedding or attention is a part of
@@ -209,14 +209,14 @@ def has_all_blocks(header: Header, *, may_be_tied: bool = False) -> bool:
     return has_attention and has_norm and not any(block_faults(header, places))
 
 
-def _count_faults(header: Header, tower: Tower, blocks: Iterable[int]) -> Iterator[Fault]:
+def _count_faults(header: Header, tower: Tower, blocks: Iterable[int]) -> Iterator[HeaderFault]:
     """Yield faults of blocks that the header states and that have no tensors, and the other way round."""
     stated = stated_blocks(header, tower)
     if stated is None:
         return
     subject = f"its header states {stated:,} {'block' if stated == 1 else 'blocks'}, but it"
     if more := [block for block in blocks if block >= stated]:
-        yield Fault("more-blocks", f"{subject} also has tensors of block {ranges_text(more)}: runtimes refuse it")
+        yield HeaderFault("more-blocks", f"{subject} also has tensors of block {ranges_text(more)}: runtimes refuse it")
     # Ranges, not a list of all: a header can state any number of blocks.
     missing, next_block = [], 0
     for block in (*(block for block in blocks if block < stated), stated):
@@ -226,12 +226,14 @@ def _count_faults(header: Header, tower: Tower, blocks: Iterable[int]) -> Iterat
     if missing:
         sentence = f"{subject} has no tensors of block {spans_text(missing)}"
         if missing == [(stated - further_blocks(header), stated - 1)]:
-            yield Fault("no-prediction-block", f"{sentence}, which predicts further tokens: some runtimes refuse it")
+            yield HeaderFault(
+                "no-prediction-block", f"{sentence}, which predicts further tokens: some runtimes refuse it"
+            )
         else:
-            yield Fault("fewer-blocks", f"{sentence}: runtimes refuse it")
+            yield HeaderFault("fewer-blocks", f"{sentence}: runtimes refuse it")
 
 
-def _slot_faults(blocks: Mapping[int, Mapping[str, OrganType]]) -> Iterator[Fault]:
+def _slot_faults(blocks: Mapping[int, Mapping[str, OrganType]]) -> Iterator[HeaderFault]:
     """Yield a fault for each block that lacks slots that all other blocks have, and has none for itself."""
     counts = Counter(slot for slots in blocks.values() for slot in slots)
     types = {slot: kind for slots in blocks.values() for slot, kind in slots.items()}
@@ -243,7 +245,7 @@ def _slot_faults(blocks: Mapping[int, Mapping[str, OrganType]]) -> Iterator[Faul
         if lacking and all(counts[slot] > 1 for slot in slots):
             others = "the other block has" if len(blocks) == 2 else "all other blocks have"
             sentence = f"block {block} has no {names_text(lacking)}, which {others}: runtimes may refuse it"
-            yield Fault(BLOCK_INCOMPLETE, sentence)
+            yield HeaderFault(BLOCK_INCOMPLETE, sentence)
 
 
 def _may_lack(slot: str, kind: OrganType, *, is_first: bool) -> bool:

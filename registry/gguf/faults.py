@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Fault(NamedTuple):
+class HeaderFault(NamedTuple):
     """A fault of a file. `ingest.checking` has for each code how serious it is, and what mends it."""
 
     code: str

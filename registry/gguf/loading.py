@@ -20,7 +20,7 @@ from organs.registry.anatomy import (
     is_after_blocks,
 )
 from organs.registry.gguf.blocks import VARIED_KEYS, further_blocks, stated_blocks
-from organs.registry.gguf.faults import Fault
+from organs.registry.gguf.faults import HeaderFault
 from organs.registry.gguf.header import Header, TensorSpec
 from organs.registry.gguf.tokenizer import tokenizer_faults
 
@@ -37,7 +37,7 @@ SHOWN_MAX = 3
 NO_TENSORS = "no-tensors"
 
 
-def loading_faults(header: Header, tensors: Sequence[TensorSpec], places: Sequence[Place]) -> Iterator[Fault]:
+def loading_faults(header: Header, tensors: Sequence[TensorSpec], places: Sequence[Place]) -> Iterator[HeaderFault]:
     """Yield why llama.cpp refuses a complete model with this metadata, `tensors` at `places`, or cannot run it.
 
     A model without embedding or attention is a part of one: only that is said of it.
@@ -47,7 +47,7 @@ def loading_faults(header: Header, tensors: Sequence[TensorSpec], places: Sequen
         return
     kinds = {place.type for place in places}
     if not {OrganType.EMBED, OrganType.SKELETON} <= kinds:
-        yield Fault("partial-model", "it has only some organs of a model: runtimes cannot load it alone")
+        yield HeaderFault("partial-model", "it has only some organs of a model: runtimes cannot load it alone")
         return
     is_dense = architecture in DENSE
     keys = (*REQUIRED_KEYS, *DENSE_KEYS) if is_dense else REQUIRED_KEYS
@@ -55,7 +55,7 @@ def loading_faults(header: Header, tensors: Sequence[TensorSpec], places: Sequen
     if is_dense and any(place.slot in EXPERT_DIMENSIONS for place in places):
         missing = [key for key in missing if not key.endswith("feed_forward_length")]
     if missing:
-        yield Fault("missing-keys", f"{names_text(missing)} absent: runtimes refuse it")
+        yield HeaderFault("missing-keys", f"{names_text(missing)} absent: runtimes refuse it")
     if _number(header, "embedding_length") is None:
         return  # the header does not describe the model: nothing else is known
     yield from tokenizer_faults(header)
@@ -69,25 +69,27 @@ def _number(header: Header, key: str) -> int | None:
     return header.integer(f"{header.architecture}.{key}")
 
 
-def _head_faults(header: Header) -> Iterator[Fault]:
+def _head_faults(header: Header) -> Iterator[HeaderFault]:
     heads, of_keys = _number(header, "attention.head_count"), _number(header, "attention.head_count_kv")
     width, length = _number(header, "embedding_length"), _number(header, "attention.key_length")
     name = f"{header.architecture}.attention.head_count"
     if heads is not None and heads < 1:
-        yield Fault("head-count", f"{name} is {heads}: runtimes refuse it")
+        yield HeaderFault("head-count", f"{name} is {heads}: runtimes refuse it")
         return
     if heads and of_keys and heads % of_keys:
-        yield Fault("head-count", f"{name} is {heads}, not a multiple of {name}_kv, {of_keys}: runtimes cannot run it")
+        yield HeaderFault(
+            "head-count", f"{name} is {heads}, not a multiple of {name}_kv, {of_keys}: runtimes cannot run it"
+        )
     if heads and width and length is None and width % heads:
         sentence = f"{name} is {heads}, and {header.architecture}.embedding_length, {width}, is not a multiple of it"
-        yield Fault("head-count", f"{sentence}: runtimes refuse it")
+        yield HeaderFault("head-count", f"{sentence}: runtimes refuse it")
     rotated = _number(header, "rope.dimension_count")
     if header.architecture == "llama" and heads and width and rotated and rotated != (length or width // heads):
         sentence = f"llama.rope.dimension_count is {rotated}, but a head has {length or width // heads} values"
-        yield Fault("head-count", f"{sentence}: runtimes refuse it")
+        yield HeaderFault("head-count", f"{sentence}: runtimes refuse it")
 
 
-def _absent(header: Header, places: Sequence[Place]) -> Iterator[Fault]:
+def _absent(header: Header, places: Sequence[Place]) -> Iterator[HeaderFault]:
     """Yield the tensors that the architecture needs and that are absent, for the first block without them."""
     blocks: dict[int, set[str]] = {}
     for place in places:
@@ -96,13 +98,13 @@ def _absent(header: Header, places: Sequence[Place]) -> Iterator[Fault]:
     for block, slots in sorted(blocks.items()):
         absent = [names[0] for names in DENSE_SLOTS if slots.isdisjoint(names)]
         if absent and not _varies(header) and block < (stated_blocks(header) or 0) - further_blocks(header):
-            yield Fault(NO_TENSORS, f"block {block} has no {names_text(absent)}: runtimes refuse it")
+            yield HeaderFault(NO_TENSORS, f"block {block} has no {names_text(absent)}: runtimes refuse it")
             break
     outside = [] if TOKEN_EMBEDDING in places else [TOKEN_EMBEDDING.slot]
     if not any(place.type is OrganType.NORM and is_after_blocks(place.slot) for place in places):
         outside.append("norm after its blocks")
     if outside:
-        yield Fault(NO_TENSORS, f"it has no {names_text(outside)}: runtimes refuse it")
+        yield HeaderFault(NO_TENSORS, f"it has no {names_text(outside)}: runtimes refuse it")
 
 
 def _varies(header: Header) -> bool:
@@ -111,7 +113,9 @@ def _varies(header: Header) -> bool:
     return any(f"{header.architecture}.{key}" in arrays for key in VARIED_KEYS)
 
 
-def _shape_faults(header: Header, tensors: Iterable[tuple[TensorSpec, Place]], *, is_dense: bool) -> Iterator[Fault]:
+def _shape_faults(
+    header: Header, tensors: Iterable[tuple[TensorSpec, Place]], *, is_dense: bool
+) -> Iterator[HeaderFault]:
     """Yield the tensors whose shapes differ from the header: the first of each slot."""
     width = _number(header, "embedding_length")
     assert width is not None, "the caller tested it"
@@ -130,7 +134,7 @@ def _shape_faults(header: Header, tensors: Iterable[tuple[TensorSpec, Place]], *
     if wrong:
         more = f" and {len(wrong) - SHOWN_MAX} more" if len(wrong) > SHOWN_MAX else ""
         listed = "; ".join([*wrong.values()][:SHOWN_MAX])
-        yield Fault("shape-differs", f"shapes differ from the header: {listed}{more}: runtimes refuse it")
+        yield HeaderFault("shape-differs", f"shapes differ from the header: {listed}{more}: runtimes refuse it")
 
 
 def _dimensions(header: Header, width: int) -> Mapping[str, int | None]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from organs.registry.anatomy import TOKEN_EMBEDDING, place_of
-from organs.registry.gguf.faults import Fault
+from organs.registry.gguf.faults import HeaderFault
 from organs.registry.gguf.header import WINDOW_BYTES, ByteSource, Header, TensorSpec
 from organs.registry.gguf.read import read_array
 from organs.registry.gguf.types import ValueType
@@ -73,7 +73,7 @@ def tokenizer_reasons(source: ByteSource, header: Header) -> list[str]:
     return reasons
 
 
-def tokenizer_faults(header: Header) -> Iterator[Fault]:
+def tokenizer_faults(header: Header) -> Iterator[HeaderFault]:
     """Yield a fault if keys are absent without which runtimes cannot make the tokenizer of a model."""
     kind = header.text(TOKENIZER_KEY)
     if kind == WITHOUT_TOKENIZER:
@@ -81,10 +81,10 @@ def tokenizer_faults(header: Header) -> Iterator[Fault]:
     needed = (TOKENIZER_KEY, TOKENS_KEY, MERGES_KEY) if kind == BYTE_PAIRS else (TOKENIZER_KEY, TOKENS_KEY)
     missing = [key for key in needed if header.field(key) is None]
     if missing:
-        yield Fault("no-tokenizer", f"{' and '.join(missing)} absent: runtimes refuse it")
+        yield HeaderFault("no-tokenizer", f"{' and '.join(missing)} absent: runtimes refuse it")
 
 
-def vocabulary_faults(header: Header, tensors: Iterable[TensorSpec]) -> Iterator[Fault]:
+def vocabulary_faults(header: Header, tensors: Iterable[TensorSpec]) -> Iterator[HeaderFault]:
     """Yield what does not fit the vocabulary in `header`: the ids of special tokens, the embedding among `tensors`."""
     tokens = header.field(TOKENS_KEY)
     if tokens is None or header.text(TOKENIZER_KEY) == WITHOUT_TOKENIZER:
@@ -93,13 +93,13 @@ def vocabulary_faults(header: Header, tensors: Iterable[TensorSpec]) -> Iterator
         number = header.integer(f"tokenizer.ggml.{name}_token_id")
         if number is not None and not 0 <= number < tokens.count and number not in NO_TOKEN:
             sentence = f"tokenizer.ggml.{name}_token_id is {number:,}, but there are {tokens.count:,} tokens"
-            yield Fault("token-out-of-range", sentence)
+            yield HeaderFault("token-out-of-range", sentence)
     for tensor in tensors:
         rows = tensor.shape[-1]
         if rows != tokens.count and place_of(tensor.name) == TOKEN_EMBEDDING:
             subject = f"its embedding {tensor.name} has {rows:,} rows"
             sentence = f"{subject}, but the vocabulary {tokens.count:,} tokens: runtimes refuse it"
-            yield Fault("vocabulary-differs", sentence)
+            yield HeaderFault("vocabulary-differs", sentence)
 
 
 def adds_bos(header: Header) -> bool:

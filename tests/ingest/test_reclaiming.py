@@ -16,7 +16,7 @@ import pytest
 
 from organs.ingest import reclaiming
 from organs.ingest.materialising import materialised
-from organs.ingest.reclaiming import Group, forget, give_back, groups_of, reclaim, restore, split_by_use
+from organs.ingest.reclaiming import FileGroup, forget, give_back, groups_of, reclaim, restore, split_by_use
 from organs.ingest.tools import FINDERS, find_in_folder, find_tool_models
 from organs.ingest.tools.installing import install, installed_models, uninstall
 from organs.registry.assembly import FilePlan
@@ -69,7 +69,7 @@ def lay_out(home: Path, seeds: int = 1) -> None:
         put(home / "plain" / name, data)
 
 
-def groups_at(home: Path) -> list[Group]:
+def groups_at(home: Path) -> list[FileGroup]:
     time.sleep(SETTLED)
     return groups_of([*find_tool_models(machine(home), FINDERS), find_in_folder(str(home / "plain"))])
 
