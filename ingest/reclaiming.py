@@ -394,6 +394,15 @@ def _record(registry: LocalRegistry, group: FileGroup, files: dict[Path, _ReadFi
         data = os.fsencode(os.readlink(path)) if kind == LINK else _read_small(path)
         rows.append(row | {"model_id": model_id, "kind": kind, "sha256": digest_of(data), "content": data})
     with registry.catalog.writing() as session:
+        # A file that a killed `restore` wrote does not have its old time yet.
+        earlier = {
+            file.place: file
+            for file in outside_files_at(session, [*files, *group.texts, *group.heads], RECLAIMED).values()
+        }
+        for row in rows:
+            before = earlier.get(str(row["place"]))
+            if before is not None and before.sha256 == row["sha256"]:
+                row |= {"modified_ns": before.modified_ns, "mode": before.mode}
         for number in {file.row.model_id for file in files.values()}:
             model = session.get_one(ModelRow, number, with_for_update=True)  # `remove_model` waits, and sees the rows
             if model.state == "removed":

@@ -259,7 +259,10 @@ def write_part(
                 (os.replace if replaces else Files().name_new)(temporary, part.path)
                 Files().sync_folder(part.path.parent)
         elif isinstance(part.content, bytes):
-            with placed(part.path, len(part.content), mode=part.mode, replaces=replaces) as file:
+            # Not beside it: Ollama reads every file among its manifests, and the hub's tools every one in `refs`.
+            aside = part.path.parent.parent if part.path.parent.name == "refs" else root
+            remove_temporaries(aside)
+            with placed(part.path, len(part.content), mode=part.mode, replaces=replaces, folder=aside) as file:
                 file.write(part.content)
         elif replaces or not _is_cloned(registry, part):
             place_file(registry.blobs, part.content, part.path, progress, replaces=replaces, mode=part.mode)

@@ -362,8 +362,11 @@ def placed(
     mode: int = PUBLIC_FILE,
     *,
     replaces: bool = True,
+    folder: Path | None = None,
 ) -> Iterator[NewFile]:
     """Return a context manager for a new file at `path`, which the block writes in order, past the page cache.
+
+    It is written in `folder`, by default that of `path`, which must be on the same disk.
 
     At the end of the block it is synced and renamed to `path`; what is there is replaced, or raises StoreError. If the
     block raises, `path` is unchanged and no other file remains. Raises DiskFull, immediately if `size_bytes` do not
@@ -371,7 +374,7 @@ def placed(
     complete at `path`.
     """
     files = files or Files()
-    temporary = temporary_beside(path)
+    temporary = temporary_beside(path if folder is None else folder / path.name)
     with translating(path, placing_error):
         try:
             check_room(path.parent, size_bytes, files)

@@ -26,6 +26,7 @@ from organs.registry.catalog.tables import OutsideFile
 from organs.registry.errors import Conflict, CorruptBlob, NotFound
 from organs.registry.local import LocalRegistry
 from organs.registry.store import BlobStore
+from organs.registry.store.files import LEFT_SECONDS
 from tests.ingest.tool_layouts import APACHE, hub_repository, machine, ollama_layer, ollama_manifest, put
 from tests.ingest.tool_readers import read_ollama
 from tests.small_models import small_model, small_shards
@@ -300,21 +301,20 @@ def test_kills_at_random_moments_lose_nothing(registry: LocalRegistry, tmp_path:
         command = [sys.executable, "-m", "organs.cli", *words]
         return subprocess.Popen(command, env=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
-    def finished(words: list[str]) -> None:
+    def finished(words: list[str]) -> float:
+        begin = time.monotonic()
         out, err = (process := started(words)).communicate(timeout=120)
         assert process.returncode == 0, (out, err)
+        return time.monotonic() - begin
 
-    finished(plans["reclaim"])
-    finished(plans["restore"])
+    took = {name: finished(plans[name]) for name in plans}
     rng = random.Random(52)
-    took = {"reclaim": 3.0, "restore": 2.0, "install": 1.0, "uninstall": 1.0}
     killed = 0
     for number in range(10 * KILLS):
         name = list(plans)[number % len(plans)]
-        process, begin = started(plans[name]), time.monotonic()
+        process = started(plans[name])
         try:
-            process.wait(rng.uniform(0.3, took[name]))
-            took[name] = 0.9 * took[name] + 0.1 * (time.monotonic() - begin)
+            process.wait(rng.uniform(0.2, 0.95) * took[name])
         except subprocess.TimeoutExpired:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
@@ -324,6 +324,7 @@ def test_kills_at_random_moments_lose_nothing(registry: LocalRegistry, tmp_path:
         if killed == KILLS:
             break
     assert killed == KILLS
+    time.sleep(LEFT_SECONDS)
     if installed_models(registry):
         finished(plans["uninstall"])
     finished(plans["restore"])
