@@ -49,8 +49,6 @@ CHATML_FOR_OLLAMA = (
 CHATML_STOPS = ("<|im_start|>", "<|im_end|>")
 LAYERS = {kind: layer for layer, kind in reversed(TEXTS.items())}
 """The layers of texts, by their kinds here."""
-AS_JSON = ("parameters", "messages")
-"""Kinds of texts that are JSON."""
 
 
 class NoImage(OrganError, code="no-image", status=406):
