@@ -6,6 +6,7 @@ import os
 import queue
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
@@ -46,7 +47,7 @@ from organs.registry.errors import OrganError
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import TensorInfo
 from organs.registry.local import LocalRegistry
-from organs.registry.measure import Measurement, measure, read_fingerprint
+from organs.registry.measure import Measurable, Measurement, measure_together, read_fingerprint
 from organs.registry.progress import Progress
 from organs.registry.references import ParentSearch, probe_places, search_parents
 from organs.registry.relatives.declared import Identity, declared_parents, models_meant
@@ -70,6 +71,8 @@ WRITERS_MAX = 2 * WORKERS + 2 * SYNCERS
 CHUNKS_MAX = 2 * WORKERS + 2
 """Limit of chunks that wait for a worker or for the chunks before them."""
 
+MEASURED_TOGETHER = 4
+"""Tensors that a thread measures at once, so that the others can run meanwhile."""
 BATCH_BYTES = 64 * 1024 * 1024
 """Rows are committed after this many plain bytes. A kill loses at most one batch: half a second of work."""
 BATCH_BLOBS = 256
@@ -164,6 +167,7 @@ class Threads:
         self._writer_slots = threading.Semaphore(WRITERS_MAX)
         self._piece_slots = threading.Semaphore(PIECES_AHEAD)
         self._pool = BufferPool(buffers, self._cancelled)
+        self._to_measure: deque[tuple[HashedPiece, Measurable]] = deque()
         self._to_store: queue.SimpleQueue[PieceWriter | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -194,15 +198,24 @@ class Threads:
 
     def measure(self, hashed: HashedPiece, tensor: TensorInfo) -> None:
         """Measure a tensor whose chunks are held."""
+        self._to_measure.append((hashed, Measurable(hashed.read, tensor.shape, tensor.dtype)))
+        self._submit(self._measurers, self._measure_waiting)
 
-        def measure_held() -> None:
-            with self._stages.timed("measure"):
-                run = measure if self._measurer is None else self._measurer.measure
-                measurement = run(hashed.read, tensor.shape, tensor.dtype)
+    def _measure_waiting(self) -> None:
+        """Measure the tensors that wait, at most as many as are measured together; perhaps another thread took all."""
+        waiting: list[tuple[HashedPiece, Measurable]] = []
+        with suppress(IndexError):
+            while len(waiting) < (MEASURED_TOGETHER if self.is_local else 1):
+                waiting.append(self._to_measure.popleft())
+        with self._stages.timed("measure"):
+            tensors = [tensor for _, tensor in waiting]
+            if self._measurer is None:
+                measurements = measure_together(tensors)
+            else:
+                measurements = [self._measurer.measure(one.read, one.shape, one.dtype) for one in tensors]
+        for (hashed, _), measurement in zip(waiting, measurements, strict=True):
             hashed.release()
             self.events.put(Measured(hashed, measurement))
-
-        self._submit(self._measurers, measure_held)
 
     def stop(self, *, cancel: bool) -> None:
         """Wait for all threads; with `cancel`, cancel them first."""

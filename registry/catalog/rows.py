@@ -21,6 +21,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     func,
+    insert,
     select,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -132,11 +133,20 @@ def is_named(name: ModelName, table: type[ModelRow | OtherName] = ModelRow) -> C
     return same if name.version is None else and_(same, table.version == name.version)
 
 
+_AT_ONCE = {"render_nulls": True}
+"""Without this, rows with None in other columns are inserted by statements of their own."""
+
+
+def insert_all(session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, object]]) -> None:
+    """Insert `rows`, which name the same columns, into `table`."""
+    if rows:
+        session.execute(insert(table), rows, execution_options=_AT_ONCE)
+
+
 def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, object]]) -> None:
-    """Insert `rows` into `table`, except those that violate a unique constraint."""
-    if not rows:
-        return
-    session.execute(_insert(session)(table).on_conflict_do_nothing(), rows)
+    """Insert as `insert_all` does, except rows that violate a unique constraint."""
+    if rows:
+        session.execute(_insert(session)(table).on_conflict_do_nothing(), rows, execution_options=_AT_ONCE)
 
 
 def insert_missing_returning(
@@ -146,7 +156,7 @@ def insert_missing_returning(
     if not rows:
         return set()
     statement = _insert(session)(table).on_conflict_do_nothing().returning(getattr(table, column))
-    return set(session.scalars(statement, rows))
+    return set(session.scalars(statement, rows, execution_options=_AT_ONCE))
 
 
 def insert_or_add(
@@ -162,7 +172,9 @@ def insert_or_add(
     statement = _insert(session)(table)
     column = getattr(table, count)
     added = {count: column + statement.excluded[count]}
-    session.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=added), rows)
+    session.execute(
+        statement.on_conflict_do_update(index_elements=list(keys), set_=added), rows, execution_options=_AT_ONCE
+    )
 
 
 def batches(items: Sequence[T], size: int = ROWS_A_STATEMENT) -> Iterator[Sequence[T]]:

@@ -12,16 +12,25 @@ A *sample* is the set of values that represent an organ. A *run* is a consecutiv
 submatrix of the spectral reading. *Signal* without another word before it is sin θ.
 """
 
-from organs.registry.measure.measurement import Measurement, measure, read_fingerprint, required_reads
+from organs.registry.measure.measurement import (
+    Measurable,
+    Measurement,
+    measure,
+    measure_together,
+    read_fingerprint,
+    required_reads,
+)
 from organs.registry.measure.nonfinite import count_nonfinite, count_nonfinite_in
 from organs.registry.measure.sample import Read
 
 __all__ = [
+    "Measurable",
     "Measurement",
     "Read",
     "count_nonfinite",
     "count_nonfinite_in",
     "measure",
+    "measure_together",
     "read_fingerprint",
     "required_reads",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from organs.registry.gguf.quants import Floats, can_dequantize, decode
 from organs.registry.gguf.types import DType
 from organs.registry.measure.sample import (
     RUN_ELEMENTS,
+    Patches,
     Read,
     read_values,
     run_spans,
@@ -19,7 +21,7 @@ from organs.registry.measure.sample import (
     spectral_patches,
     spread,
 )
-from organs.registry.measure.spectral import mean_reading, spectral_reading
+from organs.registry.measure.spectral import Products, SpectralReading, mean_reading, products_of, spectral_readings
 from organs.registry.measure.zmeasure import ZReading, summarise, zmeasure
 from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.similarity import VALUES, fingerprint_of
@@ -72,33 +74,76 @@ class Measurement(ZReading):
     """The number of NaN and infinite values in all the data; None from `measure`, which only reads the sample."""
 
 
+@dataclass(frozen=True, slots=True)
+class Measurable:
+    """A tensor to measure."""
+
+    read: Read
+    shape: Sequence[int]
+    """GGUF order: row length first."""
+    dtype: DType
+
+
 def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
     """Measure a tensor of `shape` (GGUF order: row length first) and `dtype`; `read` returns its bytes.
 
     Makes at most 384 reads, and 256 more for each of up to 8 matrices. No content makes it raise; for a dtype without a
     kernel, `reason` says so. The caller limits the threads of BLAS.
     """
-    if not can_dequantize(dtype):
-        return Measurement(reason=f"no kernel reads the values of tensor type {dtype.name}")
-    patches = spectral_patches(shape)
-    runs = sample_runs(math.prod(shape))
-    all_values = read_values(read, runs, dtype) if len(runs) == 1 else None
-    # The spectrum comes first. Its scratch space is then free for the sample, and fewer new pages are used.
-    spectrum = None
-    if patches:
-        readings = []
-        for expert in patches.experts:
-            if all_values is None:
-                matrix = read_values(read, patches.runs(expert), dtype).reshape(len(patches.rows), patches.columns)
-            else:
-                stack = all_values.reshape(-1, patches.matrix_rows, patches.matrix_columns)
-                matrix = stack[expert][list(patches.rows), : patches.columns]
-            readings.append(spectral_reading(matrix, overwrite=True))
-        spectrum = mean_reading(readings)
-    sample = read_values(read, runs, dtype) if all_values is None else all_values
+    return measure_together([Measurable(read, shape, dtype)])[0]
+
+
+def measure_together(tensors: Sequence[Measurable]) -> list[Measurement]:
+    """Measure several tensors as `measure` does. If they are at least two, other threads can run all the time."""
+    # The spectra come first. Their scratch space is then free for the samples, and fewer new pages are used.
+    loaded = [_Loaded.of(tensor) for tensor in tensors]
+    readings = iter(spectral_readings([products for one in loaded for products in one.products]))
+    return [_measured(one, list(islice(readings, len(one.products)))) for one in loaded]
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A tensor with what its spectrum is found by."""
+
+    tensor: Measurable
+    patches: Patches | None
+    products: tuple[Products, ...]
+    """One for each patch."""
+    values: Floats | None
+    """All values of a small tensor, which are read once."""
+
+    @classmethod
+    def of(cls, tensor: Measurable) -> _Loaded:
+        if not can_dequantize(tensor.dtype):
+            return cls(tensor, None, (), None)
+        patches, runs = spectral_patches(tensor.shape), sample_runs(math.prod(tensor.shape))
+        values = read_values(tensor.read, runs, tensor.dtype) if len(runs) == 1 else None
+        products = () if patches is None else tuple(_products(tensor, patches, values))
+        return cls(tensor, patches, products, values)
+
+
+def _products(tensor: Measurable, patches: Patches, values: Floats | None) -> Iterator[Products]:
+    """Yield the products of each patch; `values` are those of a small tensor."""
+    for expert in patches.experts:
+        if values is None:
+            matrix = read_values(tensor.read, patches.runs(expert), tensor.dtype)
+            matrix = matrix.reshape(len(patches.rows), patches.columns)
+        else:
+            stack = values.reshape(-1, patches.matrix_rows, patches.matrix_columns)
+            matrix = stack[expert][list(patches.rows), : patches.columns]
+        yield products_of(matrix, overwrite=True)
+
+
+def _measured(loaded: _Loaded, readings: Sequence[SpectralReading]) -> Measurement:
+    """Return the measurement of a tensor with these readings of its patches."""
+    tensor, patches, sample = loaded.tensor, loaded.patches, loaded.values
+    if not can_dequantize(tensor.dtype):
+        return Measurement(reason=f"no kernel reads the values of tensor type {tensor.dtype.name}")
+    if sample is None:
+        sample = read_values(tensor.read, sample_runs(math.prod(tensor.shape)), tensor.dtype)
     summary = summarise(sample)
-    if not summary.ascending.size:
-        spectrum = None  # without finite values it has no meaning: NaN and infinities were replaced by 0
+    # Without finite values a spectrum has no meaning: NaN and infinities were replaced by 0.
+    spectrum = mean_reading(readings) if readings and summary.ascending.size else None
     return Measurement(
         **asdict(zmeasure(summary)),
         sample_size=summary.sample_size,

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import quantize
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
-from organs.registry.measure import Measurement, measure
+from organs.registry.measure import Measurable, Measurement, measure, measure_together
 from organs.registry.measure.measurement import fingerprint
 from organs.registry.measure.sample import sample_runs, spectral_patches
-from organs.registry.measure.spectral import spectral_reading
 from organs.registry.measure.zmeasure import summarise, zmeasure
+from tests.measure.test_spectral import spectral_reading
 from tests.random_files import PATIENT
 
 F32 = dtype_by_name("F32")
@@ -113,6 +113,18 @@ def test_the_measurement_of_a_large_matrix_has_every_figure() -> None:
         spectral_columns=1024,
         fingerprint=fingerprint(sample),
     )
+
+
+def test_tensors_are_measured_together_as_alone() -> None:
+    shapes = [(1024, 512), (300, 256), (64, 48), (2048,), (512, 1024), (128, 64, 12), (64, 64)]
+    contents = [quantize(gaussian(math.prod(shape), seed), F32) for seed, shape in enumerate(shapes)]
+    tensors = [Measurable(reader(data), shape, F32) for data, shape in zip(contents, shapes, strict=True)]
+    tensors.append(Measurable(reader(bytes(4096)), (32, 32), F32))
+    tensors.append(Measurable(reader(bytes(4096)), (32, 32), dtype_by_name("Q8_K")))
+    alone = [measure(tensor.read, tensor.shape, tensor.dtype) for tensor in tensors]
+    assert measure_together(tensors) == alone
+    assert alone[0].stable_rank != alone[4].stable_rank
+    assert [one.spectral_rows for one in alone] == [256, 256, 48, None, 256, 64, 64, 32, None]
 
 
 def test_a_small_matrix_is_read_once_and_measured_like_a_large_one() -> None:

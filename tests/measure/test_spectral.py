@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from organs.registry.measure.spectral import SpectralReading, spectral_reading
+from organs.registry.gguf.quants import Floats
+from organs.registry.measure.spectral import SpectralReading, products_of, spectral_readings
 
 SHAPES = [(256, 2048), (256, 256), (2048, 256), (128, 768), (64, 64), (8, 256), (16, 16), (3, 3), (2, 2)]
+
+
+def spectral_reading(matrix: Floats) -> SpectralReading:
+    """Return the reading of `matrix` alone."""
+    return spectral_readings([products_of(matrix)])[0]
 
 
 def gaussian(rows: int, columns: int, seed: int = 0) -> NDArray[np.float32]:
@@ -82,10 +88,10 @@ def test_elements_that_are_not_finite_count_as_the_mean(value: float) -> None:
 
 PROBE = """
 import numpy as np
-from organs.registry.measure.spectral import spectral_reading
+from organs.registry.measure.spectral import products_of, spectral_readings
 random = np.random.default_rng(7)
 matrix = random.standard_normal((256, 20)) @ random.standard_normal((20, 1024)) + random.standard_normal((256, 1024))
-reading = spectral_reading(matrix.astype(np.float32))
+reading, = spectral_readings([products_of(matrix.astype(np.float32))])
 print(reading.signal, reading.stable_rank)
 """
 

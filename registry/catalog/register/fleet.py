@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.queries.fleet import has_live_workers
-from organs.registry.catalog.rows import batches, first
+from organs.registry.catalog.rows import batches, first, insert_all
 from organs.registry.catalog.tables import FleetRunRow, FleetUnit
 from organs.registry.catalog.vocabulary import checked_text, shown_text
 from organs.registry.catalog.work import (
@@ -90,7 +90,7 @@ def start_run(session: Session, name: str, digest: str, units: Sequence[NewUnit]
         for number, unit in enumerate(units, 1)
     ]
     for batch in batches(rows):
-        session.execute(insert(FleetUnit), batch)
+        insert_all(session, FleetUnit, batch)
     return run.id, True
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import insert, update
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.relatives import Edge, derivations
+from organs.registry.catalog.rows import insert_all
 from organs.registry.catalog.tables import Derivation, Lineage, now
 
 
@@ -26,8 +27,7 @@ def record_measured(session: Session, edges: Iterable[Edge]) -> None:
         }
         for edge in edges
     ]
-    if rows:
-        session.execute(insert(Lineage), rows)
+    insert_all(session, Lineage, rows)
 
 
 def replace_measured(session: Session, edges: Mapping[int, Edge]) -> None:

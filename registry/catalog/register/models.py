@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.blobs import KnownBlob, blobs_by_digest
@@ -41,7 +41,7 @@ from organs.registry.catalog.register.organs import (
     record_counts,
     register_organs,
 )
-from organs.registry.catalog.rows import execute_quietly, insert_missing
+from organs.registry.catalog.rows import execute_quietly, insert_all, insert_missing
 from organs.registry.catalog.tables import (
     Blob,
     Expert,
@@ -358,8 +358,7 @@ def _insert_file(
         for order, (placement, organ_id) in enumerate(zip(file.placements, organ_ids, strict=True), first_position)
     ]
     session.flush()
-    if placements:
-        session.execute(insert(Placement), placements)
+    insert_all(session, Placement, placements)
 
 
 def _insert_metadata(session: Session, model: ModelRow, record: ModelRecord) -> None:
@@ -367,8 +366,7 @@ def _insert_metadata(session: Session, model: ModelRow, record: ModelRecord) -> 
         {"model_id": model.id, "position": position, "key": shown_text(key), "type": kind, "value": shown_text(value)}
         for position, (key, kind, value) in enumerate(record.metadata)
     ]
-    if rows:
-        session.execute(insert(ModelMetadata), rows)
+    insert_all(session, ModelMetadata, rows)
 
 
 def _insert_parents(session: Session, model: ModelRow, record: ModelRecord) -> None:
@@ -404,8 +402,7 @@ def _insert_parents(session: Session, model: ModelRow, record: ModelRecord) -> N
         }
         for organ_id in session.scalars(new_organ_ids)
     ]
-    if rows:
-        session.execute(insert(Lineage), rows)
+    insert_all(session, Lineage, rows)
 
 
 def add_to_counts(session: Session, model: ModelRow, sign: int) -> None:
