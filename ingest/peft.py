@@ -37,14 +37,13 @@ from organs.ingest.adapted_base import ARCHITECTURES, AdaptedBase, ParentName, l
 from organs.ingest.safetensors import FLOATS, SafetensorsFile, WeightEntry, read_json
 from organs.registry.amounts import names_text, plural_text
 from organs.registry.anatomy import LORA_SUFFIXES, MAGNITUDE_SUFFIX
-from organs.registry.compose.adapters import ALPHA_KEY
 from organs.registry.digest import Digest
 from organs.registry.entities.base import prepared
 from organs.registry.errors import BadAdapter, BadSource, UnknownBase
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT
 from organs.registry.input_files import BytesInMemory, ComposedFile, Section
-from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, LORA_TYPE, MERGED_TYPE
+from organs.registry.kinds import ADAPTER_TYPE_KEY, ALPHA_KEY, INVOCATION_KEY, LORA_TYPE, MERGED_TYPE
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE, MLX_WEIGHTS_FILE = "adapter_model.safetensors", "adapters.safetensors"

@@ -24,7 +24,8 @@ class FileKind(StrEnum):
 WEIGHT_KINDS = (FileKind.MODEL.value, FileKind.PROJECTOR.value, FileKind.IMAGE.value)
 """Kinds of files with weights of their own: they have relatives, can be bases, and have organs to graft."""
 
-ADAPTER_TYPE_KEY, INVOCATION_KEY = "adapter.type", "adapter.alora.invocation_tokens"
+ADAPTER_TYPE_KEY, ALPHA_KEY = "adapter.type", "adapter.lora.alpha"
+INVOCATION_KEY = "adapter.alora.invocation_tokens"
 LORA_TYPE = "lora"
 MERGED_TYPE = "lora-merge"
 """The type of adapters with magnitudes (DoRA) or whole tensors. No runtime loads it; as `lora`, it would run wrong."""

@@ -25,10 +25,9 @@ from organs.registry.entities.finding import ARCHITECTURE_DIFFERS, Finding, Seve
 from organs.registry.gguf import Header
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ValueType
-from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, LORA_TYPE, MERGED_TYPE, FileKind
+from organs.registry.kinds import ADAPTER_TYPE_KEY, ALPHA_KEY, INVOCATION_KEY, LORA_TYPE, MERGED_TYPE, FileKind
 from organs.registry.transform import magnitude_misfit, misfit, whole_misfit
 
-ALPHA_KEY = "adapter.lora.alpha"
 PARENTS_MAX = 64
 """Limit of the declared parents that are read."""
 

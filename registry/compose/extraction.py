@@ -32,7 +32,6 @@ from organs.registry.anatomy import (
     is_multiplied,
 )
 from organs.registry.catalog.queries.blobs import blobs_by_digest
-from organs.registry.compose.adapters import ALPHA_KEY
 from organs.registry.compose.compatibility import TYPES
 from organs.registry.compose.ingredients import stored_plain
 from organs.registry.compose.licenses import license_expression
@@ -47,7 +46,7 @@ from organs.registry.entities.extraction import (
 from organs.registry.errors import BadInput, BadOrgan
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded
 from organs.registry.gguf.types import ALIGNMENT_DEFAULT
-from organs.registry.kinds import ADAPTER_TYPE_KEY, LORA_TYPE, FileKind
+from organs.registry.kinds import ADAPTER_TYPE_KEY, ALPHA_KEY, LORA_TYPE, FileKind
 from organs.registry.progress import Progress, no_progress
 from organs.registry.similarity import Kinship, similarity
 from organs.registry.store import BlobStore
