@@ -46,7 +46,7 @@ from organs.registry.gguf.split import (
 )
 from organs.registry.gguf.types import SIZE_MAX
 from organs.registry.input_files import FileIdentity, FileSource
-from organs.registry.measure import Measurement, measure, required_reads
+from organs.registry.measure import MEASURED_TOGETHER, Measurable, Measurement, measure_together, required_reads
 from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.names import ModelName, name_from_text
 from organs.registry.progress import Progress, no_progress
@@ -290,15 +290,19 @@ class _SelectedTensor:
     def shape(self) -> tuple[int, ...]:
         return self.tensor.shape if self.expert is None else self.tensor.shape[:2]
 
-    def measure(self) -> JournalEntry:
-        """Read its sample, with all reads at once, and measure it."""
+    def read(self) -> Measurable:
+        """Read its sample, with all reads at once."""
         dtype = self.tensor.dtype
         begin = self.file.tensor_span(self.tensor).offset
         begin += (self.expert or 0) * dtype.size_bytes(math.prod(self.shape))
         spans = list(dict.fromkeys(required_reads(self.shape, dtype)))
         data = self.file.source.read_ranges([(begin + offset, size) for offset, size in spans])
         sample = dict(zip(spans, data, strict=True))
-        measurement = measure(lambda offset, size: sample[offset, size], self.shape, dtype)
+        return Measurable(lambda offset, size: sample[offset, size], self.shape, dtype)
+
+    def entry(self, measurement: Measurement) -> JournalEntry:
+        """Return its measurement as an entry of the journal."""
+        dtype = self.tensor.dtype
         return JournalEntry(
             file=self.key.file,
             name=self.tensor.name,
@@ -367,21 +371,29 @@ def _measure_in_threads(
 ) -> Iterator[JournalEntry]:
     """Yield the measured tensors in order. There is one thread for each processor, and more to wait for a server."""
 
-    def measure_one(item: _SelectedTensor) -> JournalEntry:
-        known = None if journal is None else journal.known.get(item.key)
-        entry = known or item.measure()
+    def measured(items: Sequence[_SelectedTensor]) -> list[JournalEntry]:
+        known = {} if journal is None else journal.known
+        missing = [item for item in items if item.key not in known]
+        measurements = measure_together([item.read() for item in missing])
+        new = {item.key: item.entry(found) for item, found in zip(missing, measurements, strict=True)}
         # Without a version of the file, a later run cannot know whether it is the same.
-        if journal is not None and known is None and item.file.source.version:
-            journal.add(entry)
-        return entry
+        if journal is not None:
+            for item in missing:
+                if item.file.source.version:
+                    journal.add(new[item.key])
+        return [new.get(item.key) or known[item.key] for item in items]
 
+    # With a journal one by one, so that an interruption loses little.
+    together = MEASURED_TOGETHER if journal is None else 1
+    groups = [selected[begin : begin + together] for begin in range(0, len(selected), together)]
     threads = max(2, os.cpu_count() or 2) + (0 if journal is None else WAITING_THREADS)
     workers = ThreadPoolExecutor(threads, thread_name_prefix="measure")
     try:
         with threadpool_limits(1, "blas"):  # the threads of `workers` already use all processors
-            for item, entry in zip(selected, workers.map(measure_one, selected), strict=True):
-                progress(item.progress_bytes)
-                yield entry
+            for group, entries in zip(groups, workers.map(measured, groups), strict=True):
+                for item, entry in zip(group, entries, strict=True):
+                    progress(item.progress_bytes)
+                    yield entry
     finally:
         workers.shutdown(cancel_futures=True)  # after Ctrl-C, tasks that have not begun are dropped
 

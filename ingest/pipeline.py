@@ -47,7 +47,7 @@ from organs.registry.errors import OrganError
 from organs.registry.experts import expert_shape
 from organs.registry.gguf import TensorInfo
 from organs.registry.local import LocalRegistry
-from organs.registry.measure import Measurable, Measurement, measure_together, read_fingerprint
+from organs.registry.measure import MEASURED_TOGETHER, Measurable, Measurement, measure_together, read_fingerprint
 from organs.registry.progress import Progress
 from organs.registry.references import ParentSearch, probe_places, search_parents
 from organs.registry.relatives.declared import Identity, declared_parents, models_meant
@@ -71,8 +71,6 @@ WRITERS_MAX = 2 * WORKERS + 2 * SYNCERS
 CHUNKS_MAX = 2 * WORKERS + 2
 """Limit of chunks that wait for a worker or for the chunks before them."""
 
-MEASURED_TOGETHER = 4
-"""Tensors that a thread measures at once, so that the others can run meanwhile."""
 BATCH_BYTES = 64 * 1024 * 1024
 """Rows are committed after this many plain bytes. A kill loses at most one batch: half a second of work."""
 BATCH_BLOBS = 256

@@ -13,6 +13,7 @@ submatrix of the spectral reading. *Signal* without another word before it is si
 """
 
 from organs.registry.measure.measurement import (
+    MEASURED_TOGETHER,
     Measurable,
     Measurement,
     measure,
@@ -24,6 +25,7 @@ from organs.registry.measure.nonfinite import count_nonfinite, count_nonfinite_i
 from organs.registry.measure.sample import Read
 
 __all__ = [
+    "MEASURED_TOGETHER",
     "Measurable",
     "Measurement",
     "Read",

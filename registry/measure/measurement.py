@@ -26,6 +26,9 @@ from organs.registry.measure.zmeasure import ZReading, summarise, zmeasure
 from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.similarity import VALUES, fingerprint_of
 
+MEASURED_TOGETHER = 4
+"""How many tensors a thread should measure together. With more, the times are the same."""
+
 
 def fingerprint(sample: Floats) -> bytes | None:
     """Return the fingerprint of 256 values that are spread evenly over `sample`; None if it has fewer values.
@@ -94,7 +97,7 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
 
 
 def measure_together(tensors: Sequence[Measurable]) -> list[Measurement]:
-    """Measure several tensors as `measure` does. If they are at least two, other threads can run all the time."""
+    """Measure several tensors as `measure` does, while other threads can run (`spectral_readings`)."""
     # The spectra come first. Their scratch space is then free for the samples, and fewer new pages are used.
     loaded = [_Loaded.of(tensor) for tensor in tensors]
     readings = iter(spectral_readings([products for one in loaded for products in one.products]))
