@@ -10,7 +10,7 @@ in the same run. Quote medians and their ratios: the speed of one machine at one
 
 With `--sizes`: a table of ingests only, of a new model, of a fine-tune of a stored one, and of its quantisation to
 Q8_0, in three sizes (0.27 GB in F16, 1.19 and 2.45 GB in BF16). The base of a relative is stored before each run; its
-stored size is what the run adds. The largest size needs 9 GB of disk, the others half of this.
+stored size is what the run adds. The largest size needs 20 GB of disk, the others half of this.
 
 Each checkout ingests a small model first, so that its modules are compiled, as those of an installed program are.
 
@@ -178,36 +178,38 @@ def organ(folder: Path, model: Path, checkout: Path | None = None, base: Path | 
     environment = {"PYTHONPATH": str((checkout or ROOT) / "src"), "PYTHONDONTWRITEBYTECODE": ""}
     environment |= {"PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     folder.mkdir(exist_ok=True)
-    fresh(home, [[*command, "ingest", str(FIRST)]], environment)
+    prepared(home, [[*command, "ingest", str(FIRST)]], environment)()  # which compiles the modules
     first = [*command, "ingest", str(base), "--name", "bench/base"] if base else [*command, "models"]
     return [
-        Contender(f"organ ingest{version}", lambda: fresh(home, [first], environment), ingest, environment, home),
+        Contender(f"organ ingest{version}", prepared(home, [first], environment), ingest, environment, home),
         Contender(f"organ assemble{version}", lambda: copy.unlink(missing_ok=True), assemble, environment),
     ]
 
 
 def borg(folder: Path, model: Path, base: Path | None = None) -> Contender:
     """Return Borg with `zstd,3`, without encryption."""
-    repository = folder / "borg"
-    environment = {"BORG_BASE_DIR": str(folder / "borg-home"), "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes"}
+    state = folder / "borg"
+    repository = state / "repository"
+    environment = {"BORG_BASE_DIR": str(state / "home"), "BORG_UNKNOWN_UNENCRYPTED_REPO_ACCESS_IS_OK": "yes"}
     create = ["borg", "create", "--compression", "zstd,3"]
     first = [["borg", "init", "-e", "none", str(repository)]]
     if base is not None:
         first.append([*create, f"{repository}::base", str(base)])
     command = [*create, f"{repository}::one", str(model)]
-    return Contender("borg create", lambda: fresh(repository, first, environment), command, environment, repository)
+    return Contender("borg create", prepared(state, first, environment), command, environment, repository)
 
 
 def restic(folder: Path, model: Path, base: Path | None = None) -> Contender:
     """Return Restic with its defaults."""
-    repository = folder / "restic"
-    environment = {"RESTIC_PASSWORD": "bench", "RESTIC_CACHE_DIR": str(folder / "restic-cache")}
+    state = folder / "restic"
+    repository = state / "repository"
+    environment = {"RESTIC_PASSWORD": "bench", "RESTIC_CACHE_DIR": str(state / "cache")}
     backup = ["restic", "backup", "-r", str(repository)]
     first = [["restic", "init", "-r", str(repository)]]
     if base is not None:
         first.append([*backup, str(base)])
     command = [*backup, str(model)]
-    return Contender("restic backup", lambda: fresh(repository, first, environment), command, environment, repository)
+    return Contender("restic backup", prepared(state, first, environment), command, environment, repository)
 
 
 def measure(contender: Contender, model: Path, figures: Figures) -> None:
@@ -246,11 +248,29 @@ def touch_memory(model: Path) -> None:
             scratch.write(block)
 
 
-def fresh(folder: Path, commands: list[list[str]], environment: dict[str, str]) -> None:
-    """Create the store again."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for command in commands:
-        subprocess.run(command, env=os.environ | environment, check=True, capture_output=True)
+def prepared(folder: Path, commands: list[list[str]], environment: dict[str, str]) -> Callable[[], None]:
+    """Return a function that leaves `folder` as `commands` do, and in the page cache none of its files.
+
+    The commands run once; their result is copied after that.
+    """
+    first = folder.with_name(f"{folder.name}-first")
+    shutil.rmtree(first, ignore_errors=True)
+
+    def prepare() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        if not first.exists():
+            folder.mkdir()
+            for command in commands:
+                subprocess.run(command, env=os.environ | environment, check=True, capture_output=True)
+            shutil.copytree(folder, first)
+        else:
+            shutil.copytree(first, folder)
+        for path in filter(Path.is_file, folder.rglob("*")):
+            with path.open("rb") as file:
+                os.fsync(file)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    return prepare
 
 
 def nothing() -> None:
