@@ -56,7 +56,7 @@ def materialised(
             descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # at once: others lock it only inside of `outside_lock`
         try:
-            write_layout(registry, layout, unwritten_parts(registry, layout), progress)
+            write_layout(registry, layout, unwritten_parts(registry, layout.parts), progress)
             os.utime(lock)
             _remove_unused(registry, keep_bytes)
         except BaseException:

@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import file_digest
@@ -147,7 +147,7 @@ def install(
                 else LAYOUTS[target](session, row, machine, called)
             )
             full_name, notes = row.full_name, row.flags
-        missing = unwritten_parts(registry, layout)
+        missing = unwritten_parts(registry, layout.parts)
         if not dry_run:
             write_layout(registry, layout, missing, progress)
     return Installation(
@@ -162,11 +162,11 @@ def install(
     )
 
 
-def unwritten_parts(registry: LocalRegistry, layout: ToolLayout) -> list[ToolFile]:
-    """Return the parts of a layout that are not at their paths. Raises Conflict if files of others are in the way."""
+def unwritten_parts(registry: LocalRegistry, parts: Sequence[ToolFile]) -> list[ToolFile]:
+    """Return the `parts` that are not at their paths. Raises Conflict if files of others are in the way."""
     with registry.catalog.reading() as session:
-        recorded = outside_files_at(session, [part.path for part in layout.parts])
-    return [part for part in layout.parts if _must_write(part, recorded.get(part.path))]
+        recorded = outside_files_at(session, [part.path for part in parts])
+    return [part for part in parts if _must_write(part, recorded.get(part.path))]
 
 
 def _must_write(part: ToolFile, recorded: OutsideFile | None) -> bool:
@@ -193,23 +193,14 @@ def _not_own(path: Path) -> Conflict:
 def write_layout(registry: LocalRegistry, layout: ToolLayout, missing: list[ToolFile], progress: Progress) -> None:
     """Record and write the `missing` parts of a layout, and remove what an older version of the model had there."""
     batch = secrets.token_hex(16)
-    for _ in range(WRITES_MAX):
+
+    def record(parts: Sequence[ToolFile]) -> None:
+        stamps = [stamp_text(os.lstat(part.path)) if os.path.lexists(part.path) else "" for part in parts]
+        rows = [outside_row(layout, part, batch, stamp) for part, stamp in zip(parts, stamps, strict=True)]
         with registry.catalog.writing() as session:
-            _record(session, layout, [part for part in missing if not os.path.lexists(part.path)], batch)
-        with translating(layout.folder, placing_error):
-            existing = next(folder for folder in (layout.folder, *layout.folder.parents) if folder.is_dir())
-            check_room(existing, sum(part.size_bytes for part in missing), Files())
-        for part in missing:
-            if unwritten_parts(registry, replace(layout, parts=(part,))):  # another program may have written it by now
-                write_part(registry, part, layout.folder, progress, replaces=os.path.lexists(part.path))
-                with registry.catalog.writing() as session:
-                    _record(session, layout, [part], batch)  # with its stamp
-        # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
-        missing = [part for part in layout.parts if not os.path.lexists(part.path)]
-        if not missing:
-            break
-    else:
-        raise Conflict(f"another program removes {missing[0].path} while it is written: stop it, and run this again")
+            record_installed(session, rows)
+
+    write_parts(registry, layout.parts, missing, layout.folder, progress, record)
     with registry.catalog.writing() as session:
         for file in outside_files_at(session, [part.path for part in layout.parts]).values():
             move_to_batch(session, file, batch)
@@ -219,28 +210,55 @@ def write_layout(registry: LocalRegistry, layout: ToolLayout, missing: list[Tool
     remove_installed(registry, [file for file in installed if file.batch in batches - with_models])
 
 
-def _record(session: Session, layout: ToolLayout, parts: Sequence[ToolFile], batch: str) -> None:
-    """Record that `parts` are, or will be, files of this registry, in place of earlier records."""
-    rows = [
-        {
-            "place": place_of_path(part.path),
-            "path": checked_text(str(part.path), "the path", PATH_MAX),
-            "folder": checked_text(str(layout.folder), "the folder", PATH_MAX),
-            "batch": batch,
-            "tool": layout.tool,
-            "name": layout.name,
-            "model_id": part.model_id,
-            "kind": part.kind,
-            "size_bytes": part.size_bytes,
-            "sha256": part.sha256,
-            "content": None,
-            "mode": PUBLIC_FILE,
-            "modified_ns": 0,
-            "stamp": stamp_text(os.lstat(part.path)) if os.path.lexists(part.path) else "",
-        }
-        for part in parts
-    ]
-    record_installed(session, rows)
+def outside_row(
+    layout: ToolLayout, part: ToolFile, batch: str, stamp: str, modified_ns: int = 0, content: bytes | None = None
+) -> dict[str, object]:
+    """Return the values of the row of a file, which is, or will be, in the folder of a tool or was removed from it."""
+    return {
+        "place": place_of_path(part.path),
+        "path": checked_text(os.path.abspath(part.path), "the path", PATH_MAX),
+        "folder": checked_text(os.path.abspath(layout.folder), "the folder", PATH_MAX),
+        "batch": batch,
+        "tool": layout.tool,
+        "name": layout.name,
+        "model_id": part.model_id,
+        "kind": part.kind,
+        "size_bytes": part.size_bytes,
+        "sha256": part.sha256,
+        "content": content,
+        "mode": part.mode,
+        "modified_ns": modified_ns,
+        "stamp": stamp,
+    }
+
+
+def write_parts(
+    registry: LocalRegistry,
+    parts: Sequence[ToolFile],
+    missing: Sequence[ToolFile],
+    root: Path,
+    progress: Progress,
+    record: Callable[[Sequence[ToolFile]], None] = lambda _: None,
+) -> None:
+    """Write those of the `parts` that are `missing`, in their order, and again what another program removes meanwhile.
+
+    `record` gets files before they are written, and each one when it is. Raises DiskFull before anything is written,
+    Conflict if others are in the way or are removed again and again.
+    """
+    for _ in range(WRITES_MAX):
+        record([part for part in missing if not os.path.lexists(part.path)])
+        with translating(root, placing_error):
+            existing = next(folder for folder in (root, *root.parents) if folder.is_dir())
+            check_room(existing, sum(part.size_bytes for part in missing), Files())
+        for part in missing:
+            if unwritten_parts(registry, [part]):  # another program may have written it by now
+                write_part(registry, part, root, progress, replaces=os.path.lexists(part.path))
+                record([part])  # with its stamp
+        # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
+        missing = [part for part in parts if not os.path.lexists(part.path)]
+        if not missing:
+            return
+    raise Conflict(f"another program removes {missing[0].path} while it is written: stop it, and run this again")
 
 
 def write_part(

@@ -71,7 +71,7 @@ class ToolFile:
     @property
     def size_bytes(self) -> int:
         """The size of the file; of a link, of its target's name."""
-        return self.content.size_bytes if isinstance(self.content, FilePlan) else len(self._data)
+        return self.content.size_bytes if isinstance(self.content, FilePlan) else len(os.fsencode(self.content))
 
     @property
     def sha256(self) -> Digest:
@@ -79,12 +79,12 @@ class ToolFile:
         if isinstance(self.content, FilePlan):
             assert self.content.sha256 is not None, "a registered file has a digest"
             return self.content.sha256
-        return digest_of(self._data)
+        return digest_of(os.fsencode(self.content))
 
     @property
-    def _data(self) -> bytes:
-        assert not isinstance(self.content, FilePlan)
-        return os.fsencode(self.content)
+    def data(self) -> bytes | None:
+        """The bytes of a text, or the target of a link; None for a file of a model."""
+        return None if isinstance(self.content, FilePlan) else os.fsencode(self.content)
 
 
 @dataclass(frozen=True, slots=True)
