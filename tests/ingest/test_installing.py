@@ -206,6 +206,27 @@ def test_what_another_program_writes_during_an_installation_stays(
     assert head.read_bytes() == b"of another program"
 
 
+def test_a_file_that_is_edited_while_the_next_one_is_written_is_not_an_own_one(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, shard in small_shards().items():
+        (tmp_path / name).write_bytes(shard)
+    ingest_file(registry, tmp_path, "me/split")
+    written, write_file = list[Path](), installing.place_file
+
+    def meanwhile(*values: Any, **options: Any) -> Digest:
+        if len(written) == 1:
+            written[0].write_bytes(b"edited")
+        written.append(values[2])
+        return write_file(*values, **options)
+
+    monkeypatch.setattr(installing, "place_file", meanwhile)
+    install(registry, "me/split", tmp_path / "out", machine(tmp_path))
+    (removal,) = uninstall(registry, "me/split")
+    assert removal.kept == (f"{written[0]} stays: it was changed after it was installed",)
+    assert files_below(tmp_path / "out") == {written[0].name: b"edited"}
+
+
 @pytest.mark.parametrize("name", ["me/blobs", "me/refs"])
 def test_a_model_can_be_called_as_a_folder_of_blobs(name: str, registry: LocalRegistry, tmp_path: Path) -> None:
     place = machine(tmp_path)
