@@ -37,19 +37,17 @@ from organs.cli.console import (
 )
 from organs.cli.hints import exit_status
 from organs.cli.inputs import (
-    TOOL_NAMES,
     chosen_tools,
     download_line,
     hub_of_environment,
-    print_notes,
-    print_problems,
+    tool_models,
     tool_options,
     with_bases,
 )
 from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
-from organs.registry.errors import BadSource, ConversionFailed, NameTaken, OrganError
+from organs.registry.errors import ConversionFailed, NameTaken, OrganError
 from organs.registry.names import ModelName, parse_new_name
 from organs.registry.settings import DEBUG_VARIABLE
 
@@ -219,26 +217,18 @@ def _find_sources(
     """
     from organs.ingest.adapted_base import chosen_base
     from organs.ingest.sources import find_sources
-    from organs.ingest.tools import find_tool_models, sources_of
-    from organs.ingest.tools.places import this_machine
 
     if not paths and not tools:
         raise click.UsageError("give a FILE, or a tool such as --ollama; organ scan shows what is on this machine")
     sources = find_sources(paths, hub=hub)
-    findings = list(find_tool_models(this_machine(), tools))
-    print_problems(findings)
-    print_notes(findings)
-    found = sources_of(findings)
-    if not found and not sources:
-        places = "; ".join(f"{part.folder}: {'no GGUF file' if part.is_there else 'not there'}" for part in findings)
-        raise BadSource(f"no model of {' or '.join(TOOL_NAMES[tool] for tool in tools)} on this machine: {places}")
+    found, has_problems = tool_models(tools, required=not sources)
     sources += found
     if base is not None:
         if all(source.adapter is None for source in sources):
             raise click.UsageError("--base is for a folder with adapter_config.json")
         with local_registry() as registry:
             sources = with_bases(sources, chosen_base(registry, base))
-    return sources, any(part.problems for part in findings)
+    return sources, has_problems
 
 
 def _asks_about(source: ModelSource, new_version: bool) -> bool:
