@@ -47,7 +47,7 @@ from organs.cli.inputs import (
 from organs.cli.options import flag
 from organs.cli.registries import local_registry
 from organs.registry.amounts import plural_text, size_text
-from organs.registry.errors import ConversionFailed, NameTaken, OrganError
+from organs.registry.errors import BadSource, ConversionFailed, NameTaken, OrganError
 from organs.registry.names import ModelName, parse_new_name
 from organs.registry.settings import DEBUG_VARIABLE
 
@@ -134,7 +134,7 @@ def ingest(
         if chosen is not None and len(sources) > 1:
             raise click.UsageError(f"--name is for one model; {len(sources)} were found")
         if dry_run:
-            return _preview(sources, chosen, new_version)
+            return _preview(sources, chosen, new_version) or int(has_problems)
         failures: list[OrganError] = []
         reports: list[IngestReport] = []
         for outcome in _ingested(sources, chosen, new_version, delete_after):
@@ -211,24 +211,27 @@ def _converted(opened: ExitStack, folder: str) -> ModelSource:
 def _find_sources(
     paths: tuple[str, ...], tools: Sequence[str], hub: Hub | None, base: str | None
 ) -> tuple[list[ModelSource], bool]:
-    """Return the models in `paths` and of `tools`, and whether some models of the tools cannot be read.
+    """Return the models in `paths` and of `tools`, and whether some paths have none or some models cannot be read.
 
-    Adapter folders get the base that --base names.
+    Adapter folders come last, because their bases may be among the models, and get the base that --base names.
     """
     from organs.ingest.adapted_base import chosen_base
     from organs.ingest.sources import find_sources
 
     if not paths and not tools:
         raise click.UsageError("give a FILE, or a tool such as --ollama; organ scan shows what is on this machine")
-    sources = find_sources(paths, hub=hub)
+    empty: list[BadSource] = []
+    sources = find_sources(paths, hub=hub, problems=empty)
+    for error in empty:
+        print_failure(error)
     found, has_problems = tool_models(tools, required=not sources)
-    sources += found
+    sources = sorted([*sources, *found], key=lambda source: source.adapter is not None)  # after their bases
     if base is not None:
         if all(source.adapter is None for source in sources):
             raise click.UsageError("--base is for a folder with adapter_config.json")
         with local_registry() as registry:
             sources = with_bases(sources, chosen_base(registry, base))
-    return sources, has_problems
+    return sources, has_problems or bool(empty)
 
 
 def _asks_about(source: ModelSource, new_version: bool) -> bool:

@@ -87,6 +87,7 @@ CODES: Mapping[str, Code] = {
     "block-incomplete": Code(WARN, _HEADER),
     "shape-differs": Code(REFUSE, _HEADER),
     "head-count": Code(REFUSE, _HEADER),
+    "huge-context": Code(WARN, "give the runtime a length: llama-cli -c 8192, or num_ctx in Ollama"),
     "no-tokenizer": Code(REFUSE, _CONVERT),
     "vocabulary-differs": Code(REFUSE, _CONVERT),
     "token-out-of-range": Code(WARN, _CONVERT),

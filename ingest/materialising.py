@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from organs.ingest.tools.installing import outside_lock, remove_installed, unwritten_parts, write_layout
-from organs.ingest.tools.layouts import CACHE, cache_layout
+from organs.ingest.tools.layouts import cache_layout
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.outside import outside_files
 from organs.registry.catalog.tables import OutsideFile
-from organs.registry.catalog.vocabulary import INSTALLED
+from organs.registry.catalog.vocabulary import CACHE, INSTALLED
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.registry.progress import Progress, no_progress

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.ingest.tools.layouts import CACHE, LAYOUTS, ToolFile, ToolLayout, check_whole, folder_layout, is_needed
+from organs.ingest.tools.layouts import LAYOUTS, ToolFile, ToolLayout, check_whole, folder_layout, is_needed
 from organs.ingest.tools.places import Machine
 from organs.registry.assembly import place_file
 from organs.registry.catalog.queries.model_names import ids_of_name, model_by_text
@@ -28,7 +28,7 @@ from organs.registry.catalog.queries.outside import outside_files, outside_files
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.register.outside import forget_file, move_to_batch, record_installed
 from organs.registry.catalog.tables import OutsideFile
-from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, RECLAIMED, checked_text
+from organs.registry.catalog.vocabulary import CACHE, INSTALLED, LINK, MODEL_FILE, RECLAIMED, checked_text
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, Busy, Conflict, NotFound
 from organs.registry.input_files import stamp_text
@@ -78,6 +78,8 @@ class Installation(msgspec.Struct, frozen=True):
     """The size of all files."""
     written_bytes: int
     """The size of the files that were not there."""
+    replaced: str | None
+    """The other model, or version, that was installed under this name and is removed from the tool."""
     command: str
     """The line that runs the model."""
     notes: tuple[str, ...] = ()
@@ -147,6 +149,9 @@ def install(
                 else LAYOUTS[target](session, row, machine, called)
             )
             full_name, notes = row.full_name, row.flags
+            heads = outside_files_at(session, [layout.parts[-1].path]).values()
+            others = models_by_id(session, {head.model_id for head in heads} - {row.id}).values()
+            replaced = next((other.full_name for other in others), None)
         missing = unwritten_parts(registry, layout.parts)
         if not dry_run:
             write_layout(registry, layout, missing, progress)
@@ -157,6 +162,7 @@ def install(
         files=tuple(str(part.path) for part in layout.parts),
         size_bytes=sum(part.size_bytes for part in layout.parts),
         written_bytes=sum(part.size_bytes for part in missing),
+        replaced=replaced,
         command=layout.command,
         notes=notes,
     )
@@ -313,6 +319,8 @@ def uninstall(
     with outside_lock(registry):
         with registry.catalog.reading() as session:
             ids = ids_of(session, model)
+            if not ids:
+                model_by_text(session, model)  # raises NotFound with a similar name
             installed = outside_files(session, INSTALLED)
             batches: dict[str, list[OutsideFile]] = {}
             for file in installed:
@@ -376,7 +384,7 @@ def remove_installed(
                 is_left = _leave(registry, file, files)
                 kept.append(f"{path} {NEEDED}")
             elif not is_unchanged(file):
-                kept.append(f"{path} stays: it was changed after it was installed")
+                kept.append(f"{path} stays, and is yours from now on: it was changed after it was installed")
             else:
                 with translating(path, placing_error):
                     os.unlink(path)
