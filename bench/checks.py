@@ -170,6 +170,7 @@ def cases() -> list[Case]:
         ("another inner width", "shape-differs", zoo.variant([number(f"{a}.feed_forward_length", inner + 32)])),
         ("5 heads", "head-count shape-differs", zoo.variant([number(f"{a}.attention.head_count", 5)])),
         ("no context_length", "missing-keys", zoo.variant(drops=[f"{a}.context_length"])),
+        ("a context of 4 billion tokens", "huge-context", zoo.variant([number(f"{a}.context_length", 0xFFFF_FFFF)])),
         (
             "keys of shards in a whole file",
             "left-over-split-keys",
@@ -212,11 +213,7 @@ def cases() -> list[Case]:
         ("big-endian", "big-endian", _big_endian()),
         ("an adapter", "", (ZOO / "Zoo-A-2M-Code-LoRA-v1.0-F32.gguf").read_bytes()),
         ("an importance matrix", "", plain([text("general.type", "imatrix")], {f"{down}.in_sum2": np.ones((1, 64))})),
-        (
-            "a control vector",
-            "",
-            plain([text("general.architecture", "controlvector")], {"direction.1": np.ones(64)}),
-        ),
+        ("a control vector", "", plain([text("general.architecture", "controlvector")], {"direction.1": np.ones(64)})),
         (
             "a model for images",
             "",

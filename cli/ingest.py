@@ -37,12 +37,10 @@ from organs.cli.console import (
 )
 from organs.cli.hints import exit_status
 from organs.cli.inputs import (
-    TOOL_NAMES,
     chosen_tools,
     download_line,
     hub_of_environment,
-    print_notes,
-    print_problems,
+    tool_models,
     tool_options,
     with_bases,
 )
@@ -136,7 +134,7 @@ def ingest(
         if chosen is not None and len(sources) > 1:
             raise click.UsageError(f"--name is for one model; {len(sources)} were found")
         if dry_run:
-            return _preview(sources, chosen, new_version)
+            return _preview(sources, chosen, new_version) or int(has_problems)
         failures: list[OrganError] = []
         reports: list[IngestReport] = []
         for outcome in _ingested(sources, chosen, new_version, delete_after):
@@ -213,32 +211,27 @@ def _converted(opened: ExitStack, folder: str) -> ModelSource:
 def _find_sources(
     paths: tuple[str, ...], tools: Sequence[str], hub: Hub | None, base: str | None
 ) -> tuple[list[ModelSource], bool]:
-    """Return the models in `paths` and of `tools`, and whether some models of the tools cannot be read.
+    """Return the models in `paths` and of `tools`, and whether some paths have none or some models cannot be read.
 
-    Adapter folders get the base that --base names.
+    Adapter folders come last, because their bases may be among the models, and get the base that --base names.
     """
     from organs.ingest.adapted_base import chosen_base
     from organs.ingest.sources import find_sources
-    from organs.ingest.tools import find_tool_models, sources_of
-    from organs.ingest.tools.places import this_machine
 
     if not paths and not tools:
         raise click.UsageError("give a FILE, or a tool such as --ollama; organ scan shows what is on this machine")
-    sources = find_sources(paths, hub=hub)
-    findings = list(find_tool_models(this_machine(), tools))
-    print_problems(findings)
-    print_notes(findings)
-    found = sources_of(findings)
-    if not found and not sources:
-        places = "; ".join(f"{part.folder}: {'no GGUF file' if part.is_there else 'not there'}" for part in findings)
-        raise BadSource(f"no model of {' or '.join(TOOL_NAMES[tool] for tool in tools)} on this machine: {places}")
-    sources += found
+    empty: list[BadSource] = []
+    sources = find_sources(paths, hub=hub, problems=empty)
+    for error in empty:
+        print_failure(error)
+    found, has_problems = tool_models(tools, required=not sources)
+    sources = sorted([*sources, *found], key=lambda source: source.adapter is not None)  # after their bases
     if base is not None:
         if all(source.adapter is None for source in sources):
             raise click.UsageError("--base is for a folder with adapter_config.json")
         with local_registry() as registry:
             sources = with_bases(sources, chosen_base(registry, base))
-    return sources, any(part.problems for part in findings)
+    return sources, has_problems or bool(empty)
 
 
 def _asks_about(source: ModelSource, new_version: bool) -> bool:

@@ -15,7 +15,7 @@ import click
 from organs.cli.console import F, is_chosen, is_for_people, kept_flag, plain, print_remark, status_line
 from organs.cli.outputs import SUFFIX
 from organs.registry.amounts import plural_text, size_text
-from organs.registry.errors import BadName
+from organs.registry.errors import BadName, BadSource
 from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
@@ -56,6 +56,24 @@ def tool_options(verb: str) -> Callable[[F], F]:
 def chosen_tools() -> list[str]:
     """Return the tools of which options were given."""
     return [tool for tool in TOOL_NAMES if is_chosen(tool.replace("-", "_")) or is_chosen("all_tools")]
+
+
+def tool_models(tools: Sequence[str], *, required: bool) -> tuple[list[ModelSource], bool]:
+    """Return the models of `tools`, and whether some of their models cannot be read; print which.
+
+    Raises BadSource if there are none and some are `required`.
+    """
+    from organs.ingest.tools import find_tool_models, sources_of
+    from organs.ingest.tools.places import this_machine
+
+    findings = list(find_tool_models(this_machine(), tools))
+    print_problems(findings)
+    print_notes(findings)
+    sources = sources_of(findings)
+    if required and not sources:
+        places = "; ".join(f"{part.folder}: {'no GGUF file' if part.is_there else 'not there'}" for part in findings)
+        raise BadSource(f"no model of {' or '.join(TOOL_NAMES[tool] for tool in tools)} on this machine: {places}")
+    return sources, any(part.problems for part in findings)
 
 
 def print_problems(findings: Sequence[Findings], more: Sequence[str] = ()) -> None:

@@ -98,11 +98,16 @@ def _print_installation(done: Installation, *, dry_run: bool) -> None:
         for file in done.files:
             print_sentence(file, INDENT)
         size = f"{size_text(done.written_bytes)} of {size_text(done.size_bytes)}"
-        print_sentence(f"{done.model}: would be in {place_text(done.tool, folder)}{name}; {size} would be written")
+        place = f", in place of {done.replaced}" if done.replaced else ""
+        print_sentence(
+            f"{done.model}: would be in {place_text(done.tool, folder)}{name}; {size} would be written{place}"
+        )
         return
     new = "nothing was written, it is there already"
     if done.written_bytes:
         new = f"{size_text(done.written_bytes)} written"
+    if done.replaced:
+        new += f", in place of {done.replaced}"
     print_sentence(f"{done.model}: in {place_text(done.tool, folder)}{name}, {new}")
     for note in done.notes:
         print_remark(note, "note: ")
@@ -137,7 +142,10 @@ def _print_removal(removal: Uninstallation) -> None:
 
     files = plural_text(len(removal.removed), "file", "files")
     where = place_text(removal.tool, removal.folder)
-    print_sentence(f"{removal.name}: {files} removed from {where}, {size_text(removal.freed_bytes)} free")
+    if removal.removed or removal.kept:
+        print_sentence(f"{removal.name}: {files} removed from {where}, {size_text(removal.freed_bytes)} free")
+    else:
+        print_sentence(f"{removal.name}: its files are not in {where} any more; it is no longer listed")
     needed = [sentence for sentence in removal.kept if sentence.endswith(NEEDED)]
     if needed:
         count = plural_text(len(needed), "shared file stays", "shared files stay")

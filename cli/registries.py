@@ -36,6 +36,7 @@ REMOTE_ALTERNATIVES = {
     "fleet": "organ push FILE sends a model to a remote registry",
     "work": "a remote registry runs its own jobs; organ jobs lists them",
     "extract-lora": "organ pull both models, and give their files",
+    "check": "organ show MODEL prints what was found in a model of a remote registry",
     "memory": "organ pull MODEL, and give its file",
     "install": "organ pull MODEL -o FOLDER/ writes its file; ollama pull and llama-cli -hf read a remote registry",
     "run": "organ pull MODEL, and give its file",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -22,6 +22,7 @@ from organs.cli.registries import local_registry, registry_address
 from organs.cli.tables import print_table
 from organs.registry.amounts import count_text, plural_text, size_text
 from organs.registry.columns import CellKind, Column
+from organs.registry.errors import BadSource
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,17 +51,20 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
     with fast_imports():
         from organs.ingest import tools as known_tools
         from organs.ingest.sources import source_size_bytes
-        from organs.ingest.tools import find_in_folder, find_tool_models, sources_of
+        from organs.ingest.tools import find_tool_models, sources_of
         from organs.ingest.tools.places import this_machine
 
     findings: list[Findings] = []
+    empty: list[BadSource] = []
     wanted = chosen_tools() or (() if folders else tuple(TOOL_NAMES))
-    for part in chain(map(find_in_folder, folders), find_tool_models(this_machine(), wanted)):
+    for part in chain(_found_in(folders, empty), find_tool_models(this_machine(), wanted)):
         findings.append(part)
         if not prints_json() and part.is_there:
             name = f"{known_tools.TOOL_NAMES[part.tool]}: " if part.tool else ""
             click.echo(f"{name}{plural_text(len(part.sources), 'model', 'models')} in {plain(part.folder)}")
             sys.stdout.flush()
+    if empty and not sources_of(findings):
+        raise empty[0]
     with fast_imports():
         from organs.ingest.inventory import take_inventory  # loads the database, so the folders are printed before
         from organs.ingest.reclaiming import reclaimed_batches, restored_of
@@ -70,7 +74,7 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
     total = sum(map(source_size_bytes, sources)) if reads else 0
     with ExitStack() as opened:
         registry = None
-        has_home = Path(Settings.from_environment(os.environ).home).is_dir()  # a scan does not make it
+        has_home = os.path.isdir(Settings.from_environment(os.environ).home)  # a scan does not make it
         if registry_address() is None and has_home:
             registry = opened.enter_context(local_registry())
         say = opened.enter_context(status_line("headers", quiet=True if reads else None))
@@ -106,10 +110,21 @@ def scan(folders: tuple[str, ...], reads: bool) -> int:
             models = plural_text(len(removed), "model was", "models were")
             click.echo()
             print_sentence(f"{models} reclaimed, {size}; organ restore writes the files again.")
-    print_problems(findings, inventory.problems)
+    print_problems(findings, [*map(str, empty), *inventory.problems])
     if not prints_json():
         _print_next(findings, inventory)
-    return 0
+    return int(bool(empty))
+
+
+def _found_in(folders: Iterable[str], empty: list[BadSource]) -> Iterator[Findings]:
+    """Yield the GGUF files in each folder; add why some have none to `empty`."""
+    from organs.ingest.tools import find_in_folder
+
+    for folder in folders:
+        try:
+            yield find_in_folder(folder)
+        except BadSource as error:
+            empty.append(error)
 
 
 def _print_inventory(inventory: Inventory) -> None:

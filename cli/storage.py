@@ -71,6 +71,8 @@ def _print_totals(result: Storage) -> None:
         facts.append(("parents of removed models", f"take {size_text(result.kept_bytes)} of this"))
     if result.unneeded_bytes:
         facts.append(("not needed by any model", size_text(result.unneeded_bytes)))
+    if result.run_files_bytes:
+        facts.append(("files that organ run keeps", f"take {size_text(result.run_files_bytes)} more"))
     print_facts(facts)
 
 

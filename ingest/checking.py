@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -87,6 +87,7 @@ CODES: Mapping[str, Code] = {
     "block-incomplete": Code(WARN, _HEADER),
     "shape-differs": Code(REFUSE, _HEADER),
     "head-count": Code(REFUSE, _HEADER),
+    "huge-context": Code(WARN, "give the runtime a length: llama-cli -c 8192, or num_ctx in Ollama"),
     "no-tokenizer": Code(REFUSE, _CONVERT),
     "vocabulary-differs": Code(REFUSE, _CONVERT),
     "token-out-of-range": Code(WARN, _CONVERT),
@@ -285,6 +286,9 @@ class CheckedModel(Entity):
     """The files of one model, and what was found."""
 
     files: Texts
+    """Their paths; none of a registered model."""
+    name: Text | None
+    """Of a registered model, or of a model of another tool."""
     kind: Word
     architecture: Text | None
     loads: bool
@@ -293,7 +297,9 @@ class CheckedModel(Entity):
 
     @property
     def label(self) -> str:
-        """The name of the files for messages."""
+        """The name of the model, or of its files, for messages."""
+        if self.name is not None:
+            return self.name
         first, *others = self.files
         return first + (f" and {plural_text(len(others), 'more shard', 'more shards')}" if others else "")
 
@@ -318,39 +324,58 @@ def check_model(
     """
     with ExitStack() as opened:
         check = _Check(opened, source)
-        files = [file for path in source.paths for file in check.opened(path)]
-        if not files:
-            kind, architecture = FileKind.MODEL.value, None
-        else:
-            files = check.ordered(files)
-            header = files[0].front.header
-            has_tensors = any(file.front.header.tensors for file in files)
-            kind, architecture = header.kind(has_tensors=has_tensors), header.architecture
-            fronts = [(file.source, file.front, file.has_odd_padding) for file in files]
-            check.findings += front_findings(fronts, requires_sandbox=requires_sandbox)
-            check.findings += map(finding, _architecture_faults(header, kind))
+        files = check.ordered([file for path in source.paths for file in check.opened(path)])
         whole = [(file.file, file.front.header) for file in files if file.is_whole]
-        if reads_weights:
-            check.findings += nonfinite_findings(count_nonfinite_weights(whole, progress))
+        return checked_model(
+            source,
+            [(file.source, file.front, file.has_odd_padding) for file in files],
+            lambda: count_nonfinite_weights(whole, progress) if reads_weights else {},
+            check.findings,
+            requires_sandbox=requires_sandbox,
+        )
+
+
+def checked_model(
+    source: ModelSource,
+    fronts: Sequence[tuple[ByteSource, Front, bool]],
+    count_nonfinite: Callable[[], Mapping[str, int]],
+    findings: Iterable[FileFinding] = (),
+    *,
+    requires_sandbox: bool = False,
+) -> CheckedModel:
+    """Return `findings`, what `fronts` of files show (`front_findings`), and NaN and infinite values by tensor."""
+    found = list(findings)
+    kind, architecture = FileKind.MODEL.value, None
+    if fronts:
+        header = fronts[0][1].header
+        kind = header.kind(has_tensors=any(front.header.tensors for _, front, _ in fronts))
+        architecture = header.architecture
+        found += front_findings(fronts, requires_sandbox=requires_sandbox)
+        found += map(finding, _architecture_faults(header, kind))
+    found += nonfinite_findings(count_nonfinite())
     order = list(Severity)
-    findings = sorted(dict.fromkeys(check.findings), key=lambda item: order.index(item.severity))
+    shown = sorted(dict.fromkeys(found), key=lambda item: order.index(item.severity))
     return CheckedModel(
         files=tuple(map(str, source.paths)),
+        name=str(source.name) if source.is_registered or source.tool else None,
         kind=kind,
         architecture=architecture,
-        loads=all(item.severity is not REFUSE for item in findings),
-        findings=tuple(_for_file(item, source) for item in findings),
+        loads=all(item.severity is not REFUSE for item in shown),
+        findings=tuple(_for_file(item, source) for item in shown),
     )
 
 
 def unreadable(path: str, error: OrganError) -> CheckedModel:
     """Return what is known of a path at which there is no model."""
     found = (finding(HeaderFault("unreadable", str(error))),)
-    return CheckedModel(files=(path,), kind=FileKind.MODEL.value, architecture=None, loads=False, findings=found)
+    kind = FileKind.MODEL.value
+    return CheckedModel(files=(path,), name=None, kind=kind, architecture=None, loads=False, findings=found)
 
 
 def _for_file(item: FileFinding, source: ModelSource) -> FileFinding:
     """Return the finding with the names of the file and of its model in the command that mends it."""
+    if source.is_registered:
+        return FileFinding(item.severity, item.code, item.sentence, item.mend.replace("MODEL", str(source.name)))
     file, name = shlex.quote(str(source.paths[0])), source.name.name
     mend = re.sub(r"\bFILE\b", lambda _: file, item.mend)
     mend = mend.replace("FILENAME", shlex.quote(source.paths[0].name))
@@ -456,7 +481,7 @@ class _Check:
 
     def ordered(self, files: list[_CheckedFile]) -> list[_CheckedFile]:
         """Return the files in the order of their set, and take the findings on it."""
-        if self._is_joined or (len(files) == 1 and not is_shard(files[0].front.header)):
+        if not files or self._is_joined or (len(files) == 1 and not is_shard(files[0].front.header)):
             return files
         try:
             order = check_shards(self._source.name.name, [(file.file.path.name, file.front.header) for file in files])

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from organs.ingest.tools.installing import outside_lock, remove_installed, unwritten_parts, write_layout
-from organs.ingest.tools.layouts import CACHE, cache_layout
+from organs.ingest.tools.layouts import cache_layout
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.queries.outside import outside_files
 from organs.registry.catalog.tables import OutsideFile
-from organs.registry.catalog.vocabulary import INSTALLED
+from organs.registry.catalog.vocabulary import CACHE, INSTALLED
 from organs.registry.errors import Busy
 from organs.registry.local import LocalRegistry
 from organs.registry.progress import Progress, no_progress
@@ -56,7 +56,7 @@ def materialised(
             descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # at once: others lock it only inside of `outside_lock`
         try:
-            write_layout(registry, layout, unwritten_parts(registry, layout), progress)
+            write_layout(registry, layout, unwritten_parts(registry, layout.parts), progress)
             os.utime(lock)
             _remove_unused(registry, keep_bytes)
         except BaseException:

@@ -31,16 +31,15 @@ from organs.ingest.tools.facts import known_model, stamp_of
 from organs.ingest.tools.findings import Findings
 from organs.ingest.tools.folders import HUB_FOLDER
 from organs.ingest.tools.installing import (
-    PATH_MAX,
     SHARING,
-    WRITES_MAX,
     has_bytes,
     is_unchanged,
     outside_lock,
+    outside_row,
     remove_empty_folders,
-    write_part,
+    write_parts,
 )
-from organs.ingest.tools.layouts import ToolFile, is_needed
+from organs.ingest.tools.layouts import ToolFile, ToolLayout, is_needed
 from organs.ingest.tools.ollama import TEXT_MAX_BYTES, blob_path, manifests_of
 from organs.registry.assembly import FilePlan, plan_file, prove_file
 from organs.registry.catalog.queries.model_contents import digests_by_stamp, files_of, has_damaged_blobs
@@ -49,12 +48,12 @@ from organs.registry.catalog.queries.model_names import (
     model_by_text,
     visible_model_with_digest,
 )
-from organs.registry.catalog.queries.outside import outside_files, outside_files_at, place_of_path
+from organs.registry.catalog.queries.outside import outside_files, outside_files_at
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.register.outside import forget_reclaimed, record_outside
 from organs.registry.catalog.tables import ModelFileRow, ModelRow, OutsideFile
-from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, RECLAIMED, TEXT_FILE, checked_text
-from organs.registry.digest import Digest, digest_of, model_digest
+from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, RECLAIMED
+from organs.registry.digest import Digest, model_digest
 from organs.registry.errors import BadSource, BadValue, Conflict, OrganError
 from organs.registry.input_files import FileIdentity, FileSource, stamp_text
 from organs.registry.local import LocalRegistry
@@ -259,8 +258,8 @@ def reclaim(
             try:
                 if reason is None:
                     stored = _stored_files(registry, group, models, progress)
-                    _prove(registry, stored, progress)
-                    freed = _remove(registry, _record(registry, group, stored))
+                    plans = _prove(registry, stored, progress)
+                    freed = _remove(registry, _record(registry, group, stored, plans))
             except (BadSource, BadValue, Conflict) as error:
                 reason = str(error)
             except OrganError as error:
@@ -371,28 +370,31 @@ def _ingested(registry: LocalRegistry, source: ModelSource, progress: Progress) 
     return report.model, {path: read[path] for path in source.paths}
 
 
-def _prove(registry: LocalRegistry, files: dict[Path, _ReadFile], progress: Progress) -> None:
-    """Read the stored bytes of files back and compare their SHA-256. Raises StoreError."""
+def _prove(registry: LocalRegistry, files: dict[Path, _ReadFile], progress: Progress) -> dict[str, FilePlan]:
+    """Read the stored bytes of files back and compare their SHA-256; return their plans by it. Raises StoreError."""
+    plans: dict[str, FilePlan] = {}
     for row in {file.row.sha256: file.row for file in files.values()}.values():
         with registry.catalog.reading() as session:
-            plan = plan_file(session, row)
-        prove_file(registry.blobs, plan)
+            plans[row.sha256] = plan_file(session, row)
+        prove_file(registry.blobs, plans[row.sha256])
         progress(row.size_bytes)
+    return plans
 
 
-def _record(registry: LocalRegistry, group: FileGroup, files: dict[Path, _ReadFile]) -> list[OutsideFile]:
+def _record(
+    registry: LocalRegistry, group: FileGroup, files: dict[Path, _ReadFile], plans: Mapping[str, FilePlan]
+) -> list[OutsideFile]:
     """Record what is needed to write all files of a group again, in the order of their writing."""
+    layout = ToolLayout(group.tool, group.folder, group.label[:512], (), "")
     batch = secrets.token_hex(16)
     model_id = next(iter(files.values())).row.model_id
     rows = []
-    for path, file in files.items():
-        values = {"model_id": file.row.model_id, "kind": MODEL_FILE, "sha256": file.row.sha256, "content": None}
-        rows.append(_row(group, batch, path) | values | {"stamp": file.stamp})
-    for path in (*group.texts, *group.heads):
-        row = _row(group, batch, path)  # before its bytes are read
-        kind = LINK if path.is_symlink() else TEXT_FILE
-        data = os.fsencode(os.readlink(path)) if kind == LINK else _read_small(path)
-        rows.append(row | {"model_id": model_id, "kind": kind, "sha256": digest_of(data), "content": data})
+    for path in (*files, *group.texts, *group.heads):
+        status, file = path.lstat(), files.get(path)  # before its bytes are read
+        content = plans[file.row.sha256] if file else _small_content(path)
+        owner, stamp = (file.row.model_id, file.stamp) if file else (model_id, stamp_text(status))
+        part = ToolFile(path, content, owner, mode=stat.S_IMODE(status.st_mode))
+        rows.append(outside_row(layout, part, batch, stamp, status.st_mtime_ns, part.data))
     with registry.catalog.writing() as session:
         # A file that a killed `restore` wrote does not have its old time yet.
         earlier = {
@@ -468,26 +470,13 @@ def _unlink(file: OutsideFile) -> bool:
     return True
 
 
-def _row(group: FileGroup, batch: str, path: Path) -> dict[str, object]:
-    """Return the values of a row that do not depend on the bytes at `path`."""
-    status = path.lstat()
-    return {
-        "place": place_of_path(path),
-        "path": checked_text(os.path.abspath(path), "the path", PATH_MAX),
-        "folder": checked_text(os.path.abspath(group.folder), "the folder", PATH_MAX),
-        "batch": batch,
-        "tool": group.tool,
-        "name": group.label[:512],
-        "size_bytes": status.st_size,
-        "mode": stat.S_IMODE(status.st_mode),
-        "modified_ns": status.st_mtime_ns,
-        "stamp": stamp_text(status),
-    }
-
-
-def _read_small(path: Path) -> bytes:
-    with translating(path), path.open("rb") as file:
-        data = file.read(TEXT_MAX_BYTES + 1)
+def _small_content(path: Path) -> bytes | str:
+    """Return the bytes of a text, or the target of a link."""
+    with translating(path):
+        if path.is_symlink():
+            return os.readlink(path)
+        with path.open("rb") as file:
+            data = file.read(TEXT_MAX_BYTES + 1)
     if len(data) > TEXT_MAX_BYTES:
         raise BadSource(f"{path} has more than {TEXT_MAX_BYTES:,} bytes")
     return data
@@ -588,14 +577,11 @@ def _restore_batch(
                 f"{path} is another file now: move it away (organ uninstall, if organ install wrote it), and run organ "
                 "restore again"
             )
-    root = _existing_folder(Path(files[0].folder))
-    for _ in range(WRITES_MAX):  # Ollama removes blobs without a manifest when it starts
-        missing = [file for file in files if not os.path.lexists(file.path)]
-        for file in missing:
-            with registry.catalog.reading() as session:
-                part = ToolFile(Path(file.path), _content(session, file), file.model_id, mode=file.mode)
-            write_part(registry, part, root, progress if file.kind == MODEL_FILE else no_progress)
-    for file in files:  # last, because of the same
+    with registry.catalog.reading() as session:
+        parts = [ToolFile(Path(file.path), _content(session, file), file.model_id, mode=file.mode) for file in files]
+    missing = [part for part in parts if not os.path.lexists(part.path)]
+    write_parts(registry, parts, missing, _existing_folder(Path(files[0].folder)), progress)
+    for file in files:  # last: Ollama removes old blobs without a manifest when it starts
         if Path(file.path) != as_it_is:
             with suppress(OSError, NotImplementedError):
                 os.utime(file.path, ns=(file.modified_ns, file.modified_ns), follow_symlinks=False)

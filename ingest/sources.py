@@ -92,36 +92,33 @@ class Skipped(NamedTuple):
     """Number of safetensors files among them."""
 
 
-def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | None = None) -> list[ModelSource]:
+def find_sources(
+    arguments: Iterable[str],
+    purpose: str = "ingest",
+    hub: Hub | None = None,
+    problems: list[BadSource] | None = None,
+) -> list[ModelSource]:
     """Return the models in `arguments`: paths of files and folders (searched recursively), patterns, and addresses.
 
     A shard selects its whole set. Each file is used once. Addresses (`ingest.urls`) come last, and are read through
-    `hub`; without it, they are refused. Raises BadSource for an argument without files; `purpose` is the verb of its
-    message.
+    `hub`; without it, they are refused. Raises BadSource for an argument without files, or adds it to `problems` if
+    other arguments have some; `purpose` is the verb of its message.
     """
     paths: dict[Path, None] = {}
     remote: dict[str, None] = {}
+    errors: list[BadSource] = []
     for argument in arguments:
         if is_url(argument) and not os.path.lexists(argument):
             remote[argument] = None
             continue
         try:
-            matches = list(_expand(argument)) if argument else []  # an empty path would be the current folder
-        except OSError as error:
-            raise BadSource(f"{argument[:200]}: {error.strerror}") from error
-        if not matches:
-            if is_model_folder(Path(argument)):
-                refuse_unconvertible(Path(argument))
-                raise BadSource(
-                    f"{argument}: a model in safetensors files. Convert it first: {convert_command(argument)}"
-                )
-            hint = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
-            if Path(argument).is_dir():
-                reason = "the folder has no GGUF files and no organs"
-            else:
-                reason = "no file matches the pattern" if glob.has_magic(argument) else "no such file or folder"
-            raise BadSource(f"{argument}: nothing to {purpose}: {reason}{hint}")
-        paths.update(dict.fromkeys(matches))
+            paths.update(dict.fromkeys(_found(argument, purpose)))
+        except BadSource as error:
+            errors.append(error)
+    if errors and (problems is None or not (paths or remote)):
+        raise errors[0]
+    if problems is not None:
+        problems += errors
     sources = group_models(paths, LOCAL_NAMESPACE)
     for address in remote:
         if hub is None:
@@ -130,6 +127,25 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest", hub: Hub | N
         namespace = LOCAL_NAMESPACE if model.namespace is None else namespace_from_text(model.namespace)
         sources.append(ModelSource((), ModelName(namespace, name_from_text(model.stem)), model.files))
     return sources
+
+
+def _found(argument: str, purpose: str) -> list[Path]:
+    """Return the models in a path or a pattern. Raises BadSource if there are none."""
+    try:
+        matches = list(_expand(argument)) if argument else []  # an empty path would be the current folder
+    except OSError as error:
+        raise BadSource(f"{argument[:200]}: {error.strerror}") from error
+    if matches:
+        return matches
+    if is_model_folder(Path(argument)):
+        refuse_unconvertible(Path(argument))
+        raise BadSource(f"{argument}: a model in safetensors files. Convert it first: {convert_command(argument)}")
+    hint = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
+    if Path(argument).is_dir():
+        reason = "the folder has no GGUF files and no organs"
+    else:
+        reason = "no file matches the pattern" if glob.has_magic(argument) else "no such file or folder"
+    raise BadSource(f"{argument}: nothing to {purpose}: {reason}{hint}")
 
 
 def convert_command(folder: str) -> str:

@@ -1,4 +1,4 @@
-"""The stored measurements of registered models, in the form in which files are measured."""
+"""What is stored of registered models, in the form in which files are measured and checked."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 
+from organs.ingest.checking import CheckedModel, checked_model
+from organs.ingest.dissect import read_front
 from organs.ingest.measuring import MeasuredFile, MeasuredModel, MeasuredTensor, Wanted
+from organs.ingest.sources import ModelSource
 from organs.registry.anatomy import place_of
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.assembly import stored_header
+from organs.registry.catalog.queries.model_contents import files_of, nonfinite_organs, parts_of
+from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.queries.organs import measurements_in, shape_of
 from organs.registry.catalog.tables import MeasurementRow, OrganRow
 from organs.registry.gguf import dtype_by_name
@@ -57,6 +62,24 @@ def stored_model(
             tensors=tuple(tensors),
             files=(whole,),
         )
+
+
+def check_stored(registry: LocalRegistry, text: str, *, requires_sandbox: bool = False) -> CheckedModel:
+    """Check a registered model as `check_model` checks its files; `text` is a name or a digest.
+
+    The headers are read from the store. NaN and infinite values were counted when the model was ingested, and what only
+    other bytes of its files show, such as a wrong length, was refused then. Raises NotFound, Gone.
+    """
+    with registry.catalog.reading() as session:
+        model = model_by_text(session, text)
+        fronts = []
+        for file in files_of(session, model.id):
+            source = stored_header(session, registry.blobs, file).source
+            has_odd_padding = any(part.offset_bytes >= file.header_bytes for part in parts_of(session, file.id))
+            fronts.append((source, read_front(source), has_odd_padding))
+        nonfinite = nonfinite_organs(session, model.id)
+    own = ModelSource((), ModelName(model.namespace, model.name, model.version))
+    return checked_model(own, fronts, lambda: nonfinite, requires_sandbox=requires_sandbox)
 
 
 _SAMPLE_COLUMNS = (

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID, uuid5
 
 from cyclonedx.contrib.license.factories import LicenseFactory
@@ -47,10 +47,9 @@ if TYPE_CHECKING:
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.model import Model, RuntimeText
     from organs.registry.entities.validation import QuickLook, VerdictReport
-    from organs.registry.interface import Registry
 
 MODELS_MAX = 500
-"""The most models in one document. The nearest ancestors come first."""
+"""The most models in one document, by default. The nearest ancestors come first."""
 TOOL = "organ-registry"
 COMPOSED = "Composed in an organ registry from the recipe in organ:recipe. The lock gives the same bytes again."
 """The note of a pedigree."""
@@ -101,14 +100,24 @@ class _Family:
     left_out: set[tuple[bool, str]] = field(default_factory=set)
 
 
-def bill_of_materials(registry: Registry, name: str) -> str:
-    """Return the bill of materials of the model `name` as CycloneDX 1.7 in JSON.
+class BillSource(Protocol):
+    """What a bill of materials reads: a registry, or a part of it that is limited in time."""
+
+    def model(self, name: str) -> Model:
+        """Return a model."""
+
+    def chimera(self, lock: str) -> Chimera:
+        """Return the chimera of a lock."""
+
+
+def bill_of_materials(registry: BillSource, name: str, models_max: int = MODELS_MAX) -> str:
+    """Return the bill of materials of the model `name` as CycloneDX 1.7 in JSON, with at most `models_max` models.
 
     The same registered data give the same text; its time is that of the registration. Raises what `Registry.model`
     raises.
     """
     main, family = registry.model(name), _Family()
-    _collect(registry, main, family)
+    _collect(registry, main, family, models_max)
     components = family.components
     for ref, edges in family.edges.items():
         if edges:
@@ -129,8 +138,8 @@ def bill_of_materials(registry: Registry, name: str) -> str:
     return make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_7).output_as_string(indent=2) + "\n"
 
 
-def _collect(registry: Registry, main: Model, family: _Family) -> None:
-    """Add `main` and its ancestors to `family`, the nearest first, at most `MODELS_MAX`."""
+def _collect(registry: BillSource, main: Model, family: _Family, models_max: int) -> None:
+    """Add `main` and its ancestors to `family`, the nearest first, at most `models_max`."""
     refs = {(True, main.name): main.name}
     waiting: deque[tuple[str, Sequence[_Origin]]] = deque()
 
@@ -145,7 +154,7 @@ def _collect(registry: Registry, main: Model, family: _Family) -> None:
         edges = family.edges[ref] = []
         for origin in origins:
             key = (origin.is_registered, origin.name)
-            if key not in refs and len(refs) >= MODELS_MAX:
+            if key not in refs and len(refs) >= models_max:
                 family.left_out.add(key)
                 continue
             if key not in refs:
@@ -161,7 +170,7 @@ def _collect(registry: Registry, main: Model, family: _Family) -> None:
                 edges.append((refs[key], origin))
 
 
-def _found(registry: Registry, origin: _Origin) -> Model | None:
+def _found(registry: BillSource, origin: _Origin) -> Model | None:
     """Return the model of an origin; None if it is not registered, was removed, or may not be seen."""
     try:
         return registry.model(origin.name) if origin.is_registered else None

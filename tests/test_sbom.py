@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 from uuid import UUID
 
 import numpy as np
@@ -13,7 +14,6 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from organs.registry import sbom
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.register.chimeras import record_quick_look
 from organs.registry.catalog.register.model_changes import hide_model, record_texts, remove_model
@@ -255,9 +255,8 @@ def test_a_parent_that_may_not_be_seen_has_only_the_name_that_the_chimera_shows(
 
 
 @pytest.mark.long
-def test_no_more_models_than_the_limit_are_read(zoo: LocalRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sbom, "MODELS_MAX", 3)
-    found = document(zoo, "me/small")
+def test_no_more_models_than_the_limit_are_read(zoo: LocalRegistry) -> None:
+    found = json.loads(bill_of_materials(zoo, "me/small", 3))
     assert len(found["components"]) == 2
     assert properties(found["metadata"]["component"])["ancestors-left-out"] == ["2"]
 
@@ -345,3 +344,8 @@ def test_a_model_in_shards_has_the_digest_of_each_file(registry: LocalRegistry, 
 def test_a_remote_registry_gives_the_same_document(zoo: LocalRegistry) -> None:
     with serve_registry(zoo) as served, RemoteRegistry(served.url) as remote:
         assert bill_of_materials(remote, "me/small") == bill_of_materials(zoo, "me/small")
+        with urlopen(f"{served.url}/models/me/small") as page:
+            assert b'href="/models/me/small@1/sbom.json"' in page.read()
+        with urlopen(f"{served.url}/models/me/small@1/sbom.json") as answer:
+            assert answer.read().decode() == bill_of_materials(zoo, "me/small")
+            assert answer.headers["Content-Disposition"] == 'attachment; filename="small.cdx.json"'

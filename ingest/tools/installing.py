@@ -11,7 +11,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import file_digest
@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
-from organs.ingest.tools.layouts import CACHE, LAYOUTS, ToolFile, ToolLayout, check_whole, folder_layout, is_needed
+from organs.ingest.tools.layouts import LAYOUTS, ToolFile, ToolLayout, check_whole, folder_layout, is_needed
 from organs.ingest.tools.places import Machine
 from organs.registry.assembly import place_file
 from organs.registry.catalog.queries.model_names import ids_of_name, model_by_text
@@ -28,7 +28,7 @@ from organs.registry.catalog.queries.outside import outside_files, outside_files
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.register.outside import forget_file, move_to_batch, record_installed
 from organs.registry.catalog.tables import OutsideFile
-from organs.registry.catalog.vocabulary import INSTALLED, LINK, MODEL_FILE, RECLAIMED, checked_text
+from organs.registry.catalog.vocabulary import CACHE, INSTALLED, LINK, MODEL_FILE, RECLAIMED, checked_text
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, Busy, Conflict, NotFound
 from organs.registry.input_files import stamp_text
@@ -78,6 +78,8 @@ class Installation(msgspec.Struct, frozen=True):
     """The size of all files."""
     written_bytes: int
     """The size of the files that were not there."""
+    replaced: str | None
+    """The other model, or version, that was installed under this name and is removed from the tool."""
     command: str
     """The line that runs the model."""
     notes: tuple[str, ...] = ()
@@ -147,7 +149,10 @@ def install(
                 else LAYOUTS[target](session, row, machine, called)
             )
             full_name, notes = row.full_name, row.flags
-        missing = unwritten_parts(registry, layout)
+            heads = outside_files_at(session, [layout.parts[-1].path]).values()
+            others = models_by_id(session, {head.model_id for head in heads} - {row.id}).values()
+            replaced = next((other.full_name for other in others), None)
+        missing = unwritten_parts(registry, layout.parts)
         if not dry_run:
             write_layout(registry, layout, missing, progress)
     return Installation(
@@ -157,16 +162,17 @@ def install(
         files=tuple(str(part.path) for part in layout.parts),
         size_bytes=sum(part.size_bytes for part in layout.parts),
         written_bytes=sum(part.size_bytes for part in missing),
+        replaced=replaced,
         command=layout.command,
         notes=notes,
     )
 
 
-def unwritten_parts(registry: LocalRegistry, layout: ToolLayout) -> list[ToolFile]:
-    """Return the parts of a layout that are not at their paths. Raises Conflict if files of others are in the way."""
+def unwritten_parts(registry: LocalRegistry, parts: Sequence[ToolFile]) -> list[ToolFile]:
+    """Return the `parts` that are not at their paths. Raises Conflict if files of others are in the way."""
     with registry.catalog.reading() as session:
-        recorded = outside_files_at(session, [part.path for part in layout.parts])
-    return [part for part in layout.parts if _must_write(part, recorded.get(part.path))]
+        recorded = outside_files_at(session, [part.path for part in parts])
+    return [part for part in parts if _must_write(part, recorded.get(part.path))]
 
 
 def _must_write(part: ToolFile, recorded: OutsideFile | None) -> bool:
@@ -193,23 +199,14 @@ def _not_own(path: Path) -> Conflict:
 def write_layout(registry: LocalRegistry, layout: ToolLayout, missing: list[ToolFile], progress: Progress) -> None:
     """Record and write the `missing` parts of a layout, and remove what an older version of the model had there."""
     batch = secrets.token_hex(16)
-    for _ in range(WRITES_MAX):
+
+    def record(parts: Sequence[ToolFile]) -> None:
+        stamps = [stamp_text(os.lstat(part.path)) if os.path.lexists(part.path) else "" for part in parts]
+        rows = [outside_row(layout, part, batch, stamp) for part, stamp in zip(parts, stamps, strict=True)]
         with registry.catalog.writing() as session:
-            _record(session, layout, [part for part in missing if not os.path.lexists(part.path)], batch)
-        with translating(layout.folder, placing_error):
-            existing = next(folder for folder in (layout.folder, *layout.folder.parents) if folder.is_dir())
-            check_room(existing, sum(part.size_bytes for part in missing), Files())
-        for part in missing:
-            if unwritten_parts(registry, replace(layout, parts=(part,))):  # another program may have written it by now
-                write_part(registry, part, layout.folder, progress, replaces=os.path.lexists(part.path))
-                with registry.catalog.writing() as session:
-                    _record(session, layout, [part], batch)  # with its stamp
-        # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
-        missing = [part for part in layout.parts if not os.path.lexists(part.path)]
-        if not missing:
-            break
-    else:
-        raise Conflict(f"another program removes {missing[0].path} while it is written: stop it, and run this again")
+            record_installed(session, rows)
+
+    write_parts(registry, layout.parts, missing, layout.folder, progress, record)
     with registry.catalog.writing() as session:
         for file in outside_files_at(session, [part.path for part in layout.parts]).values():
             move_to_batch(session, file, batch)
@@ -219,28 +216,55 @@ def write_layout(registry: LocalRegistry, layout: ToolLayout, missing: list[Tool
     remove_installed(registry, [file for file in installed if file.batch in batches - with_models])
 
 
-def _record(session: Session, layout: ToolLayout, parts: Sequence[ToolFile], batch: str) -> None:
-    """Record that `parts` are, or will be, files of this registry, in place of earlier records."""
-    rows = [
-        {
-            "place": place_of_path(part.path),
-            "path": checked_text(str(part.path), "the path", PATH_MAX),
-            "folder": checked_text(str(layout.folder), "the folder", PATH_MAX),
-            "batch": batch,
-            "tool": layout.tool,
-            "name": layout.name,
-            "model_id": part.model_id,
-            "kind": part.kind,
-            "size_bytes": part.size_bytes,
-            "sha256": part.sha256,
-            "content": None,
-            "mode": PUBLIC_FILE,
-            "modified_ns": 0,
-            "stamp": stamp_text(os.lstat(part.path)) if os.path.lexists(part.path) else "",
-        }
-        for part in parts
-    ]
-    record_installed(session, rows)
+def outside_row(
+    layout: ToolLayout, part: ToolFile, batch: str, stamp: str, modified_ns: int = 0, content: bytes | None = None
+) -> dict[str, object]:
+    """Return the values of the row of a file, which is, or will be, in the folder of a tool or was removed from it."""
+    return {
+        "place": place_of_path(part.path),
+        "path": checked_text(os.path.abspath(part.path), "the path", PATH_MAX),
+        "folder": checked_text(os.path.abspath(layout.folder), "the folder", PATH_MAX),
+        "batch": batch,
+        "tool": layout.tool,
+        "name": layout.name,
+        "model_id": part.model_id,
+        "kind": part.kind,
+        "size_bytes": part.size_bytes,
+        "sha256": part.sha256,
+        "content": content,
+        "mode": part.mode,
+        "modified_ns": modified_ns,
+        "stamp": stamp,
+    }
+
+
+def write_parts(
+    registry: LocalRegistry,
+    parts: Sequence[ToolFile],
+    missing: Sequence[ToolFile],
+    root: Path,
+    progress: Progress,
+    record: Callable[[Sequence[ToolFile]], None] = lambda _: None,
+) -> None:
+    """Write those of the `parts` that are `missing`, in their order, and again what another program removes meanwhile.
+
+    `record` gets files before they are written, and each one when it is. Raises DiskFull before anything is written,
+    Conflict if others are in the way or are removed again and again.
+    """
+    for _ in range(WRITES_MAX):
+        record([part for part in missing if not os.path.lexists(part.path)])
+        with translating(root, placing_error):
+            existing = next(folder for folder in (root, *root.parents) if folder.is_dir())
+            check_room(existing, sum(part.size_bytes for part in missing), Files())
+        for part in missing:
+            if unwritten_parts(registry, [part]):  # another program may have written it by now
+                write_part(registry, part, root, progress, replaces=os.path.lexists(part.path))
+                record([part])  # with its stamp
+        # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
+        missing = [part for part in parts if not os.path.lexists(part.path)]
+        if not missing:
+            return
+    raise Conflict(f"another program removes {missing[0].path} while it is written: stop it, and run this again")
 
 
 def write_part(
@@ -295,6 +319,8 @@ def uninstall(
     with outside_lock(registry):
         with registry.catalog.reading() as session:
             ids = ids_of(session, model)
+            if not ids:
+                model_by_text(session, model)  # raises NotFound with a similar name
             installed = outside_files(session, INSTALLED)
             batches: dict[str, list[OutsideFile]] = {}
             for file in installed:
@@ -358,7 +384,7 @@ def remove_installed(
                 is_left = _leave(registry, file, files)
                 kept.append(f"{path} {NEEDED}")
             elif not is_unchanged(file):
-                kept.append(f"{path} stays: it was changed after it was installed")
+                kept.append(f"{path} stays, and is yours from now on: it was changed after it was installed")
             else:
                 with translating(path, placing_error):
                     os.unlink(path)

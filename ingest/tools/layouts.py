@@ -15,6 +15,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from organs.ingest.sources import GGUF_SUFFIX, is_gguf_name
 from organs.ingest.tools.findings import is_folder
 from organs.ingest.tools.folders import HUB_FOLDER
 from organs.ingest.tools.ollama import OllamaName, blob_path, manifests_of, parse_ollama_name
@@ -24,9 +25,9 @@ from organs.registry.assembly import FilePlan, check_assemblable, plan_file
 from organs.registry.catalog.queries.model_contents import files_of
 from organs.registry.catalog.queries.model_lists import is_projector, quantisations_of
 from organs.registry.catalog.tables import ModelRow
-from organs.registry.catalog.vocabulary import LINK, MODEL_FILE, TEXT_FILE
+from organs.registry.catalog.vocabulary import CACHE, LINK, MODEL_FILE, TEXT_FILE
 from organs.registry.digest import Digest, digest_of
-from organs.registry.errors import BadInput, BadName
+from organs.registry.errors import BadInput
 from organs.registry.gguf.split import ShardName
 from organs.registry.kinds import FileKind
 from organs.registry.names import (
@@ -42,8 +43,6 @@ from organs.registry.store.files import PUBLIC_FILE
 
 COMMIT_LENGTH = 40
 READ_ONLY = 0o444
-CACHE = "cache"
-"""What files that `organ run` keeps have in place of a tool."""
 
 
 class NoInstallation(BadInput, code="no-installation"):
@@ -71,7 +70,7 @@ class ToolFile:
     @property
     def size_bytes(self) -> int:
         """The size of the file; of a link, of its target's name."""
-        return self.content.size_bytes if isinstance(self.content, FilePlan) else len(self._data)
+        return self.content.size_bytes if isinstance(self.content, FilePlan) else len(os.fsencode(self.content))
 
     @property
     def sha256(self) -> Digest:
@@ -79,12 +78,12 @@ class ToolFile:
         if isinstance(self.content, FilePlan):
             assert self.content.sha256 is not None, "a registered file has a digest"
             return self.content.sha256
-        return digest_of(self._data)
+        return digest_of(os.fsencode(self.content))
 
     @property
-    def _data(self) -> bytes:
-        assert not isinstance(self.content, FilePlan)
-        return os.fsencode(self.content)
+    def data(self) -> bytes | None:
+        """The bytes of a text, or the target of a link; None for a file of a model."""
+        return None if isinstance(self.content, FilePlan) else os.fsencode(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +203,10 @@ def lmstudio_layout(session: Session, model: ModelRow, machine: Machine, called:
 
 def folder_layout(session: Session, model: ModelRow, folder: Path, called: str | None) -> ToolLayout:
     """Return the files of a model in a plain folder, called after the model."""
-    if called is not None and (Path(called).name != called or called.startswith(".")):
-        raise BadName(f"{called[:200]!r} is not the name of a file")
+    if called is not None:
+        if Path(called).name != called or called.startswith("."):
+            raise NoInstallation(f"{called[:200]!r} is not the name of a file: choose one with --as")
+        called = called[: -len(GGUF_SUFFIX)] if is_gguf_name(called) else called
     plans = _named_plans(session, model, called)
     parts = tuple(ToolFile(folder / plan.name, plan, row.id) for row, plan in plans)
     lora = "-m BASE.gguf --lora" if model.kind == FileKind.ADAPTER else "-m"

@@ -445,8 +445,11 @@ def _create_database(database: Path) -> None:
     SQLite would create the file with a mode that lets all users read it, and its log gets the same mode. SQLite syncs
     its files, but not the folders above them.
     """
-    if database.exists():
-        return
+    try:
+        if database.exists():
+            return
+    except OSError as error:
+        raise StoreUnwritable(f"no access to {database}: {error.strerror}") from error
     from organs.registry.store.files import (  # imports the codecs, which searches do not need
         PRIVATE_FILE,
         Files,

@@ -41,6 +41,8 @@ RUNTIME_TEXTS_MAX = 16
 INSTALLED, RECLAIMED = "installed", "reclaimed"
 OUTSIDE_STATES = (INSTALLED, RECLAIMED)
 """States of files outside of the registry: written by it, or removed from the disk until they are restored."""
+CACHE = "cache"
+"""What files that `organ run` keeps have in place of a tool."""
 MODEL_FILE, TEXT_FILE, LINK = "model", "text", "link"
 OUTSIDE_KINDS = (MODEL_FILE, TEXT_FILE, LINK)
 OTHER_NAMES_MAX = 50

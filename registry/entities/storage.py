@@ -225,6 +225,9 @@ class Storage(StoredFiles):
             "`size_bytes`, `stored_bytes` and `encodings`."
         ),
     ]
+    run_files_bytes: Annotated[
+        Bytes, Meta(description="Bytes of files that `organ run` keeps on this machine. No other number has them.")
+    ] = 0
     families: Annotated[
         tuple[StoredFamily, ...], Meta(max_length=ROWS_MAX, description="The largest stored size first.")
     ]

@@ -33,6 +33,8 @@ REQUIRED_KEYS = ("context_length", "embedding_length", "block_count")
 DENSE_KEYS = ("attention.head_count", "feed_forward_length", "attention.layer_norm_rms_epsilon")
 FEATURES_KEY = "features_length"
 """The width of the embedding in models for sound, if it differs from that of the blocks."""
+CONTEXT_MAX = 1 << 28
+"""The most tokens of a context that is believed: far more than released models have."""
 SHOWN_MAX = 3
 NO_TENSORS = "no-tensors"
 
@@ -58,6 +60,12 @@ def loading_faults(header: Header, tensors: Sequence[TensorSpec], places: Sequen
         yield HeaderFault("missing-keys", f"{names_text(missing)} absent: runtimes refuse it")
     if _number(header, "embedding_length") is None:
         return  # the header does not describe the model: nothing else is known
+    context = _number(header, "context_length")
+    if context is not None and context > CONTEXT_MAX:
+        sentence = (
+            f"{architecture}.context_length is {context:,}: runtimes that take it reserve memory for so many tokens"
+        )
+        yield HeaderFault("huge-context", sentence)
     yield from tokenizer_faults(header)
     yield from _head_faults(header)
     if is_dense:

@@ -11,6 +11,7 @@ from organs.registry.catalog.cache import cached
 from organs.registry.catalog.cursor import check_limit
 from organs.registry.catalog.queries.model_lists import composed_among
 from organs.registry.catalog.queries.model_names import models_in_any_state
+from organs.registry.catalog.queries.outside import run_files_bytes
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.queries.storage import (
     ModelSizes,
@@ -60,6 +61,7 @@ def storage(session: Session, limit: int = ROWS_DEFAULT) -> Storage:
         needed_bytes=sizes.needed_bytes,
         kept_bytes=sizes.kept_bytes,
         unneeded_bytes=max(0, stored - sizes.needed_bytes),
+        run_files_bytes=run_files_bytes(session),
         families=shown,
         families_left_out=max(0, len(families) - len(shown)),
         models=tuple(

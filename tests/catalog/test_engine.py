@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -161,6 +163,15 @@ def test_what_is_in_the_place_of_a_database_is_refused_and_kept_unless_it_is_emp
     with pytest.raises(kind, match=reason):
         LocalRegistry.open(tmp_path / "home")
     assert [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()] in ([], [b""], [NOISE])
+
+
+def test_a_home_without_rights_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "exists", refused)
+    with pytest.raises(StoreUnwritable, match=r"^no access to .*/home/registry.sqlite3: Permission denied$"):
+        LocalRegistry.open(tmp_path / "home")
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def test_a_blob_lists_the_models_and_tensors_that_need_it(session: Session) -> N
     [
         ("local/zoo-A", "; did you mean local/Zoo-A?"),
         ("zoo_a", "; did you mean local/Zoo-A?"),
+        ("zoo", "; did you mean local/Zoo-A?"),
+        ("zo", ""),
         ("other/thing", ""),
         ("local/Foo-B", ""),
         ("acme/zoo-a", "; did you mean local/Zoo-A?"),

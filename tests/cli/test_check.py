@@ -9,7 +9,9 @@ import pytest
 
 from bench.checks import ZOO, Whole
 from tests.cli.in_process import OrganCommand
+from tests.cli.test_scan import EMPTY
 from tests.gguf_files import text
+from tests.ingest.tool_layouts import ollama_layer, ollama_manifest
 
 SOUND = ZOO / "Zoo-A-2M-v1.0-F16.gguf"
 
@@ -48,6 +50,32 @@ def test_each_file_has_a_line_and_its_findings_without_a_registry(files: Path, t
     assert "4000320 bytes short: 4100320 are announced mend: fetch it again: hf download REPOSITORY cut.gguf" in words
     assert "warn template-broken: the chat template cannot be read: unexpected end of template" in words
     assert sorted(path.name for path in tmp_path.iterdir()) == ["files", "in the way"]
+
+
+def test_registered_models_and_models_of_tools_are_checked_by_their_names(
+    organ: OrganCommand, files: Path, tmp_path: Path
+) -> None:
+    ollama = tmp_path / "user" / ".ollama" / "models"
+    layers = [ollama_layer(ollama, "model", (files / f"{name}.gguf").read_bytes()) for name in ("remark", "cut")]
+    for name, layer in zip(("tiny", "cut"), layers, strict=True):
+        ollama_manifest(ollama, f"registry.ollama.ai/library/{name}/latest", layer)
+    place = EMPTY | {"HOME": str(tmp_path / "user")}
+    assert organ("ingest", "--ollama", environment=place).status == 1
+    ended = organ("check", "tiny", "library/tinny", files / "sound.gguf", environment=place)
+    assert (ended.status, [line for line in ended.lines if line[0] != " "]) == (
+        1,
+        ["library/tiny@1: loads, with remarks", f"{files / 'sound.gguf'}: loads"],
+    )
+    assert ended.err == (
+        "organ: library/tinny: no such file or folder, and no model is registered as library/tinny; did you mean "
+        "library/tiny?\n"
+    )
+    of_tool = organ("check", "--ollama", "--json", environment=place)
+    found = {one["name"]: one for one in map(json.loads, of_tool.lines)}
+    assert {name: one["loads"] for name, one in found.items()} == {"library/tiny": True, "library/cut": False}
+    (stored,) = map(json.loads, organ("check", "--json", "tiny").lines)
+    assert stored["findings"] == found["library/tiny"]["findings"]
+    assert organ("check", "--lmstudio", environment=place).status == 1
 
 
 def test_the_status_is_0_if_all_files_load(organ: OrganCommand, files: Path) -> None:

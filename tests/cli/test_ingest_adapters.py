@@ -55,6 +55,22 @@ def test_the_base_of_a_peft_folder_is_a_registered_model_or_a_path(
     assert "--base is for a folder with adapter_config.json" in wrong.err
 
 
+def test_of_several_folders_an_empty_one_is_named_and_adapters_come_after_their_bases(
+    organ: OrganCommand, tmp_path: Path
+) -> None:
+    for name in ("models", "empty"):
+        (tmp_path / name).mkdir()
+    folder = write_folder(tmp_path / "models" / "a-lora")
+    (tmp_path / "models" / "Little-Base.gguf").write_bytes(base_file())
+    ended = organ("ingest", "-q", tmp_path / "empty", folder, tmp_path / "models")
+    assert (ended.status, ended.lines) == (1, ["local/Little-Base@1", "local/a-lora@1"])
+    reason = "the folder has no GGUF files and no organs\n"
+    assert ended.err.startswith(f"organ: {tmp_path / 'empty'}: nothing to ingest: {reason}")
+    ended = organ("scan", tmp_path / "empty", tmp_path / "models")
+    assert (ended.status, ended.lines[0]) == (1, f"1 model in {tmp_path / 'models'}")
+    assert f"organ: {tmp_path / 'empty'}: nothing to scan: {reason}" in ended.err
+
+
 def test_a_pushed_peft_folder_sends_the_adapter_and_names_its_base(
     fake: FakeRegistry, tmp_path: Path, base: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_a_model_goes_from_ollama_and_back_and_the_disk_is_free_meanwhile(
     assert (first.model, first.template) == (second.model, second.template)
     scanned = organ.done("scan")
     assert ["library/tiny@1", "Ollama", "me/copy:latest"] in [line.split() for line in scanned.lines]
+    assert "did you mean library/tiny?" in organ("uninstall", "library/tinny").err
     organ.done("uninstall", "library/tiny", "--from", "ollama")
     assert len(read_ollama(ollama)) == 1
 
@@ -59,6 +60,9 @@ def test_a_model_goes_from_ollama_and_back_and_the_disk_is_free_meanwhile(
     assert organ("run", "--keep", "1G", "other", "sh", "-c", "exit 7", "{}").status == 7
     path = Path(organ.done("run", "other").lines[0])
     assert path.read_bytes() == small_model(seed=2)
+
+    assert organ.done("storage", "--json").values["run_files_bytes"] == len(small_model(seed=2))
+    assert "files that organ run keeps" in organ.done("storage").out
 
     listed = organ.done("restore", "--dry-run", "--json")
     assert [one["tool"] for one in listed.values["items"]] == ["ollama", ""], "what was stored first"

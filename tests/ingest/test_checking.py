@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from bench.checks import ZOO, Case, Whole, agree, cases, checked, loaded, written
 from organs.ingest.checking import CODES, check_model
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
+from organs.ingest.stored import check_stored
 from organs.registry.chat_templates import TEMPLATE_CODES
-from organs.registry.entities.finding import Severity
+from organs.registry.entities.finding import NONFINITE, Severity
+from organs.registry.gguf import MemorySource, read_header
 from organs.registry.local import LocalRegistry
 from tests.gguf_files import text
 
@@ -91,13 +94,24 @@ def test_a_header_that_announces_everything_costs_nothing(tmp_path: Path) -> Non
     assert [item.code for item in checked(tmp_path / "huge.gguf").findings] == ["broken-header"]
 
 
-def test_an_ingest_and_the_check_find_the_same(registry: LocalRegistry, tmp_path: Path) -> None:
+def test_an_ingest_and_the_checks_of_a_file_and_of_a_registered_model_find_the_same(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
     case = next(case for case in ALL if case.codes == {"fewer-blocks"})
     zoo = Whole.of(written(case, tmp_path))
+    norm = next(tensor for tensor in zoo.header.tensors if tensor.name == "output_norm.weight")
+    values = {norm.name: b"\xff" * norm.size_bytes}
+    data = bytearray(zoo.variant([text("tokenizer.chat_template", "{{ broken ")], values=values))
+    header = read_header(MemorySource(bytes(data)))
+    assert header.end < header.data_offset
+    data[header.end] = 1  # padding that is not zero
     path = tmp_path / "odd.gguf"
-    path.write_bytes(zoo.variant([text("tokenizer.chat_template", "{{ broken ")]))
+    path.write_bytes(data)
     (source,) = find_sources([str(path)])
     report = ingest_model(registry, source)
-    assert report.flags == tuple(item.text for item in check_model(source).findings)
-    assert registry.model(report.model).flags == report.flags
-    assert "a recipe with metadata: {tokenizer.chat_template" in report.flags[1]
+    of_file, of_model = check_model(source), check_stored(registry, report.model)
+    assert {item.code for item in of_file.findings} == {"fewer-blocks", "template-broken", NONFINITE, "odd-padding"}
+    assert set(report.flags) == {item.text for item in of_file.findings if item.code != NONFINITE}
+    assert set(registry.model(report.model).flags) == {item.text for item in of_file.findings}
+    assert "a recipe with metadata: {tokenizer.chat_template" in of_file.findings[1].text
+    assert of_model == structs.replace(of_file, files=(), name="local/odd@1")

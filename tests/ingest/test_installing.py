@@ -162,7 +162,7 @@ def test_files_of_others_are_never_replaced_and_own_ones_follow_the_model(
     assert install(registry, "me/tiny", tool, place).written_bytes == 0
     data = add(registry, tmp_path, "me/tiny", 2)
     assert registry.model("me/tiny").name == "me/tiny@2"
-    install(registry, "me/tiny", tool, place)
+    assert install(registry, "me/tiny", tool, place).replaced == "me/tiny@1"
     stored = [path for path, found in files_below(home).items() if found == data]
     assert len(stored) == (2 if tool in ("hf", "llama-cpp") else 1), "a link and its blob are one file"
     assert len(files_below(home)) <= len(installed) + 1, "the older version is gone"
@@ -204,6 +204,27 @@ def test_what_another_program_writes_during_an_installation_stays(
     with pytest.raises(Conflict, match="not from this registry"):
         install(registry, "me/tiny", tool, place)
     assert head.read_bytes() == b"of another program"
+
+
+def test_a_file_that_is_edited_while_the_next_one_is_written_is_not_an_own_one(
+    registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, shard in small_shards().items():
+        (tmp_path / name).write_bytes(shard)
+    ingest_file(registry, tmp_path, "me/split")
+    written, write_file = list[Path](), installing.place_file
+
+    def meanwhile(*values: Any, **options: Any) -> Digest:
+        if len(written) == 1:
+            written[0].write_bytes(b"edited")
+        written.append(values[2])
+        return write_file(*values, **options)
+
+    monkeypatch.setattr(installing, "place_file", meanwhile)
+    install(registry, "me/split", tmp_path / "out", machine(tmp_path))
+    (removal,) = uninstall(registry, "me/split")
+    assert removal.kept == (f"{written[0]} stays, and is yours from now on: it was changed after it was installed",)
+    assert files_below(tmp_path / "out") == {written[0].name: b"edited"}
 
 
 @pytest.mark.parametrize("name", ["me/blobs", "me/refs"])
@@ -265,6 +286,7 @@ def test_a_changed_file_stays_and_a_damaged_store_leaves_no_manifest(registry: L
     ingest_file(registry, ZOO / "Zoo-C-1M-v1.0-Q8_0.gguf", "me/tiny")
     done = install(registry, "me/tiny", tmp_path / "folder", place, "renamed")
     assert done.files == (str(tmp_path / "folder" / "renamed.gguf"),)
+    assert install(registry, "me/tiny", tmp_path / "folder", place, "renamed.gguf", dry_run=True).files == done.files
     Path(done.files[0]).write_bytes(b"edited")
     (removal,) = uninstall(registry, "me/tiny", tmp_path / "folder")
     assert (removal.removed, len(removal.kept), Path(done.files[0]).read_bytes()) == ((), 1, b"edited")

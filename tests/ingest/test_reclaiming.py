@@ -29,6 +29,7 @@ from organs.registry.store import BlobStore
 from organs.registry.store.files import LEFT_SECONDS
 from tests.ingest.tool_layouts import APACHE, hub_repository, machine, ollama_layer, ollama_manifest, put
 from tests.ingest.tool_readers import read_ollama
+from tests.postgres import environment
 from tests.small_models import small_model, small_shards
 
 SETTLED = 0.06
@@ -141,11 +142,20 @@ def test_a_file_that_changes_or_is_needed_again_meanwhile_stays(
     home = tmp_path / "user"
     lay_out(home)
     plain, ollama = home / "plain" / "m0-5.gguf", home / ".ollama" / "models"
+    studio = home / ".lmstudio" / "models" / "acme" / "t0" / "m0-4.gguf"
     groups = groups_at(home)
-    prove = reclaiming.prove_file
+    prove, look = reclaiming.prove_file, reclaiming._is_being_written
+    proved = set[str]()
+
+    def look_and_replace(path: Path) -> bool:
+        is_being_written = look(path)
+        if path == studio and path.name in proved:  # after the last look at it
+            os.replace(put(home / "new.gguf", b"another file"), path)
+        return is_being_written
 
     def prove_and_change(store: BlobStore, plan: FilePlan) -> None:
         prove(store, plan)
+        proved.add(plan.name)
         if plan.name == plain.name:
             plain.write_bytes(b"changed")
         for manifest in ollama.glob("manifests/*/library/*/latest"):
@@ -154,11 +164,14 @@ def test_a_file_that_changes_or_is_needed_again_meanwhile_stays(
             again.write_bytes(manifest.read_bytes())
 
     monkeypatch.setattr(reclaiming, "prove_file", prove_and_change)
-    done = {one.group.label: one.kept for one in reclaim(registry, groups)}
-    assert "changed while it was" in str(done[str(plain)])
-    assert plain.read_bytes() == b"changed"
+    monkeypatch.setattr(reclaiming, "_is_being_written", look_and_replace)
+    done = {path: one.kept for one in reclaim(registry, groups) for path in one.group.paths}
+    assert "changed while it was" in str(done[plain])
+    assert "changed while it was" in str(done[studio])
+    assert (plain.read_bytes(), studio.read_bytes()) == (b"changed", b"another file")
+    assert os.listdir(studio.parent) == [studio.name]
     assert set(read_ollama(ollama)) == {"registry.ollama.ai/me/copy:latest"}, "with all of its blobs"
-    assert list(restore(registry, lambda file: file.path == str(plain))) == [], "it was forgotten"
+    assert list(restore(registry, lambda file: file.path in (str(plain), str(studio)))) == [], "they were forgotten"
 
 
 def test_a_file_whose_model_is_removed_from_the_registry_meanwhile_stays(
@@ -198,6 +211,25 @@ def test_an_installed_model_is_still_an_own_one_after_it_was_removed_and_restore
     assert (removal.kept, tree(home)) == ((), before)
 
 
+def test_a_file_that_was_installed_at_the_place_of_a_removed_one_is_the_users_own_when_that_is_restored(
+    registry: LocalRegistry, tmp_path: Path
+) -> None:
+    path = put(tmp_path / "models" / "m.gguf", small_model())
+    before = tree(path.parent)
+    time.sleep(SETTLED)
+    list(reclaim(registry, groups_of([find_in_folder(str(path))])))
+    for _ in range(2):
+        install(registry, "m", path.parent, machine(tmp_path))
+        assert path.read_bytes() == small_model()
+        (removal,) = uninstall(registry, "m")
+        assert (removal.kept, path.exists()) == ((), False), "it is still an installed one"
+    install(registry, "m", path.parent, machine(tmp_path))
+    assert [one.problem for one in restore(registry)] == [None]
+    with pytest.raises(NotFound):
+        uninstall(registry, "m")
+    assert tree(path.parent) == before
+
+
 def test_the_last_used_files_stay_and_a_used_file_is_never_removed(registry: LocalRegistry, tmp_path: Path) -> None:
     for seed in range(4):
         path = put(tmp_path / "models" / f"m{seed}.gguf", small_model(f"m{seed}", seed=seed))
@@ -220,6 +252,13 @@ def test_the_last_used_files_stay_and_a_used_file_is_never_removed(registry: Loc
     with materialised(registry, "m2", 0) as third, pytest.raises(NotFound):
         uninstall(registry, "m2")
     assert [file.path.exists() for file in (first, second, third)] == [False, False, True], "the last one stays"
+    command = [sys.executable, "-m", "organs.cli", "run", "m0", "sh", "-c", "kill -9 $PPID; read line", "{}"]
+    with subprocess.Popen(
+        command, env=os.environ | environment(Path(registry.location)), stdin=subprocess.PIPE
+    ) as process:
+        assert process.wait() == -signal.SIGKILL
+        with materialised(registry, "m1", 0) as second:
+            assert first.path.exists(), "the program goes on without `organ run`, and has its lock"
     assert installed_models(registry) == []
 
 

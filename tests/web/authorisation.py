@@ -160,6 +160,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /models/<namespace>/<name>/picture.png
         GET /models/<namespace>/<name>/picture.svg
         GET /models/<namespace>/<name>/report .json .csv .md
+        GET /models/<namespace>/<name>/sbom.json
         GET /models/<namespace>/<name>/sizes.svg
         GET /organs .json .csv
         GET /organs/<digest> .json

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from importlib.util import find_spec
 from statistics import fmean
 
-from flask import redirect, request, url_for
+from flask import current_app, redirect, request, url_for
 from sqlalchemy.orm import Session
 from werkzeug.wrappers import Response
 
@@ -16,17 +17,18 @@ from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.model_lists import descendants_page, published_model, versions
-from organs.registry.catalog.queries.model_names import model_by_name
+from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
-from organs.registry.compose.chimeras import PROMPT, assemble_command, chimera_of_model, llama_cli
+from organs.registry.compose.chimeras import PROMPT, assemble_command, chimera_by_lock, chimera_of_model, llama_cli
+from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.lineage import merged_edges
 from organs.registry.entities.model import Model
 from organs.registry.entities.organ import COLUMNS, PlacedOrgan
 from organs.registry.entities.published import PublishedModel
 from organs.registry.entities.validation import TYPICAL
-from organs.registry.errors import BadQuery, Conflict, Incomplete
+from organs.registry.errors import BadQuery, Conflict, Incomplete, NotFound
 from organs.registry.gguf import dtype_by_name
 from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, MERGED_TYPE, WEIGHT_KINDS
 from organs.registry.models import model_page
@@ -36,6 +38,7 @@ from organs.web.api import models as api
 from organs.web.auth import ANY, need
 from organs.web.downloads import public_names, whole_name
 from organs.web.error_pages import sentence_of
+from organs.web.file_responses import attachment
 from organs.web.ollama import llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
@@ -43,15 +46,19 @@ from organs.web.pages.chimeras import chimera_context, donor_marks, former_block
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, sheet_of, writing_form
 from organs.web.pages.sizes import sizes_shown
-from organs.web.params import requested_choice
+from organs.web.params import addressed_model, requested_choice
 from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
-from organs.web.responses import model_address, plain_page, searching, with_parameters
+from organs.web.responses import conditional, model_address, plain_page, searching, with_parameters
 
 METADATA_SHOWN = 400
 USE_SHOWN = 3
 """Commands that are shown before the rest is opened."""
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
 RESUMED = "Run it again to continue. Error 416 means that the file is complete."
+HAS_BILLS = find_spec("cyclonedx") is not None
+"""Whether the extra `sbom` is installed."""
+BILL_MODELS_MAX = 100
+"""The most models in a bill of materials that the server makes."""
 LINEAGE_SHOWN = 6
 """Relatives that are shown before the rest is opened."""
 
@@ -75,6 +82,36 @@ def short_name(short: str) -> Response:
         model = canonical_model(session, short)
     name = model.full_name if "@" in short else f"{model.namespace}/{model.name}"
     return redirect(with_parameters(model_address(name), request.args.to_dict()))
+
+
+@pages.get("/models/<namespace>/<name>/sbom.json")
+def bill(namespace: str, name: str) -> Response:
+    """Send the bill of materials of a model as CycloneDX. Raises TooSlow."""
+    if not HAS_BILLS:
+        raise NotFound("this server makes no bills of materials: it is installed without the extra sbom")
+    from organs.registry.sbom import bill_of_materials
+
+    with searching() as session:
+        row = addressed_model(session, namespace, name)
+        text = bill_of_materials(_ReadModels(session), row.full_name, BILL_MODELS_MAX)
+    answer = current_app.response_class(text, mimetype="application/vnd.cyclonedx+json")
+    answer.headers["Content-Disposition"] = attachment(f"{row.name}.cdx.json")
+    return conditional(answer)
+
+
+class _ReadModels:
+    """The models that everybody may read, in one session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def model(self, name: str) -> Model:
+        """Return a model without its stored sizes."""
+        return model_page(self._session, model_by_text(self._session, name))
+
+    def chimera(self, lock: str) -> Chimera:
+        """Return the chimera of a lock."""
+        return chimera_by_lock(self._session, lock)
 
 
 def _model_page(namespace: str, name: str) -> WebPage:
@@ -193,6 +230,7 @@ def _card(model: Model, organs: Sequence[PlacedOrgan], *, is_newest: bool, is_im
         "may_edit": may_edit(namespace),
         "may_yank": may_yank(namespace),
         "csv": model_address(model.name, "pages.model_csv"),
+        "bill": model_address(model.name, "pages.bill") if HAS_BILLS else None,
         "report_address": model_address(model.name, "pages.dissection"),
         "lineage_address": url_for("pages.lineage", model=model.name),
         "compare_endpoint": "pages.compare",

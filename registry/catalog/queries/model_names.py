@@ -91,6 +91,8 @@ NAMES_MAX = 5000
 
 NAME_CUTOFF = 0.8
 """The least similarity of a suggested name by `difflib`, 0 to 1."""
+BEGIN_MIN = 3
+"""The fewest letters for which a name that begins with them is suggested."""
 
 
 def model_by_name(session: Session, name: ModelName) -> ModelRow:
@@ -110,8 +112,14 @@ def model_by_name(session: Session, name: ModelName) -> ModelRow:
         raise NothingRegistered(f"no model is registered as {name}")
     # Namespaces are not compared: all names of one namespace would be similar.
     by_name = {own.casefold(): f"{namespace}/{own}" for namespace, own in reversed(names)}
-    close = nearest(name.name, by_name, NAME_CUTOFF)
+    close = nearest(name.name, by_name, NAME_CUTOFF) or _continued(name.name.casefold(), by_name)
     raise NotFound(f"no model is registered as {name}{f'; did you mean {by_name[close]}?' if close else ''}")
+
+
+def _continued(begin: str, words: Iterable[str]) -> str | None:
+    """Return the shortest of `words` that begins with `begin`, which must be long enough to mean one; else None."""
+    longer = [word for word in words if word.startswith(begin)] if len(begin) >= BEGIN_MIN else []
+    return min(longer, key=len, default=None)
 
 
 def _known_model(session: Session, name: ModelName) -> ModelRow | None:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.rows import scalars_among
 from organs.registry.catalog.tables import OutsideFile
-from organs.registry.catalog.vocabulary import INSTALLED, RECLAIMED
+from organs.registry.catalog.vocabulary import CACHE, INSTALLED, RECLAIMED
 from organs.registry.digest import digest_of
 
 
@@ -41,6 +41,11 @@ def outside_files_at(session: Session, paths: Collection[Path], state: str = INS
     statement = select(OutsideFile).filter_by(machine=machine_of(session), state=state)
     rows = scalars_among(session, statement, OutsideFile.place, list(places))
     return {places[row.place]: row for row in rows}
+
+
+def run_files_bytes(session: Session) -> int:
+    """Return the size of the files on this machine that `organ run` keeps."""
+    return sum(file.size_bytes for file in outside_files(session, INSTALLED, tool=CACHE))
 
 
 def has_reclaimed_files(session: Session, model_id: int) -> bool:
