@@ -30,6 +30,7 @@ from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
 from organs.registry.reports.formats import FORMULA_STARTS
 from organs.web.app import create_app
+from organs.web.pages.model import SBOM_TYPE
 from organs.web.settings import WebSettings
 from tests.cli.in_process import OrganCommand
 from tests.fleets import put_run
@@ -223,7 +224,7 @@ CHECKS: dict[str, Callable[[str, str], object]] = {
     "text/html": lambda address, said: assert_inert(address, parse_page(said)),
     "text/csv": assert_inert_sheet,
     "image/svg+xml": assert_inert_svg,
-    **dict.fromkeys(("application/json", MEDIA_TYPE), lambda _address, said: json.loads(said)),
+    **dict.fromkeys(("application/json", SBOM_TYPE, MEDIA_TYPE), lambda _address, said: json.loads(said)),
     **dict.fromkeys(("text/plain", "text/markdown", "application/yaml"), lambda _address, said: said),
 }
 """By the type of an answer. A browser shows the last ones as text, because it may not sniff their type."""

@@ -57,6 +57,7 @@ VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
 RESUMED = "Run it again to continue. Error 416 means that the file is complete."
 HAS_BILLS = find_spec("cyclonedx") is not None
 """Whether the extra `sbom` is installed."""
+SBOM_TYPE = "application/vnd.cyclonedx+json"
 BILL_MODELS_MAX = 100
 """The most models in a bill of materials that the server makes."""
 LINEAGE_SHOWN = 6
@@ -94,7 +95,7 @@ def bill(namespace: str, name: str) -> Response:
     with searching() as session:
         row = addressed_model(session, namespace, name)
         text = bill_of_materials(_ReadModels(session), row.full_name, BILL_MODELS_MAX)
-    answer = current_app.response_class(text, mimetype="application/vnd.cyclonedx+json")
+    answer = current_app.response_class(text, mimetype=SBOM_TYPE)
     answer.headers["Content-Disposition"] = attachment(f"{row.name}.cdx.json")
     return conditional(answer)
 
