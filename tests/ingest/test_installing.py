@@ -271,11 +271,17 @@ def test_what_was_installed_into_a_relative_folder_is_found_from_another_one(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(registry, tmp_path, "me/tiny")
-    place = machine(tmp_path, {"OLLAMA_MODELS": "models", "HF_HUB_CACHE": "hub"})
+    place = machine(tmp_path, {"OLLAMA_MODELS": "../here/models", "HF_HUB_CACHE": "hub"})
     (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
-    for tool in ("ollama", "hf"):
-        assert install(registry, "me/tiny", tool, place).written_bytes > 0
+    for target in ("ollama", "hf", Path("../link/../here/out")):
+        assert install(registry, "me/tiny", target, place).written_bytes > 0
+    blobs = len(os.listdir("models/blobs"))
+    add(registry, tmp_path, "me/tiny", 2)
+    install(registry, "me/tiny", "ollama", place)
+    assert len(os.listdir("models/blobs")) == blobs, "the older version is gone"
+    assert uninstall(registry, "me/tiny", Path("../here/out"))
     monkeypatch.chdir(tmp_path)
     assert all(removal.freed_bytes for removal in uninstall(registry, "me/tiny"))
     assert files_below(tmp_path / "here") == {}
@@ -288,7 +294,7 @@ def test_a_changed_file_stays_and_a_damaged_store_leaves_no_manifest(registry: L
     assert done.files == (str(tmp_path / "folder" / "renamed.gguf"),)
     assert install(registry, "me/tiny", tmp_path / "folder", place, "renamed.gguf", dry_run=True).files == done.files
     Path(done.files[0]).write_bytes(b"edited")
-    (removal,) = uninstall(registry, "me/tiny", tmp_path / "folder")
+    (removal,) = uninstall(registry, "me/tiny", tmp_path / "folder", "renamed.gguf")
     assert (removal.removed, len(removal.kept), Path(done.files[0]).read_bytes()) == ((), 1, b"edited")
     with registry.catalog.reading() as session:
         assert session.scalar(select(func.count()).select_from(OutsideFile)) == 0
