@@ -152,8 +152,8 @@ def install(
             full_name, notes = row.full_name, row.flags
             heads = outside_files_at(session, [layout.parts[-1].path]).values()
             others = models_by_id(session, {head.model_id for head in heads} - {row.id}).values()
-            replaced = next((other.full_name for other in others), None)
         missing = unwritten_parts(registry, layout.parts)
+        replaced = next((other.full_name for other in others if layout.parts[-1] in missing), None)
         if not dry_run:
             write_layout(registry, layout, missing, progress)
     return Installation(

@@ -292,7 +292,9 @@ def test_a_changed_file_stays_and_a_damaged_store_leaves_no_manifest(registry: L
     ingest_file(registry, ZOO / "Zoo-C-1M-v1.0-Q8_0.gguf", "me/tiny")
     done = install(registry, "me/tiny", tmp_path / "folder", place, "renamed")
     assert done.files == (str(tmp_path / "folder" / "renamed.gguf"),)
-    assert install(registry, "me/tiny", tmp_path / "folder", place, "renamed.gguf", dry_run=True).files == done.files
+    ingest_file(registry, ZOO / "Zoo-C-1M-v1.0-Q8_0.gguf", "me/same")
+    same = install(registry, "me/same", tmp_path / "folder", place, "renamed.gguf", dry_run=True)
+    assert (same.files, same.written_bytes, same.replaced) == (done.files, 0, None)
     Path(done.files[0]).write_bytes(b"edited")
     (removal,) = uninstall(registry, "me/tiny", tmp_path / "folder", "renamed.gguf")
     assert (removal.removed, len(removal.kept), Path(done.files[0]).read_bytes()) == ((), 1, b"edited")
