@@ -263,8 +263,9 @@ def write_parts(
             existing = next(folder for folder in (root, *root.parents) if folder.is_dir())
             check_room(existing, sum(part.size_bytes for part in missing), Files())
         for part in missing:
+            is_there = os.path.lexists(part.path)  # before the look at whose it is: what comes later is not replaced
             if unwritten_parts(registry, [part]):  # another program may have written it by now
-                write_part(registry, part, root, progress, replaces=os.path.lexists(part.path))
+                write_part(registry, part, root, progress, replaces=is_there)
                 record([part])  # with its stamp
         # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
         missing = [part for part in parts if not os.path.lexists(part.path)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import func, select
 
 from organs.ingest.tools import find_tool_models, installing, sources_of
 from organs.ingest.tools.installing import install, installed_models, uninstall
-from organs.ingest.tools.layouts import LAYOUTS, NoInstallation
+from organs.ingest.tools.layouts import LAYOUTS, NoInstallation, ToolFile
 from organs.ingest.tools.places import ollama_folders
 from organs.registry.catalog.tables import OutsideFile
 from organs.registry.digest import Digest
@@ -202,6 +203,22 @@ def test_what_another_program_writes_during_an_installation_stays(
 
     monkeypatch.setattr(installing, "place_file", meanwhile)
     with pytest.raises(Conflict, match="not from this registry"):
+        install(registry, "me/tiny", tool, place)
+    assert head.read_bytes() == b"of another program"
+    head.unlink()
+    os.removedirs(head.parent)
+    look = installing.unwritten_parts
+
+    def look_and_write(registry: LocalRegistry, parts: Sequence[ToolFile]) -> list[ToolFile]:
+        missing = look(registry, parts)
+        if len(parts) == 1 and missing and missing[0].path == head:  # after the last look at it
+            head.parent.mkdir(parents=True, exist_ok=True)
+            head.write_bytes(b"of another program")
+        return missing
+
+    monkeypatch.setattr(installing, "place_file", write_file)
+    monkeypatch.setattr(installing, "unwritten_parts", look_and_write)
+    with pytest.raises(StoreError, match="exists"):
         install(registry, "me/tiny", tool, place)
     assert head.read_bytes() == b"of another program"
 
