@@ -171,7 +171,7 @@ def install(
 
 def _plain_folder(folder: Path) -> Path:
     """Return `folder` as it is recorded: absolute, without `..`."""
-    return folder.resolve() if ".." in folder.parts else folder.absolute()
+    return Path(os.path.realpath(folder)) if ".." in folder.parts else folder.absolute()
 
 
 def unwritten_parts(registry: LocalRegistry, parts: Sequence[ToolFile]) -> list[ToolFile]:
