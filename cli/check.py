@@ -21,7 +21,7 @@ from organs.cli.console import (
 )
 from organs.cli.inputs import chosen_tools, may_be_registered, tool_models, tool_options
 from organs.cli.options import flag
-from organs.cli.registries import local_registry
+from organs.cli.registries import local_registry, registry_address
 from organs.registry.errors import BadSource, NotFound, OrganError
 from organs.registry.settings import Settings
 
@@ -59,8 +59,10 @@ def check(paths: tuple[str, ...], quick: bool) -> int:
     failed = False
     names: list[str] = []
     sources: dict[tuple[str, ...], ModelSource] = {}
+    settings = Settings.from_environment(os.environ)
+    has_registry = os.path.isdir(settings.home) or registry_address() is not None  # a check does not make one
     for path in paths:
-        if may_be_registered(path, digests=True):
+        if has_registry and may_be_registered(path, digests=True):
             names.append(path)
             continue
         try:
@@ -76,11 +78,12 @@ def check(paths: tuple[str, ...], quick: bool) -> int:
         sources.update((source.locations, source) for source in found)
     if names:
         failed |= not _check_registered(dict.fromkeys(names))
-    requires_sandbox = Settings.from_environment(os.environ).requires_sandbox
     total = 0 if quick else sum(map(source_size_bytes, sources.values()))
     with progress_bar("check", total) as advance:
         for source in sources.values():
-            checked = check_model(source, reads_weights=not quick, requires_sandbox=requires_sandbox, progress=advance)
+            checked = check_model(
+                source, reads_weights=not quick, requires_sandbox=settings.requires_sandbox, progress=advance
+            )
             failed |= not checked.loads
             with advance.hidden():
                 _print_checked(checked)

@@ -222,6 +222,8 @@ def _find_sources(
         raise click.UsageError("give a FILE, or a tool such as --ollama; organ scan shows what is on this machine")
     empty: list[BadSource] = []
     sources = find_sources(paths, hub=hub, problems=empty)
+    if empty and not sources and not tools:
+        raise empty[0]
     for error in empty:
         print_failure(error)
     found, has_problems = tool_models(tools, required=not sources)

@@ -384,8 +384,7 @@ def _measure_in_threads(
         return [new.get(item.key) or known[item.key] for item in items]
 
     # With a journal one by one, so that an interruption loses little.
-    together = MEASURED_TOGETHER if journal is None else 1
-    groups = [selected[begin : begin + together] for begin in range(0, len(selected), together)]
+    groups = list(_groups(selected, MEASURED_TOGETHER if journal is None else 1))
     threads = max(2, os.cpu_count() or 2) + (0 if journal is None else WAITING_THREADS)
     workers = ThreadPoolExecutor(threads, thread_name_prefix="measure")
     try:
@@ -396,6 +395,18 @@ def _measure_in_threads(
                     yield entry
     finally:
         workers.shutdown(cancel_futures=True)  # after Ctrl-C, tasks that have not begun are dropped
+
+
+def _groups(selected: Iterable[_SelectedTensor], together: int) -> Iterator[list[_SelectedTensor]]:
+    """Yield the tensors in order, at most so many `together`, until one is a stack of matrices."""
+    group: list[_SelectedTensor] = []
+    for item in selected:
+        group.append(item)
+        if len(group) == together or len(item.shape) > 2:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _end_of_file(file: OpenGguf, items: Iterable[_SelectedTensor], progress: Progress) -> None:

@@ -202,8 +202,9 @@ class Threads:
     def _measure_waiting(self) -> None:
         """Measure the tensors that wait, at most as many as are measured together; perhaps another thread took all."""
         waiting: list[tuple[HashedPiece, Measurable]] = []
+        together = MEASURED_TOGETHER if self.is_local else 1
         with suppress(IndexError):
-            while len(waiting) < (MEASURED_TOGETHER if self.is_local else 1):
+            while len(waiting) < together and not any(tensor.is_stack for _, tensor in waiting):
                 waiting.append(self._to_measure.popleft())
         with self._stages.timed("measure"):
             tensors = [tensor for _, tensor in waiting]

@@ -102,11 +102,10 @@ def find_sources(
 
     A shard selects its whole set. Each file is used once. Addresses (`ingest.urls`) come last, and are read through
     `hub`; without it, they are refused. Raises BadSource for an argument without files, or adds it to `problems` if
-    other arguments have some; `purpose` is the verb of its message.
+    these are given; `purpose` is the verb of its message.
     """
     paths: dict[Path, None] = {}
     remote: dict[str, None] = {}
-    errors: list[BadSource] = []
     for argument in arguments:
         if is_url(argument) and not os.path.lexists(argument):
             remote[argument] = None
@@ -114,11 +113,9 @@ def find_sources(
         try:
             paths.update(dict.fromkeys(_found(argument, purpose)))
         except BadSource as error:
-            errors.append(error)
-    if errors and (problems is None or not (paths or remote)):
-        raise errors[0]
-    if problems is not None:
-        problems += errors
+            if problems is None:
+                raise
+            problems.append(error)
     sources = group_models(paths, LOCAL_NAMESPACE)
     for address in remote:
         if hub is None:

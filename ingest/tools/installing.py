@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy.orm import Session
 
+from organs.ingest.sources import GGUF_SUFFIX
 from organs.ingest.tools.layouts import LAYOUTS, ToolFile, ToolLayout, check_whole, folder_layout, is_needed
 from organs.ingest.tools.places import Machine
 from organs.registry.assembly import place_file
@@ -144,15 +145,15 @@ def install(
             row = model_by_text(session, model)
             check_whole(row)
             layout = (
-                folder_layout(session, row, target.absolute(), called)
+                folder_layout(session, row, _plain_folder(target), called)
                 if isinstance(target, Path)
                 else LAYOUTS[target](session, row, machine, called)
             )
             full_name, notes = row.full_name, row.flags
             heads = outside_files_at(session, [layout.parts[-1].path]).values()
             others = models_by_id(session, {head.model_id for head in heads} - {row.id}).values()
-            replaced = next((other.full_name for other in others), None)
         missing = unwritten_parts(registry, layout.parts)
+        replaced = next((other.full_name for other in others if layout.parts[-1] in missing), None)
         if not dry_run:
             write_layout(registry, layout, missing, progress)
     return Installation(
@@ -168,6 +169,11 @@ def install(
     )
 
 
+def _plain_folder(folder: Path) -> Path:
+    """Return `folder` as it is recorded: absolute, without `..`."""
+    return Path(os.path.realpath(folder)) if ".." in folder.parts else folder.absolute()
+
+
 def unwritten_parts(registry: LocalRegistry, parts: Sequence[ToolFile]) -> list[ToolFile]:
     """Return the `parts` that are not at their paths. Raises Conflict if files of others are in the way."""
     with registry.catalog.reading() as session:
@@ -177,7 +183,7 @@ def unwritten_parts(registry: LocalRegistry, parts: Sequence[ToolFile]) -> list[
 
 def _must_write(part: ToolFile, recorded: OutsideFile | None) -> bool:
     if not os.path.lexists(part.path):
-        if part.path.parent.name == "refs" and any(part.path.parent.parent.glob("snapshots/*")):
+        if part.is_reference and any(part.path.parent.parent.glob("snapshots/*")):
             raise _not_own(part.path.parent.parent)
         return True
     is_own = recorded is not None and is_unchanged(recorded)
@@ -210,7 +216,7 @@ def write_layout(registry: LocalRegistry, layout: ToolLayout, missing: list[Tool
     with registry.catalog.writing() as session:
         for file in outside_files_at(session, [part.path for part in layout.parts]).values():
             move_to_batch(session, file, batch)
-        installed = outside_files(session, INSTALLED, tool=layout.tool, folder=str(layout.folder))
+        installed = outside_files(session, INSTALLED, tool=layout.tool, folder=os.path.abspath(layout.folder))
     batches = {file.batch for file in installed}
     with_models = {file.batch for file in installed if not is_shared(file)}
     remove_installed(registry, [file for file in installed if file.batch in batches - with_models])
@@ -257,8 +263,9 @@ def write_parts(
             existing = next(folder for folder in (root, *root.parents) if folder.is_dir())
             check_room(existing, sum(part.size_bytes for part in missing), Files())
         for part in missing:
+            is_there = os.path.lexists(part.path)  # before the look at whose it is: what comes later is not replaced
             if unwritten_parts(registry, [part]):  # another program may have written it by now
-                write_part(registry, part, root, progress, replaces=os.path.lexists(part.path))
+                write_part(registry, part, root, progress, replaces=is_there)
                 record([part])  # with its stamp
         # Ollama removes blobs without a manifest when it starts: one that was there before may be gone by now.
         missing = [part for part in parts if not os.path.lexists(part.path)]
@@ -284,7 +291,7 @@ def write_part(
                 Files().sync_folder(part.path.parent)
         elif isinstance(part.content, bytes):
             # Not beside it: Ollama reads every file among its manifests, and the hub's tools every one in `refs`.
-            aside = part.path.parent.parent if part.path.parent.name == "refs" else root
+            aside = part.path.parent.parent if part.is_reference else root
             remove_temporaries(aside)
             with placed(part.path, len(part.content), mode=part.mode, replaces=replaces, folder=aside) as file:
                 file.write(part.content)
@@ -358,12 +365,13 @@ def _is_wanted(
     files: Sequence[OutsideFile], ids: Collection[int], target: str | Path | None, called: str | None
 ) -> bool:
     own = [file for file in files if not is_shared(file)]
-    if not any(file.model_id in ids for file in own) or (called is not None and called != own[-1].name):
+    names = (own[-1].name, f"{own[-1].name}{GGUF_SUFFIX}")
+    if not any(file.model_id in ids for file in own) or (called is not None and called not in names):
         return False
     if own[-1].tool == CACHE:
         return False  # programs of `organ run` may use it
     if isinstance(target, Path):
-        return own[-1].tool == "" and Path(own[-1].folder) == target.absolute()
+        return own[-1].tool == "" and Path(own[-1].folder) == _plain_folder(target)
     return target is None or own[-1].tool in TOOLS_OF.get(target, (target,))
 
 

@@ -81,6 +81,11 @@ class ToolFile:
         return digest_of(os.fsencode(self.content))
 
     @property
+    def is_reference(self) -> bool:
+        """Whether it is the reference of a repository of the hub. Other files may be in a folder of this name."""
+        return self.is_shared and self.path.parent.name == "refs"
+
+    @property
     def data(self) -> bytes | None:
         """The bytes of a text, or the target of a link; None for a file of a model."""
         return None if isinstance(self.content, FilePlan) else os.fsencode(self.content)

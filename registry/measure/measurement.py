@@ -27,7 +27,7 @@ from organs.registry.measures import SPECTRAL_METHOD, THETA_METHOD
 from organs.registry.similarity import VALUES, fingerprint_of
 
 MEASURED_TOGETHER = 4
-"""How many tensors a thread should measure together. With more, the times are the same."""
+"""How many tensors a thread should measure together, until one is a stack. With more, the times are the same."""
 
 
 def fingerprint(sample: Floats) -> bytes | None:
@@ -85,6 +85,11 @@ class Measurable:
     shape: Sequence[int]
     """GGUF order: row length first."""
     dtype: DType
+
+    @property
+    def is_stack(self) -> bool:
+        """Whether it has matrices of its own to measure together, which take as much memory as that many tensors."""
+        return len(self.shape) > 2
 
 
 def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:

@@ -49,6 +49,8 @@ def test_each_file_has_a_line_and_its_findings_without_a_registry(files: Path, t
     assert "refuse truncated: " in words
     assert "4000320 bytes short: 4100320 are announced mend: fetch it again: hf download REPOSITORY cut.gguf" in words
     assert "warn template-broken: the chat template cannot be read: unexpected end of template" in words
+    ended = OrganCommand(tmp_path / "home")("check", "tinny", "sha256:12345678")
+    assert (ended.status, ended.out.count("nothing to check: no such file or folder")) == (1, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["files", "in the way"]
 
 

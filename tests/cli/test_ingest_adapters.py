@@ -11,8 +11,10 @@ import pytest
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.cli.test_push import run
+from tests.cli.test_scan import EMPTY
 from tests.ingest.memory_registry import FakeRegistry, fake_registry
 from tests.ingest.peft_folders import MODULES, base_config, base_file, write_folder
+from tests.ingest.tool_layouts import ollama_layer, ollama_manifest
 from tests.small_models import small_model
 
 
@@ -66,6 +68,12 @@ def test_of_several_folders_an_empty_one_is_named_and_adapters_come_after_their_
     assert (ended.status, ended.lines) == (1, ["local/Little-Base@1", "local/a-lora@1"])
     reason = "the folder has no GGUF files and no organs\n"
     assert ended.err.startswith(f"organ: {tmp_path / 'empty'}: nothing to ingest: {reason}")
+    ollama = tmp_path / "user" / ".ollama" / "models"
+    ollama_manifest(ollama, "registry.ollama.ai/library/tiny/latest", ollama_layer(ollama, "model", base_file()))
+    place = EMPTY | {"HOME": str(tmp_path / "user")}
+    of_tool = organ("ingest", "-q", "--dry-run", tmp_path / "empty", "--ollama", environment=place)
+    assert (of_tool.status, ended.err.startswith(of_tool.err)) == (1, True)
+    assert (reason in of_tool.err, of_tool.lines) == (True, ["local/Little-Base@1"]), "which has the same bytes"
     ended = organ("scan", tmp_path / "empty", tmp_path / "models")
     assert (ended.status, ended.lines[0]) == (1, f"1 model in {tmp_path / 'models'}")
     assert f"organ: {tmp_path / 'empty'}: nothing to scan: {reason}" in ended.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from sqlalchemy import func, select
 
 from organs.ingest.tools import find_tool_models, installing, sources_of
 from organs.ingest.tools.installing import install, installed_models, uninstall
-from organs.ingest.tools.layouts import LAYOUTS, NoInstallation
+from organs.ingest.tools.layouts import LAYOUTS, NoInstallation, ToolFile
 from organs.ingest.tools.places import ollama_folders
 from organs.registry.catalog.tables import OutsideFile
 from organs.registry.digest import Digest
@@ -204,6 +205,22 @@ def test_what_another_program_writes_during_an_installation_stays(
     with pytest.raises(Conflict, match="not from this registry"):
         install(registry, "me/tiny", tool, place)
     assert head.read_bytes() == b"of another program"
+    head.unlink()
+    os.removedirs(head.parent)
+    look = installing.unwritten_parts
+
+    def look_and_write(registry: LocalRegistry, parts: Sequence[ToolFile]) -> list[ToolFile]:
+        missing = look(registry, parts)
+        if len(parts) == 1 and missing and missing[0].path == head:  # after the last look at it
+            head.parent.mkdir(parents=True, exist_ok=True)
+            head.write_bytes(b"of another program")
+        return missing
+
+    monkeypatch.setattr(installing, "place_file", write_file)
+    monkeypatch.setattr(installing, "unwritten_parts", look_and_write)
+    with pytest.raises(StoreError, match="exists"):
+        install(registry, "me/tiny", tool, place)
+    assert head.read_bytes() == b"of another program"
 
 
 def test_a_file_that_is_edited_while_the_next_one_is_written_is_not_an_own_one(
@@ -271,11 +288,17 @@ def test_what_was_installed_into_a_relative_folder_is_found_from_another_one(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add(registry, tmp_path, "me/tiny")
-    place = machine(tmp_path, {"OLLAMA_MODELS": "models", "HF_HUB_CACHE": "hub"})
+    place = machine(tmp_path, {"OLLAMA_MODELS": "../here/models", "HF_HUB_CACHE": "hub"})
     (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
-    for tool in ("ollama", "hf"):
-        assert install(registry, "me/tiny", tool, place).written_bytes > 0
+    for target in ("ollama", "hf", Path("../link/../here/out")):
+        assert install(registry, "me/tiny", target, place).written_bytes > 0
+    blobs = len(os.listdir("models/blobs"))
+    add(registry, tmp_path, "me/tiny", 2)
+    install(registry, "me/tiny", "ollama", place)
+    assert len(os.listdir("models/blobs")) == blobs, "the older version is gone"
+    assert uninstall(registry, "me/tiny", Path("../here/out"))
     monkeypatch.chdir(tmp_path)
     assert all(removal.freed_bytes for removal in uninstall(registry, "me/tiny"))
     assert files_below(tmp_path / "here") == {}
@@ -286,9 +309,11 @@ def test_a_changed_file_stays_and_a_damaged_store_leaves_no_manifest(registry: L
     ingest_file(registry, ZOO / "Zoo-C-1M-v1.0-Q8_0.gguf", "me/tiny")
     done = install(registry, "me/tiny", tmp_path / "folder", place, "renamed")
     assert done.files == (str(tmp_path / "folder" / "renamed.gguf"),)
-    assert install(registry, "me/tiny", tmp_path / "folder", place, "renamed.gguf", dry_run=True).files == done.files
+    ingest_file(registry, ZOO / "Zoo-C-1M-v1.0-Q8_0.gguf", "me/same")
+    same = install(registry, "me/same", tmp_path / "folder", place, "renamed.gguf", dry_run=True)
+    assert (same.files, same.written_bytes, same.replaced) == (done.files, 0, None)
     Path(done.files[0]).write_bytes(b"edited")
-    (removal,) = uninstall(registry, "me/tiny", tmp_path / "folder")
+    (removal,) = uninstall(registry, "me/tiny", tmp_path / "folder", "renamed.gguf")
     assert (removal.removed, len(removal.kept), Path(done.files[0]).read_bytes()) == ((), 1, b"edited")
     with registry.catalog.reading() as session:
         assert session.scalar(select(func.count()).select_from(OutsideFile)) == 0

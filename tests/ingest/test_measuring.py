@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from organs.ingest import measuring
 from organs.ingest.measuring import (
     MeasureOptions,
     Wanted,
@@ -27,6 +28,7 @@ from organs.registry.anatomy import OrganType
 from organs.registry.errors import BadSource, BadSplit, Busy, StoreUnwritable
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.local import LocalRegistry
+from organs.registry.measure import Measurable
 from organs.registry.names import parse_model_name
 from tests.gguf_files import file_bytes
 from tests.ingest.one_source import source_of
@@ -218,7 +220,11 @@ def test_a_journal_of_another_version_of_the_program_is_not_discarded(tmp_path: 
         measure_model(source_of(path))
 
 
-def test_an_expert_is_measured_as_a_matrix_of_its_own(tmp_path: Path) -> None:
+def test_an_expert_is_measured_as_a_matrix_of_its_own_and_one_stack_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together, measure = list[Sequence[Measurable]](), measuring.measure_together
+    monkeypatch.setattr(measuring, "measure_together", lambda group: (together.append(group), measure(group))[1])
     stack, data = weight_tensor("blk.0.ffn_up_exps.weight", (64, 32, 3))
     single = [
         (weight_tensor(f"ffn_up.{number}", (64, 32))[0], data[number * 4096 : (number + 1) * 4096])
@@ -227,6 +233,7 @@ def test_an_expert_is_measured_as_a_matrix_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "stack.gguf").write_bytes(file_bytes([], [(stack, data), weight_tensor("blk.0.x_exps", (64, 32, 2))]))
     (tmp_path / "single.gguf").write_bytes(file_bytes([], single))
     model = measure_model(source_of(tmp_path / "stack.gguf"), MeasureOptions(experts=True))
+    assert sorted([one.is_stack for one in group] for group in together) == [[False, False, False, True], [True]]
     alone = measure_model(source_of(tmp_path / "single.gguf"))
     assert [(expert.name, expert.expert, expert.shape) for expert in model.experts] == [
         (stack.name, number, (64, 32)) for number in range(3)

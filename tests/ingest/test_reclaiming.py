@@ -98,7 +98,8 @@ def test_every_file_comes_back_with_its_bytes_names_modes_and_times(registry: Lo
 def test_what_must_not_be_removed_stays_with_a_reason(
     registry: LocalRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "models"
+    folder = tmp_path / "refs"  # of a user, as in a repository of the hub
+    (tmp_path / "snapshots" / "other").mkdir(parents=True)
     whole = put(folder / "whole.gguf", small_model(seed=1))
     (folder / "link.gguf").symlink_to(put(tmp_path / "elsewhere" / "linked.gguf", small_model(seed=2)))
     os.link(put(folder / "hard.gguf", small_model(seed=3)), tmp_path / "second name")
