@@ -74,7 +74,7 @@ CHUNKS_MAX = 2 * WORKERS + 2
 BATCH_BYTES = 64 * 1024 * 1024
 """Rows are committed after this many plain bytes. A kill loses at most one batch: half a second of work."""
 BATCH_BLOBS = 256
-ADMITTED_MIN = 3 * WORKERS
+ADMITTED_MIN = min(12, 3 * WORKERS)
 """While fewer tasks are pending, hashed pieces are looked up in the catalog at once, and otherwise together."""
 LOOKUP_MAX = 16
 """The most hashed pieces that wait for the others of their query."""
