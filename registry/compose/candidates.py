@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -14,6 +13,7 @@ from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.catalog.queries.organs import cell_organs
 from organs.registry.catalog.queries.relatives import likenesses, models_by_id
 from organs.registry.compose.adapters import check_adapter
+from organs.registry.compose.assignment import Cell
 from organs.registry.compose.parents import Library, Parent, Part
 from organs.registry.compose.plan import Plan, PlannedPart, mean_of
 from organs.registry.entities.finding import Severity, in_order
@@ -36,24 +36,6 @@ COMPARED_MAX = 48
 """Models that are compared for one cell: relatives of the base, then the first models of a search."""
 NEWEST_ADAPTERS = 50
 """The newest adapters of all architectures, among which those of the base's architecture are searched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """The organs of one type in one block of a tower; `block` is None outside the blocks."""
-
-    type: str
-    block: int | None
-    tower: str = "text"
-
-    @classmethod
-    def of(cls, part: Part) -> Cell:
-        """Return the cell of `part`."""
-        return cls(part.place.type.value, part.place.block, part.place.tower.value)
-
-    def __str__(self) -> str:
-        block = "none" if self.block is None else str(self.block)
-        return f"{self.type}:{block}" + (f":{self.tower}" if self.tower != "text" else "")
 
 
 def cells_of(parts: Iterable[PlannedPart]) -> tuple[CellTotals, ...]:

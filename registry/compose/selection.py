@@ -163,15 +163,20 @@ def range_text(blocks: BlockRange) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def in_ranges(numbers: Sequence[int]) -> list[str]:
-    """Return rising numbers as ranges of a recipe: `0-3`, `7`."""
+def runs_of(numbers: Sequence[int]) -> tuple[BlockRange, ...]:
+    """Return rising numbers as ranges: 0, 1, 2 and 7 are (0, 2) and (7, 7)."""
     runs: list[BlockRange] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
             runs[-1] = (runs[-1][0], number)
         else:
             runs.append((number, number))
-    return list(map(range_text, runs))
+    return tuple(runs)
+
+
+def in_ranges(numbers: Sequence[int]) -> list[str]:
+    """Return rising numbers as ranges of a recipe: `0-3`, `7`."""
+    return list(map(range_text, runs_of(numbers)))
 
 
 def within(block: int, ranges: Sequence[BlockRange]) -> bool:

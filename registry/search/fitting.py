@@ -331,8 +331,11 @@ EXAMINED_MAX = 1000
 """The most models that are searched for organs that fit."""
 
 
-def fitting_models(session: Session, model: ModelRow, limit: int = 50) -> FittingModels:
-    """Return up to `limit` visible models with organs that fit `model`, with counts by type.
+def fitting_models(
+    session: Session, model: ModelRow, limit: int = 50, only: Collection[int] | None = None
+) -> FittingModels:
+    """Return up to `limit` visible models with organs that fit `model`, with counts by type. `only` has the ids of the
+    models to examine; None means all.
 
     Models with the same organs come first, marked as `same`, then relatives of `model`, then the newest models. Among
     the relatives, chimeras come last: most of them have organs of `model` and of models that are listed anyway. At most
@@ -347,6 +350,8 @@ def fitting_models(session: Session, model: ModelRow, limit: int = 50) -> Fittin
     model_sets = [prospect.models for prospect in _prospects(session, base).values()]
     possible = tensors if None in model_sets else {model_id for models in model_sets for model_id in models or ()}
     candidates = [model_id for model_id in reversed(tensors) if model_id in possible and model_id != base.id]
+    if only is not None:
+        candidates = [model_id for model_id in candidates if model_id in only]
     likeness, change = likenesses(session, base.id), changes_from(session, base.id)
     composed = composed_among(session, [model_id for model_id in candidates if model_id in likeness])
     nearest = {other: weight_change(change.get(other), value) for other, value in likeness.items()}
@@ -356,7 +361,7 @@ def fitting_models(session: Session, model: ModelRow, limit: int = 50) -> Fittin
     own_types = {kind: FitCount(0, counted[kind], counted[kind]) for kind in ORGAN_TYPES if kind in counted}
     items = [
         FittingModel(model=name, likeness=1.0, change=0.0, types=own_types, same=True)
-        for name in same_models(session, model)
+        for name in (same_models(session, model) if only is None else ())
     ]
     examined = min(len(candidates), EXAMINED_MAX)
     for batch in batches_of_models(candidates[:examined], tensors, base.tensors, BATCH_MODELS):

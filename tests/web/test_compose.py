@@ -17,12 +17,8 @@ from hypothesis import strategies as st
 from organs.registry.catalog.tables import JobRow
 from organs.registry.compose.recipe import read_recipe
 from organs.registry.compose.steps import PARAMETERS, read_steps
-from organs.registry.entities.plan import CellTotals
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.pages.anatomy import (
-    cell_grid,
-)
 from organs.web.settings import WebSettings
 from tests.gguf_files import file_bytes
 from tests.random_files import BESIDE_FIXTURES
@@ -105,7 +101,7 @@ def test_an_invalid_cell_is_400(family_client: FlaskClient) -> None:
 def test_a_cell_that_the_base_lacks_has_no_candidates(family_client: FlaskClient) -> None:
     for cell in ("organ:77", "organ:0:vision", "embed:3"):
         text = page_of(family_client, ("cell", cell)).text
-        assert "No other model has a different organ that fits here" in text, cell
+        assert "No other model here has another tensor that fits this place" in text, cell
 
 
 def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClient) -> None:
@@ -141,10 +137,10 @@ def test_submitting_a_form_opens_the_page_with_its_step(family_client: FlaskClie
     assert family_client.get(f"/compose?base={BASE}&add=magic").status_code == 400
 
 
-def test_creating_queues_the_recipe_and_shows_its_job(writing: FlaskClient, registry: LocalRegistry) -> None:
+def test_creating_queues_the_recipe_and_opens_what_its_job_makes(writing: FlaskClient, registry: LocalRegistry) -> None:
     fields = [("base", BASE), GRAFT, ("meta", 'general.description="two\\nlines"'), ("name", "local/mine")]
     answer = send_form(writing, "/compose", address(GRAFT), **dict(fields))
-    assert (answer.status_code, answer.headers["Location"]) == (303, "/jobs/1")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/jobs/1?opens=model")
     assert answer.headers["Cache-Control"] == "no-store"
     ((kind, arguments),) = jobs(registry)
     assert kind == "compose"
@@ -176,7 +172,7 @@ def test_a_hostile_text_in_any_step_is_text(hostile_client: FlaskClient) -> None
     assert "<script>alert" not in answer.text
 
 
-NAMES = st.sampled_from([*PARAMETERS, "cell", "order", "q", "add"])
+NAMES = st.sampled_from([*PARAMETERS, "cell", "order", "q", "add", "donor", "share", "find"])
 
 
 @settings(BESIDE_FIXTURES, max_examples=20)
@@ -187,16 +183,44 @@ def test_every_address_with_any_steps_is_answered(family_client: FlaskClient, st
         assert family_client.get(f"{path}?{asked}").status_code < 500, path
 
 
-def test_a_base_with_very_many_blocks_is_drawn_in_part() -> None:
-    cells = [
-        CellTotals(
-            cell=f"organ:{block}", type="organ", block=block, tower="text", slots=(), models=(), purified=0, organs=1,
-            changed=0, to_compute=0, theta_before=30.0, theta=30.0, theta_taken=30.0, size_bytes_before=1, size_bytes=1,
-        )
-        for block in range(1000)
-    ]  # fmt: skip
-    grid = cell_grid(cells, {}, "", lambda name: name)
-    assert (len(grid["rows"]), grid["left_out"]) == (600, 400)
+def test_a_click_gives_parts_of_the_selected_donor_and_a_second_click_gives_them_back(
+    family_client: FlaskClient,
+) -> None:
+    page = page_of(family_client, ("donor", TUNED))
+    for step in ("type:organ blocks:0", "type:organ", "type:skeleton,organ,norm blocks:1", "slot:output_norm"):
+        assert len(links_with(page, ("graft", f"from:{TUNED} {step}"), ("donor", TUNED))) == 1, step
+    given = page_of(family_client, ("donor", TUNED), ("graft", f"from:{TUNED} type:organ"))
+    links = [link for link in given.links() if ("donor", TUNED) in steps_in(link)]
+    assert ("graft", f"from:{TUNED} type:organ blocks:0") in {step for link in links for step in steps_in(link)}
+    assert any("graft" not in dict(steps_in(link)) for link in links)
+    assert "feed-forward from tuned" in given.text
+
+
+def test_a_weight_blends_and_a_band_gives_several_blocks(family_client: FlaskClient) -> None:
+    half = ("blend", f"from:{TUNED} type:organ blocks:1 weight:0.5")
+    band = [("graft", f"from:{TUNED} type:skeleton,organ"), ("graft", f"from:{TUNED} type:norm blocks:0-1")]
+    for steps, fields, expected in (
+        ([GRAFT], {"add": "share", "share": "0.5"}, [half]),
+        ([half], {"add": "share", "share": "1"}, [GRAFT]),
+        ([], {"add": "share", "share": "0.5"}, [("share", "0.5")]),
+        ([("share", "0.5")], {"add": "cells", "type": "organ", "blocks": "1"}, [half, ("share", "0.5")]),
+        ([], {"add": "cells", "type": "", "blocks": "0-1"}, band),
+        ([], {"add": "cells", "type": "norm", "blocks": ""}, [("graft", f"from:{TUNED} type:norm")]),
+    ):
+        answer = family_client.get(address(*steps, ("donor", TUNED), *fields.items()))
+        assert answer.status_code == 303, fields
+        found = [step for step in steps_in(answer.headers["Location"]) if step[0] not in ("base", "donor")]
+        assert found == expected, fields
+    for wrong in ([("donor", TUNED), ("add", "cells"), ("blocks", "5-2")], [("add", "cells")], [("add", "share")]):
+        assert family_client.get(address(*wrong)).status_code == 400, wrong
+
+
+def test_donors_are_found_by_words_and_those_that_do_not_fit_are_counted(family_client: FlaskClient) -> None:
+    page = page_of(family_client, ("find", "stranger"))
+    assert "unrelated: produces garbage" in page.text
+    assert "tuned" not in page.text
+    assert "Nothing that fits this base matches" in page_of(family_client, ("find", "nobody")).text
+    assert "magic" in page_of(family_client, ("find", "sort:magic")).text
 
 
 def test_a_block_of_several_towers_is_grafted_by_its_own_tower(registry: LocalRegistry, tmp_path: Path) -> None:
@@ -208,6 +232,6 @@ def test_a_block_of_several_towers_is_grafted_by_its_own_tower(registry: LocalRe
         ingest_file(registry, path)
     with create_app(registry).test_client() as client:
         page = page_at(client, address(("cell", "organ:0:vision"), base="local/two@1"))
-        (link,) = links_with(page, ("graft", 'where:"model:local/other@1 tower:vision" type:organ blocks:0'))
+        (link,) = links_with(page, ("graft", 'where:"model:local/other@1 tower:vision" type:organ'))
         plan = found_at(client, link.replace("/compose?", "/compose.json?"))["plan"]
         assert {part["tower"] for part in plan["parts"]} == {"vision"}

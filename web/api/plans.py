@@ -19,7 +19,8 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.kinds import PLAN_COST_MAX
 from organs.registry.catalog.queries.model_names import model_by_text
-from organs.registry.compose.candidates import Cell, adapters_for, candidates_for, cells_of, types_of
+from organs.registry.compose.assignment import Cell
+from organs.registry.compose.candidates import adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
 from organs.registry.compose.parents import Parent, RegisteredLibrary

@@ -13,9 +13,9 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from organs.registry.anatomy import is_beside_attention, reading_order
-from organs.registry.entities.organ import PlacedOrgan
 
 WINGS_WIDTH = 312.0
 """Width of attention and feed-forward together. Many slots, each with its least width, can make it wider."""
@@ -45,11 +45,29 @@ BLOCK_STEPS = (1, 2, 4, 5, 8, 10, 20, 50, 100)
 _EMBEDDING, _OUTPUT, _LAST_NORM = "token_embd", "output", "output_norm"
 
 
+class Drawable(Protocol):
+    """What the drawing needs of an organ."""
+
+    @property
+    def type(self) -> str: ...
+    @property
+    def tower(self) -> str: ...
+    @property
+    def block(self) -> int | None: ...
+    @property
+    def slot(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+Drawn = TypeVar("Drawn", bound=Drawable)
+
+
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Generic[Drawn]):
     """An organ as it is drawn, in the units of the drawing."""
 
-    organ: PlacedOrgan
+    organ: Drawn
     x: float
     y: float
     width: float
@@ -91,12 +109,12 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Network(Generic[Drawn]):
     """The drawing. All lengths are in its own units; it can be shown at any size."""
 
     width: float
     height: float
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Shape[Drawn], ...]
     spine: tuple[float, float, float, float]
     """The residual stream: x, y, width, height."""
     ribs: tuple[tuple[float, float, float], ...]
@@ -104,9 +122,9 @@ class Network:
     blocks: tuple[Label, ...]
     slots: tuple[Label, ...]
     towers: tuple[Label, ...]
-    others: tuple[PlacedOrgan, ...]
+    others: tuple[Drawn, ...]
     """Organs without a place in the drawing."""
-    tied: Shape | None
+    tied: Shape[Drawn] | None
     """The embedding once more, if it is also the output."""
     pitch: float
     """The height of a block."""
@@ -124,19 +142,19 @@ class SlotColumn:
 
 
 def network(
-    organs: Sequence[PlacedOrgan],
+    organs: Sequence[Drawn],
     pitch: float | None = None,
     *,
     named: bool = True,
     former: Mapping[int, int] | None = None,
-) -> Network:
+) -> Network[Drawn]:
     """Return the drawing of `organs`, with the names of the slots if `named`.
 
     `pitch` is the height of a block; by default it follows the number of blocks. `former` has the former numbers of
     blocks of the text tower that were placed elsewhere.
     """
     inside = [organ for organ in organs if organ.block is not None]
-    outside: dict[str, PlacedOrgan] = {}
+    outside: dict[str, Drawn] = {}
     for organ in organs:
         if organ.block is None and organ.tower == "text" and organ.slot in (_EMBEDDING, _OUTPUT, _LAST_NORM):
             outside.setdefault(organ.slot, organ)
@@ -193,7 +211,7 @@ def network(
     )
 
 
-def _stream_width(organs: Sequence[PlacedOrgan]) -> int:
+def _stream_width(organs: Sequence[Drawable]) -> int:
     """Return the width of the residual stream: that of the embedding, else the size that most organs have."""
     for organ in organs:
         if organ.slot == _EMBEDDING and organ.block is None:
@@ -202,13 +220,13 @@ def _stream_width(organs: Sequence[PlacedOrgan]) -> int:
     return max(sizes, key=lambda size: (sizes[size], -size), default=1)
 
 
-def _key(organ: PlacedOrgan) -> tuple[str, bool]:
+def _key(organ: Drawable) -> tuple[str, bool]:
     """Return the key of a column: a slot can be on the left beside attention, in another tower on the right."""
     return organ.slot, is_beside_attention(organ.slot, organ.type)
 
 
 def _columns(
-    organs: Iterable[PlacedOrgan], stream: int
+    organs: Iterable[Drawable], stream: int
 ) -> tuple[dict[tuple[str, bool], SlotColumn], tuple[float, float], float]:
     """Return the place of each column by its key, x and width of the residual stream, and the width of the drawing.
 
@@ -259,7 +277,7 @@ def _rows(
     return tops, tuple(towers), top
 
 
-def _block_shape(organ: PlacedOrgan, column: SlotColumn, tops: Mapping[tuple[str, int], float], pitch: float) -> Shape:
+def _block_shape(organ: Drawn, column: SlotColumn, tops: Mapping[tuple[str, int], float], pitch: float) -> Shape[Drawn]:
     """Return the shape of an organ of a block, which has the width of its column."""
     gap = 5.0 if pitch >= 32 else 3.0 if pitch >= 18 else 2.0 if pitch > PITCH_MIN else 1.0
     look = "stack" if len(organ.shape) >= EXPERT_DIMENSIONS else "thin" if len(organ.shape) < 2 else "cell"

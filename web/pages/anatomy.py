@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
-from organs.registry.amounts import NO_VALUE, share_text, size_text, theta_text, weight_change_text
+from organs.registry.amounts import NO_VALUE, share_text, size_text, weight_change_text
 from organs.registry.anatomy import type_name
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
-from organs.registry.entities.plan import GIVERS_SEPARATOR, CellTotals, PlanChange, PlanPart
+from organs.registry.entities.plan import GIVERS_SEPARATOR, PlanChange, PlanPart
 from organs.registry.measures import CAUTIONS, THETA_LEGEND
-from organs.web.charts.network import Shape, network
+from organs.web.charts.network import Drawable, Shape, network
 from organs.web.pages.routes import Context
 from organs.web.render import (
     SPECTRAL_MAX,
@@ -152,7 +152,7 @@ def anatomy(
     }
 
 
-def can_be_drawn(organs: Sequence[PlacedOrgan]) -> bool:
+def can_be_drawn(organs: Sequence[Drawable]) -> bool:
     """Return whether a drawing of `organs` has a reasonable size."""
     blocks = {(organ.tower, organ.block) for organ in organs if organ.block is not None}
     slots = {organ.slot for organ in organs if organ.block is not None}
@@ -202,7 +202,7 @@ class _Painter:
                 self.spreads[organ.type] = (min(low, organ.theta), max(high, organ.theta))
         self.is_uncertain = any(organ.theta_caution for organ in organs)
 
-    def drawn(self, shape: Shape, pitch: float) -> Context:
+    def drawn(self, shape: Shape[PlacedOrgan], pitch: float) -> Context:
         """Return a shape of the drawing with its colour, its text and its label."""
         cell = self.cell(shape.organ)
         mark = cell["mark"]
@@ -292,64 +292,6 @@ def _share(value: float | None, low: float, high: float, whole: float) -> float 
     return whole * (0.5 if high <= low else (value - low) / (high - low))
 
 
-ROWS_MAX = 600
-"""The limit is for hostile files: they can have as many blocks as tensors."""
-PURIFIED = "✱"
-
-_TYPE_COLUMNS = ("skeleton", "norm", "organ")
-
-
 def letters(parents: Sequence[str]) -> dict[str, str]:
     """Return a letter for each parent except the first, which is the base."""
     return {name: letter(number) for number, name in enumerate(parents[1:])}
-
-
-def cell_grid(
-    cells: Sequence[CellTotals], marks: Mapping[str, str], chosen: str, address: Callable[[str], str]
-) -> Context:
-    """Return `cells` as rows, in the colours of their donors.
-
-    `marks` has the letters of the parents, in the order of their colours; `address` returns the address of a cell.
-    """
-    cell_contexts = {cell.cell: _cell_context(cell, marks, chosen, address) for cell in cells}
-    inside = [cell for cell in cells if cell.block is not None]
-    types = {cell.type for cell in inside}
-    kinds = [*(kind for kind in _TYPE_COLUMNS if kind in types), *sorted(types.difference(_TYPE_COLUMNS))]
-    rows = sorted({(cell.tower, cell.block or 0) for cell in inside})
-    places = {(cell.tower, cell.block, cell.type): cell_contexts[cell.cell] for cell in inside}
-    return {
-        "kinds": kinds,
-        "rows": [
-            {
-                "label": str(block) if tower == "text" else f"{tower} {block}",
-                "cells": [places.get((tower, block, kind)) for kind in kinds],
-            }
-            for tower, block in rows[:ROWS_MAX]
-        ],
-        "left_out": max(0, len(rows) - ROWS_MAX),
-        "outside": [cell_contexts[cell.cell] for cell in cells if cell.block is None],
-        "is_computed": any(cell.to_compute for cell in cells),
-        "is_purified": any(cell.purified for cell in cells),
-    }
-
-
-def _cell_context(cell: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Context:
-    donors = [name for name in cell.models if name in marks]
-    signs = [*(marks[name] for name in donors), *([PURIFIED] if cell.purified else [])]
-    where = "outside the blocks" if cell.block is None else f"block {cell.block}"
-    tower = "" if cell.tower == "text" else f"{cell.tower} "
-    number = theta_text(cell.theta_taken)
-    theta = f"θ {number}{' before computing' if cell.to_compute else ''}"
-    label = f"{tower}{where}, {type_name(cell.type)}: {theta}, {cell.organs} organ{'s' if cell.organs != 1 else ''}"
-    if cell.models:
-        label += f", from {' and '.join(cell.models)}"
-    return {
-        "key": cell.cell,
-        "type": cell.type,
-        "tone": donor_class(list(marks).index(donors[0])) if donors else "gb",
-        "number": f"({number})" if cell.to_compute else number,
-        "sign": "".join(signs),
-        "label": label + (", purified" if cell.purified else ""),
-        "chosen": cell.cell == chosen,
-        "address": address(cell.cell),
-    }

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 
-from flask import g, url_for
+from flask import Response, current_app, g, request, url_for
 from msgspec import ValidationError, convert
 from sqlalchemy.orm import Session
 
@@ -25,7 +25,7 @@ from organs.web.pages.routes import Context, WebPage, list_page, paged, writing_
 from organs.web.params import parsed_number, requested
 from organs.web.permissions import may_see_jobs, whose_jobs
 from organs.web.render import VERDICT_MEANINGS
-from organs.web.responses import model_address, organ_address, registry, searching
+from organs.web.responses import model_address, organ_address, plain_page, registry, searching
 
 VALIDATE, QUICK_LOOK = "validate", "quick-look"
 """The kinds of jobs that run a chimera."""
@@ -188,13 +188,20 @@ def jobs() -> WebPage:
     return list_page("jobs.html", page, extra={"is_active": any(job.is_active for job in page)})
 
 
+OPENS = "opens"
+"""The parameter of a page of a job that opens its result when the job has finished: `model`."""
+
+
 @paged("/jobs/<job>")
-def job(job: str) -> WebPage:
-    """Show one job."""
+def job(job: str) -> WebPage | Response:
+    """Show one job; with `opens=model`, the page of the model that it has made, when it has finished."""
     job_id, whose = parsed_number(job, "job"), whose_jobs()
     with searching() as session:
         current = job_by_id(session, job_id, whose)
         file = file_of_job(session, job_id, whose)
+    made = _text(current.result or {}, "model")
+    if request.args.get(OPENS) == "model" and plain_page() and current.state == "finished" and _is_name(made):
+        return current_app.response_class(status=303, headers={"Location": model_address(made)}, mimetype="text/plain")
     return WebPage("job.html", lambda: _page_context(current, file), body=current)
 
 

@@ -13,9 +13,9 @@ from organs.registry.errors import BadQuery
 from organs.registry.search.language import on_term
 from organs.registry.validation.texts import KINDS
 from organs.web.error_pages import sentence_of, status_of
-from organs.web.pages.compose import recipe_address
 from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, list_links, paged, sheet_of
+from organs.web.pages.steps import recipe_address
 from organs.web.params import requested
 from organs.web.responses import plain_page, searching, with_parameters
 

@@ -28,7 +28,6 @@ from organs.registry.search.language import ORGANS, Query, bounded, parse_query,
 from organs.registry.search.rows import search_organs
 from organs.web.api.organs import searched_organs
 from organs.web.pages.charts import weights_shown
-from organs.web.pages.compose import graft_address
 from organs.web.pages.lists import (
     choice_filter,
     examples,
@@ -36,6 +35,7 @@ from organs.web.pages.lists import (
     query_context,
 )
 from organs.web.pages.routes import Context, WebPage, paged, sheet_of
+from organs.web.pages.steps import graft_address
 from organs.web.params import requested
 from organs.web.permissions import may_see_storage
 from organs.web.render import caution_of

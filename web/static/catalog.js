@@ -47,22 +47,27 @@ function middle(link) {
 
 // A drawing of a network is one stop for the Tab key: the organ that had the focus last. It shows the label of the organ
 // that is pointed at or focused.
-for (const figure of document.querySelectorAll(".network")) {
-  const links = [...figure.querySelectorAll("svg a")];
-  let stop = links[0];
-  links.slice(1).forEach((link) => link.setAttribute("tabindex", "-1"));
-  const show = (event) => {
-    const link = event.target.closest("svg a");
-    if (!link) return;
-    figure.querySelector(".pointed").textContent = link.querySelector("title").textContent;
-    if (event.type !== "focusin") return;
-    stop.setAttribute("tabindex", "-1");
-    stop = link;
-    stop.removeAttribute("tabindex");
-  };
-  figure.addEventListener("pointerover", show);
-  figure.addEventListener("focusin", show);
+function addPointers() {
+  for (const figure of document.querySelectorAll(".network")) {
+    const links = [...figure.querySelectorAll("svg a")];
+    let stop = links[0];
+    if (!stop) continue;
+    links.slice(1).forEach((link) => link.setAttribute("tabindex", "-1"));
+    const show = (event) => {
+      const link = event.target.closest("svg a");
+      if (!link) return;
+      figure.querySelector(".pointed").textContent = link.querySelector("title").textContent;
+      if (event.type !== "focusin") return;
+      stop.setAttribute("tabindex", "-1");
+      stop = link;
+      stop.removeAttribute("tabindex");
+    };
+    figure.addEventListener("pointerover", show);
+    figure.addEventListener("focusin", show);
+  }
 }
+addPointers();
+document.addEventListener("mainreplaced", addPointers);
 
 // The menu is one line that scrolls on a phone: show the current page in it.
 const current = document.querySelector(".places [aria-current]");

@@ -6,7 +6,16 @@ const status = document.body.appendChild(document.createElement("p"));
 status.setAttribute("role", "status");
 status.className = "unseen";
 
+// The first and the last part of a band: with Shift, a click gives all blocks between the last click and this one.
+let firstOfBand = null;
+
 document.addEventListener("click", (event) => {
+  const part = event.target.closest(".cells a[data-block]");
+  if (part && event.shiftKey && giveBand(part)) {
+    event.preventDefault();
+    return;
+  }
+  firstOfBand = part ? { type: part.dataset.type, block: part.dataset.block } : null;
   const link = event.target.closest("main a[href]");
   if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
   if (event.defaultPrevented || !isOurs(link.href) || isWithin(link.href)) return;
@@ -14,13 +23,34 @@ document.addEventListener("click", (event) => {
   show(link.href, keyOf(link));
 });
 
+function giveBand(part) {
+  const form = document.getElementById("band");
+  const { type, block } = part.dataset;
+  if (!form || !firstOfBand || block === "" || firstOfBand.block === "" || firstOfBand.type !== type) return false;
+  const [low, high] = [Number(firstOfBand.block), Number(block)].sort((first, second) => first - second);
+  form.elements.blocks.value = `${low}-${high}`;
+  form.elements.type.value = type;
+  form.requestSubmit();
+  return true;
+}
+
+// A slider sends its form when it is let go; its button is only for pages without this script.
+document.addEventListener("input", (event) => {
+  const output = event.target.form?.querySelector(`output[for="${CSS.escape(event.target.id)}"]`);
+  if (output) output.value = event.target.value;
+});
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-sends]")) event.target.form.requestSubmit();
+});
+document.documentElement.classList.add("composes");
+
 document.addEventListener("submit", (event) => {
   const form = event.target;
   const address = new URL(form.action);
   if (form.method !== "get" || event.defaultPrevented || !address.pathname.startsWith(window.location.pathname)) return;
   event.preventDefault();
   address.search = new URLSearchParams(new FormData(form));
-  show(address.href, form.querySelector("[id]")?.id);
+  show(address.href, (event.submitter?.dataset.key && keyOf(event.submitter)) || form.querySelector("[id]")?.id);
 });
 
 // Back and forward change the address immediately, but the page only after loading. Until then the page is inert:
@@ -37,6 +67,7 @@ window.addEventListener("popstate", () => {
   }
 });
 
+const COLUMNS = ".choose, .result";
 let shown = pageOf(window.location);
 let requests = 0;
 
@@ -53,11 +84,13 @@ async function show(href, key, isNew = true) {
     address.hash = address.hash || new URL(href).hash;
     if (isNew) window.history.pushState(null, "", address);
     shown = pageOf(address);
+    const scrolled = [...document.querySelectorAll(COLUMNS)].map((column) => column.scrollTop);
     const open = new Set([...document.querySelectorAll("main details[open]")].map(keyOf));
     document.querySelector("main").replaceWith(main);
     document.querySelector(".foot").replaceWith(page.querySelector(".foot"));
     document.title = page.title;
     document.dispatchEvent(new Event("mainreplaced")); // catalog.js adds its buttons again
+    document.querySelectorAll(COLUMNS).forEach((column, place) => (column.scrollTop = scrolled[place] ?? 0));
     focusOn(key, address.hash, open);
   } catch {
     if (number !== requests) return;
@@ -72,7 +105,7 @@ function focusOn(key, hash, open) {
   const last = key && [...document.querySelectorAll("main [id], main [data-key]")].find((element) => keyOf(element) === key);
   const place = last || target;
   if (place) place.focus({ preventScroll: true });
-  if (target && target.id === "candidates") target.scrollIntoView({ block: "nearest" });
+  if (target && !last) target.scrollIntoView({ block: "nearest" });
   const count = document.querySelectorAll("main ol.steps li").length;
   const findings = document.querySelectorAll("main .findings .refuse, main .findings .warn").length;
   status.textContent = `Steps: ${count}. Refusals and warnings: ${findings}.`;
