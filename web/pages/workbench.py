@@ -114,6 +114,7 @@ def workbench(requested: RequestedSteps, under_way: UnderWay, status: int, probl
         "has_steps": any(part.acts for part in plan.parts) or len(requested.steps) > 1,
         **donors,
         "base_title": bench.base.title,
+        "base_short": short_name(plan.base.label),
         "hidden": [*requested.steps, *requested.selection()],
         "hidden_in_find": [*requested.steps, *requested.selection(find="")],
         "hidden_in_share": [*requested.steps, *requested.selection(share="")],

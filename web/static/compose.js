@@ -18,9 +18,10 @@ document.addEventListener("click", (event) => {
   firstOfBand = part ? { type: part.dataset.type, block: part.dataset.block } : null;
   const link = event.target.closest("main a[href]");
   if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
-  if (event.defaultPrevented || !isOurs(link.href) || isWithin(link.href)) return;
+  const address = new URL(link.getAttribute("href"), window.location).href; // `href` of a link in a drawing is no text
+  if (event.defaultPrevented || !isOurs(address) || isWithin(address)) return;
   event.preventDefault();
-  show(link.href, keyOf(link));
+  show(address, keyOf(link));
 });
 
 function giveBand(part) {
