@@ -7,7 +7,9 @@ sizes      the sizes of a model on its page: curve, memory, and a form for more
 chimeras   the list of chimeras as a gallery; a chimera on the page of its model: donors, verdict, findings, recipe
 leaderboard  the validated chimeras by their gains
 compare    two models side by side
-compose    composing: models that fit a base, its blocks and their candidates, the steps of a recipe
+compose    composing: the choice of a base, forms that change a recipe, models that fit a base
+workbench  composing on one screen: donors, the network of the base and what a click gives, the chimera so far
+steps      the steps of a recipe in addresses and forms
 lineage    families of models as graphs and as lists
 reports    reports as tables with explanations
 storage    what is stored how, and what this saves
@@ -18,7 +20,7 @@ account    log-in and log-out, the user's own account, and the public pages of c
 admin      administration: submissions to review, the event log, contributors
 reference  the reference of the API
 documentation  the documentation of the package as pages
-anatomy    the drawing of a model coloured by a measure, and the grid of blocks and types
+anatomy    the drawing of a model coloured by a measure
 lists      lists of what a query selects: headings that sort, filters with counts
 charts     charts as separate SVG files
 pictures   pictures of models and chimeras to send around, as SVG and PNG

@@ -15,7 +15,7 @@ from organs.registry.compose.recipe import parse_blocks, recipe_values
 from organs.registry.compose.selection import BlockRange
 from organs.registry.errors import BadQuery, BadRecipe, NotAllowed
 from organs.registry.search.fitting import fitting_models
-from organs.registry.search.language import MODELS, parse_query, short_text
+from organs.registry.search.language import MODELS, parse_query
 from organs.registry.search.models import search_models
 from organs.web.api.plans import cut_pair, pair_for_client
 from organs.web.error_pages import sentence_of, status_of
@@ -78,6 +78,7 @@ def _fits_context(session: Session, base: str, donor: str) -> Context:
 
 
 MODELS_SHOWN, KNOWN_SHOWN = 20, 8
+BASE_KINDS = "kind:model,chimera"
 COMPOSE = "compose"
 """The kind of job that makes the chimera."""
 CELLS, SHARE = "cells", "share"
@@ -155,16 +156,16 @@ def compose_chimera() -> str | WebPage:
 
 def _base_choice(requested: RequestedSteps, problem: str | None = None, status: int = 200) -> WebPage:
     """Show the choice of a base: a search, models with many relatives, the newest models."""
-    query, page, text = None, None, request.args.get("q", "")
-    try:
-        query = parse_query(text, MODELS)
-    except BadQuery as error:
-        problem, status = str(error), 400
+    page, text = None, request.args.get("q", "")
     with searching() as session:
         known = known_bases(session, KNOWN_SHOWN) if not text else ()
-        if query is not None:
-            page = search_models(session, query, MODELS_SHOWN, ranked=True)
-            text = short_text(query, MODELS)
+        try:
+            query = parse_query(text, MODELS)
+            if not query.choices("kind"):
+                query = parse_query(f"{text} {BASE_KINDS}", MODELS)
+            page = search_models(session, query, MODELS_SHOWN)
+        except BadQuery as error:
+            problem, status = str(error), 400
     offers = [
         asdict(model) | {"address": requested.having("base", model.name).address(anchor="anatomy")}
         for model in {model.name: model for model in (*known, *(page or ()))}.values()

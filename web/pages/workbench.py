@@ -477,6 +477,8 @@ class Cards:
                 names[item.model] = NO_VALUE if item.same else weight_change_text(item.change, item.likeness), None
         if (donor := self.bench.donor) is not None and donor.full_name not in names:
             names = {donor.full_name: (self.bench.donor_change, None)} | names
+        elif donor is not None and list(names).index(donor.full_name) >= CARDS_SHOWN:
+            names = {donor.full_name: names[donor.full_name]} | names
         rows = {name: model_by_name(self.session, parse_model_name(name)) for name in names}
         adapter_rows = {item.model: model_by_name(self.session, parse_model_name(item.model)) for item in adapters}
         ids = [row.id for row in (*rows.values(), *adapter_rows.values())]
@@ -506,7 +508,7 @@ class Cards:
 
     def _found(self) -> list[ModelRow]:
         try:
-            page = search_models(self.session, parse_query(self.requested.find, MODELS), FOUND_MAX, ranked=True)
+            page = search_models(self.session, parse_query(self.requested.find, MODELS), FOUND_MAX)
         except BadQuery as error:
             self.problem = str(error)
             return []
@@ -642,7 +644,8 @@ def step_words(parameter: str, text: str) -> tuple[str, str | None]:
 def _selected(step: Selection) -> str:
     """Return what a step selects: `attention, norm, blocks 2-5`."""
     kinds = [type_name(kind) for kind in step.types] or list(step.slots) or ["everything"]
-    blocks = f", blocks {', '.join(map(range_text, step.blocks))}" if step.blocks else ""
+    ranges = ", ".join(map(range_text, step.blocks))
+    blocks = f", {'block' if ranges.isdecimal() else 'blocks'} {ranges}" if ranges else ""
     experts = f", experts {', '.join(map(range_text, step.experts))}" if step.experts else ""
     return f"{', '.join(kinds)}{blocks}{experts}"
 
