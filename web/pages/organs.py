@@ -34,6 +34,7 @@ from organs.web.pages.lists import (
     examples,
     list_address,
     query_context,
+    saved_context,
 )
 from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.params import requested
@@ -76,7 +77,11 @@ def organs() -> WebPage:
         if not plain_page():
             raise
         context: Context = {"items": [], "notes": [], "filters": [], "bars": [], "terms": []}
-        context |= {"text": request.args.get("q", ""), "problem": str(error), "examples": examples(ENDPOINT, EXAMPLES)}
+        context |= saved_context() | {
+            "text": request.args.get("q", ""),
+            "problem": str(error),
+            "examples": examples(ENDPOINT, EXAMPLES),
+        }
         return WebPage("organs.html", context, status=400)
     return WebPage(
         "organs.html",
