@@ -21,7 +21,7 @@ from organs.web.hub import hub
 from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
 from organs.web.pages.documentation import documentation_address
-from organs.web.pages.lists import tag_query
+from organs.web.pages.lists import registry_is_empty, tag_query
 from organs.web.pages.routes import form_token, pages
 from organs.web.permissions import may_write
 from organs.web.rate_limits import Counts, SharedCounts, common_counts, limit_rates, limit_reading, take_turns
@@ -83,7 +83,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     app.extensions[SETTINGS_KEY] = settings
     app.jinja_env.filters.update(FILTERS, documentation=documentation_address, tag_query=tag_query)
     app.jinja_env.globals.update(NAVIGATION=NAVIGATION, MORE=MORE, THETA_LEGEND=THETA_LEGEND, twin_address=twin_address)
-    app.jinja_env.globals.update(known_licenses=known_licenses, origin=origin)
+    app.jinja_env.globals.update(known_licenses=known_licenses, origin=origin, registry_is_empty=registry_is_empty)
     app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity, page_head=page_head)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     hide_headers(app)

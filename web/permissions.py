@@ -47,9 +47,12 @@ def may_see_jobs() -> bool:
 def whose_jobs() -> str | None:
     """Return the account whose jobs the user may see. None means all jobs, for administrators and `local`.
 
-    Answers 404 to users who may not see jobs, because jobs show requests and errors.
+    Redirects a page without an account to the log-in. Answers 404 to others who may not see jobs, because jobs show
+    requests and errors.
     """
     if not may_see_jobs():
+        if not settings().read_only:
+            log_in_first()
         abort(404, NO_JOBS)
     client = identity()
     return None if client.is_local or client.may(ADMIN) else client.name

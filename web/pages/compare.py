@@ -8,7 +8,6 @@ from flask import request, url_for
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import Slot
-from organs.registry.catalog.queries.model_lists import visible_models
 from organs.registry.catalog.queries.model_names import models_by_name
 from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.relatives import RelatedPair, parents_of, related_pairs
@@ -51,9 +50,8 @@ def compare() -> WebPage:
             raise BadQuery(SIDES[names.index("")], "enter two models to compare")
         with searching() as session:
             pairs = _offered_pairs(session)
-            is_empty = not visible_models(session, 1)
         problem = "Enter two models to compare." if any(names) else None
-        return WebPage("compare.html", _form(names, problem) | {"pairs": pairs, "is_empty": is_empty})
+        return WebPage("compare.html", _form(names, problem) | {"pairs": pairs})
     try:
         with searching() as session:
             own, other = models_by_name(session, map(parse_model_name, names))

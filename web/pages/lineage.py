@@ -59,16 +59,10 @@ def offered_names() -> list[str]:
         return [model.full_name for model in visible_models(session, NAMES_OFFERED)]
 
 
-def _is_empty() -> bool:
-    with searching() as session:
-        return not visible_models(session, 1)
-
-
 def _context(page: FamilyPage, name: str, first: int) -> Context:
     return {
         "requested": name,
         "csv": with_parameters(url_for("pages.lineage_csv"), request.args.to_dict()),
-        "is_empty": _is_empty() if not page.items else False,
         "box": {"width": BOX_WIDTH, "height": BOX_HEIGHT, "chip": CHIP_WIDTH},
         "steps": SHARE_STEPS,
         "shown": [_shown_family(family) for family in page],

@@ -9,6 +9,7 @@ from typing import Any
 from flask import request, url_for
 
 from organs.registry.catalog.queries.accounts import saved_queries_of
+from organs.registry.catalog.queries.model_lists import visible_models
 from organs.registry.columns import Column
 from organs.registry.entities.base import Page
 from organs.registry.entities.query import SavedQuery
@@ -127,6 +128,12 @@ def saved_context(*kinds: str) -> dict[str, object]:
         with reading() as session:
             saved = [query for query in saved_queries_of(session, name).items if query.kind in kinds]
     return {"saved": saved, "may_save": may_write(ANY)}
+
+
+def registry_is_empty() -> bool:
+    """Return whether no model is visible. Pages then say how a first model is added."""
+    with reading() as session:
+        return not visible_models(session, 1)
 
 
 def examples(endpoint: str, texts: Iterable[str]) -> list[dict[str, str]]:
