@@ -47,12 +47,9 @@ def may_see_jobs() -> bool:
 def whose_jobs() -> str | None:
     """Return the account whose jobs the user may see. None means all jobs, for administrators and `local`.
 
-    Redirects a page without an account to the log-in. Answers 404 to others who may not see jobs, because jobs show
-    requests and errors.
+    Answers 404 to users who may not see jobs, because jobs show requests and errors.
     """
     if not may_see_jobs():
-        if not settings().read_only:
-            log_in_first()
         abort(404, NO_JOBS)
     client = identity()
     return None if client.is_local or client.may(ADMIN) else client.name
@@ -87,8 +84,8 @@ def check_admin() -> None:
 
 
 def log_in_first() -> None:
-    """Redirect a page for people to the log-in if the user has no account."""
-    if identity().name is None and plain_page():
+    """Redirect a page for people to the log-in if the user has no account and can log in."""
+    if identity().name is None and plain_page() and not settings().read_only:
         abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
 
 

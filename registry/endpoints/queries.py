@@ -55,13 +55,13 @@ def saved_queries() -> SavedQueries:
     """Return the queries that the account of the token has saved, by name."""
 
 
-@GROUP.write("put", "/saved-queries/{kind}/{name}", "Save a query", example=_EXAMPLE_BODY, scope=ANY)
-def save_query(kind: QueriedList, name: QueryName, body: SavedQueryRequest) -> SavedQuery:
+@GROUP.write("put", "/saved-queries/{kind}/{saved}", "Save a query", example=_EXAMPLE_BODY, scope=ANY)
+def save_query(kind: QueriedList, saved: QueryName, body: SavedQueryRequest) -> SavedQuery:
     """Save a query of the account of the token under a name, in the place of a query of this name. An account can have
     100 queries.
     """
 
 
-@GROUP.write("delete", "/saved-queries/{kind}/{name}", "Delete a saved query", scope=ANY, refusals=(404,))
-def delete_query(kind: QueriedList, name: QueryName) -> SavedQuery:
+@GROUP.write("delete", "/saved-queries/{kind}/{saved}", "Delete a saved query", scope=ANY, refusals=(404,))
+def delete_query(kind: QueriedList, saved: QueryName) -> SavedQuery:
     """Delete a saved query of the account of the token, and return it."""

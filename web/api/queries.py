@@ -27,13 +27,13 @@ def saved_queries() -> SavedQueries:
 
 
 @serves(endpoints.save_query)
-def save_query(kind: str, name: str, body: SavedQueryRequest) -> SavedQuery:
+def save_query(kind: str, saved: str, body: SavedQueryRequest) -> SavedQuery:
     parse_query(body.query, VOCABULARIES[kind])
     with registry().catalog.writing() as session:
-        return store_query(session, user_name(), kind, name, body.query)
+        return store_query(session, user_name(), kind, saved, body.query)
 
 
 @serves(endpoints.delete_query)
-def delete_query(kind: str, name: str) -> SavedQuery:
+def delete_query(kind: str, saved: str) -> SavedQuery:
     with registry().catalog.writing() as session:
-        return delete_saved_query(session, user_name(), kind, name)
+        return delete_saved_query(session, user_name(), kind, saved)

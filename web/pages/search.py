@@ -13,7 +13,7 @@ from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.queries.model_names import find_model_by_text
 from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.query import LISTS, SavedQueryRequest
-from organs.registry.errors import BadName, BadQuery, NotAllowed, TooSlow
+from organs.registry.errors import BadName, BadQuery, NotAllowed, NotFound, TooSlow
 from organs.registry.names import QUERY_NAME_MAX_LENGTH, QUERY_NAME_PATTERN
 from organs.registry.search.language import MODELS, ORGANS, Query, Vocabulary, parse_query
 from organs.registry.search.models import search_models
@@ -57,10 +57,12 @@ def save_query() -> str | WebPage:
     return f"{url_for('pages.search')}#saved"
 
 
-@writing_form("/search/saved/<kind>/<name>/delete", scope=ANY)
-def delete_query(kind: str, name: str) -> str:
+@writing_form("/search/saved/<kind>/<saved>/delete", scope=ANY)
+def delete_query(kind: str, saved: str) -> str:
     """Delete a saved query, and show the others."""
-    api.delete_query(kind, name)
+    if kind not in LISTS:
+        raise NotFound(f"there are no saved queries for {kind[:80]!r}")
+    api.delete_query(kind, saved)
     return f"{url_for('pages.search')}#saved"
 
 
