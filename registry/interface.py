@@ -109,11 +109,11 @@ class Registry(Protocol):
     def save_query(self, kind: str, name: str, query: str) -> SavedQuery:
         """Save a query for `models` or `organs` under a name, in the place of a query of this name.
 
-        Raises BadQuery, BadName, NotAllowed if 100 queries are saved.
+        Raises BadQuery, BadInput, NotAllowed if 100 queries are saved.
         """
 
     def delete_query(self, kind: str, name: str) -> SavedQuery:
-        """Delete a saved query and return it. Raises BadQuery, BadName, NotFound."""
+        """Delete a saved query and return it. Raises BadQuery, BadInput, NotFound."""
 
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""

@@ -22,7 +22,7 @@ from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
 
-from organs.registry.errors import BadName
+from organs.registry.errors import BadInput, BadName
 
 NAME_MAX_LENGTH = 96
 LOCAL = "local"
@@ -120,9 +120,9 @@ class ModelName:
 
 
 def check_query_name(name: str) -> None:
-    """Raise BadName unless `name` can be the name of a saved query."""
+    """Raise BadInput unless `name` can be the name of a saved query."""
     if not re.fullmatch(QUERY_NAME_PATTERN, name, re.ASCII):
-        raise BadName(
+        raise BadInput(
             f"{name[:80]!r} is not a name of a query: use up to {QUERY_NAME_MAX_LENGTH} letters, digits, '.', '_' and "
             "'-', with a letter or a digit at both ends"
         )

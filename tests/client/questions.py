@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from organs.registry.errors import BadDigest, BadName, BadQuery, NoSuchJob, NotFound, OrganError
+from organs.registry.errors import BadDigest, BadInput, BadName, BadQuery, NoSuchJob, NotFound, OrganError
 from organs.registry.interface import Registry
 
 
@@ -81,7 +81,7 @@ REFUSED = (
     Q("search", ("typ:organ",), {}, "/organs?q=typ:organ", "search typ:organ", BadQuery),
     Q("search", (), {"limit": 0}, "/organs?limit=0", None, BadQuery),
     Q("suggestions", ("a",), {"of": "all", "limit": 21}, "/suggestions?q=a&limit=21", None, BadQuery),
-    Q("save_query", ("models", "a+b", "tag:code"), {}, None, "models --save a+b tag:code", BadName),
+    Q("save_query", ("models", "a+b", "tag:code"), {}, None, "models --save a+b tag:code", BadInput),
     Q("save_query", ("organs", "a", "tag:code"), {}, None, "search --save a tag:code", BadQuery),
     Q("delete_query", ("models", "nothing"), {}, None, "models --forget nothing", NotFound),
     Q("search", (), {"limit": 1001}, "/organs?limit=1001", None, BadQuery),

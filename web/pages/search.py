@@ -13,7 +13,7 @@ from organs.registry.catalog.queries.model_lists import model_summaries
 from organs.registry.catalog.queries.model_names import find_model_by_text
 from organs.registry.entities.model import ModelSummary
 from organs.registry.entities.query import LISTS, SavedQueryRequest
-from organs.registry.errors import BadName, BadQuery, NotAllowed, NotFound, TooSlow
+from organs.registry.errors import BadInput, BadQuery, NotAllowed, NotFound, TooSlow
 from organs.registry.names import QUERY_NAME_MAX_LENGTH, QUERY_NAME_PATTERN
 from organs.registry.search.language import MODELS, ORGANS, Query, Vocabulary, parse_query
 from organs.registry.search.models import search_models
@@ -52,7 +52,7 @@ def save_query() -> str | WebPage:
         raise BadQuery("kind", f"one of {', '.join(LISTS)}")
     try:
         api.save_query(kind, request.form.get("name", "").strip(), SavedQueryRequest(query=text))
-    except (BadName, BadQuery, NotAllowed) as error:
+    except (BadInput, BadQuery, NotAllowed) as error:
         return _page(text, kind, sentence_of(error, capital=True), status_of(error))
     return f"{url_for('pages.search')}#saved"
 

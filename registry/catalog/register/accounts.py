@@ -265,7 +265,7 @@ SAVED_QUERIES_MAX = 100
 def store_query(session: Session, contributor: str, kind: str, name: str, query: str) -> SavedQuery:
     """Save a valid query for the list `kind` under a name of `contributor`, in the place of one of this name.
 
-    Raises BadName, NotAllowed if SAVED_QUERIES_MAX queries are saved.
+    Raises BadInput, NotAllowed if SAVED_QUERIES_MAX queries are saved.
     """
     check_query_name(name)
     owner = contributor_id(session, contributor)
