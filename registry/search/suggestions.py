@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from sqlalchemy import select
+from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import type_name
@@ -55,6 +55,8 @@ BESIDE_MAX = 2
 """The most tags, and the most architectures, that are suggested beside models."""
 MODEL, TAG_KIND, ARCHITECTURE, FIELD, VALUE = "model", "tag", "architecture", "field", "value"
 _FACETS = {"arch": Facet.architecture, "license": Facet.license, "slot": Facet.slot, "dtype": Facet.dtype}
+_NEWEST_FIRST = (ModelRow.created_at.desc(), ModelRow.id.desc())
+"""An order that an index of visible models has."""
 _MODEL_FIELDS = ("model", MADE_FROM, "kin", "fits")
 
 
@@ -84,7 +86,7 @@ def _models(session: Session, typed: str, limit: int, *, before: str = "") -> li
             ids.update(session.scalars(matching.limit(CANDIDATES_MAX)))
         rows = list(rows_among(session, statement, ModelRow.id, ids))
     else:
-        rows = list(session.execute(statement.order_by(ModelRow.id.desc()).limit(limit)))
+        rows = list(session.execute(statement.order_by(*_NEWEST_FIRST).limit(limit)))
     ranked = []
     for row in rows:
         own = folded_words(f"{row.namespace} {row.name} {row.title or ''}")
@@ -119,8 +121,8 @@ def _tags(session: Session, typed: str, limit: int) -> Iterator[Suggestion]:
 
 def _tags_from(session: Session, prefix: str, limit: int) -> Iterator[str]:
     """Yield the tags of visible models that begin with `prefix`, each by a look-up in the index."""
-    statement = select(ModelTag.tag).join(ModelRow, ModelRow.id == ModelTag.model_id)
-    statement = statement.where(ModelRow.state == "visible").order_by(ModelTag.tag).limit(1)
+    is_visible = exists().where(ModelRow.id == ModelTag.model_id, ModelRow.state == "visible")
+    statement = select(ModelTag.tag).where(is_visible).order_by(ModelTag.tag).limit(1)
     within = [ModelTag.tag >= prefix, ModelTag.tag < after_prefix(prefix)] if prefix else []
     last: str | None = None
     for _ in range(limit):
@@ -237,7 +239,7 @@ def _known_values(session: Session, name: str) -> list[str]:
         return _facet_values(session, name)
     if name == ON:
         return sorted({*TEXT_GROUPS, *session.scalars(names_of_texts().distinct().limit(VALUES_MAX))})
-    newest = select(ModelRow.id).where(ModelRow.state == "visible").order_by(ModelRow.id.desc()).limit(VALUES_MAX)
+    newest = select(ModelRow.id).where(ModelRow.state == "visible").order_by(*_NEWEST_FIRST).limit(VALUES_MAX)
     if name == QUANT:
         statement = select(ModelRow.quantisation).where(ModelRow.id.in_(newest.scalar_subquery())).distinct()
     else:
