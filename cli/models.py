@@ -15,7 +15,7 @@ from organs.cli.console import (
 )
 from organs.cli.options import QueryCommand, after_option, flag, limit_option
 from organs.cli.registries import registry_address, selected_registry
-from organs.cli.search import print_found
+from organs.cli.search import changes_saved, print_found, query_text, saving_options
 from organs.cli.tables import print_page
 from organs.registry.amounts import size_text
 from organs.registry.catalog.vocabulary import CHIMERA
@@ -35,16 +35,29 @@ from organs.registry.search.language import MODELS, Query, parse_query
 @flag("--rank", "List only complete models, the highest mean θ first.")
 @limit_option("Models on a page.", 50)
 @after_option
+@saving_options
 @output_options(json="Print the list as JSON.", quiet="Print names only.")
-def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None) -> None:
+def models(
+    query: tuple[str, ...],
+    rank: bool,
+    limit: int,
+    after: str | None,
+    save: str | None,
+    forget: str | None,
+    saved: bool,
+) -> None:
     """List the registered models, newest first. With a QUERY, list only the models that match it.
 
     `kin:MODEL` lists a model and its kin with their change from it, the most similar first.
 
     The column θ is the mean θ of the model's tensors: the shape of the distribution of their weights. It does not tell
     how good the model is. `organ verify` prints how many bytes a local registry stores.
+
+    `organ models --save NAME 'QUERY'` saves a query; then `organ models @NAME` runs it, alone or with further terms.
     """
-    text = " ".join(query)
+    text = query_text("models", query)
+    if changes_saved("models", text, save, forget, saved=saved):
+        return
     parsed = parse_query(text, MODELS)  # a mistake is reported before a registry is opened, which may make its folder
     with selected_registry() as registry, status_line("search"):
         list_models = registry.ranked_models if rank else registry.models

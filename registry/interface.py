@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
+    from organs.registry.entities.query import SavedQueries, SavedQuery, Suggestions
     from organs.registry.entities.report import Report
     from organs.registry.entities.server import Figures
     from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
@@ -94,6 +95,25 @@ class Registry(Protocol):
 
     def ranked_models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
         """Return a page of complete models by falling mean θ, without adapters and chimeras. Raises BadQuery."""
+
+    def suggestions(self, text: str, *, of: str = "all", limit: int = 8) -> Suggestions:
+        """Return what `text` may mean: `registry.suggestions("typ", of="organs")`.
+
+        `of` is `names` for names of models, `all` for any search, `models` or `organs` for the word at the cursor of
+        a query for these. `limit` is from 1 to 20. Raises BadQuery.
+        """
+
+    def saved_queries(self) -> SavedQueries:
+        """Return the queries that the account has saved, by name. A remote registry raises BadToken without one."""
+
+    def save_query(self, kind: str, name: str, query: str) -> SavedQuery:
+        """Save a query for `models` or `organs` under a name, in the place of a query of this name.
+
+        Raises BadQuery, BadInput, NotAllowed if 100 queries are saved.
+        """
+
+    def delete_query(self, kind: str, name: str) -> SavedQuery:
+        """Delete a saved query and return it. Raises BadQuery, BadInput, NotFound."""
 
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""

@@ -18,10 +18,12 @@ from organs.registry.catalog.queries.organs import organ_detail, organs_by_prefi
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.entities.model import ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
+from organs.registry.entities.query import ANYTHING, SUGGESTIONS_DEFAULT
 from organs.registry.interface import VERSIONS_DEFAULT, TextProgress, job_steps
+from organs.registry.names import LOCAL, check_query_name
 from organs.registry.progress import Progress, no_progress
 from organs.registry.search.counts import count_organs, search_and_count
-from organs.registry.search.language import MODELS, Query, parse_query
+from organs.registry.search.language import MODELS, Query, check_typed, parse_query, vocabulary_of
 from organs.registry.search.models import search_models
 from organs.registry.search.rows import search_organs
 from organs.registry.settings import Settings
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.job import Job, JobPage
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
     from organs.registry.entities.published import ModelVersions
+    from organs.registry.entities.query import SavedQueries, SavedQuery, Suggestions
     from organs.registry.entities.report import Report
     from organs.registry.entities.server import Figures, RegistryTotals
     from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
@@ -177,6 +180,38 @@ class LocalRegistry:
         """Return a page of complete models by falling mean θ, without adapters and chimeras."""
         with self.catalog.reading() as session:
             return search_models(session, parse_query(query, MODELS, "-theta"), limit, after, ranked=True)
+
+    def suggestions(self, text: str, *, of: str = ANYTHING, limit: int = SUGGESTIONS_DEFAULT) -> Suggestions:
+        """Return what `text` may mean: `registry.suggestions("typ", of="organs")`."""
+        from organs.registry.search.suggestions import suggestions
+
+        check_typed(text, of, limit)
+        with self.catalog.reading() as session:
+            return suggestions(session, text, of, limit)
+
+    def saved_queries(self) -> SavedQueries:
+        """Return the queries that the users of this machine have saved, by name."""
+        from organs.registry.catalog.queries.accounts import saved_queries_of
+
+        with self.catalog.reading() as session:
+            return saved_queries_of(session, LOCAL)
+
+    def save_query(self, kind: str, name: str, query: str) -> SavedQuery:
+        """Save a query for `models` or `organs` under a name, in the place of a query of this name."""
+        from organs.registry.catalog.register.accounts import store_query
+
+        parse_query(query, vocabulary_of(kind))
+        with self.catalog.writing() as session:
+            return store_query(session, LOCAL, kind, name, query)
+
+    def delete_query(self, kind: str, name: str) -> SavedQuery:
+        """Delete a saved query and return it."""
+        from organs.registry.catalog.register.accounts import delete_saved_query
+
+        vocabulary_of(kind)
+        check_query_name(name)
+        with self.catalog.writing() as session:
+            return delete_saved_query(session, LOCAL, kind, name)
 
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""

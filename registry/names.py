@@ -22,13 +22,16 @@ from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
 
-from organs.registry.errors import BadName
+from organs.registry.errors import BadInput, BadName
 
 NAME_MAX_LENGTH = 96
 LOCAL = "local"
 """The namespace of names that state none."""
 MODEL_TEXT_MAX_LENGTH = 210
 """The maximum number of characters of a complete name, with namespace and version."""
+QUERY_NAME_MAX_LENGTH = 64
+QUERY_NAME_PATTERN = "[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?"
+"""The form of the names of saved queries. In commands they follow an @."""
 RESERVED_NAMESPACES = frozenset(
     {
         "account",
@@ -114,6 +117,15 @@ class ModelName:
     def __str__(self) -> str:
         plain = f"{self.namespace}/{self.name}"
         return plain if self.version is None else f"{plain}@{self.version}"
+
+
+def check_query_name(name: str) -> None:
+    """Raise BadInput unless `name` can be the name of a saved query."""
+    if not re.fullmatch(QUERY_NAME_PATTERN, name, re.ASCII):
+        raise BadInput(
+            f"{name[:80]!r} is not a name of a query: use up to {QUERY_NAME_MAX_LENGTH} letters, digits, '.', '_' and "
+            "'-', with a letter or a digit at both ends"
+        )
 
 
 def parse_model_name(text: str) -> ModelName:

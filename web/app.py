@@ -21,7 +21,7 @@ from organs.web.hub import hub
 from organs.web.metrics import count_faults, count_requests, health, metrics
 from organs.web.ollama import ollama
 from organs.web.pages.documentation import documentation_address
-from organs.web.pages.lists import tag_query
+from organs.web.pages.lists import registry_is_empty, tag_query
 from organs.web.pages.routes import form_token, pages
 from organs.web.permissions import may_write
 from organs.web.rate_limits import Counts, SharedCounts, common_counts, limit_rates, limit_reading, take_turns
@@ -30,7 +30,7 @@ from organs.web.responses import REGISTRY_KEY, SETTINGS_KEY, origin, settings, t
 from organs.web.security import secure
 from organs.web.settings import WebSettings
 
-SCOPED_LINKS = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admin"))
+SCOPED_LINKS = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Administration"))
 """Links that are shown only to users with the scope: scope, endpoint and label."""
 
 
@@ -44,22 +44,30 @@ def page_head() -> dict[str, object]:
         if request.blueprint != "api":
             with suppress(OrganError):
                 user = identity()
+        links = [("pages.storage", "Storage")] if user.is_local or user.may(ADMIN) else []
+        links += [("pages.jobs", "Jobs")] if writes and (user.may(UPLOAD) or user.may(ADMIN)) else []
+        links += [(endpoint, label) for scope, endpoint, label in SCOPED_LINKS if writes and user.may(scope)]
         g.head = {
             "name": user.name,
             "may_log_in": writes and user.name is None,
             "may_log_out": writes and user.account is not None,
-            "links": [(endpoint, label) for scope, endpoint, label in SCOPED_LINKS if writes and user.may(scope)],
+            "links": links,
         }
     head: dict[str, object] = g.head
     return head
 
 
 NAVIGATION = (
-    *(("pages.models", "Models"), ("pages.organs", "Organs"), ("pages.chimeras", "Chimeras")),
-    *(("pages.compose", "Compose"), ("pages.compare", "Compare"), ("pages.lineage", "Lineage")),
-    *(("pages.reports", "Reports"), ("pages.documentation", "Docs")),
+    *(("pages.models", "Models"), ("pages.compose", "Compose")),
+    *(("pages.search", "Search"), ("pages.documentation", "Docs")),
 )
 """Endpoint and label of the links at the top of every page."""
+MORE = (
+    *(("pages.organs", "Tensors"), ("pages.chimeras", "Chimeras"), ("pages.leaderboard", "Leaderboard")),
+    *(("pages.lineage", "Lineage"), ("pages.compare", "Compare"), ("pages.reports", "Reports")),
+    ("pages.contributors", "Contributors"),
+)
+"""Endpoint and label of the links in the menu of every page."""
 
 
 def create_app(registry: LocalRegistry, settings: WebSettings | None = None, counts: Counts | None = None) -> Flask:
@@ -74,8 +82,8 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     app.extensions[REGISTRY_KEY] = registry
     app.extensions[SETTINGS_KEY] = settings
     app.jinja_env.filters.update(FILTERS, documentation=documentation_address, tag_query=tag_query)
-    app.jinja_env.globals.update(NAVIGATION=NAVIGATION, THETA_LEGEND=THETA_LEGEND, twin_address=twin_address)
-    app.jinja_env.globals.update(known_licenses=known_licenses, origin=origin)
+    app.jinja_env.globals.update(NAVIGATION=NAVIGATION, MORE=MORE, THETA_LEGEND=THETA_LEGEND, twin_address=twin_address)
+    app.jinja_env.globals.update(known_licenses=known_licenses, origin=origin, registry_is_empty=registry_is_empty)
     app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity, page_head=page_head)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     hide_headers(app)

@@ -84,8 +84,8 @@ def check_admin() -> None:
 
 
 def log_in_first() -> None:
-    """Redirect a page for people to the log-in if the user has no account."""
-    if identity().name is None and plain_page():
+    """Redirect a page for people to the log-in if the user has no account and can log in."""
+    if identity().name is None and plain_page() and not settings().read_only:
         abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
 
 

@@ -63,9 +63,12 @@ from organs.registry.catalog.vocabulary import (
     VERDICTS,
     WORD_MAX,
 )
+from organs.registry.entities.query import LISTS
 from organs.registry.measures import RANKED_MEASURES
-from organs.registry.names import FULL_PRECISION, plain_quantisation, split_quantisation
+from organs.registry.names import FULL_PRECISION, QUERY_NAME_MAX_LENGTH, plain_quantisation, split_quantisation
 
+SAVED_QUERY_MAX = 2000
+"""The most characters of a saved query, which are those of any query."""
 TENSOR_NAME_MAX = 127
 """The limit of the reader of files: `NAME_MAX_BYTES`."""
 
@@ -995,6 +998,19 @@ class PageToken(Base):
     scopes: Mapped[str] = string(64)
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime]
+
+
+class SavedQueryRow(Base):
+    """A query that an account has saved under a name."""
+
+    __tablename__ = "saved_queries"
+
+    contributor_id: Mapped[ContributorId] = mapped_column(primary_key=True)
+    kind: Mapped[str] = one_of(LISTS, primary_key=True)
+    """The list that it is for."""
+    name: Mapped[str] = string(QUERY_NAME_MAX_LENGTH, primary_key=True)
+    query: Mapped[str] = string(SAVED_QUERY_MAX)
+    created_at: Mapped[datetime]
 
 
 class UploadRow(Base):

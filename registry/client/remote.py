@@ -30,21 +30,22 @@ from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, is_digest, parse_prefix
-from organs.registry.endpoints import about, chimeras, downloads, jobs, models, organs
+from organs.registry.endpoints import about, chimeras, downloads, jobs, models, organs, queries
 from organs.registry.entities.chimera import AssemblyRequest, Chimera
 from organs.registry.entities.finding import BESIDE_FILE_CODES
 from organs.registry.entities.job import Job, JobPage, ValidationRequest
 from organs.registry.entities.model import Model, ModelPage
 from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX, ModelVersions
+from organs.registry.entities.query import ANYTHING, SUGGESTIONS_DEFAULT, SavedQueryRequest
 from organs.registry.entities.server import Figures
 from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.errors import BadReply, BadSetting, NotAssemblable
 from organs.registry.interface import VERSIONS_DEFAULT, TextProgress, job_steps
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.names import ModelName, check_query_name, parse_model_name
 from organs.registry.output_files import SourceModel
 from organs.registry.progress import Progress, no_progress
-from organs.registry.search.language import MODELS, parse_query
+from organs.registry.search.language import MODELS, check_typed, parse_query, vocabulary_of
 from organs.registry.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.gain import Leaderboard
     from organs.registry.entities.plan import Compatibility, FittingModels, RecipeFile
+    from organs.registry.entities.query import SavedQueries, SavedQuery, Suggestions
     from organs.registry.entities.report import Report
     from organs.registry.entities.sizes import QuantizationRequest, SizeCurve, SizedModel
     from organs.registry.entities.storage import Storage
@@ -158,6 +160,27 @@ class RemoteRegistry:
         parse_query(query, MODELS)
         check_limit(limit)
         return models.models(self.connection, query, limit, after)
+
+    def suggestions(self, text: str, *, of: str = ANYTHING, limit: int = SUGGESTIONS_DEFAULT) -> Suggestions:
+        """Return what `text` may mean: `registry.suggestions("typ", of="organs")`."""
+        check_typed(text, of, limit)
+        return queries.suggestions(self.connection, text, of, limit)
+
+    def saved_queries(self) -> SavedQueries:
+        """Return the queries that the account has saved, by name."""
+        return queries.saved_queries(self.connection)
+
+    def save_query(self, kind: str, name: str, query: str) -> SavedQuery:
+        """Save a query for `models` or `organs` under a name, in the place of a query of this name."""
+        parse_query(query, vocabulary_of(kind))
+        check_query_name(name)
+        return queries.save_query(self.connection, kind, name, SavedQueryRequest(query=query))
+
+    def delete_query(self, kind: str, name: str) -> SavedQuery:
+        """Delete a saved query and return it."""
+        vocabulary_of(kind)
+        check_query_name(name)
+        return queries.delete_query(self.connection, kind, name)
 
     def model(self, name: str) -> RegisteredModel:
         """Return a model with its organs and relatives: `registry.model("acme/tiny").organs`."""

@@ -14,13 +14,14 @@ from organs.registry.endpoints import (
     jobs,
     models,
     organs,
+    queries,
     reports,
     submissions,
     uploads,
 )
 from organs.registry.endpoints.declaration import Endpoint, Group
 
-_OF_API = (about, organs, models, chimeras, reports, uploads, submissions, accounts, administration, jobs)
+_OF_API = (about, organs, models, queries, chimeras, reports, uploads, submissions, accounts, administration, jobs)
 GROUPS: tuple[Group, ...] = (*(module.GROUP for module in _OF_API), downloads.GROUP)
 """All groups, in the order of the reference."""
 API: Mapping[str, Endpoint[..., Any]] = {

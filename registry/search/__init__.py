@@ -10,6 +10,7 @@ likeness    the matches ranked by likeness, to one organ or to the organs of a b
 rows        the pages of organs and experts, in the order of a measure, a gain or a likeness
 models      the pages of models
 counts      the counts of results by facet
+suggestions what may be meant while a query or a name is typed
 
 A search goes one way: `language` -> `filters` -> `plan` -> `rows` or `models`; `counts` counts what they find.
 """

@@ -315,7 +315,7 @@ def models_with_words(words: Sequence[str]) -> Select[int]:
     assert words
     # A range instead of LIKE, because on every database it uses the index and has the same meaning.
     first, *others = (
-        select(ModelWord.model_id).where(ModelWord.word >= word, ModelWord.word < _after_prefix(word)) for word in words
+        select(ModelWord.model_id).where(ModelWord.word >= word, ModelWord.word < after_prefix(word)) for word in words
     )
     for other in others:
         first = first.where(ModelWord.model_id.in_(other))
@@ -325,7 +325,7 @@ def models_with_words(words: Sequence[str]) -> Select[int]:
 _SURROGATES_BEGIN, _SURROGATES_END = 0xD800, 0xE000
 
 
-def _after_prefix(word: str) -> str:
+def after_prefix(word: str) -> str:
     """Return the smallest text that sorts after all texts with the prefix `word`."""
     following = ord(word[-1]) + 1
     if _SURROGATES_BEGIN <= following < _SURROGATES_END:

@@ -17,11 +17,17 @@ from enum import StrEnum
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.vocabulary import CHIMERA, MODEL_KINDS, ORGAN_TYPES, PARTIAL, TOWERS, folded_words
 from organs.registry.digest import parse_prefix
+from organs.registry.entities.query import SUGGESTED, SUGGESTIONS_MAX, TYPED_MAX_LENGTH
 from organs.registry.errors import BadDigest, BadName, BadQuery
 from organs.registry.measures import MEASURES
 from organs.registry.names import nearest, parse_model_name
 
 _PLAIN_VALUE = re.compile(r"[^\s\",]+")
+
+
+def value_text(value: str) -> str:
+    """Return `value` as a query has it: in quotation marks if it has spaces or commas. It must have no such marks."""
+    return value if _PLAIN_VALUE.fullmatch(value) else f'"{value}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ class Choice:
     negated: bool = False
 
     def __str__(self) -> str:
-        values = ",".join(value if _PLAIN_VALUE.fullmatch(value) else f'"{value}"' for value in self.values)
+        values = ",".join(map(value_text, self.values))
         return f"{'-' if self.negated else ''}{self.field}:{values}"
 
 
@@ -426,6 +432,26 @@ MODELS = Vocabulary(
     has_likeness=False,
 )
 
+VOCABULARIES: Mapping[str, Vocabulary] = {vocabulary.plural: vocabulary for vocabulary in (MODELS, ORGANS)}
+"""The vocabularies by the lists that their queries are for."""
+
+
+def vocabulary_of(kind: str) -> Vocabulary:
+    """Return the vocabulary of the list `kind`; raises BadQuery for another name."""
+    if kind not in VOCABULARIES:
+        raise BadQuery(kind[:80], f"a query is for one of {', '.join(VOCABULARIES)}")
+    return VOCABULARIES[kind]
+
+
+def check_typed(text: str, of: str, limit: int) -> None:
+    """Raise BadQuery for a text that is too long for suggestions, and for another `of` or `limit` than they have."""
+    if len(text) > TYPED_MAX_LENGTH:
+        raise BadQuery("q", f"at most {TYPED_MAX_LENGTH:,} characters")
+    if of not in SUGGESTED:
+        raise BadQuery("of", f"one of {', '.join(SUGGESTED)}")
+    if not 1 <= limit <= SUGGESTIONS_MAX:
+        raise BadQuery("limit", f"a whole number from 1 to {SUGGESTIONS_MAX}")
+
 
 QUERY_MAX_LENGTH = 2000
 TERMS_MAX = 50
@@ -437,7 +463,8 @@ WORDS_MAX = 50
 
 LIKE, UNIQUE, SORT = "like", "unique", "sort"
 
-_TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
+TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
+"""A term: a minus, a field, an operator and a value, each in a group."""
 _LOGIC = frozenset({"AND", "OR", "NOT", "&&", "||"})
 _OPERATOR = re.compile(r"[<>=:≤≥]+")
 _VALUES = re.compile(r'(?:"[^"]*"|[^,"]*)(?:,(?:"[^"]*"|[^,"]*))*')
@@ -518,7 +545,7 @@ class _Parser:
 
     def read(self, token: str) -> None:
         """Read one token; raises BadQuery."""
-        match = _TERM.fullmatch(token.replace("≥", ">=").replace("≤", "<="))
+        match = TERM.fullmatch(token.replace("≥", ">=").replace("≤", "<="))
         if match is None:
             self._read_words(token)
             return

@@ -17,6 +17,8 @@ ADAPTER = "local/Zoo-A-2M-Code-LoRA-v1.0-F32"
 
 ZOO_PAGES = {
     "home": "/",
+    "search": "/search",
+    "found": "/search?q=zoo",
     "organs": "/organs",
     "narrowed": "/organs?q=type:organ+theta>=30+sort:-spectral&limit=10",
     "found nothing": "/organs?q=nobodyknowsthis",
@@ -74,6 +76,7 @@ EMPTY_PAGES = {
     name: ZOO_PAGES[name]
     for name in (
         "home",
+        "search",
         "organs",
         "models",
         "compare",

@@ -23,7 +23,7 @@ FOCUSED = """() => {
   const shape = one.querySelector(":scope > .node, :scope > rect.variant, :scope > path:last-of-type");
   const outline = shape && getComputedStyle(shape);
   const styles = [style, ...(bar ? [getComputedStyle(bar.firstElementChild)] : [])];
-  const kinds = { skip: ".skip", nav: "header nav a", search: "input[type=search]", filter: ".filter a",
+  const kinds = { skip: ".skip", nav: "header nav a", search: "main input[type=search]", filter: ".filter a",
     row: "table.rows tbody th > a", body: "body" };
   return {
     kind: Object.keys(kinds).find((kind) => one.matches(kinds[kind])) ?? "other",
@@ -70,21 +70,42 @@ def test_the_skip_link_skips_the_navigation(zoo: Site, open_page: Opener) -> Non
     assert page.evaluate("document.activeElement.closest('main') !== null")
 
 
-@pytest.mark.parametrize("path", ["/", "/organs", "/models"])
+@pytest.mark.parametrize("path", ["/", "/organs", f"/models/{BASE}"])
 def test_a_slash_focuses_the_search_box(path: str, zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, path)
     page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.id") == "q"
+    assert page.evaluate("document.activeElement.id") == "find"
     page.keyboard.type("a/b")
-    assert page.get_by_role("searchbox").input_value() == "a/b"
+    assert page.locator("#find").input_value() == "a/b"
 
 
-def test_a_slash_opens_the_search_page_if_a_page_has_no_search_box(zoo: Site, open_page: Opener) -> None:
-    page = open_page(zoo, f"/models/{BASE}")
+def test_a_slash_opens_the_search_page_if_a_narrow_page_has_no_search_box(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/models/{BASE}", viewport={"width": 390, "height": 780})
     with page.expect_navigation():
         page.keyboard.press("/")
-    assert urlsplit(page.url).path == "/models"
+    assert urlsplit(page.url).path == "/search"
     page.wait_for_function("document.activeElement.id === 'q'")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_menu_opens_by_the_keyboard_and_closes_with_escape_and_on_a_click_elsewhere(
+    width: int, zoo: Site, open_page: Opener
+) -> None:
+    page = open_page(zoo, "/lineage", viewport={"width": width, "height": 780})
+    summary, here = page.locator(".menu > summary"), page.locator(".menu a[aria-current=page]")
+    summary.focus()
+    page.keyboard.press("Enter")
+    assert here.inner_text() == "Lineage"
+    assert page.locator(".menu a").locator("visible=true").count() > (15 if width == 390 else 8)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('.menu') !== null")
+    page.keyboard.press("Escape")
+    assert not here.is_visible()
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    summary.click()
+    page.mouse.click(5, 700)
+    assert not here.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
 def test_an_explanation_opens_in_place_by_the_keyboard(zoo: Site, open_page: Opener) -> None:

@@ -95,6 +95,24 @@ def test_a_word_with_a_minus_is_a_term_not_an_option(word: str, filled: OrganCom
         assert filled.done("search", "--json", *words).values["items"] is not None
 
 
+def test_a_saved_query_is_run_by_its_name_alone_and_with_more_terms(filled: OrganCommand) -> None:
+    ended = filled.done("search", "--save", "feed-forward", "type:organ", "block:0")
+    assert (ended.out, ended.err) == ("", "saved: organ search @feed-forward\n")
+    for more in ([], ["slot:ffn_up"]):
+        expected = filled.done("search", "-q", "type:organ", "block:0", *more).lines
+        assert filled.done("search", "-q", "@feed-forward", *more).lines == expected
+        assert expected
+    assert filled.done("search", "--saved").out == "@feed-forward  type:organ block:0\n"
+    assert filled.done("models", "--saved", "--json").values == {"items": []}
+    ended = filled("search", "@feed-forwad")
+    assert (ended.status, ended.out) == (3, "")
+    assert "did you mean @feed-forward?" in ended.err
+    assert filled.done("search", "--forget", "@feed-forward", "-q").lines == ["feed-forward"]
+    assert filled("search", "--forget", "feed-forward").status == 3
+    assert filled("search", "--save", "nothing").status == filled("search", "--save", "a", "--saved").status == 2
+    assert filled.done("search", "--saved").out == ""
+
+
 def test_the_help_lists_every_field(organ: OrganCommand) -> None:
     for command, fields in (("search", ORGANS.fields), ("models", MODELS.fields)):
         out = organ.done(command, "--help").out

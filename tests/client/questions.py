@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from organs.registry.errors import BadDigest, BadName, BadQuery, NoSuchJob, NotFound, OrganError
+from organs.registry.errors import BadDigest, BadInput, BadName, BadQuery, NoSuchJob, NotFound, OrganError
 from organs.registry.interface import Registry
 
 
@@ -52,6 +52,8 @@ ANSWERED = (
     Q("models", (), {}, "/models", "models"),
     Q("models", ("kind:model sort:-theta",), {}, "/models?q=kind:model+sort:-theta", "models kind:model sort:-theta"),
     Q("ranked_models", (), {"limit": 2}, "/models?ranked=1&limit=2", "models --rank --limit 2"),
+    Q("suggestions", ("tun",), {"of": "names"}, "/suggestions?q=tun&of=names"),
+    Q("suggestions", ("type:f",), {"of": "organs", "limit": 2}, "/suggestions?q=type:f&of=organs&limit=2"),
     Q("organs_of", ("tuned",)),
     Q("versions", ("base",), {}, "/models/local/base/versions"),
     Q("versions", ("base@1",), {"limit": 1}),
@@ -78,6 +80,10 @@ ANSWERED = (
 REFUSED = (
     Q("search", ("typ:organ",), {}, "/organs?q=typ:organ", "search typ:organ", BadQuery),
     Q("search", (), {"limit": 0}, "/organs?limit=0", None, BadQuery),
+    Q("suggestions", ("a",), {"of": "all", "limit": 21}, "/suggestions?q=a&limit=21", None, BadQuery),
+    Q("save_query", ("models", "a+b", "tag:code"), {}, None, "models --save a+b tag:code", BadInput),
+    Q("save_query", ("organs", "a", "tag:code"), {}, None, "search --save a tag:code", BadQuery),
+    Q("delete_query", ("models", "nothing"), {}, None, "models --forget nothing", NotFound),
     Q("search", (), {"limit": 1001}, "/organs?limit=1001", None, BadQuery),
     Q("models", (), {"limit": 0}, "/models?limit=0", None, BadQuery),
     Q("models", (), {"limit": 1001}, "/models?limit=1001", None, BadQuery),

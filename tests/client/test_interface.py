@@ -249,7 +249,18 @@ def quantised(registry: Registry, _known: Known, _folder: Path) -> object:
     return sized, sized.point.bits == 6.5, bool(steps)
 
 
+def saved(registry: Registry, _known: Known, _folder: Path) -> object:
+    first = registry.save_query("models", "small", "params<1G")
+    again = registry.save_query("models", "small", "params<2G")
+    listed = registry.saved_queries().items
+    gone = registry.delete_query("models", "small")
+    assert listed == (again,) == (gone,)
+    assert registry.saved_queries().items == ()
+    return first.query, again.query
+
+
 STEPS: dict[str, Step] = {
+    **dict.fromkeys(("saved_queries", "save_query", "delete_query"), saved),
     "model": models,
     "compose": composed,
     "lock_text": lambda registry, known, _: [registry.lock_text(known["lock"][:length]) for length in (12, 64)],

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from organs.registry.columns import FIRST, Column
 from organs.registry.entities.model import COLUMNS, ModelPage
+from organs.registry.entities.query import SUGGESTED
 from organs.registry.errors import BadQuery
 from organs.registry.local import LocalRegistry
 from organs.registry.search.counts import model_counts
@@ -133,6 +134,7 @@ def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalReg
         license="secretlicense",
         contributor="secretary",
         state=state,
+        tags=("secrettag",),
     )
     write_models(registry, [RandomModel(()), hidden])
     for text in (
@@ -142,6 +144,9 @@ def test_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: LocalReg
         page = page_of(registry, text)
         assert [model.name for model in page.items] in ([], ["acme/tiny@1"])
         assert "nearest" not in repr(page.notes), text
+    for of in SUGGESTED:
+        for text in ("", "secret", "hidden/s", "tag:", "arch:s", "by:s", "license:s", "model:s", "quant:"):
+            assert "secret" not in repr(registry.suggestions(text, of=of)), (of, text)
 
 
 QUANTISED = (

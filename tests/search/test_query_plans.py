@@ -16,6 +16,7 @@ from sqlalchemy import event
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
 from organs.registry.catalog.queries.model_names import model_by_text
+from organs.registry.entities.query import SUGGESTED
 from organs.registry.local import LocalRegistry
 from organs.registry.search import plan as search_plan
 from organs.registry.search.fitting import fitting_models
@@ -27,7 +28,17 @@ from tests.search.catalogs import random_models, write_models
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
-LARGE_TABLES = ("placements", "organs", "blobs", "fingerprints", "measurements", "models", "model_words", "lineage")
+LARGE_TABLES = (
+    "placements",
+    "organs",
+    "blobs",
+    "fingerprints",
+    "measurements",
+    "models",
+    "model_words",
+    "model_tags",
+    "lineage",
+)
 """Tables that grow with the registry. Facets and their counts have thousands of rows, contributors hundreds."""
 SCAN = re.compile(rf"SCAN (?P<table>{'|'.join(LARGE_TABLES)})(?:_\d+)?\b")
 ALMOST_ALL = "models"
@@ -123,6 +134,9 @@ def ask_everything(registry: LocalRegistry) -> None:
     organ = registry.search("type:organ sort:-theta", limit=1).items[0]
     for more in ("", "unique:organ", "arch:qwen2 block:3", "coder theta>=40", f"fits:{base}"):
         registry.search(f"like:{organ.digest} {more}")
+    for of in SUGGESTED:
+        for text in ("", "c", "coder 7b", "model:c", "tag:c", "quant:", "by:", "on:", "slot:f"):
+            registry.suggestions(text, of=of)
     with registry.catalog.reading() as session:
         for text in OF_MODELS:
             for ranked in (False, True):

@@ -55,8 +55,11 @@ NAMESPACE = Group(401, 403, IN, 403, 403, 403, 403, IN)
 """Data that everyone can see and only its owner may change."""
 NAMESPACE_PAGE = NAMESPACE._replace(nobody=LOG_IN)
 YANKERS = Group(401, 403, IN, 403, 403, IN, IN, IN)
+OWN_QUERY = Group(401, 404, IN, IN, 404, 404, 404, IN)
+"""A query that ada saved: every token of its account may delete it."""
 JOBS = Group(404, 404, IN, 404, IN, IN, IN, IN)
 OWN_JOB = Group(404, 404, IN, 404, 404, IN, IN, IN)
+JOBS_PAGE, OWN_JOB_PAGE = JOBS._replace(nobody=LOG_IN), OWN_JOB._replace(nobody=LOG_IN)
 CANCELS = Group(401, 404, IN, 404, 404, IN, IN, IN)
 ADMINS = Group(401, 403, 403, 403, 403, IN, IN, 403)
 ADMINS_PAGE = Group(LOG_IN, 404, 404, 404, 404, IN, IN, 404)
@@ -64,13 +67,27 @@ ADMINS_TWIN = ADMINS_PAGE._replace(nobody=401)
 
 LOCALLY: dict[Group, Outcome] = {
     **dict.fromkeys(
-        (SOMEBODY, SOMEBODY_PAGE, UPLOADERS, NAMESPACE, NAMESPACE_PAGE, YANKERS, JOBS, OWN_JOB, CANCELS), IN
+        (
+            SOMEBODY,
+            SOMEBODY_PAGE,
+            UPLOADERS,
+            NAMESPACE,
+            NAMESPACE_PAGE,
+            YANKERS,
+            JOBS,
+            JOBS_PAGE,
+            OWN_JOB,
+            OWN_JOB_PAGE,
+            CANCELS,
+        ),
+        IN,
     ),
     ADMINS: 403,
     ADMINS_PAGE: 404,
     ADMINS_TWIN: 404,
     OWN: 404,
     OWN_SHOWN: 404,
+    OWN_QUERY: 404,
     MANAGERS: 403,
 }
 """What anybody gets on a server of one's own, who may use every namespace and is nobody else."""
@@ -109,6 +126,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api/v1/models/<namespace>/<name>/versions
         GET /api/v1/organs
         GET /api/v1/organs/<digest>
+        GET /api/v1/suggestions
         GET /api/v1/reports
         GET /api/v1/reports/<section>
         GET /api/v1/reports/models/<namespace>/<name>
@@ -166,6 +184,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /organs/<digest> .json
         GET /organs/<digest>.<any(raw,bin,npy):form>
         GET /organs/<digest>/weights .json .csv .svg
+        GET /search .json
         GET /reports .json .md
         GET /reports/<any(ranking,types,model_types,components,scale,wells,ingests):section> .json .csv
         GET /reports/scale.svg
@@ -183,7 +202,18 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET|PUT|PATCH|DELETE /api/v1/uploads/lookup
         """,
     ),
-    (SOMEBODY, "GET /api/v1/account; GET /api/v1/account/overview; GET /account.json"),
+    (
+        SOMEBODY,
+        """
+        GET /api/v1/account
+        GET /api/v1/account/overview
+        GET /account.json
+        GET /api/v1/saved-queries
+        PUT /api/v1/saved-queries/<kind>/<saved>
+        POST /search/saved
+        """,
+    ),
+    (OWN_QUERY, "DELETE /api/v1/saved-queries/<kind>/<saved>; POST /search/saved/<kind>/<saved>/delete"),
     (NO_FOLDER, "GET /api/models/<user>/<name>/tree/<revision>/<path:path>"),
     (NO_MEANING, "GET /models/<short>"),
     (SOMEBODY_PAGE, "GET /account"),
@@ -247,8 +277,10 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /models/<namespace>/<name>/restore
         """,
     ),
-    (JOBS, "GET /api/v1/jobs; GET /jobs .json"),
-    (OWN_JOB, "GET /api/v1/jobs/<job>; GET /jobs/<job> .json; GET /jobs/<job>/files/<file>"),
+    (JOBS, "GET /api/v1/jobs; GET /jobs.json"),
+    (JOBS_PAGE, "GET /jobs"),
+    (OWN_JOB, "GET /api/v1/jobs/<job>; GET /jobs/<job>.json; GET /jobs/<job>/files/<file>"),
+    (OWN_JOB_PAGE, "GET /jobs/<job>"),
     (CANCELS, "DELETE /api/v1/jobs/<job>; POST /jobs/<job>/cancel"),
     (
         ADMINS,

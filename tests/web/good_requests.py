@@ -43,6 +43,8 @@ PLAIN_ARGUMENTS = {
     "revision": "main",
     "tag": "latest",
     "run": "1",
+    "kind": "models",
+    "saved": "small",
 }
 """Values for names that rules have in angle brackets, in any catalog."""
 _MODEL, _API, _ADMIN = "/models/<namespace>/<name>", "/api/v1", "/api/v1/admin"
@@ -62,6 +64,8 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", f"{_API}/reports"): {},
     ("POST", f"{_API}/uploads"): {"kind": "piece", "size_bytes": 5, "digest": sha256(b"other").hexdigest()},
     ("POST", f"{_API}/submissions/<submission>/publish"): {},
+    ("PUT", f"{_API}/saved-queries/<kind>/<saved>"): {"query": "params<1G"},
+    ("POST", "/search/saved"): {"kind": "models", "name": "small", "q": "params<1G"},
     ("PUT", _API + _MODEL): MANIFEST,
     ("PATCH", _API + _MODEL): {"title": "Another"},
     ("POST", f"{_API}{_MODEL}/yank"): YANK,

@@ -15,7 +15,7 @@ from organs.ingest.jobs.packs import packs_folder, share_pack
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.chimeras import chimera_of
 from organs.registry.catalog.queries.model_names import model_by_name
-from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.accounts import LOCAL, store_query
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.catalog.register.model_changes import hide_model, remove_model
 from organs.registry.catalog.register.submissions import add_submission, add_upload, record_received
@@ -109,6 +109,7 @@ def _put_jobs(registry: LocalRegistry) -> None:
     (pack / PACK_FILE).write_bytes(SENT)
     share_pack(registry, pack / PACK_FILE, digest_of(SENT), len(SENT))
     with registry.catalog.writing() as session:
+        store_query(session, "ada", "models", "small", "params<1G")
         enqueue_job(session, "report", {}, "ada")
         row = session.get_one(JobRow, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
         row.state, row.progress, row.started_at, row.finished_at = "finished", 1.0, now(), now()

@@ -120,8 +120,8 @@ def test_no_page_runs_or_loads_anything_from_outside(answers: list[tuple[str, Te
             assert not [name for name in element.attributes if name.startswith("on")], (address, element)
             assert "style" not in element.attributes, (address, element)
         scripts = [one.attributes.get("src") for one in page.named("script")]
-        assert scripts[:1] == ["/static/catalog.js"], address
-        assert scripts[1:] in ([], ["/static/compose.js"], ["/static/upload.js"]), address
+        assert scripts[:2] == ["/static/catalog.js", "/static/suggest.js"], address
+        assert scripts[2:] in ([], ["/static/compose.js"], ["/static/upload.js"]), address
         assert not page.named("iframe") + page.named("object") + page.named("embed") + page.named("base"), address
         outside = [link for link in page.links() if not link.startswith(("/", "#", "?")) or link.startswith("//")]
         assert [link for link in outside if not re.match(r"https?://[^\"'<>\s]+\Z", link)] == [], address

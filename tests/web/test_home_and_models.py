@@ -5,16 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from flask.testing import FlaskClient
 
 from organs.ingest.service import ingest_model
 from organs.ingest.tools import find_tool_models, sources_of
+from organs.registry.catalog.register.accounts import SAVED_QUERIES_MAX
+from organs.registry.errors import NotAllowed
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from tests.ingest.tool_layouts import machine, ollama_layer, ollama_manifest
+from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_bytes
 from tests.small_models import ingest_file, small_model
-from tests.web.conftest import LOOP_BOMB
+from tests.web.accounts import log_in, new_token, send_form
+from tests.web.conftest import LOOP_BOMB, add_family
 from tests.web.page_parser import found_at, page_at
 
 
@@ -71,6 +76,51 @@ def test_a_chat_template_is_shown_and_never_rendered(hostile_client: FlaskClient
     page = page_at(hostile_client, "/models/local/hostile")
     assert LOOP_BOMB in page.text
     assert "{{ 7*7 }}" in page.text
+
+
+def test_the_search_page_has_the_best_models_and_tensors_with_an_exact_name_first(
+    registry: LocalRegistry, templates: RegistryTemplates
+) -> None:
+    templates.fill(registry, add_family)
+    with create_app(registry).test_client() as client:
+        found = client.get("/search.json?q=tuned").get_json()
+        assert found["models"][0]["name"] == "local/tuned@1"
+        assert {organ["model"] for organ in found["organs"]} == {"local/tuned@1"}
+        signals = [organ["spectral_signal"] or 0.0 for organ in found["organs"]]
+        assert signals == sorted(signals, reverse=True)
+        assert {"/models?q=tuned", "/organs?q=tuned"} <= page_at(client, "/search?q=tuned").links()
+        page = client.get("/search?q=block:1+slot:attn_q")
+        assert page.status_code == 200, "a query for one of the lists is enough"
+        assert "block is a field of organs" in page.text
+        assert client.get("/search?q=theta>=much").status_code == 400
+        assert client.get("/search?q=tuned&save=models").text.count("<form") == 2, "nobody can save"
+
+
+def test_a_saved_query_belongs_to_its_account_and_is_offered_beside_the_lists(
+    registry: LocalRegistry, templates: RegistryTemplates
+) -> None:
+    templates.fill(registry, add_family)
+    app = create_app(registry)
+    ada, bob = (log_in(app, new_token(registry, name)) for name in ("ada", "bob"))
+    fields = {"kind": "models", "name": "small", "q": "params<1G"}
+    answer = send_form(ada, "/search/saved", **fields)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/search#saved")
+    for page, is_offered in (("/models", True), ("/search", True), ("/organs", False)):
+        assert ("@small" in ada.get(page).text) is is_offered
+        assert "@small" not in bob.get(page).text + app.test_client().get(page).text
+    for wrong, sentence in (({"q": "params<much"}, "is not a number"), ({"name": "a b"}, "is not a name of a query")):
+        answer = send_form(ada, "/search/saved", **{**fields, **wrong})
+        assert answer.status_code == 400
+        assert sentence in answer.text
+        assert 'name="name"' in answer.text, "the form is shown again"
+    assert send_form(bob, "/search/saved/models/small/delete").status_code == 404
+    assert send_form(ada, "/search/saved/nothing/small/delete").status_code == 404
+    assert send_form(ada, "/search/saved/models/small/delete").status_code == 303
+    assert "@small" not in ada.get("/search").text
+    for number in range(SAVED_QUERIES_MAX):
+        registry.save_query("organs", f"q{number}", "")
+    with pytest.raises(NotAllowed, match="as many as an account can have"):
+        registry.save_query("models", "more", "")
 
 
 def test_a_slash_at_the_end_of_an_address_is_ignored(family_client: FlaskClient) -> None:

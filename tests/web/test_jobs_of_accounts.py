@@ -153,10 +153,13 @@ def test_a_job_of_another_account_is_answered_like_an_unknown_job(method: str, s
         assert refused.get_json()["detail"] == absent.get_json()["detail"].replace(str(ABSENT), str(job_id))
 
 
-def test_home_links_to_the_jobs_of_the_account(shelf: Shelf) -> None:
-    shelf.queue("ada")
+def test_the_menu_leads_to_jobs_with_an_account_and_the_page_asks_others_to_log_in(shelf: Shelf) -> None:
     assert 'href="/jobs"' in shelf.browser("ada").get("/").text
-    assert 'href="/jobs"' not in shelf.browser("bob").get("/").text
+    nobody = shelf.app.test_client()
+    assert 'href="/jobs"' not in nobody.get("/").text
+    for path in ("/jobs", "/jobs/1"):
+        answer = nobody.get(path)
+        assert (answer.status_code, answer.headers["Location"]) == (303, f"/login?next={path}")
 
 
 def test_a_queued_validation_is_shown_to_its_requester_and_to_administrators(shelf: Shelf) -> None:

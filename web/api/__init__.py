@@ -2,6 +2,7 @@
 
 organs       organs: search, counts, look-ups by digest
 models       models: search, files, comparison, lineage, editing
+queries      suggestions while a query is typed, and saved queries
 chimeras     chimeras: list, get, compose, graft, purify, validate
 plans        plans of recipes, and compatibility of models
 reports      reports on the registry and on models
@@ -23,6 +24,7 @@ from organs.web.api import (  # noqa: F401  # each adds its routes
     models,
     organs,
     plans,
+    queries,
     reports,
     submissions,
     uploads,

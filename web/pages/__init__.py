@@ -14,6 +14,7 @@ lineage    families of models as graphs and as lists
 reports    reports as tables with explanations
 storage    what is stored how, and what this saves
 home       the first page: introduction, and the registry in figures
+search     one search for models and tensors, and the saved queries of the user
 jobs       the list of jobs, and one job with its progress and its result
 uploads    uploading in the browser
 account    log-in and log-out, the user's own account, and the public pages of contributors
@@ -45,6 +46,7 @@ from organs.web.pages import (  # noqa: F401  # each adds its routes
     pictures,
     reference,
     reports,
+    search,
     sizes,
     storage,
     uploads,

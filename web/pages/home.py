@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from organs.registry.catalog.queries.chimeras import count_chimeras
-from organs.registry.catalog.queries.jobs import has_jobs
 from organs.registry.catalog.queries.reports import public_figures, running_totals
 from organs.registry.compose.chimeras import chimera_page
 from organs.registry.relatives.holdings import holdings
 from organs.web.auth import identity
 from organs.web.pages.routes import Context, WebPage, paged
-from organs.web.permissions import may_see_jobs, may_see_storage, whose_jobs
+from organs.web.permissions import may_see_storage
 from organs.web.responses import searching
 
 CHIMERAS_SHOWN = 5
@@ -27,7 +26,6 @@ def home() -> WebPage:
             "figures": public_figures(session),
             "held": holdings(session),
             "chimeras": chimeras,
-            "has_jobs": may_see_jobs() and has_jobs(session, whose_jobs()),
             "chimeras_count": count_chimeras(session),
             "totals": running_totals(session) if may_see_storage() else None,
             "is_own": identity().is_local,

@@ -23,7 +23,7 @@ from organs.web.api import jobs as api
 from organs.web.auth import ANY
 from organs.web.pages.routes import Context, WebPage, list_page, paged, writing_form
 from organs.web.params import parsed_number, requested
-from organs.web.permissions import may_see_jobs, whose_jobs
+from organs.web.permissions import log_in_first, may_see_jobs, whose_jobs
 from organs.web.render import VERDICT_MEANINGS
 from organs.web.responses import model_address, organ_address, plain_page, registry, searching
 
@@ -184,6 +184,7 @@ RESULT_SHOWN_CHARACTERS = 20_000
 @paged("/jobs")
 def jobs() -> WebPage:
     """Show the jobs that the user may see, newest first; `after` and `limit` page through them."""
+    log_in_first()
     page = api.jobs(**requested(endpoints.jobs))
     return list_page("jobs.html", page, extra={"is_active": any(job.is_active for job in page)})
 
@@ -195,6 +196,7 @@ OPENS = "opens"
 @paged("/jobs/<job>")
 def job(job: str) -> WebPage | Response:
     """Show one job; with `opens=model`, the page of the model that it has made, when it has finished."""
+    log_in_first()
     job_id, whose = parsed_number(job, "job"), whose_jobs()
     with searching() as session:
         current = job_by_id(session, job_id, whose)

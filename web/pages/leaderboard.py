@@ -13,7 +13,6 @@ from organs.registry.errors import BadQuery
 from organs.registry.search.language import on_term
 from organs.registry.validation.texts import KINDS
 from organs.web.error_pages import sentence_of, status_of
-from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, list_links, paged, sheet_of
 from organs.web.pages.steps import recipe_address
 from organs.web.params import requested
@@ -50,7 +49,6 @@ def _context(page: Leaderboard, base: str | None = None, on: str | None = None, 
         "base": base,
         "problem": problem,
         "requested": (typed["base"], typed["on"]),
-        "names": offered_names(),
         "texts": [*TEXT_GROUPS, *KINDS],
         "recipes": {graft.lock_id: recipe_address(graft.recipe) for graft in page},
         "search": url_for("pages.organs", q=search_text),

@@ -63,7 +63,6 @@ def _context(page: FamilyPage, name: str, first: int) -> Context:
     return {
         "requested": name,
         "csv": with_parameters(url_for("pages.lineage_csv"), request.args.to_dict()),
-        "names": offered_names(),
         "box": {"width": BOX_WIDTH, "height": BOX_HEIGHT, "chip": CHIP_WIDTH},
         "steps": SHARE_STEPS,
         "shown": [_shown_family(family) for family in page],

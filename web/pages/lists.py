@@ -8,8 +8,11 @@ from typing import Any
 
 from flask import request, url_for
 
+from organs.registry.catalog.queries.accounts import saved_queries_of
+from organs.registry.catalog.queries.model_lists import visible_models
 from organs.registry.columns import Column
 from organs.registry.entities.base import Page
+from organs.registry.entities.query import SavedQuery
 from organs.registry.search.language import (
     LIKENESS,
     ORGANS,
@@ -23,7 +26,9 @@ from organs.registry.search.language import (
     toggled_texts,
     without,
 )
-from organs.web.responses import with_parameters
+from organs.web.auth import ANY, identity
+from organs.web.permissions import may_write
+from organs.web.responses import reading, with_parameters
 
 VALUES_OPEN = 8
 """Values of a filter that are always shown. The others are in a closed section."""
@@ -103,7 +108,7 @@ def query_context(
         headings.append({"column": column, "order": order if is_chosen else None, "address": link})
     terms: Iterable[object] = (*query.terms, *query.words, *(f"-{word}" for word in query.excluded_words))
     limit = request.args.get("limit", "")
-    return {
+    return saved_context(vocabulary.plural) | {
         "items": page.items,
         "notes": page.notes,
         "text": short_text(query, vocabulary),
@@ -113,6 +118,22 @@ def query_context(
         "first": address(query, limit=limit) if request.args.get("after") else None,
         "csv": address(query, f"{endpoint}_csv", limit="1000"),
     }
+
+
+def saved_context(*kinds: str) -> dict[str, object]:
+    """Return the saved queries of the user for the lists `kinds`, and whether the user may save one."""
+    name = identity().name
+    saved: list[SavedQuery] = []
+    if name is not None:
+        with reading() as session:
+            saved = [query for query in saved_queries_of(session, name).items if query.kind in kinds]
+    return {"saved": saved, "may_save": may_write(ANY)}
+
+
+def registry_is_empty() -> bool:
+    """Return whether no model is visible. Pages then say how a first model is added."""
+    with reading() as session:
+        return not visible_models(session, 1)
 
 
 def examples(endpoint: str, texts: Iterable[str]) -> list[dict[str, str]]:

@@ -24,6 +24,7 @@ from organs.web.pages.lists import (
     examples,
     list_address,
     query_context,
+    saved_context,
 )
 from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.params import requested
@@ -63,7 +64,7 @@ def models() -> WebPage:
         if not plain_page():
             raise
         context: Context = {"items": [], "notes": [], "filters": [], "terms": [], "problem": str(error)}
-        context |= {"text": request.args.get("q", ""), "examples": examples(ENDPOINT, EXAMPLES)}
+        context |= saved_context() | {"text": request.args.get("q", ""), "examples": examples(ENDPOINT, EXAMPLES)}
         return WebPage("models.html", context, status=400)
     return WebPage("models.html", _list_context(query, page), next=page.next)
 

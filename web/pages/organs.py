@@ -33,6 +33,7 @@ from organs.web.pages.lists import (
     examples,
     list_address,
     query_context,
+    saved_context,
 )
 from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.pages.steps import graft_address
@@ -76,7 +77,11 @@ def organs() -> WebPage:
         if not plain_page():
             raise
         context: Context = {"items": [], "notes": [], "filters": [], "bars": [], "terms": []}
-        context |= {"text": request.args.get("q", ""), "problem": str(error), "examples": examples(ENDPOINT, EXAMPLES)}
+        context |= saved_context() | {
+            "text": request.args.get("q", ""),
+            "problem": str(error),
+            "examples": examples(ENDPOINT, EXAMPLES),
+        }
         return WebPage("organs.html", context, status=400)
     return WebPage(
         "organs.html",
@@ -169,14 +174,14 @@ def _similar_organs(organ: Organ) -> Context:
         with reading(settings().counts_seconds) as session:
             page = search_organs(session, parse_query(f"{query} unique:organ"), ALIKE_SHOWN + 1)
         alike = [other for other in page if other.digest != organ.digest][:ALIKE_SHOWN]
-        note = None if alike else "No other organ has the same slot and shape."
+        note = None if alike else "No other tensor has the same slot and shape."
     except BadQuery:
-        note = "It has too few values to compare with other organs."
+        note = "It has too few values to compare with other tensors."
     except NotFound:
         pass
     except TooSlow:
         g.not_cached = True  # the next request may be fast enough
-        note = "Not shown: there are too many organs to compare at once."
+        note = "Not shown: there are too many tensors to compare at once."
     return {"alike": alike, "alike_note": note, "alike_query": query}
 
 

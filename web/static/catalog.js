@@ -1,4 +1,4 @@
-// The pages work without this script. It adds keys: "/" moves to the search box, arrows move between the organs of a
+// The pages work without this script. It adds keys: "/" moves to the search box, Escape closes the menu, arrows move between the organs of a
 // drawing and show their labels. It adds buttons that copy commands, and updates running jobs without reloading the page.
 "use strict";
 
@@ -7,12 +7,12 @@ document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input, textarea, select, [contenteditable]");
   if (event.key === "/" && !typing) {
     event.preventDefault();
-    const box = document.getElementById("q");
+    const box = [...document.querySelectorAll("#find, #q")].find((input) => input.offsetParent);
     if (box) {
       box.focus();
       box.select();
     } else {
-      window.location.assign(`${document.querySelector("nav a").pathname}#q`);
+      window.location.assign(document.querySelector(".find-link").href);
     }
     return;
   }
@@ -69,9 +69,21 @@ function addPointers() {
 addPointers();
 document.addEventListener("mainreplaced", addPointers);
 
-// The menu is one line that scrolls on a phone: show the current page in it.
-const current = document.querySelector(".places [aria-current]");
-if (current) current.parentElement.scrollLeft = current.offsetLeft - current.parentElement.offsetLeft - 60;
+// The menu closes with Escape, on a click elsewhere, and when the focus leaves it.
+const menu = document.querySelector(".menu");
+if (menu) {
+  document.addEventListener("click", (event) => {
+    if (!menu.contains(event.target)) menu.open = false;
+  });
+  menu.addEventListener("focusout", (event) => {
+    if (event.relatedTarget && !menu.contains(event.relatedTarget)) menu.open = false;
+  });
+  menu.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+  });
+}
 
 // Add a button to each command and recipe. Browsers allow this only over HTTPS and on the machine of the server.
 function addCopyButtons() {

@@ -20,6 +20,7 @@ from organs.registry.catalog.tables import (
     ContributorRow,
     ModelRow,
     PageToken,
+    SavedQueryRow,
     SubmissionRow,
     Token,
     UploadPiece,
@@ -40,6 +41,7 @@ from organs.registry.entities.account import (
     Quota,
     UploadTotals,
 )
+from organs.registry.entities.query import SavedQueries, SavedQuery
 from organs.registry.errors import NoSuchContributor, NoSuchToken, OverQuota
 from organs.registry.tokens import SentToken
 
@@ -374,3 +376,10 @@ def check_model_fits(
             f"the model has {size_bytes:,} bytes; with all stored and submitted bytes it exceeds the quota of "
             f"{quota.limit_bytes:,} bytes by {more_bytes:,}"
         )
+
+
+def saved_queries_of(session: Session, contributor: str) -> SavedQueries:
+    """Return the saved queries of `contributor`, by name; none for an account that does not exist yet."""
+    statement = select(SavedQueryRow).join(ContributorRow, ContributorRow.id == SavedQueryRow.contributor_id)
+    statement = statement.where(ContributorRow.name == contributor).order_by(SavedQueryRow.name, SavedQueryRow.kind)
+    return SavedQueries(items=tuple(entity_of(SavedQuery, row) for row in session.scalars(statement)))

@@ -72,11 +72,6 @@ def newest_failures(session: Session, limit: int) -> tuple[JobSummary, ...]:
     return tuple(entity_of(JobSummary, row, contributor=name) for row, name in rows)
 
 
-def has_jobs(session: Session, contributor: str | None = None) -> bool:
-    """Return whether there are any jobs, in any state."""
-    return session.execute(_jobs(contributor).limit(1)).first() is not None
-
-
 def active_jobs(session: Session, kind: str, contributor: str | None = None) -> tuple[Job, ...]:
     """Return the jobs of that kind that wait or run, oldest first."""
     active = _jobs(contributor).where(JobRow.kind == kind, JobRow.state.in_(ACTIVE))

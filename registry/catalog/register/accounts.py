@@ -17,13 +17,21 @@ from organs.registry.catalog.queries.accounts import (
     is_valid,
     token_by_public_id,
 )
-from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.rows import count
-from organs.registry.catalog.tables import ContributorRow, PageToken, Token, WebSession
+from organs.registry.catalog.register.events import contributor_id, record_event
+from organs.registry.catalog.rows import count, entity_of
+from organs.registry.catalog.tables import (
+    SAVED_QUERY_MAX,
+    ContributorRow,
+    PageToken,
+    SavedQueryRow,
+    Token,
+    WebSession,
+)
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
 from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
-from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
-from organs.registry.names import check_new_name, parse_new_name
+from organs.registry.entities.query import SavedQuery
+from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed, NotFound
+from organs.registry.names import check_new_name, check_query_name, parse_new_name
 from organs.registry.tokens import NewToken, new_page_token, new_token, secret_sha256
 
 TOKENS_MAX = 50
@@ -248,3 +256,35 @@ def _revoke(session: Session, token: Token, by: str) -> Token:
             session.execute(delete(WebSession).where(WebSession.token_id == revoked.id))
             record_event(session, by, Action.REVOKE_TOKEN, revoked.public_id)
     return token
+
+
+SAVED_QUERIES_MAX = 100
+"""The most saved queries of an account."""
+
+
+def store_query(session: Session, contributor: str, kind: str, name: str, query: str) -> SavedQuery:
+    """Save a valid query for the list `kind` under a name of `contributor`, in the place of one of this name.
+
+    Raises BadInput, NotAllowed if SAVED_QUERIES_MAX queries are saved.
+    """
+    check_query_name(name)
+    owner = contributor_id(session, contributor)
+    row = session.get(SavedQueryRow, (owner, kind, name))
+    if row is None and count(session, SavedQueryRow, SavedQueryRow.contributor_id == owner) >= SAVED_QUERIES_MAX:
+        raise NotAllowed(f"{SAVED_QUERIES_MAX} queries are saved, as many as an account can have: delete one")
+    row = row or SavedQueryRow(contributor_id=owner, kind=kind, name=name)
+    row.query, row.created_at = checked_text(query, "the query", SAVED_QUERY_MAX), database_now(session)
+    session.add(row)
+    session.flush()
+    return entity_of(SavedQuery, row)
+
+
+def delete_saved_query(session: Session, contributor: str, kind: str, name: str) -> SavedQuery:
+    """Delete a saved query of `contributor`, and return it. Raises NotFound."""
+    row = session.get(SavedQueryRow, (contributor_id(session, contributor), kind, name))
+    if row is None:
+        raise NotFound(f"no query for {kind} is saved as {name[:80]!r}")
+    saved = entity_of(SavedQuery, row)
+    session.delete(row)
+    session.flush()
+    return saved
