@@ -1,11 +1,12 @@
 """The program in a confined child that reads one chat template and renders it with sample conversations.
 
-    python -m organs.registry.chat_trial     an order of JSON on the standard input: `TemplateTrial`, or `TemplateFrame`
+    python -m organs.registry.chat_trial     an order of JSON on the standard input, of which there are two
 
-For a frame, it prints one line: the text around the messages of a conversation, whose contents it never sees. For a
-trial, it prints one line of JSON for each finding, as soon as it is found, and a last line. A template is a program of a
-stranger in the language Jinja. It is only run here, in a process without files, network and processes, and with limits
-(`registry.chat_templates`): jinja2's sandbox alone does not stop an endless loop, and was escaped before.
+For a `TemplateFrame`, it prints one line: the text around the messages of a conversation, whose contents it never
+sees. For a `TemplateTrial`, it prints one line of JSON for each finding, as soon as it is found, and a last line. A
+template is a program of a stranger in the language Jinja. It is only run here, in a process without files, network and
+processes, and with limits (`registry.chat_templates`): jinja2's sandbox alone does not stop an endless loop, and was
+escaped before.
 
 The templates see what the template engines of transformers and llama.cpp give them: the same options of Jinja, the
 same functions, the tags `break`, `continue` and `generation`.
@@ -103,7 +104,7 @@ def syntax_fault(text: str) -> str | None:
 
 def main() -> None:
     """Read one order, and print what is found."""
-    order: TemplateTrial | TemplateFrame = json.load(sys.stdin)
+    order = json.load(sys.stdin)
     if "roles" in order:
         sys.stdout.write(json.dumps(frame(order)) + "\n")
         return

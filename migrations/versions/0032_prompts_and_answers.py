@@ -36,9 +36,7 @@ def upgrade() -> None:
         sa.Column("created_at", timestamp, nullable=False),
         sa.Column("started_at", timestamp, nullable=True),
         sa.Column("finished_at", timestamp, nullable=True),
-        sa.CheckConstraint(
-            "state IN ('queued', 'running', 'finished', 'failed')", name=op.f("ck_answers_state_known")
-        ),
+        sa.CheckConstraint("state IN ('queued', 'running', 'finished', 'failed')", name=op.f("ck_answers_state_known")),
         sa.CheckConstraint("length(asker) = 64", name=op.f("ck_answers_asker_length")),
         sa.CheckConstraint("length(holder) <= 32", name=op.f("ck_answers_holder_length")),
         sa.CheckConstraint("length(key) = 32", name=op.f("ck_answers_key_length")),
@@ -49,3 +47,5 @@ def upgrade() -> None:
     )
     op.create_index("ix_answers_asker", "answers", ["asker", "started_at"])
     op.create_index("ix_answers_state", "answers", ["state", "id"])
+    op.create_index(op.f("ix_answers_created_at"), "answers", ["created_at"])
+    op.create_index(op.f("ix_answers_started_at"), "answers", ["started_at"])

@@ -1156,6 +1156,8 @@ class AnswerRow(WorkColumns, Base):
     state: Mapped[str] = one_of(ANSWER_STATES)
     arguments: Mapped[str] = mapped_column(deferred=True)
     """JSON object; loaded only on access. `result` has the replies, also while they are written."""
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    started_at: Mapped[datetime | None] = mapped_column(index=True)
 
 
 class FleetRunRow(Base):

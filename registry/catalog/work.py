@@ -1,4 +1,4 @@
-"""The queue under jobs, answers to prompts and units of fleets, and what keeps a claim alive: leases that a thread renews.
+"""The queue under jobs, answers to prompts and units of fleets; claims are kept alive by leases that a thread renews.
 
 A process holds a row of work under a random text, its `holder`, until it ends the work:
 
@@ -214,17 +214,24 @@ def release(session: Session, queue: Queue[W], *held: ColumnElement[bool]) -> No
 
 @contextmanager
 def keeping(
-    catalog: Catalog, renewal: Callable[[Session], bool], name: str, seconds: float | None = None
+    catalog: Catalog,
+    renewal: Callable[[Session], bool],
+    name: str,
+    seconds: float | None = None,
+    *,
+    counts: bool = False,
 ) -> Iterator[threading.Event]:
     """Renew a lease in a thread during the block; the event is set when `renewal` returns that it is lost.
 
-    `seconds` is the time between two renewals, by default RENEW_SECONDS.
+    `seconds` is the time between two renewals, by default RENEW_SECONDS. `counts` says that no cached answer depends on
+    the row.
     """
+    transaction = catalog.counting if counts else catalog.writing
     ended, lost = threading.Event(), threading.Event()
 
     def keep() -> None:
         while not ended.wait(RENEW_SECONDS if seconds is None else seconds):
-            with suppress(OrganError), catalog.writing() as session:  # the next attempt may succeed in time
+            with suppress(OrganError), transaction() as session:  # the next attempt may succeed in time
                 if not renewal(session):
                     lost.set()
 

@@ -48,7 +48,7 @@ class PromptRequest(RequestBody):
     seed: (
         Annotated[
             int,
-            Meta(ge=0, le=SEED_MAX, description="The same seed gives the same text, on one machine. By default random."),
+            Meta(ge=0, le=SEED_MAX, description="The same seed gives the same text on one machine. By default random."),
         ]
         | None
     ) = None
@@ -80,6 +80,20 @@ class Reply(Entity):
         return self.ended == "context" and not self.tokens
 
 
+class PromptArguments(Entity):
+    """What waits in the queue: a checked request, the full names of its models, and the limits of the server."""
+
+    request: PromptRequest
+    models: Items[ModelText]
+    seconds: float
+
+
+class Replies(Entity):
+    """What has been answered so far, in the queue."""
+
+    replies: Items[Reply] = ()
+
+
 class Answer(Entity):
     """The answer to a prompt, complete or in progress. It is deleted after a day."""
 
@@ -88,7 +102,8 @@ class Answer(Entity):
         Meta(
             pattern="^[0-9a-f]{32}$",
             max_length=32,
-            description="The secret address of the answer: who knows it can read it. An account alone can read its own.",
+            description="The secret address of the answer: who knows it can read it; that of an account, only the "
+            "account.",
         ),
     ]
     state: Annotated[Word, Meta(description="`queued`, `running`, `finished` or `failed`.")]

@@ -340,11 +340,10 @@ class Decoder:
             logits[repeated] = np.where(
                 logits[repeated] > 0, logits[repeated] / REPEAT_PENALTY, logits[repeated] * REPEAT_PENALTY
             )
-            return int(logits.argmax())
+            known.append(int(logits.argmax()))
+            return known[-1]
 
-        for token in islice(self.following(tokens, choose), count):
-            known.append(token)
-        return known[len(tokens) :]
+        return list(islice(self.following(tokens, choose), count))
 
     def following(self, tokens: Sequence[int], choose: Callable[[NDArray[np.float32]], int]) -> Iterator[int]:
         """Yield the tokens after `tokens` until one that ends the text; the caller must stop at the end of the context.

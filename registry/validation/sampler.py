@@ -115,9 +115,8 @@ def _pieces(
 ) -> Iterator[SampleLine]:
     """Yield the pieces of an answer, and why it ends."""
     text = codecs.getincrementaldecoder("utf-8")("replace")
-    written = 0
-    for token in decoder.following(tokens, chooser(order.temperature, order.seed)):
-        written += 1
+    chosen = decoder.following(tokens, chooser(order.temperature, order.seed))
+    for written, token in enumerate(chosen, 1):
         yield SampleLine(model=number, piece=text.decode(model.piece(token)))
         if written == order.tokens:
             yield SampleLine(model=number, ended="tokens")
