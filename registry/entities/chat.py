@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -13,7 +13,9 @@ MESSAGE_MAX_CHARACTERS = 65_536
 TOKENS_DEFAULT, TOKENS_MAX = 256, 8192
 TEMPERATURE_DEFAULT, TEMPERATURE_MAX = 0.7, 2.0
 SEED_MAX = 2**32 - 1
-USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
+USER: Final = "user"
+ASSISTANT: Final = "assistant"
+SYSTEM: Final = "system"
 ANSWERING = ("queued", "running")
 """The states of an answer that is not complete."""
 

@@ -10,7 +10,15 @@ from sqlalchemy.orm import Session
 from organs.ingest.answering import silence_of
 from organs.registry.catalog.queries.model_names import find_model_by_text
 from organs.registry.catalog.tables import ModelRow
-from organs.registry.entities.chat import TEMPERATURE_DEFAULT, TEMPERATURE_MAX, USER, Answer, ChatMessage, PromptRequest
+from organs.registry.entities.chat import (
+    SYSTEM,
+    TEMPERATURE_DEFAULT,
+    TEMPERATURE_MAX,
+    USER,
+    Answer,
+    ChatMessage,
+    PromptRequest,
+)
 from organs.registry.errors import BadInput, NotFound
 from organs.registry.validation.run import compared_with
 from organs.web.api import answers as api
@@ -83,10 +91,11 @@ def ask_model(namespace: str, name: str) -> str | WebPage:
         model, context = row.full_name, _form(session, row)
     stated = {field: request.form.get(field, "").strip() for field in ("prompt", "system", "temperature", "seed")}
     try:
-        texts = [("system", stated["system"]), (USER, request.form.get("prompt", "").replace("\r\n", "\n"))]
+        prompt_text = request.form.get("prompt", "").replace("\r\n", "\n")
+        opening = (ChatMessage(role=SYSTEM, content=stated["system"]),) if stated["system"] else ()
         prompt = PromptRequest(
             model=model,
-            messages=tuple(ChatMessage(role=role, content=text) for role, text in texts if text or role == USER),  # type: ignore[arg-type]
+            messages=(*opening, ChatMessage(role=USER, content=prompt_text)),
             base="beside" in request.form and context["try_it"]["base"] is not None,
             temperature=_number(stated["temperature"], "temperature", TEMPERATURE_DEFAULT, TEMPERATURE_MAX),
             seed=int(_number(stated["seed"], "seed", 0, 2**32 - 1)) if stated["seed"] else None,
@@ -129,7 +138,7 @@ def _form(session: Session, row: ModelRow) -> Context:
 
 def _stated(found: Answer) -> Context:
     """Return the fields of the form for the next prompt as they were in the last one."""
-    system = [message.content for message in found.messages if message.role == "system"]
+    system = [message.content for message in found.messages if message.role == SYSTEM]
     return {
         "prompt": found.messages[-1].content,
         "system": "".join(system[:1]),
