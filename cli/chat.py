@@ -110,14 +110,14 @@ def _converse(first: PromptRequest, opening: Sequence[ChatMessage], ask: Ask) ->
     for line in _lines():
         message = ChatMessage(role=USER, content=line)
         if not histories:
-            asked = [structs.replace(first, messages=(*opening, message))]
+            requests = [structs.replace(first, messages=(*opening, message))]
         else:
-            asked = [
+            requests = [
                 structs.replace(first, model=name, beside=None, base=False, messages=(*opening, *history, message))
                 for name, history in histories.items()
             ]
         printer = _Printer(shows_names=len(histories) > 1)
-        for request in asked:
+        for request in requests:
             replies = ask(request, printer.show)
             while replies[0].is_too_long and len(request.messages) > len(opening) + 1:
                 kept = request.messages[len(opening) + 2 :]
@@ -127,9 +127,9 @@ def _converse(first: PromptRequest, opening: Sequence[ChatMessage], ask: Ask) ->
             for reply in replies:
                 if reply.problem is not None:
                     print_remark(reply.problem)
-                said = [*request.messages[len(opening) :], ChatMessage(role=ASSISTANT, content=reply.text)]
+                exchange = [*request.messages[len(opening) :], ChatMessage(role=ASSISTANT, content=reply.text)]
                 if reply.problem is None or reply.text:
-                    histories[reply.model] = said
+                    histories[reply.model] = exchange
 
 
 def _lines() -> Iterator[str]:

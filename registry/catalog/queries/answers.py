@@ -95,7 +95,9 @@ def answer_by_key(session: Session, key: str, asker: str) -> Answer:
     if row is None or (row.has_account and row.asker != asker):
         raise NoSuchAnswer(NO_ANSWER)
     arguments = json.decode(row.arguments, type=prepared(PromptArguments))
-    replies = () if row.result is None else json.decode(row.result, type=prepared(Replies)).replies
+    replies = tuple(Reply(model=name) for name in arguments.models)
+    if row.result is not None:
+        replies = json.decode(row.result, type=prepared(Replies)).replies
     if row.state == "failed":
         replies = tuple(
             reply if reply.ended else structs.replace(reply, ended="failed", problem=row.note) for reply in replies
@@ -108,7 +110,7 @@ def answer_by_key(session: Session, key: str, asker: str) -> Answer:
         position=order.index(row.id) + 1 if row.id in order else None,
         note=row.note,
         messages=request.messages,
-        replies=replies or tuple(Reply(model=name) for name in arguments.models),
+        replies=replies,
         temperature=request.temperature,
         seed=request.seed or 0,
         tokens_max=request.tokens or TOKENS_DEFAULT,

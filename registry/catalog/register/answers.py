@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from msgspec import json
-from sqlalchemy import delete
+from sqlalchemy import delete, false
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import database_now
@@ -101,7 +101,7 @@ def write_replies(session: Session, claim: PromptClaim, replies: Replies) -> boo
 
 def forget_answer(session: Session, key: str, asker: Asker) -> None:
     """Delete an answer; if it is being written, its runner stops. Raises NoSuchAnswer."""
-    own = AnswerRow.has_account.is_(False) | (AnswerRow.asker == asker.digest)
+    own = AnswerRow.has_account.is_(false()) | (AnswerRow.asker == asker.digest)
     found = session.execute(delete(AnswerRow).where(AnswerRow.key == key, own).returning(AnswerRow.id)).first()
     if found is None:
         raise NoSuchAnswer(NO_ANSWER)
