@@ -29,6 +29,7 @@ GROUPS = {
         "reclaim": "Free the disk: remove files that the registry has.",
         "restore": "Write the files again that reclaim removed.",
         "run": "Run a program with the file of a model.",
+        "chat": "Talk to a model, or to a chimera beside its base.",
     },
     "Files": {
         "check": "Say whether llama.cpp loads a file, and what mends it.",

@@ -12,15 +12,26 @@ import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
 from organs.cli.console import print_remark
-from organs.cli.options import flag
+from organs.cli.options import flag, size_bytes
 from organs.cli.registries import local_registry
+from organs.registry.entities.chat import MESSAGE_MAX_CHARACTERS, TOKENS_MAX
 from organs.registry.errors import BadSetting
 from organs.web.logs import configure_logs
-from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSettings, WebSettings, default_workers
+from organs.web.settings import (
+    LOOPBACK_HOSTS,
+    PORT,
+    THREADS,
+    Network,
+    PromptLimits,
+    ServerSettings,
+    WebSettings,
+    default_workers,
+)
 
 server_log = logging.getLogger("organs.server")
 """The log of the start of a server, if records are JSON."""
 PROXIES_MAX = 8
+PROMPTS = PromptLimits()
 ALLOW_HOST = "To answer other machines, allow a host name: --allow-host NAME, or * for every name"
 ALL_INTERFACES = ("0.0.0.0", "::", "")  # noqa: S104  # for comparison, not to listen on
 
@@ -74,6 +85,50 @@ def parse_network(text: str) -> Network:
     "[default: this machine; none behind proxies]",
 )
 @flag("--accounts", "Require an account for every change, even from this machine.")
+@click.option(
+    "--try/--no-try",
+    "tries",
+    default=None,
+    help="Let visitors send prompts to models, which llama.cpp answers. "
+    "[default: only on a server that only this machine can reach]",
+)
+@click.option(
+    "--try-model",
+    "try_model",
+    metavar="SIZE",
+    type=size_bytes,
+    default="4GB",
+    show_default=True,
+    help="The largest model that answers prompts.",
+)
+@click.option(
+    "--try-characters",
+    type=click.IntRange(1, MESSAGE_MAX_CHARACTERS),
+    default=PROMPTS.characters_max,
+    show_default=True,
+    help="The longest conversation of a prompt.",
+)
+@click.option(
+    "--try-tokens",
+    type=click.IntRange(1, TOKENS_MAX),
+    default=PROMPTS.tokens_max,
+    show_default=True,
+    help="The longest answer, in tokens.",
+)
+@click.option(
+    "--try-seconds",
+    type=click.FloatRange(1, 3600),
+    default=PROMPTS.seconds,
+    show_default=True,
+    help="The longest time in which an answer is written.",
+)
+@click.option(
+    "--try-hourly",
+    type=click.IntRange(1, 100_000),
+    default=PROMPTS.hourly,
+    show_default=True,
+    help="The most answers in an hour for one account, or for one address without an account.",
+)
 @flag("--read-only", "Refuse every change, and run no jobs.")
 @flag("--no-jobs", "Do not run jobs. Run them with `organ work`.")
 @flag("--reload", "For developers: one process that restarts when the code changes; no jobs.")
@@ -87,6 +142,12 @@ def serve(
     proxies: int,
     metrics_networks: tuple[Network, ...],
     accounts: bool,
+    tries: bool | None,
+    try_model: int,
+    try_characters: int,
+    try_tokens: int,
+    try_seconds: float,
+    try_hourly: int,
     read_only: bool,
     no_jobs: bool,
     reload: bool,
@@ -106,7 +167,15 @@ def serve(
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
     personal = not accounts and is_personal(host, allowed, proxies)
-    web = WebSettings(served_hosts(shown_host, allowed), personal, read_only, proxies, metrics=metrics_networks or None)
+    limits = PromptLimits(try_model, try_characters, try_tokens, try_seconds, try_hourly)
+    web = WebSettings(
+        served_hosts(shown_host, allowed),
+        personal,
+        read_only,
+        proxies,
+        prompts=limits if answers_prompts(tries, personal=personal, read_only=read_only) else None,
+        metrics=metrics_networks or None,
+    )
     if not reload:
         check_port_free(host, port)
     with local_registry(waits=True) as registry:
@@ -133,6 +202,23 @@ def serve(
         else:
             server = ServerSettings(host, port, workers, threads, jobs=not no_jobs, logs_requests=writes_json)
             serve_forever(registry, server, web)
+
+
+def answers_prompts(tries: bool | None, *, personal: bool, read_only: bool) -> bool:
+    """Return whether the server answers prompts: as `--try` says, or if only this machine reaches it and it can.
+
+    Raises NoRuntime if `--try` is given without llama.cpp, BadSetting together with --read-only.
+    """
+    from organs.registry.validation.llama import EXTRA, NOT_INSTALLED, LlamaCpp
+    from organs.registry.validation.runtime import NoRuntime
+
+    if not tries:
+        return tries is None and personal and not read_only and LlamaCpp.is_installed()
+    if read_only:
+        raise BadSetting("--try and --read-only exclude each other: a prompt is a change of the queue")
+    if not LlamaCpp.is_installed():
+        raise NoRuntime(NOT_INSTALLED, EXTRA)
+    return True
 
 
 def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:

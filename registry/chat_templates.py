@@ -1,4 +1,4 @@
-"""The chat templates of GGUF files, judged by a confined process (`registry.chat_trial`).
+"""The chat templates of GGUF files, judged and rendered by a confined process (`registry.chat_trial`).
 
 Nothing of a template is run in this process. What the child says is not trusted either: it may come from a template
 that escaped. It can only be a known code with a short text.
@@ -9,18 +9,20 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
 
-from organs.registry.entities.base import Entity, encode, prepared
+from organs.registry.entities.base import Entity, Text, decode, encode, prepared
 from organs.registry.errors import OrganError
 from organs.registry.gguf.faults import HeaderFault
 from organs.registry.gguf.header import ByteSource, Field, Header
 from organs.registry.gguf.tokenizer import adds_bos, token_texts
+from organs.registry.recent import RecentValues
 from organs.registry.sandbox.process import ProcessLimits, Result, Sandbox, run_python
 
 TEMPLATE_KEY = "tokenizer.chat_template"
@@ -198,3 +200,65 @@ def _ending(result: Result) -> str:
     if result.stopped is not None:
         return result.stopped
     return f"it was ended by {result.signal_name}" if result.signal_name else "it ended without an answer"
+
+
+class UnusableTemplate(Exception):
+    """No conversation can be written in a template; the message is the reason, as the end of a sentence."""
+
+
+FRAME_OUTPUT_MAX_BYTES = 2 * 1024 * 1024
+FRAME_PARTS_MAX = 4096
+
+
+class _FrameOrder(Entity):
+    """The order for the frame of a conversation: `chat_trial.TemplateFrame`."""
+
+    template: str
+    bos: str
+    eos: str
+    roles: tuple[str, ...]
+
+
+class _FrameLine(Entity):
+    """The answer."""
+
+    parts: Annotated[tuple[Text | int, ...], Meta(max_length=FRAME_PARTS_MAX)] | None = None
+    refused: Annotated[str, Meta(max_length=SENTENCE_MAX)] | None = None
+
+
+FRAMES_MAX = 64
+_frames = RecentValues[str, tuple[str | int, ...]](FRAMES_MAX)
+
+
+def conversation_frame(
+    source: ByteSource, header: Header, roles: Sequence[str], *, required: bool = False
+) -> tuple[str | int, ...] | None:
+    """Return the text of the usual template around the messages of these roles, and their numbers where they stand.
+
+    The template ends where the model's answer begins. It never sees the messages, so it cannot depend on them, and what
+    it returns for these roles is known for the next conversation. Return None for a model without a template. Raises
+    UnusableTemplate, and NoSandbox if `required` and not possible.
+    """
+    field = next((field for name, field in _fields_of(header) if not name), None)
+    if field is None:
+        return None
+    if field.is_array or isinstance(field.value, bytes) or not 0 < field.size_bytes <= TEMPLATE_MAX_BYTES:
+        raise UnusableTemplate("it is no text, or too long")
+    order = _order(source, header, field)
+    encoded = encode(_FrameOrder(template=order.template, bos=order.bos, eos=order.eos, roles=tuple(roles)))
+    key = hashlib.sha256(encoded).hexdigest()
+    return _frames.get(key, lambda: _frame_of(encoded, len(roles), required))
+
+
+def _frame_of(encoded: bytes, messages: int, required: bool) -> tuple[str | int, ...]:
+    lines: list[bytes] = []
+    limits = replace(LIMITS, output_max_bytes=FRAME_OUTPUT_MAX_BYTES)
+    result = run_python(PROGRAM, limits, Sandbox(required=required), encoded, lines.append)
+    try:
+        line = decode(lines[0], _FrameLine) if len(lines) == 1 else _FrameLine(refused=_ending(result))
+    except ValueError as error:
+        raise UnusableTemplate("it made the program that renders it give another answer") from error
+    parts = line.parts
+    if parts is None or any(isinstance(part, int) and not 0 <= part < messages for part in parts):
+        raise UnusableTemplate(line.refused or _ending(result))
+    return parts

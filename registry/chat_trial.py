@@ -1,10 +1,12 @@
 """The program in a confined child that reads one chat template and renders it with sample conversations.
 
-    python -m organs.registry.chat_trial     an order of JSON on the standard input: `TemplateTrial`
+    python -m organs.registry.chat_trial     an order of JSON on the standard input, of which there are two
 
-It prints one line of JSON for each finding, as soon as it is found, and a last line. A template is a program of a
-stranger in the language Jinja. It is only run here, in a process without files, network and processes, and with limits
-(`registry.chat_templates`): jinja2's sandbox alone does not stop an endless loop, and was escaped before.
+For a `TemplateFrame`, it prints one line: the text around the messages of a conversation, whose contents it never
+sees. For a `TemplateTrial`, it prints one line of JSON for each finding, as soon as it is found, and a last line. A
+template is a program of a stranger in the language Jinja. It is only run here, in a process without files, network and
+processes, and with limits (`registry.chat_templates`): jinja2's sandbox alone does not stop an endless loop, and was
+escaped before.
 
 The templates see what the template engines of transformers and llama.cpp give them: the same options of Jinja, the
 same functions, the tags `break`, `continue` and `generation`.
@@ -53,6 +55,15 @@ class TemplateTrial(TypedDict):
     """Whether runtimes put the first token before every text."""
 
 
+class TemplateFrame(TypedDict):
+    """A conversation whose frame is wanted: a template, the tokens of its model, and the roles of the messages."""
+
+    template: str
+    bos: str
+    eos: str
+    roles: list[str]
+
+
 class Found(TypedDict):
     """A finding: its code (`ingest.checking`), and the sentence."""
 
@@ -93,7 +104,10 @@ def syntax_fault(text: str) -> str | None:
 
 def main() -> None:
     """Read one order, and print what is found."""
-    order: TemplateTrial = json.load(sys.stdin)
+    order = json.load(sys.stdin)
+    if "roles" in order:
+        sys.stdout.write(json.dumps(frame(order)) + "\n")
+        return
     for found in findings(order):
         _print(found)
     _print({"code": "done", "sentence": ""})
@@ -102,6 +116,44 @@ def main() -> None:
 def _print(found: Found) -> None:
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
+
+
+BEGINS, ENDS = "\ue000", "\ue001"
+"""Private characters around the number of a message, in its place in a frame."""
+
+
+_MARK = re.compile(f"{BEGINS}([0-9]{{1,4}}){ENDS}")
+
+
+def frame(order: TemplateFrame) -> dict[str, str | list[str | int]]:
+    """Return the `parts` of a conversation: texts, and the numbers of the messages; or why there are none: `refused`.
+
+    Renders the template: only for a confined process.
+    """
+    messages = [(role, f"{BEGINS}{number}{ENDS}") for number, role in enumerate(order["roles"])]
+    reason = "it leaves out a message"
+    try:
+        with _limited(READ_SECONDS):
+            template = environment().from_string(order["template"], _functions(datetime.now()))  # noqa: DTZ005
+        for in_parts in (False, True):
+            text = _rendered(
+                template.generate(
+                    messages=_conversation(*messages, in_parts=in_parts),
+                    tools=None,
+                    documents=None,
+                    add_generation_prompt=True,
+                    bos_token=order["bos"],
+                    eos_token=order["eos"],
+                )
+            )
+            if all(mark in text for _, mark in messages):
+                split = enumerate(_MARK.split(text))
+                return {"parts": [int(part) if number % 2 else part for number, part in split if part]}
+    except (_TooSlow, _TooLong, MemoryError) as error:
+        reason = "it writes too much" if isinstance(error, _TooLong) else _reason(error)
+    except Exception as error:  # noqa: BLE001  # a template can raise anything
+        reason = _shown(error)
+    return {"refused": reason}
 
 
 def findings(order: TemplateTrial) -> Iterator[Found]:
@@ -410,13 +462,13 @@ class _TooLong(Exception):
 NOW = datetime(2026, 1, 14)  # noqa: DTZ001  # templates show a day without a zone
 
 
-def _functions() -> dict[str, Any]:
+def _functions(now: datetime = NOW) -> dict[str, Any]:
     """Return the functions and filters that templates find in transformers and llama.cpp."""
 
     def raise_exception(message: object = "") -> None:
         raise _Raised(str(message)[:SHOWN_MAX])
 
-    return {"raise_exception": raise_exception, "strftime_now": lambda form: NOW.strftime(str(form))}
+    return {"raise_exception": raise_exception, "strftime_now": lambda form: now.strftime(str(form))}
 
 
 def _to_json(

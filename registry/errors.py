@@ -327,6 +327,10 @@ class NoSuchJob(NotFound, code="no-such-job"):
     """No job has this number, or it was removed."""
 
 
+class NoSuchAnswer(NotFound, code="no-such-answer"):
+    """No answer has this key, it was deleted after a day, or another account asked for it."""
+
+
 class NoSuchRun(NotFound, code="no-such-run"):
     """No run of a fleet has this number or this name, or none has begun."""
 
@@ -451,13 +455,13 @@ class Busy(OrganError, code="busy", status=503, exit_code=6):
 
 
 class QueueFull(Busy, code="queue-full"):
-    """The queue takes no more jobs."""
+    """The queue takes no more jobs or prompts."""
 
     waiting: Count
-    """The number of waiting jobs."""
+    """The number of waiting jobs, or of waiting prompts."""
 
-    def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} jobs wait already: wait until some are done, or cancel some")
+    def __init__(self, waiting: int, detail: str | None = None) -> None:
+        super().__init__(detail or f"{waiting} jobs wait already: wait until some are done, or cancel some")
         self.waiting = waiting
 
 

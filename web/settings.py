@@ -12,6 +12,22 @@ LOOPBACK_NETWORKS: tuple[Network, ...] = (ip_network("127.0.0.0/8"), ip_network(
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLimits:
+    """Limits of the prompts that a server answers ("Try it")."""
+
+    model_max_bytes: int = 4 * 10**9
+    """The largest model that answers."""
+    characters_max: int = 8000
+    """The longest conversation."""
+    tokens_max: int = 512
+    """The longest answer, in tokens."""
+    seconds: float = 120.0
+    """The longest time in which an answer is written, after its models are loaded."""
+    hourly: int = 60
+    """The most answers of one account, or of one address without an account, in an hour."""
+
+
+@dataclass(frozen=True, slots=True)
 class WebSettings:
     """Limits and names of one server."""
 
@@ -34,6 +50,8 @@ class WebSettings:
     """Longest time that a request waits for its turn to compute."""
     cache_bytes: int = 64 * 1024 * 1024
     """Maximum size of the answers that are cached in memory until the catalog changes."""
+    prompts: PromptLimits | None = None
+    """The limits of prompts that visitors send to models. None: the server answers none."""
     metrics: tuple[Network, ...] | None = None
     """Networks that may read `/metrics`. None means only this machine. Behind proxies None means no client, because
     every request comes from the proxy's machine."""

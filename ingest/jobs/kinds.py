@@ -81,9 +81,10 @@ from organs.registry.validation.run import compared_with, look_at_chimera, run_c
 from organs.registry.validation.texts import KINDS as TEXT_KINDS
 from organs.registry.validation.texts import built_in_texts
 
-WORK, VALIDATION, INTAKE, UPKEEP = "work", "validate", "intake", "upkeep"
-LANES = (WORK, VALIDATION, INTAKE, UPKEEP)
-"""A runner runs one job of each lane at a time."""
+WORK, VALIDATION, INTAKE, UPKEEP, PROMPTS = "work", "validate", "intake", "upkeep", "prompts"
+LANES = (WORK, VALIDATION, INTAKE, UPKEEP, PROMPTS)
+"""A runner runs one job of each lane at a time. The prompts have a queue of their own (`ingest.answering`), so that no
+prompt waits for a validation."""
 ALONE = (VALIDATION, UPKEEP)
 """Lanes in which all runners of a registry together run one job at a time: a validation can fill a machine's memory,
 and two repacks would do the same work."""

@@ -17,12 +17,14 @@ from typing import Any
 import msgspec
 from sqlalchemy.orm import Session
 
+from organs.ingest.answering import PromptRunner, prompts_at_once
 from organs.ingest.contributions.uploads import tidy_uploads
-from organs.ingest.jobs.kinds import ALONE, KINDS, LANES, REPACK, UPKEEP, JobKind, is_repack_due
+from organs.ingest.jobs.kinds import ALONE, KINDS, LANES, PROMPTS, REPACK, UPKEEP, JobKind, is_repack_due
 from organs.ingest.jobs.packs import remove_old_objects, remove_old_packs
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.answers import remove_old_answers
 from organs.registry.catalog.register.counts import remove_expired_counts
 from organs.registry.catalog.register.jobs import (
     JobClaim,
@@ -48,6 +50,7 @@ from organs.registry.entities.problem import INTERNAL, data_of, encoded, plain_p
 from organs.registry.errors import OUTAGES, BadInput, OrganError
 from organs.registry.local import LocalRegistry
 from organs.registry.progress import StepProgress
+from organs.registry.validation.llama import LlamaCpp
 
 UPKEEP_NICENESS = 10
 """The niceness of the thread for upkeep, so that pages and jobs of contributors have priority."""
@@ -154,7 +157,12 @@ class Runner:
         nothing for STOP_SECONDS returns to the queue too, while its thread still runs: then the process must exit
         immediately. Raises an error of the runner itself; errors of jobs are recorded, not raised.
         """
-        threads = [threading.Thread(target=self._run_lane, args=(lane, once), daemon=True) for lane in self.lanes]
+        lanes = [lane for lane in self.lanes if lane != PROMPTS]
+        threads = [threading.Thread(target=self._run_lane, args=(lane, once), daemon=True) for lane in lanes]
+        if PROMPTS in self.lanes and LlamaCpp.is_installed():
+            threads += [
+                threading.Thread(target=self._run_prompts, args=(once,), daemon=True) for _ in range(prompts_at_once())
+            ]
         for thread in threads:
             thread.start()
         self._clean_up()
@@ -175,7 +183,7 @@ class Runner:
         return not left_running
 
     def _clean_up(self) -> None:
-        """Remove old jobs, packs and uploads."""
+        """Remove old jobs, packs, uploads and answers."""
         try:
             remove_old_packs(self.registry.settings.home)
             remove_old_objects(self.registry)
@@ -183,8 +191,17 @@ class Runner:
             with self.registry.catalog.writing() as session:
                 remove_old_jobs(session)
                 remove_expired_counts(session)
+            with self.registry.catalog.counting() as session:
+                remove_old_answers(session)
         except OrganError as error:
-            _log.error("old jobs, packs or uploads cannot be removed: %s", error)
+            _log.error("old jobs, packs, uploads or answers cannot be removed: %s", error)
+
+    def _run_prompts(self, once: bool) -> None:
+        try:
+            PromptRunner(self.registry, self.stop).run(once=once)
+        except BaseException as error:  # noqa: BLE001  # `run` raises it
+            self.fault = error
+            self.stop.set()
 
     def _run_lane(self, lane: str, once: bool) -> None:
         names = tuple(kind.name for kind in self.kinds.values() if kind.lane == lane)

@@ -2,7 +2,8 @@
 
 A version is a number of a state of the database. On SQLite, this process counts the states that it meets; it reads the
 version before a transaction sees its snapshot, so a value that is cached under a version is never older than it. On
-PostgreSQL, a row of the database has the version, so that a snapshot contains its own version.
+PostgreSQL, a row of the database has the version, so that a snapshot contains its own version. On both, transactions of
+`Catalog.counting` make no new version.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ ENTRIES_MAX = 1000
 their SELECT."""
 _BUSY_TIMEOUT_MS = 30_000
 _DATA_VERSION = "PRAGMA data_version"
+MARK_STATEMENT = "PRAGMA user_version"
+"""The mark of a state of an SQLite database: a random number, which each transaction with a new version replaces."""
 
 T = TypeVar("T")
 _abandoned: list[Any] = []
@@ -44,7 +47,8 @@ class Versions:
     """A source of version numbers for the states of an SQLite database, with its own connection, which never writes.
 
     `PRAGMA data_version` changes between two reads of one connection if another connection has committed in between, in
-    this process or another. It costs some microseconds. Safe for threads, and after a fork.
+    this process or another. It costs some microseconds. Only then the mark of the state is read, which some commits do
+    not change. Safe for threads, and after a fork.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -53,20 +57,26 @@ class Versions:
         self._connection: Any = None
         self._owner = 0
         self._last: int | None = None
+        self._mark: int | None = None
         self._number = 0
 
     def current(self) -> int:
-        """Return a number that increases with every commit of others. Raises SQLAlchemy's OperationalError."""
+        """Return a number that increases with every commit of others that makes a new version.
+
+        Raises SQLAlchemy's OperationalError.
+        """
         with self._lock:
             try:
                 if self._connection is None or self._owner != os.getpid():
                     self._connect()
                 (data_version,) = self._connection.execute(_DATA_VERSION).fetchone()
+                if data_version != self._last:
+                    is_known, before = self._last is not None, self._mark
+                    (self._mark,) = self._connection.execute(MARK_STATEMENT).fetchone()
+                    self._last = data_version
+                    self._number += not is_known or self._mark != before
             except sqlite3.DatabaseError as error:
                 raise OperationalError(_DATA_VERSION, None, error) from error
-            if data_version != self._last:
-                self._last = data_version
-                self._number += 1
             return self._number
 
     def close(self) -> None:

@@ -16,12 +16,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, REVISION_STATEMENT, Catalog, translated
-from organs.registry.catalog.tables import Base, CatalogVersion, NamedLease
+from organs.registry.catalog.tables import AnswerRow, Base, CatalogVersion, NamedLease
 from organs.registry.errors import Busy, CatalogError, Conflict
 
 ROWS_AT_ONCE = 2000
-KEPT_TABLES = {CatalogVersion.__tablename__, NamedLease.__tablename__}
-"""Tables that each database has for itself."""
+KEPT_TABLES = {CatalogVersion.__tablename__, NamedLease.__tablename__, AnswerRow.__tablename__}
+"""Tables that each database has for itself. Prompts and answers are kept for a day, and are in no copy."""
 CHECKSUM_MODULUS = 1 << 128
 
 
@@ -167,6 +167,9 @@ def write_snapshot(catalog: Catalog, path: Path) -> None:
                 try:
                     with closing(sqlite3.connect(path)) as target_file:
                         source.backup(target_file)
+                        target_file.execute("PRAGMA secure_delete = ON")
+                        with target_file:
+                            target_file.execute(f"DELETE FROM {AnswerRow.__tablename__}")  # noqa: S608  # our own name
                         # The copy has WAL mode, which needs a log beside it.
                         target_file.execute("PRAGMA journal_mode = DELETE")
                 except sqlite3.DatabaseError as error:

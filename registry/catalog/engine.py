@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import (
     CACHE_KEY,
+    MARK_STATEMENT,
     NEXT_VERSION_STATEMENT,
     VERSION_KEY,
     VERSION_STATEMENT,
@@ -189,25 +191,28 @@ class Catalog:
                 session.execute(text(f"SET LOCAL lock_timeout = {timeout}"))
                 session.execute(text(f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})"))
             else:
-                session.connection()  # SQLite locks the database when the transaction begins, which is lazy otherwise
+                changes = _changes(session)  # SQLite locks the database now: a transaction is lazy otherwise
             yield session
-            if engine.dialect.name == "postgresql" and session.in_transaction():  # the block did not roll it back
-                session.flush()
+            if not session.in_transaction():  # the block rolled it back
+                return
+            session.flush()
+            if engine.dialect.name == "postgresql":
                 session.execute(NEXT_VERSION_STATEMENT)
+            elif _changes(session) != changes:
+                session.connection().exec_driver_sql(f"{MARK_STATEMENT} = {secrets.randbelow(_MARKS)}")
 
     @contextmanager
     def counting(self) -> Iterator[Session]:
         """Open a session that writes rows on which no answer depends, such as counts of requests.
 
-        On PostgreSQL it does not wait for writers, and cached answers stay valid. A row may be lost if the database
+        Cached answers stay valid. On PostgreSQL it does not wait for writers, and a row may be lost if the database
         server loses its power.
         """
-        if self.writer.dialect.name != "postgresql":
-            with self.writing() as session:
-                yield session
-            return
-        with translated(), Session(self.writer) as session, session.begin():
-            session.execute(text("SET LOCAL synchronous_commit = off"))
+        with translated(), Session(self.writer, expire_on_commit=False) as session, session.begin():
+            if self.writer.dialect.name == "postgresql":
+                session.execute(text("SET LOCAL synchronous_commit = off"))
+            else:
+                session.connection()
             yield session
 
     def version(self) -> int | None:
@@ -230,6 +235,16 @@ class Catalog:
             self.versions.close()
         self.reader.dispose()
         self.writer.dispose()
+
+
+_MARKS = 1 << 31
+
+
+def _changes(session: Session) -> int:
+    """Return how many rows the connection of the session, of SQLite, has changed."""
+    raw: Any = session.connection().connection.driver_connection
+    changes: int = raw.total_changes
+    return changes
 
 
 def database_now(session: Session) -> datetime:

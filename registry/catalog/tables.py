@@ -39,6 +39,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, validates
 from sqlalchemy.types import TypeEngine
 
 from organs.registry.catalog.vocabulary import (
+    ANSWER_STATES,
     BLOB_STATES,
     CONTRIBUTOR_STATES,
     EVIDENCE,
@@ -1151,6 +1152,28 @@ class JobRow(WorkColumns, Base):
     """0 to 1."""
     problem: Mapped[str | None] = mapped_column(deferred=True)
     """JSON object: the problem document of a failed job; loaded only on access."""
+
+
+class AnswerRow(WorkColumns, Base):
+    """A prompt and what models have answered so far, as a piece of work in a queue. It is deleted after a day.
+
+    No cached answer of the server may depend on these rows: they change without a new version of the catalog.
+    """
+
+    __tablename__ = "answers"
+    __table_args__ = (Index("ix_answers_state", "state", "id"), Index("ix_answers_asker", "asker", "started_at"))
+
+    id: Mapped[Id]
+    key: Mapped[str] = exactly(32, unique=True)
+    """A random text: the address of the answer."""
+    asker: Mapped[str] = exactly(64)
+    """A digest of the account or the address that asked."""
+    has_account: Mapped[bool]
+    state: Mapped[str] = one_of(ANSWER_STATES)
+    arguments: Mapped[str] = mapped_column(deferred=True)
+    """JSON object; loaded only on access. `result` has the replies, also while they are written."""
+    created_at: Mapped[datetime] = mapped_column(index=True)
+    started_at: Mapped[datetime | None] = mapped_column(index=True)
 
 
 class FleetRunRow(Base):

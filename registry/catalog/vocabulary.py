@@ -77,6 +77,7 @@ SUBMISSION_STATES = ("checking", "ready", "publishing", "quarantined", "publishe
 """`ready` waits for its contributor, `quarantined` for an administrator. In `checking` and `publishing`, a job works
 on it. The last three states are final."""
 JOB_STATES = ("queued", "running", "finished", "failed", "cancelled")
+ANSWER_STATES = ("queued", "running", "finished", "failed")
 FLEET_WORK = ("ingest", "measure", "repack", "validate", "sensitivity")
 """The kinds of work in the plan of a fleet."""
 FLEET_UNIT_STATES = ("queued", "running", "done", "failed", "set_aside")

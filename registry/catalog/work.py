@@ -1,4 +1,4 @@
-"""The queue under jobs and units of fleets, and what keeps a claim alive: leases that a thread renews.
+"""The queue under jobs, answers to prompts and units of fleets; claims are kept alive by leases that a thread renews.
 
 A process holds a row of work under a random text, its `holder`, until it ends the work:
 
@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.engine import Catalog, database_now
 from organs.registry.catalog.rows import insert_missing
-from organs.registry.catalog.tables import FleetUnit, Ingest, JobRow, NamedLease, WorkColumns
+from organs.registry.catalog.tables import AnswerRow, FleetUnit, Ingest, JobRow, NamedLease, WorkColumns
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.errors import Busy, OrganError
 
@@ -78,6 +78,16 @@ UNITS = Queue(
     deaths_max=3,
     abandoned="set_aside",
     abandoned_note="its worker died 3 times",
+)
+
+
+ANSWERS = Queue(
+    table=AnswerRow,
+    done="finished",
+    died="its runner died; it will run once more",
+    deaths_max=2,
+    abandoned="failed",
+    abandoned_note="its runner died twice",
 )
 
 
@@ -204,17 +214,24 @@ def release(session: Session, queue: Queue[W], *held: ColumnElement[bool]) -> No
 
 @contextmanager
 def keeping(
-    catalog: Catalog, renewal: Callable[[Session], bool], name: str, seconds: float | None = None
+    catalog: Catalog,
+    renewal: Callable[[Session], bool],
+    name: str,
+    seconds: float | None = None,
+    *,
+    counts: bool = False,
 ) -> Iterator[threading.Event]:
     """Renew a lease in a thread during the block; the event is set when `renewal` returns that it is lost.
 
-    `seconds` is the time between two renewals, by default RENEW_SECONDS.
+    `seconds` is the time between two renewals, by default RENEW_SECONDS. `counts` says that no cached answer depends on
+    the row.
     """
+    transaction = catalog.counting if counts else catalog.writing
     ended, lost = threading.Event(), threading.Event()
 
     def keep() -> None:
         while not ended.wait(RENEW_SECONDS if seconds is None else seconds):
-            with suppress(OrganError), catalog.writing() as session:  # the next attempt may succeed in time
+            with suppress(OrganError), transaction() as session:  # the next attempt may succeed in time
                 if not renewal(session):
                     lost.set()
 

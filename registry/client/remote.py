@@ -30,7 +30,8 @@ from organs.registry.client.connection import Connection
 from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, fetched
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, is_digest, parse_prefix
-from organs.registry.endpoints import about, chimeras, downloads, jobs, models, organs, queries
+from organs.registry.endpoints import about, answers, chimeras, downloads, jobs, models, organs, queries
+from organs.registry.entities.chat import PromptRequest, Reply
 from organs.registry.entities.chimera import AssemblyRequest, Chimera
 from organs.registry.entities.finding import BESIDE_FILE_CODES
 from organs.registry.entities.job import Job, JobPage, ValidationRequest
@@ -40,7 +41,7 @@ from organs.registry.entities.published import LICENSE_MAX, ModelVersions
 from organs.registry.entities.query import ANYTHING, SUGGESTIONS_DEFAULT, SavedQueryRequest
 from organs.registry.entities.server import Figures
 from organs.registry.entities.validation import QuickLookRequest
-from organs.registry.errors import BadReply, BadSetting, NotAssemblable
+from organs.registry.errors import BadReply, BadSetting, NotAssemblable, Unreachable
 from organs.registry.interface import VERSIONS_DEFAULT, TextProgress, job_steps
 from organs.registry.names import ModelName, check_query_name, parse_model_name
 from organs.registry.output_files import SourceModel
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 CARD_MAX_BYTES = 8 * 1024 * 1024
 ORGANS_MAX = 200_000
 """Organs of one model that are read."""
+ANSWER_SECONDS = 0.5
+"""The time between two requests for an answer that is being written."""
 VERSIONS_MAX = 100
 """Versions of one name that a registry lists."""
 DIGEST_LENGTH = 64
@@ -211,6 +214,25 @@ class RemoteRegistry:
     def cancel_job(self, job: int) -> Job:
         """Cancel a job and return it; a job that has ended does not change."""
         return jobs.cancel(self.connection, job)
+
+    def answer(self, request: PromptRequest, show: Callable[[tuple[Reply, ...]], None]) -> tuple[Reply, ...]:
+        """Send a prompt, wait until it is answered, and return the replies; `show` is called with what is there so far.
+
+        Nobody waits for the answer of an interrupted wait: it is deleted. Raises NotFound if the server answers no
+        prompts, TooMany, Unreachable if the answer failed.
+        """
+        found = answers.ask(self.connection, request)
+        try:
+            while found.is_active:
+                self.connection.sleep(ANSWER_SECONDS)
+                found = answers.answer(self.connection, found.key)
+                show(found.replies)
+        except KeyboardInterrupt:
+            answers.forget(self.connection, found.key)
+            raise
+        if found.state != "finished":
+            raise Unreachable(f"{self.connection.url} did not answer: {found.note[:1000]}")
+        return found.replies
 
     def figures(self) -> Figures:
         """Return the numbers of visible models and of their organs, and the size of their files."""

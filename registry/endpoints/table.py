@@ -9,6 +9,7 @@ from organs.registry.endpoints import (
     about,
     accounts,
     administration,
+    answers,
     chimeras,
     downloads,
     jobs,
@@ -21,7 +22,9 @@ from organs.registry.endpoints import (
 )
 from organs.registry.endpoints.declaration import Endpoint, Group
 
-_OF_API = (about, organs, models, queries, chimeras, reports, uploads, submissions, accounts, administration, jobs)
+_OF_API = (
+    *(about, organs, models, queries, chimeras, reports, uploads, submissions, accounts, administration, jobs, answers),
+)
 GROUPS: tuple[Group, ...] = (*(module.GROUP for module in _OF_API), downloads.GROUP)
 """All groups, in the order of the reference."""
 API: Mapping[str, Endpoint[..., Any]] = {

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ _Ints = ctypes.POINTER(ctypes.c_int32)
 PIECE_MAX_BYTES = 1024
 """The bytes of one token that are read."""
 REPEATED_TOKENS, REPEAT_PENALTY = 64, 1.2
+_PLAIN_ATTRIBUTES = 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9
+"""The attributes of tokens that are no markers: normal, a byte, and how they take the spaces around them."""
 CHAT_TEXT_MAX_BYTES = 16 * 1024 * 1024
 """A conversation in a chat template is refused if it is longer."""
 
@@ -140,9 +143,12 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_model_load_from_splits": (_Pointer, (ctypes.POINTER(ctypes.c_char_p), ctypes.c_size_t, _ModelParameters)),
     "llama_model_get_vocab": (_Pointer, (_Pointer,)),
     "llama_model_free": (None, (_Pointer,)),
+    "llama_model_n_ctx_train": (_Int, (_Pointer,)),
+    "llama_model_has_encoder": (ctypes.c_bool, (_Pointer,)),
     "llama_model_chat_template": (ctypes.c_char_p, (_Pointer, ctypes.c_char_p)),
     "llama_vocab_n_tokens": (_Int, (_Pointer,)),
     "llama_vocab_is_eog": (ctypes.c_bool, (_Pointer, _Int)),
+    "llama_vocab_get_attr": (_Int, (_Pointer, _Int)),
     "llama_vocab_get_add_bos": (ctypes.c_bool, (_Pointer,)),
     "llama_vocab_bos": (_Int, (_Pointer,)),
     "llama_chat_apply_template": (
@@ -215,12 +221,27 @@ class LoadedModel:
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of `tokens`; special tokens have none."""
-        pieces = bytearray()
+        return b"".join(map(self.piece, tokens)).decode("utf-8", "replace")
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Return the bytes of `token`, which may end within a character; without `special`, a special one has none."""
         piece = ctypes.create_string_buffer(PIECE_MAX_BYTES)
-        for token in tokens:
-            size = self.library.llama_token_to_piece(self._vocabulary, token, piece, PIECE_MAX_BYTES, 0, False)
-            pieces += piece.raw[: max(0, size)]
-        return pieces.decode("utf-8", "replace")
+        size = self.library.llama_token_to_piece(self._vocabulary, token, piece, PIECE_MAX_BYTES, 0, special)
+        return piece.raw[: max(0, size)]
+
+    def is_marker(self, token: int) -> bool:
+        """Return whether a token is one that a template writes, and no text: a special or an added one."""
+        return bool(self.library.llama_vocab_get_attr(self._vocabulary, token) & ~_PLAIN_ATTRIBUTES)
+
+    @property
+    def context_tokens(self) -> int:
+        """The tokens of the context with which the model was trained; 0 if it does not say."""
+        return max(0, int(self.library.llama_model_n_ctx_train(self.pointer)))
+
+    @property
+    def has_encoder(self) -> bool:
+        """Whether it translates a text instead of continuing it."""
+        return bool(self.library.llama_model_has_encoder(self.pointer))
 
     def ends(self, token: int) -> bool:
         """Return whether a text of this model ends with this token."""
@@ -312,38 +333,55 @@ class Decoder:
 
         Tokens among the last REPEATED_TOKENS are less likely, by REPEAT_PENALTY (Keskar et al. 2019, equation 2).
         """
-        self._clear()
-        known, start = list(tokens), 0
-        for _ in range(count):
-            while start < len(known):
-                rows = self._decoded(known[start : start + self._part], start)
-                start += len(rows)
-            logits = rows[-1].copy()
-            if not np.isfinite(logits.max()):
-                raise ModelRefused("the model's probabilities are not finite numbers")
+        known = list(tokens)
+
+        def choose(logits: NDArray[np.float32]) -> int:
             repeated = np.unique(known[-REPEATED_TOKENS:])
             logits[repeated] = np.where(
                 logits[repeated] > 0, logits[repeated] / REPEAT_PENALTY, logits[repeated] * REPEAT_PENALTY
             )
-            token = int(logits.argmax())
+            known.append(int(logits.argmax()))
+            return known[-1]
+
+        return list(islice(self.following(tokens, choose), count))
+
+    def following(self, tokens: Sequence[int], choose: Callable[[NDArray[np.float32]], int]) -> Iterator[int]:
+        """Yield the tokens after `tokens` until one that ends the text; the caller must stop at the end of the context.
+
+        `choose` returns a token for the logits after the last one; it may change them.
+        """
+        self._clear()
+        new, start = list(tokens), 0
+        while True:
+            for first in range(0, len(new), self._part):
+                part = new[first : first + self._part]
+                rows = self._decoded(part, start, last_only=True)
+                start += len(part)
+            logits = rows[-1].copy()
+            if not np.isfinite(logits.max()):
+                raise ModelRefused("the model's probabilities are not finite numbers")
+            token = choose(logits)
             if self._model.ends(token):
-                break
-            known.append(token)
-        return known[len(tokens) :]
+                return
+            yield token
+            new = [token]
 
     def _clear(self) -> None:
         if self._memory:
             self._library.llama_memory_clear(self._memory, True)
 
-    def _decoded(self, tokens: Sequence[int], start: int) -> NDArray[np.float32]:
-        """Decode `tokens`, of which the first has the position `start`; return the logits after each of them."""
+    def _decoded(self, tokens: Sequence[int], start: int, *, last_only: bool = False) -> NDArray[np.float32]:
+        """Decode `tokens`, of which the first has the position `start`; return the logits after each of them.
+
+        With `last_only`, only those after the last of them are computed.
+        """
         batch, count = self._batch, len(tokens)
         for place, token in enumerate(tokens):
             batch.token[place] = token
             batch.pos[place] = start + place
             batch.n_seq_id[place] = 1
             batch.seq_id[place][0] = 0
-            batch.logits[place] = 1
+            batch.logits[place] = not last_only or place == count - 1
         batch.n_tokens = count
         status = self._library.llama_decode(self._context, batch)
         if status:
@@ -351,7 +389,7 @@ class Decoder:
         pointer = self._library.llama_get_logits(self._context)
         if not pointer:
             raise ModelRefused("the model gives no probabilities of tokens")
-        logits: NDArray[np.float32] = np.ctypeslib.as_array(pointer, (count, self._size))
+        logits: NDArray[np.float32] = np.ctypeslib.as_array(pointer, (1 if last_only else count, self._size))
         return logits
 
 

@@ -42,6 +42,8 @@ NO_FOLDER = Group(404, 404, 404, 404, 404, 404, 404, 404)
 """Repositories have files alone."""
 NO_MEANING = NO_FOLDER
 """Accounts cannot give a meaning to a name without a namespace: only the user of the machine can."""
+OFF = NO_FOLDER
+"""A server answers prompts only if its operator turned it on: `tests.web.test_try_it`."""
 SOMEBODY = Group(401, IN, IN, IN, IN, IN, IN, IN)
 SOMEBODY_PAGE = SOMEBODY._replace(nobody=LOG_IN)
 MANAGERS = Group(401, 403, 403, 403, 403, 403, 403, IN)
@@ -216,6 +218,17 @@ GROUPS: tuple[tuple[Group, str], ...] = (
     (OWN_QUERY, "DELETE /api/v1/saved-queries/<kind>/<saved>; POST /search/saved/<kind>/<saved>/delete"),
     (NO_FOLDER, "GET /api/models/<user>/<name>/tree/<revision>/<path:path>"),
     (NO_MEANING, "GET /models/<short>"),
+    (
+        OFF,
+        """
+        POST /api/v1/answers
+        GET|DELETE /api/v1/answers/<key>
+        GET /answers/<key> .json
+        POST /answers/<key>/delete
+        GET /models/<namespace>/<name>/try .json
+        POST /models/<namespace>/<name>/try
+        """,
+    ),
     (SOMEBODY_PAGE, "GET /account"),
     (
         MANAGERS,

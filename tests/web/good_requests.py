@@ -45,12 +45,14 @@ PLAIN_ARGUMENTS = {
     "run": "1",
     "kind": "models",
     "saved": "small",
+    "key": "0" * 32,
 }
 """Values for names that rules have in angle brackets, in any catalog."""
 _MODEL, _API, _ADMIN = "/models/<namespace>/<name>", "/api/v1", "/api/v1/admin"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", f"{_API}/assemblies"): {"model": ada.VISIBLE},
     ("POST", f"{_API}/organs/lookup"): {"digests": ["0" * 64]},
+    ("POST", f"{_API}/answers"): {"model": ada.VISIBLE, "messages": [{"role": "user", "content": "Hello"}]},
     ("POST", f"{_API}/uploads/lookup"): {"digests": ["0" * 64]},
     ("POST", f"{_API}/plans"): RECIPE,
     ("POST", f"{_API}/chimeras"): RECIPE,

@@ -11,6 +11,7 @@ submissions  submissions: models made from uploads, checked and published
 accounts     the account of the token, and public contributors
 admin        administration: reviews, removals, the event log, contributors, storage
 jobs         jobs: list, get, cancel
+answers      answers of models to prompts: ask, get, delete
 operation    a route of the API with its description: parameters, body, answer, rights
 document     the OpenAPI document with examples; it also describes the downloads
 """
@@ -18,6 +19,7 @@ document     the OpenAPI document with examples; it also describes the downloads
 from organs.web.api import (  # noqa: F401  # each adds its routes
     accounts,
     admin,
+    answers,
     chimeras,
     document,
     jobs,

@@ -4,6 +4,7 @@ organs     organs: the search with its columns, filters and histogram, and the p
 models     the list of models with its filters, quantisations folded
 model      one model: its card with commands that use it, its anatomy, lineage and files; its forms
 sizes      the sizes of a model on its page: curve, memory, and a form for more
+try_it     trying a model: the form for a prompt, and the page of its answer
 chimeras   the list of chimeras as a gallery; a chimera on the page of its model: donors, verdict, findings, recipe
 leaderboard  the validated chimeras by their gains
 compare    two models side by side
@@ -49,5 +50,6 @@ from organs.web.pages import (  # noqa: F401  # each adds its routes
     search,
     sizes,
     storage,
+    try_it,
     uploads,
 )

@@ -46,6 +46,7 @@ from organs.web.pages.chimeras import chimera_context, donor_marks, former_block
 from organs.web.pages.jobs import active_validations
 from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, sheet_of, writing_form
 from organs.web.pages.sizes import sizes_shown
+from organs.web.pages.try_it import try_context
 from organs.web.params import addressed_model, requested_choice
 from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
 from organs.web.responses import conditional, model_address, plain_page, searching, with_parameters
@@ -137,6 +138,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
         is_image = page.kind == "adapter" and has_image(session, row)
         descendants = descendants_page(session, row, DESCENDANTS_SHOWN).items
         sizes = sizes_shown(session, row, page)
+        tried = try_context(session, row)
 
     def context() -> Context:
         against = {"against": request.args["against"]} if request.args.get("against") else {}
@@ -161,6 +163,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
             "grid": anatomy(organs, by, changes, donor_marks(chimera), former_blocks(chimera)),
             **chimera_context(chimera, jobs),
             **sizes,
+            **tried,
             **_card(page, organs, is_newest=newest == page.name, is_image=is_image),
             **({} if left_out else depth_shown(page.name, organs)),
         }

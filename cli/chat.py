@@ -1,0 +1,226 @@
+"""`organ chat`: a prompt to a model, or a conversation with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+from msgspec import structs
+
+from organs.cli import fast_imports
+from organs.cli.console import output_options, plain, print_json, print_remark, prints_json, progress_bar, status_line
+from organs.cli.options import flag
+from organs.cli.outputs import SUFFIX
+from organs.cli.registries import local_registry, registry_address, remote_registry
+from organs.registry.entities.chat import (
+    ASSISTANT,
+    SEED_MAX,
+    SYSTEM,
+    TEMPERATURE_DEFAULT,
+    TEMPERATURE_MAX,
+    TOKENS_MAX,
+    USER,
+    ChatMessage,
+    PromptRequest,
+    Replies,
+    Reply,
+)
+from organs.registry.errors import BadInput
+
+TOKENS = 512
+QUIT = ("/quit", "/exit", "/q")
+Ask = Callable[[PromptRequest, Callable[[tuple[Reply, ...]], None]], tuple[Reply, ...]]
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|FILE.gguf")
+@click.option("-p", "--prompt", metavar="TEXT", help="Answer this prompt, and exit. [default: a conversation]")
+@click.option("--system", metavar="TEXT", help="The instruction before the conversation.")
+@click.option("--beside", metavar="MODEL", help="Let this model answer the same, below it.")
+@flag("--base", "Let the base of a chimera, or the source of a quantisation, answer the same, below it.")
+@click.option("--tokens", type=click.IntRange(1, TOKENS_MAX), help=f"The most tokens of an answer. [default: {TOKENS}]")
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0.0, TEMPERATURE_MAX),
+    default=TEMPERATURE_DEFAULT,
+    show_default=True,
+    help="0 always takes the most likely token.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, SEED_MAX),
+    help="The same seed gives the same text on one machine. [default: random]",
+)
+@output_options(json="With --prompt: print the answers as JSON.")
+def chat(
+    model: str,
+    prompt: str | None,
+    system: str | None,
+    beside: str | None,
+    base: bool,
+    tokens: int | None,
+    temperature: float,
+    seed: int | None,
+) -> None:
+    """Talk to a model in its own chat template, or let it continue a text if it has none.
+
+    llama.cpp runs it in a confined process. Without --prompt, each line that you type is a prompt; /quit or Ctrl-D ends
+    the conversation. The oldest messages are left out when the conversation is longer than the context of the model.
+
+    With a remote registry, its server answers, if its operator has turned this on.
+    """
+    if base and beside is not None:
+        raise click.UsageError("--base and --beside exclude each other")
+    if prints_json() and prompt is None:
+        raise click.UsageError("--json needs --prompt")
+    opening = () if system is None else (ChatMessage(role=SYSTEM, content=system),)
+    first = PromptRequest(
+        model=model,
+        messages=(*opening, ChatMessage(role=USER, content=prompt or "")),
+        beside=beside,
+        base=base,
+        tokens=tokens if tokens is not None or registry_address() is not None else TOKENS,
+        temperature=temperature,
+        seed=seed,
+    )
+    with _asking(model) as ask:
+        if prompt is not None:
+            printer = _Printer()
+            with status_line("answer", quiet=True if prints_json() else None):
+                replies = ask(first, (lambda _replies: None) if prints_json() else printer.show)
+            if prints_json():
+                print_json(Replies(replies=replies))
+            else:
+                printer.end(replies)
+            failed = [reply.problem for reply in replies if reply.problem is not None]
+            if failed:
+                from organs.registry.validation.runtime import RuntimeFailed
+
+                raise RuntimeFailed(failed[0].rstrip("."))
+        else:
+            _converse(first, opening, ask)
+
+
+def _converse(first: PromptRequest, opening: Sequence[ChatMessage], ask: Ask) -> None:
+    """Ask for prompts until the end of the input. Each model remembers its own answers."""
+    histories: dict[str, list[ChatMessage]] = {}
+    for line in _lines():
+        message = ChatMessage(role=USER, content=line)
+        if not histories:
+            requests = [structs.replace(first, messages=(*opening, message))]
+        else:
+            requests = [
+                structs.replace(first, model=name, beside=None, base=False, messages=(*opening, *history, message))
+                for name, history in histories.items()
+            ]
+        printer = _Printer(shows_names=len(histories) > 1)
+        for request in requests:
+            replies = ask(request, printer.show)
+            while replies[0].is_too_long and len(request.messages) > len(opening) + 1:
+                kept = request.messages[len(opening) + 2 :]
+                request = structs.replace(request, messages=(*opening, *kept))  # the same, but shorter
+                replies = ask(request, printer.show)
+            printer.end(replies)
+            for reply in replies:
+                if reply.problem is not None:
+                    print_remark(reply.problem)
+                exchange = [*request.messages[len(opening) :], ChatMessage(role=ASSISTANT, content=reply.text)]
+                if reply.problem is None or reply.text:
+                    histories[reply.model] = exchange
+
+
+def _lines() -> Iterator[str]:
+    """Yield the lines that are typed, until the end of the input or one of QUIT."""
+    while True:
+        if sys.stdin.isatty():
+            click.echo("> ", nl=False, err=True)
+        line = sys.stdin.readline()
+        if not line or line.strip() in QUIT:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+@contextmanager
+def _asking(model: str) -> Iterator[Ask]:
+    """Open what answers: a file, a model of the local registry, or the server of a remote one."""
+    if _is_file(model):
+        with fast_imports():
+            from organs.registry.validation.chat import converse
+
+        def ask_files(request: PromptRequest, show: Callable[[tuple[Reply, ...]], None]) -> tuple[Reply, ...]:
+            names = [name for name in (request.model, request.beside) if name is not None]
+            if request.base or not all(map(_is_file, names)):
+                raise BadInput("beside a file only another file can answer: give --beside FILE.gguf")
+            return converse([(name, Path(name)) for name in names], request, show)
+
+        yield ask_files
+        return
+    if registry_address() is not None:
+        with remote_registry() as remote:
+            yield remote.answer
+        return
+    with fast_imports():
+        from organs.ingest.answering import answer, settled_prompt
+    with local_registry() as registry:
+
+        def ask(request: PromptRequest, show: Callable[[tuple[Reply, ...]], None]) -> tuple[Reply, ...]:
+            with registry.catalog.reading() as session:
+                models = settled_prompt(session, request)
+            total = sum(file.size_bytes for name in models for file in registry.model(name).files)
+            with progress_bar("write", total, quiet=True if prints_json() else None) as advance:
+                return answer(registry, models, request, show, progress=advance)
+
+        yield ask
+
+
+def _is_file(model: str) -> bool:
+    return model.endswith(SUFFIX) or Path(model).is_file()
+
+
+class _Printer:
+    """Prints replies while they are written: the first at once, each other one below it when the one before is done."""
+
+    def __init__(self, *, shows_names: bool = False) -> None:
+        self._shows_names = shows_names
+        self._named: list[str] = []
+        self._length = 0
+
+    def show(self, replies: tuple[Reply, ...]) -> None:
+        """Print what is new."""
+        for number, reply in enumerate(replies):
+            is_current = reply.model == (self._named[-1] if self._named else None)
+            if reply.model in self._named and not is_current:
+                continue
+            if not is_current and (reply.text or reply.ended):
+                self._begin(reply, shows_name=self._shows_names or len(replies) > 1)
+                is_current = True
+            if is_current:
+                click.echo(_shown(reply.text[self._length :]), nl=False)
+                self._length = len(reply.text)
+            if reply.ended is None or number + 1 == len(replies):
+                return
+
+    def end(self, replies: tuple[Reply, ...]) -> None:
+        """Print the rest, and how each prompt was written if not in a chat template."""
+        self.show(replies)
+        if self._named:
+            click.echo()
+        for remark in dict.fromkeys(reply.remark for reply in replies if reply.remark):
+            print_remark(plain(remark))
+
+    def _begin(self, reply: Reply, *, shows_name: bool) -> None:
+        if self._named and self._length:
+            click.echo("\n")
+        if shows_name:
+            click.echo(f"{plain(reply.model)}:")
+        self._named.append(reply.model)
+        self._length = 0
+
+
+def _shown(text: str) -> str:
+    """Return the text of a model, line by line, without what controls a terminal: a server may send anything."""
+    return "\n".join(map(plain, text.split("\n")))
