@@ -74,7 +74,7 @@ def test_a_chimera_is_made_by_clicks(options: dict[str, Any], workshop: Site, op
         page.reload()
     made.first.click()
     page.wait_for_url(re.compile("/models/"), timeout=PATIENCE_MS)
-    assert name in page.locator("h1").inner_text()
+    assert name in page.locator(".full-name").inner_text()
 
 
 @SCRIPTS
