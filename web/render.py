@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from textwrap import shorten
@@ -153,6 +153,8 @@ def _is_too_much(text: str) -> bool:
 def _parsed(text: str) -> list[Token]:
     """Return the tokens of `text`: headings below those of the page, links marked as external, no other attributes."""
     tokens = _READER.parse(text)
+    for token in tokens:
+        token.children = list(_without_images(token.children or ()))
     for token in [part for whole in tokens for part in (whole, *(whole.children or ()))]:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1:]) + HEADINGS_BELOW - 1, _HEADINGS_MAX)}"
@@ -165,6 +167,27 @@ def _parsed(text: str) -> list[Token]:
         elif token.type != "ordered_list_open":
             token.attrs = {}
     return tokens
+
+
+def _without_images(tokens: Iterable[Token]) -> Iterator[Token]:
+    """Yield the tokens of a block: images as links, or as their texts; only the texts of links beside the card."""
+    in_link = is_kept = False
+    for token in tokens:
+        if token.type in ("link_open", "link_close"):
+            in_link = token.type == "link_open"
+            is_kept = outside_link(token.attrs.get("href")) is not None if in_link else is_kept
+            if is_kept:
+                yield token
+        elif token.type != "image":
+            yield token
+        else:
+            source, name = str(token.attrs.get("src", "")), token.content or "image"
+            is_link = not in_link and outside_link(source) is not None
+            if is_link:
+                yield Token("link_open", "a", 1, attrs={"href": source})
+            yield Token("text", "", 0, content=name if in_link or is_link else f"{name} (an image that is not here)")
+            if is_link:
+                yield Token("link_close", "a", -1)
 
 
 def _bound_blocks(state: StateCore) -> None:
@@ -181,6 +204,8 @@ def _bound_blocks(state: StateCore) -> None:
             token.content = ""  # nothing is left to be read
 
 
+_BESIDE = re.compile(r"\.{0,2}(?!/)[\w./%-]{1,200}(?:#[\w-]{0,100})?|#[\w-]{1,100}", re.ASCII)
+"""An address of a file beside the card, or of a place in it. Neither is here, so only its text is shown."""
 _TABLE_FRAME = {
     "table_open": '<div class="frame" tabindex="0" role="region" aria-label="Table">\n<table>\n',
     "table_close": "</table>\n</div>\n",
@@ -190,12 +215,12 @@ _TABLE_FRAME = {
 
 def _make_reader() -> MarkdownIt:
     reader = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": NESTING_MAX}).enable("table")
-    reader.disable(["image", "html_block", "html_inline", "reference"])
+    reader.disable(["html_block", "html_inline", "reference"])
     reader.core.ruler.after("block", "bound_blocks", _bound_blocks)
     for kind, html in _TABLE_FRAME.items():
         reader.add_render_rule(kind, lambda *_, html=html: html)
     validated: Any = reader
-    validated.validateLink = lambda address: outside_link(address) is not None
+    validated.validateLink = lambda address: bool(outside_link(address) or _BESIDE.fullmatch(address))
     return reader
 
 

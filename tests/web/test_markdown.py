@@ -139,9 +139,22 @@ def test_a_quote_in_an_address_does_not_end_it() -> None:
     assert read('[a](https://x"onmouseover=alert(1))').links == ["https://x%22onmouseover=alert(1)"]
 
 
-def test_images_are_not_rendered() -> None:
-    assert read("![a](https://example.org/x.png)").links == ["https://example.org/x.png"]
-    assert "img" not in markdown("![a](https://example.org/x.png)")
+@pytest.mark.parametrize(
+    ("text", "shown", "links"),
+    [
+        ("![a](https://example.org/x.png)", "a", ["https://example.org/x.png"]),
+        ("![](https://example.org/x.png)", "image", ["https://example.org/x.png"]),
+        ("![*a* <b>](img/x.png)", "*a* &lt;b&gt; (an image that is not here)", []),
+        ("[![a](https://example.org/x.png)](https://example.org)", "a", ["https://example.org"]),
+        ("[![a](x.png)](LICENSE)", "a", []),
+        ("[a](docs/use.md#how) [b](#c)", "a b", []),
+    ],
+)
+def test_images_are_links_or_their_texts_and_links_beside_the_card_are_texts(
+    text: str, shown: str, links: list[str]
+) -> None:
+    assert read(text).links == links
+    assert re.sub("<.*?>", "", markdown(text)).strip() == shown
 
 
 @pytest.mark.parametrize(
