@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from organs.ingest.service import IngestOutcome, IngestReport, PlannedModel
     from organs.ingest.sources import ModelSource
     from organs.ingest.urls import Hub
+    from organs.registry.catalog.records import Edits
 
 CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
 
@@ -66,6 +67,7 @@ CONVERTER_VARIABLE = "CONVERT_HF_TO_GGUF"
 )
 @tool_options("Ingest the models of")
 @click.option("--base", metavar="MODEL", help="The base of an adapter folder: a model, a GGUF file or a folder.")
+@click.option("--card", metavar="FILE", help="The description of the model, in Markdown; for one model only.")
 @flag("--convert", "Convert a model in safetensors files first, with convert_hf_to_gguf.py.")
 @flag("--new-version", "If the name is taken, register the file as its next version.")
 @flag("--delete-after", "Remove each GGUF file when its stored bytes were read back and are the same.")
@@ -75,6 +77,7 @@ def ingest(
     paths: tuple[str, ...],
     name: str | None,
     base: str | None,
+    card: str | None,
     convert: bool,
     new_version: bool,
     delete_after: bool,
@@ -98,6 +101,9 @@ def ingest(
     --all-tools those of all five. Their names come from the tools: manifests, repositories, folders of publishers.
     `organ scan` shows them first. Files that were read before, and have not changed, are not read again.
 
+    In a FOLDER, the one README.md beside the files of a new model becomes its card: its description, and the license,
+    base and tags of its front matter if the file has none. --card chooses a card, also for a model that is registered.
+
     Shards of a split model may be missing. The model is incomplete, and cannot be used, until its last shard is
     ingested; the order does not matter. --delete-after removes each file as soon as it is stored and its stored bytes
     were read back, so room for one shard is enough. A shard stands for all shards of its set in its folder: they are
@@ -111,6 +117,7 @@ def ingest(
     command again.
     """
     with fast_imports():
+        from organs.ingest.cards import read_card
         from organs.ingest.sources import CONVERT, skipped_files
         from organs.ingest.urls import is_url
 
@@ -133,11 +140,14 @@ def ingest(
             raise click.UsageError("--name takes no @version: the registry chooses the next free version")
         if chosen is not None and len(sources) > 1:
             raise click.UsageError(f"--name is for one model; {len(sources)} were found")
+        if card is not None and len(sources) > 1:
+            raise click.UsageError(f"--card is for one model; {len(sources)} were found")
+        chosen_card = None if card is None else read_card(Path(card))
         if dry_run:
             return _preview(sources, chosen, new_version) or int(has_problems)
         failures: list[OrganError] = []
         reports: list[IngestReport] = []
-        for outcome in _ingested(sources, chosen, new_version, delete_after):
+        for outcome in _ingested(sources, chosen, new_version, delete_after, chosen_card):
             failures += [outcome.error] if outcome.error is not None else []
             reports += [outcome.report] if outcome.report is not None else []
             has_problems |= bool(outcome.kept)
@@ -152,7 +162,11 @@ def ingest(
 
 
 def _ingested(
-    sources: Sequence[ModelSource], name: ModelName | None, new_version: bool, delete_after: bool
+    sources: Sequence[ModelSource],
+    name: ModelName | None,
+    new_version: bool,
+    delete_after: bool,
+    card: Edits | None,
 ) -> Iterator[IngestOutcome]:
     """Ingest files on this machine, with a progress bar, then those on servers; yield the outcomes."""
     with fast_imports():
@@ -171,11 +185,12 @@ def _ingested(
                     return is_confirmed(f"{question} version {taken.version}?")
 
             asks = any(_asks_about(source, new_version) for source in local)
-            yield from ingest_all(registry, local, name, advance, ask if asks else decide, delete_after=delete_after)
+            decided = ask if asks else decide
+            yield from ingest_all(registry, local, name, advance, decided, delete_after=delete_after, card=card)
         for source in sources:
             if source.remote:
                 with download_line(source, "ingest", "stored") as advance_line:
-                    outcomes = list(ingest_all(registry, [source], name, advance_line, decide))
+                    outcomes = list(ingest_all(registry, [source], name, advance_line, decide, card=card))
                 yield from outcomes
 
 
@@ -216,12 +231,14 @@ def _find_sources(
     Adapter folders come last, because their bases may be among the models, and get the base that --base names.
     """
     from organs.ingest.adapted_base import chosen_base
+    from organs.ingest.cards import with_cards
     from organs.ingest.sources import find_sources
 
     if not paths and not tools:
         raise click.UsageError("give a FILE, or a tool such as --ollama; organ scan shows what is on this machine")
     empty: list[BadSource] = []
     sources = find_sources(paths, hub=hub, problems=empty)
+    sources = with_cards(sources, [folder for folder in map(Path, filter(None, paths)) if folder.is_dir()])
     if empty and not sources and not tools:
         raise empty[0]
     for error in empty:

@@ -77,6 +77,7 @@ def _chunk(text: str) -> int:
     help="The license as an SPDX identifier: apache-2.0, mit, cc-by-4.0 ... [default: the license in the file]",
 )
 @click.option("--description", help="The description on the model's page, in Markdown.")
+@click.option("--card", metavar="FILE", help="A Markdown file with the description, such as README.md.")
 @click.option("--base", metavar="MODEL", help="The model that this model was made from.")
 @click.option("--tag", "tags", multiple=True, help="A word by which searches find the model. Repeatable.")
 @click.option(
@@ -100,6 +101,7 @@ def push(
     title: str | None,
     license_name: str | None,
     description: str | None,
+    card: str | None,
     base: str | None,
     tags: tuple[str, ...],
     chunk_bytes: int | None,
@@ -130,7 +132,7 @@ def push(
     hub: HF_TOKEN, or that of `hf auth login`. HF_ENDPOINT names another hub.
     """
     if to is not None:
-        if any((name, title, license_name, description, base, tags, accept, no_wait)):
+        if any((name, title, license_name, description, card, base, tags, accept, no_wait)):
             raise click.UsageError("with --to, the options are --private, -y, --dry-run, --json and -q")
         return _push_to_hub(paths, to, private=private, yes=yes, dry_run=dry_run)
     if private or yes:
@@ -148,6 +150,13 @@ def push(
         # A path says what the conversion needs; the registry reads the name of the base in the adapter.
         base = None if Path(base).exists() else base
     stated = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
+    if card is not None:
+        if description is not None:
+            raise click.UsageError("--card and --description both give the description: use one")
+        from organs.ingest.cards import read_card
+
+        written = read_card(Path(card))
+        stated = {key: value or getattr(written, key) for key, value in stated.items()}
     metadata = {key: value for key, value in stated.items() if value}
     options = PushOptions(
         name, metadata, chunk_bytes or CHUNK_BYTES, wait=not no_wait, dry_run=dry_run, accepted=accept

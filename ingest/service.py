@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, false
 from sqlalchemy.orm import Session
 
 from organs.ingest.adapted_base import base_by_name, local_base
+from organs.ingest.cards import add_card, read_card
 from organs.ingest.checking import UNSAFE, file_findings, flags_of, front_findings, nonfinite_findings
 from organs.ingest.dissect import (
     DissectedFile,
@@ -58,7 +59,7 @@ from organs.registry.catalog.queries.model_names import (
     next_version,
     visible_model_with_file,
 )
-from organs.registry.catalog.records import ModelRecord
+from organs.registry.catalog.records import Edits, ModelRecord
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.model_changes import remove_model, show_model
 from organs.registry.catalog.register.models import (
@@ -207,11 +208,13 @@ def ingest_all(
     new_version: NewVersion = never,
     *,
     delete_after: bool = False,
+    card: Edits | None = None,
 ) -> Iterator[IngestOutcome]:
     """Ingest `sources` one after another; an error does not stop the next one. `name` is for a single source.
 
     `new_version` decides about a model whose name is taken by another file: see `ingest_model`. With `delete_after`,
-    each file is removed when its stored bytes have been read back (`ingest.removal`).
+    each file is removed when its stored bytes have been read back (`ingest.removal`). `card` replaces the description
+    of the model; without it, a new model has that of its source.
     Raises DiskFull and StoreUnwritable, which would stop the other sources as well.
     """
     for source in sources:
@@ -221,11 +224,22 @@ def ingest_all(
             if delete_after:
                 check_removable(source)
             report = ingest_model(registry, source, name, progress, new_version, stored=files.add)
+            report = _with_card(registry, source, report, card)
         except (DiskFull, StoreUnwritable):
             raise
         except OrganError as error:
             failure = error
         yield IngestOutcome(source, report, failure, tuple(files.removed), tuple(files.kept), tuple(files.stored))
+
+
+def _with_card(registry: LocalRegistry, source: ModelSource, report: IngestReport, card: Edits | None) -> IngestReport:
+    """Give the model of `report` the card that was chosen, or the one of its source if it is new."""
+    if report.incomplete or (card is None and not (report.created and source.card)):
+        return report
+    used = card if card is not None or source.card is None else read_card(source.card)
+    if used is None or not add_card(registry, report.model, used, replaces=card is not None):
+        return report
+    return report if card is not None else replace(report, notes=(*report.notes, f"its card is {source.card}"))
 
 
 def ingest_model(

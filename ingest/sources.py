@@ -61,6 +61,8 @@ class ModelSource:
     """The SHA-256 of each file as the tool states it, not checked; empty if it is unknown."""
     base: AdaptedBase | None = None
     """The base of an adapter folder, if its facts do not come from the folder."""
+    card: Path | None = None
+    """The file with its card (`ingest.cards`), for a model that is new."""
 
     @property
     def locations(self) -> tuple[str, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from textwrap import shorten
 from typing import Any
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
@@ -82,12 +83,19 @@ DARK = {"paper": "#121518", "plate": "#171b1f", "ink": "#e8e5de", "quiet": "#a6a
 
 NESTING_MAX = 12
 """Maximum depth of lists and quotes inside each other."""
+LINES_MAX = 2000
+"""Maximum number of lines of a description. Each may be a block of its own."""
+CELLS_MAX = 20_000
+"""Maximum number of lines times the bars of the line with the most, since rows of a table get cells that they lack."""
 BRACKETS_MAX = 200
-"""Maximum number of opening brackets. Each may begin a link, and the time of parsing grows with their square."""
-OPENING_MAX = 420
-"""Maximum number of characters of a description that are shown before the rest is opened."""
+"""Maximum number of opening brackets in a block, such as a paragraph or a cell. Each may begin a link, and the time of
+parsing grows with their square."""
 MARKS_MAX = 1000
-"""Maximum number of asterisks and underscores, for the same reason."""
+"""Maximum number of asterisks and underscores in a block, for the same reason."""
+WORK_MAX = BRACKETS_MAX * 4096
+"""Maximum of the brackets of a block times its length, summed over all blocks; blocks after it are shown as text."""
+OPENING_MAX = 2400
+"""Maximum number of characters of a description that are shown before the rest is opened."""
 HEADINGS_BELOW = 3
 """Level of the highest heading of a description. The page has its own headings above it."""
 _HEADINGS_MAX = 6
@@ -95,18 +103,14 @@ _RELATION = "nofollow noopener noreferrer ugc"
 _AS_TEXT = Markup('<p class="wrap as-typed">{}</p>')
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def markdown(text: str) -> Markup:
-    """Return Markdown `text`, cut after 4,096 characters, as safe HTML."""
+    """Return Markdown `text`, cut after DESCRIPTION_MAX characters, as safe HTML."""
     text = text[:DESCRIPTION_MAX]
-    if _is_too_much(text):
-        return _AS_TEXT.format(text)
-    tokens = _READER.parse(text)
-    _clean(tokens)
-    return _rendered(tokens)
+    return _AS_TEXT.format(text) if _is_too_much(text) else _rendered(_parsed(text))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def opening(text: str) -> tuple[Markup, Markup]:
     """Return the first blocks of Markdown `text`, and its other blocks, as safe HTML.
 
@@ -116,17 +120,21 @@ def opening(text: str) -> tuple[Markup, Markup]:
     text = text[:DESCRIPTION_MAX]
     if _is_too_much(text):
         return _beginning(text), _AS_TEXT.format(text)
-    tokens, end, length = _READER.parse(text), 0, 0
+    tokens, end, length = _parsed(text), 0, 0
     for number, token in enumerate(tokens, 1):
-        length += len(token.content)
+        length += len(_content(token))
         if length > OPENING_MAX:
             break
         if token.level == 0 and token.nesting != 1 and token.type != "heading_close":
             end = number
-    _clean(tokens)
     if end == 0 and tokens:
-        return _beginning(next((token.content for token in tokens if token.type == "inline"), text)), _rendered(tokens)
+        block = next((_content(token) for token in tokens if token.type == "inline"), text)
+        return _beginning(block), _rendered(tokens)
     return _rendered(tokens[:end]), _rendered(tokens[end:])
+
+
+def _content(token: Token) -> str:
+    return token.content or "".join(child.content for child in token.children or ())
 
 
 def _beginning(text: str) -> Markup:
@@ -138,11 +146,15 @@ def _rendered(tokens: Sequence[Token]) -> Markup:
 
 
 def _is_too_much(text: str) -> bool:
-    return text.count("[") > BRACKETS_MAX or text.count("*") + text.count("_") > MARKS_MAX
+    lines = text.splitlines()
+    return len(lines) > LINES_MAX or len(lines) * max((line.count("|") for line in lines), default=0) > CELLS_MAX
 
 
-def _clean(tokens: Sequence[Token]) -> None:
-    """Lower the level of headings, mark links as external, and remove all other attributes."""
+def _parsed(text: str) -> list[Token]:
+    """Return the tokens of `text`: headings below those of the page, links marked as external, no other attributes."""
+    tokens = _READER.parse(text)
+    for token in tokens:
+        token.children = list(_without_images(token.children or ()))
     for token in [part for whole in tokens for part in (whole, *(whole.children or ()))]:
         if token.type in ("heading_open", "heading_close"):
             token.tag = f"h{min(int(token.tag[1:]) + HEADINGS_BELOW - 1, _HEADINGS_MAX)}"
@@ -150,15 +162,65 @@ def _clean(tokens: Sequence[Token]) -> None:
             token.attrs = {"href": token.attrs.get("href", ""), "rel": _RELATION}
         elif token.type == "fence":
             token.info = ""
+        elif token.type in ("th_open", "td_open"):
+            token.attrs = {"class": "n"} if "right" in str(token.attrs.get("style", "")) else {}
         elif token.type != "ordered_list_open":
             token.attrs = {}
+    return tokens
+
+
+def _without_images(tokens: Iterable[Token]) -> Iterator[Token]:
+    """Yield the tokens of a block: images as links, or as their texts; only the texts of links beside the card."""
+    in_link = is_kept = False
+    for token in tokens:
+        if token.type in ("link_open", "link_close"):
+            in_link = token.type == "link_open"
+            is_kept = outside_link(token.attrs.get("href")) is not None if in_link else is_kept
+            if is_kept:
+                yield token
+        elif token.type != "image":
+            yield token
+        else:
+            source, name = str(token.attrs.get("src", "")), token.content or "image"
+            is_link = not in_link and outside_link(source) is not None
+            if is_link:
+                yield Token("link_open", "a", 1, attrs={"href": source})
+            yield Token("text", "", 0, content=name if in_link or is_link else f"{name} (an image that is not here)")
+            if is_link:
+                yield Token("link_close", "a", -1)
+
+
+def _bound_blocks(state: StateCore) -> None:
+    """Make blocks whose brackets or marks would take long to read plain text."""
+    work = 0
+    for token in state.tokens:
+        brackets = token.content.count("[")
+        marks = token.content.count("*") + token.content.count("_")
+        if token.type != "inline":
+            continue
+        work += brackets * len(token.content)
+        if brackets > BRACKETS_MAX or marks > MARKS_MAX or work > WORK_MAX:
+            token.children = [Token("text", "", 0, content=token.content)]
+            token.content = ""  # nothing is left to be read
+
+
+_BESIDE = re.compile(r"\.{0,2}(?!/)[\w./%-]{1,200}(?:#[\w-]{0,100})?|#[\w-]{1,100}", re.ASCII)
+"""An address of a file beside the card, or of a place in it. Neither is here, so only its text is shown."""
+_TABLE_FRAME = {
+    "table_open": '<div class="frame" tabindex="0" role="region" aria-label="Table">\n<table>\n',
+    "table_close": "</table>\n</div>\n",
+}
+"""A wide table scrolls in its frame."""
 
 
 def _make_reader() -> MarkdownIt:
-    reader = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": NESTING_MAX})
-    reader.disable(["image", "html_block", "html_inline", "reference"])
+    reader = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": NESTING_MAX}).enable("table")
+    reader.disable(["html_block", "html_inline", "reference"])
+    reader.core.ruler.after("block", "bound_blocks", _bound_blocks)
+    for kind, html in _TABLE_FRAME.items():
+        reader.add_render_rule(kind, lambda *_, html=html: html)
     validated: Any = reader
-    validated.validateLink = lambda address: outside_link(address) is not None
+    validated.validateLink = lambda address: bool(outside_link(address) or _BESIDE.fullmatch(address))
     return reader
 
 

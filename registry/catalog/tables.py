@@ -64,6 +64,7 @@ from organs.registry.catalog.vocabulary import (
     VERDICTS,
     WORD_MAX,
 )
+from organs.registry.entities.published import DESCRIPTION_MAX
 from organs.registry.entities.query import LISTS
 from organs.registry.measures import RANKED_MEASURES
 from organs.registry.names import FULL_PRECISION, QUERY_NAME_MAX_LENGTH, plain_quantisation, split_quantisation
@@ -393,7 +394,7 @@ class ModelRow(Base):
     contributor_id: Mapped[ContributorId] = mapped_column(index=True)
     architecture: Mapped[str | None] = string(96)
     title: Mapped[str | None] = string(TEXT_MAX)
-    description: Mapped[str | None] = string(TEXT_MAX)
+    description: Mapped[str | None] = string(DESCRIPTION_MAX)
     license: Mapped[str | None] = string(96)
     size_label: Mapped[str | None] = string(96)
     tags: Mapped[tuple[str, ...]]

@@ -163,7 +163,7 @@ def theta_bin(theta: float | None) -> int:
 WORD_MAX = 64
 """The most characters of a word in the index. Longer words are cut."""
 WORDS_MAX = 1000
-"""The most words of one model in the index. A description has at most 4,096 characters."""
+"""The most words of one model in the index. A description may have more words; the others are not found."""
 
 _WORD = re.compile(r"[^\W_]+")
 

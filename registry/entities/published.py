@@ -24,7 +24,7 @@ from organs.registry.entities.base import (
 
 TITLE_MAX = 200
 LICENSE_MAX = 96
-DESCRIPTION_MAX = 4096
+DESCRIPTION_MAX = 65_536
 TAGS_MAX = 20
 TAG_MAX = 48
 BASE_MAX = 200
@@ -36,7 +36,7 @@ State = Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked` or 
 Version = Annotated[int, Meta(ge=1, le=VERSION_MAX, description="The version; by default the newest visible one.")]
 Reason = Annotated[str, Meta(min_length=1, max_length=REASON_MAX, pattern=r"\S", description="The reason, for people.")]
 Title = Annotated[str, Meta(max_length=TITLE_MAX, description="One line.")]
-Description = Annotated[str, Meta(max_length=DESCRIPTION_MAX, description="Markdown, shown without HTML and images.")]
+Description = Annotated[str, Meta(max_length=DESCRIPTION_MAX, description="Markdown, shown without HTML.")]
 License = Annotated[
     str, Meta(max_length=LICENSE_MAX, description="An SPDX expression, `LicenseRef-` and a name, or `other`.")
 ]

@@ -89,7 +89,7 @@ def test_an_organ_of_the_drawing_links_to_its_page_and_back(
 
 def test_the_label_of_an_organ_is_shown_when_it_is_pointed_at_or_focused(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/models/{BASE}?by=theta")
-    assert "Point at an organ to read its values" in caption(page)
+    assert "Point at a tensor to read its values" in caption(page)
     organ(page, "blk.1.attn_k.weight").hover()
     assert re.fullmatch(r"blk\.1\.attn_k\.weight: θ \d+\.\d°.*", caption(page))
     organ(page, "blk.3.ffn_up.weight").focus()
@@ -111,7 +111,7 @@ def test_a_hovered_or_focused_organ_has_a_stronger_outline(zoo: Site, open_page:
 
 def test_the_drawing_is_one_tab_stop_that_keeps_its_place(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/models/{BASE}")
-    page.get_by_role("list", name="Colour the organs by").get_by_role("link").last.focus()
+    page.get_by_role("list", name="Colour the tensors by").get_by_role("link").last.focus()
     first, after = press(page, "Tab Tab")
     assert first
     assert after == ""
@@ -158,7 +158,7 @@ def test_arrow_keys_reach_every_organ_of_a_drawing_of_unknown_organs(odd: Site, 
 
 def test_without_the_script_tab_reaches_every_organ(zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, f"/models/{BASE}", **WITHOUT_SCRIPT)
-    page.get_by_role("list", name="Colour the organs by").get_by_role("link").last.focus()
+    page.get_by_role("list", name="Colour the tensors by").get_by_role("link").last.focus()
     *focused, after = press(page, "Tab " * (ORGANS + 1))
     assert len(set(focused)) == ORGANS
     assert "" not in focused
@@ -170,7 +170,7 @@ def test_the_switch_colours_the_organs_by_another_reading(
     options: dict[str, bool], zoo: Site, open_page: Opener
 ) -> None:
     page = open_page(zoo, f"/models/{TUNED}", **options)
-    switch = page.get_by_role("list", name="Colour the organs by")
+    switch = page.get_by_role("list", name="Colour the tensors by")
     patterns = {"spectral signal": r"0\.\d{3}", "size": r"[\d.]+k", "θ": r"\d+\.\d°", "change": r"0\.\d+"}
     colours = set()
     for name, pattern in patterns.items():

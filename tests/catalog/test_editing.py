@@ -16,6 +16,7 @@ from organs.registry.compose.licenses import license_problem
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import read_recipe
+from organs.registry.entities.published import DESCRIPTION_MAX
 from organs.registry.errors import BadValue, Conflict
 from organs.registry.local import LocalRegistry
 from organs.registry.names import parse_model_name
@@ -116,7 +117,7 @@ def _declared(session: Session) -> list[Lineage]:
 
 
 def test_the_log_has_every_change_and_no_entry_without_a_change(session: Session) -> None:
-    changed = edit(session, title="Weaver", license="apache-2.0", description="x" * 4096)
+    changed = edit(session, title="Weaver", license="apache-2.0", description="x" * DESCRIPTION_MAX)
     model = model_named(session, "child")
     log_text = session.scalars(select(EventRow.text).where(EventRow.model_id == model.id).order_by(EventRow.id)).all()[
         -1
@@ -135,7 +136,12 @@ def test_a_removed_model_cannot_be_edited(session: Session) -> None:
 
 
 def test_text_that_is_too_long_for_its_column_is_refused(session: Session) -> None:
-    for edits in (Edits(title="x" * 201), Edits(description="x" * 4097), Edits(tags=("x",) * 21), Edits(base="a\0b")):
+    for edits in (
+        Edits(title="x" * 201),
+        Edits(description="x" * (DESCRIPTION_MAX + 1)),
+        Edits(tags=("x",) * 21),
+        Edits(base="a\0b"),
+    ):
         with pytest.raises(BadValue):
             edit_model(session, model_named(session, "child"), edits, "local")
     assert isinstance(session.scalar(select(ModelRow.title).where(ModelRow.name == "child")), str)
@@ -150,7 +156,7 @@ def test_text_that_is_too_long_for_its_column_is_refused(session: Session) -> No
         ("title", 7, "The title must be a text."),
         ("title", "a\0b", "NUL"),
         ("title", "\ud800", "not valid UTF-8"),
-        ("description", "x" * 4097, "4096 are allowed"),
+        ("description", "x" * (DESCRIPTION_MAX + 1), "65536 are allowed"),
         ("description", "bell \a", "control characters"),
         ("license", "do what you like", "Unknown license"),
         ("license", "x" * 97, "at most 96"),

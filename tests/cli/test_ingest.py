@@ -36,6 +36,27 @@ def test_a_model_is_reported_in_one_line_with_the_files_that_are_not_gguf(
     assert (quiet.out, quiet.err) == ("mine/first@1\n", "")
 
 
+def test_the_readme_of_a_folder_is_the_card_of_a_new_model_until_another_is_chosen(
+    organ: OrganCommand, model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "downloaded"
+    folder.mkdir()
+    (folder / "weaver.gguf").write_bytes(model.read_bytes())
+    (folder / "README.md").write_text("---\ntags: [yarn]\n---\n# Weaver\n\n|a|b|\n|-|-|\n|1|2|")
+    (tmp_path / "other.md").write_text("# Other")
+
+    def card() -> tuple[str, list[str]]:
+        shown = json.loads(organ.done("show", "weaver", "--json").out)
+        return shown["description"], shown["tags"]
+
+    assert f"note: its card is {folder / 'README.md'}" in organ.done("ingest", folder).err
+    assert card() == ("# Weaver\n\n|a|b|\n|-|-|\n|1|2|", ["yarn"])
+    organ.done("ingest", folder / "weaver.gguf", "--card", tmp_path / "other.md")
+    organ.done("ingest", folder)
+    assert card() == ("# Other", ["yarn"])
+    assert "--card is for one model" in organ("ingest", folder, model, "--card", tmp_path / "other.md").err
+
+
 def test_a_bad_file_is_named_and_the_others_are_ingested(organ: OrganCommand, model: Path, tmp_path: Path) -> None:
     (tmp_path / "a-bad.gguf").write_bytes(b"rubbish")
     ended = organ("ingest", tmp_path / "a-bad.gguf", model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from importlib.util import find_spec
 from statistics import fmean
@@ -13,14 +12,13 @@ from werkzeug.wrappers import Response
 
 from organs.ingest.contributions.manifest import FIELDS, read_edits
 from organs.ingest.tools.ollama_image import has_image
-from organs.registry.amounts import size_text
 from organs.registry.anatomy import Slot
 from organs.registry.catalog import tables
 from organs.registry.catalog.queries.model_lists import descendants_page, published_model, versions
 from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.queries.organs import organs_of_model
-from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL, REACHABLE_STATES
-from organs.registry.compose.chimeras import PROMPT, assemble_command, chimera_by_lock, chimera_of_model, llama_cli
+from organs.registry.catalog.vocabulary import CHIMERA, REACHABLE_STATES
+from organs.registry.compose.chimeras import chimera_by_lock, chimera_of_model
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.lineage import merged_edges
@@ -30,20 +28,19 @@ from organs.registry.entities.published import PublishedModel
 from organs.registry.entities.validation import TYPICAL
 from organs.registry.errors import BadQuery, Conflict, Incomplete, NotFound
 from organs.registry.gguf import dtype_by_name
-from organs.registry.kinds import ADAPTER_TYPE_KEY, INVOCATION_KEY, MERGED_TYPE, WEIGHT_KINDS
 from organs.registry.models import model_page
 from organs.registry.names import parse_model_name
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
 from organs.web.api import models as api
 from organs.web.auth import ANY, need
-from organs.web.downloads import public_names, whole_name
+from organs.web.downloads import public_names
 from organs.web.error_pages import sentence_of
 from organs.web.file_responses import attachment
-from organs.web.ollama import llama_server_line, ollama_line
 from organs.web.pages.anatomy import READINGS, acts_text, anatomy
 from organs.web.pages.charts import depth_shown
 from organs.web.pages.chimeras import chimera_context, donor_marks, former_blocks
 from organs.web.pages.jobs import active_validations
+from organs.web.pages.model_actions import actions_of, closest_relatives, heading_of, what_would_fit
 from organs.web.pages.routes import Context, Sheet, WebPage, canonical_model, paged, pages, sheet_of, writing_form
 from organs.web.pages.sizes import sizes_shown
 from organs.web.pages.try_it import try_context
@@ -52,10 +49,7 @@ from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_
 from organs.web.responses import conditional, model_address, plain_page, searching, with_parameters
 
 METADATA_SHOWN = 400
-USE_SHOWN = 3
-"""Commands that are shown before the rest is opened."""
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
-RESUMED = "Run it again to continue. Error 416 means that the file is complete."
 HAS_BILLS = find_spec("cyclonedx") is not None
 """Whether the extra `sbom` is installed."""
 SBOM_TYPE = "application/vnd.cyclonedx+json"
@@ -152,6 +146,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
             "descendants": descendants,
             "by_label": READINGS[by],
             "is_compared": by == "change",
+            "is_theta": by == "theta",
             "choices": [
                 {
                     "label": READINGS[reading],
@@ -165,7 +160,7 @@ def _model_page(namespace: str, name: str) -> WebPage:
             **sizes,
             **tried,
             **_card(page, organs, is_newest=newest == page.name, is_image=is_image),
-            **({} if left_out else depth_shown(page.name, organs)),
+            **({} if left_out or by != "theta" else depth_shown(page.name, organs)),
         }
 
     def sheet() -> Sheet:
@@ -203,33 +198,29 @@ def _card(model: Model, organs: Sequence[PlacedOrgan], *, is_newest: bool, is_im
     `is_newest` says whether it is the newest visible version, `is_image` whether Ollama can pull it as an adapter.
     """
     bases = [edge for edge in model.lineage if (edge.direction, edge.evidence) == ("parent", "declared")]
-    base = next((edge.model for edge in bases if edge.model is not None), None)
-    buttons = _buttons(model, base, is_graft=model.kind == PARTIAL and bool(bases))
     # Norms would dominate the mean over all organs, although they have few values.
     thetas = [organ.theta for organ in organs if organ.spectral_signal is not None and organ.theta is not None]
     names = public_names([file.name for file in model.files])
     files = {name: model_address(model.name, "downloads.file_of_model", file=name) for name in names}
-    use = []
-    if buttons and not buttons[0].get("is_page"):
-        can_run = not any(dtype_by_name(organ.dtype).is_foreign for organ in organs)
-        use = _use_lines(model, base, is_newest=is_newest, is_image=is_image, can_run=can_run)
     namespace = model.name.partition("/")[0]
+    lineage = merged_edges(model.lineage)
+    can_run = not any(dtype_by_name(organ.dtype).is_foreign for organ in organs)
     return {
         "model": model,
+        "heading": heading_of(model),
         "typical_divergences": TYPICAL,
-        "can_receive": model.kind in WEIGHT_KINDS and model.complete and not model.unassemblable,
         "picture": model_address(model.name, "pages.model_picture", form="png"),
         "matrix_theta": fmean(thetas) if thetas else None,
-        "buttons": buttons,
+        "actions": actions_of(model, bases, lineage, is_newest=is_newest, is_image=is_image, can_run=can_run),
         "files_shown": [
             {"file": file, "address": None if model.unassemblable else files[name]}
             for name, file in zip(names, model.files, strict=True)
         ],
-        "use": use,
-        "use_shown": USE_SHOWN,
         "parents": [] if model.composed else bases,
-        "lineage": merged_edges(model.lineage),
+        "lineage": lineage,
         "lineage_shown": LINEAGE_SHOWN,
+        "closest": closest_relatives(model, lineage),
+        "fitting": [] if any(edge.model for edge in lineage) else what_would_fit(model),
         "acts_text": acts_text,
         "may_edit": may_edit(namespace),
         "may_yank": may_yank(namespace),
@@ -240,66 +231,6 @@ def _card(model: Model, organs: Sequence[PlacedOrgan], *, is_newest: bool, is_im
         "compare_endpoint": "pages.compare",
         "metadata_shown": model.metadata[:METADATA_SHOWN],
     }
-
-
-def _buttons(model: Model, base: str | None, *, is_graft: bool) -> list[Context]:
-    """Return the links to the complete model as one file, and into its base. A partial model has only the latter.
-
-    There is no link if the registry cannot assemble the model.
-    """
-    if model.unassemblable or not model.files:
-        return []
-    source = f"from:{model.name}"
-    if is_graft:
-        graft = url_for("pages.compose", base=base, graft=source)
-        return [{"label": "Graft it into its base", "address": graft, "is_page": True}] if base else []
-    label = "Download GGUF" if len(model.files) == 1 else "Download as one GGUF"
-    address = model_address(model.name, "downloads.model")
-    links: list[Context] = [{"label": f"{label}, {size_text(model.size_bytes)}", "address": address}]
-    is_activated = any(entry.key == INVOCATION_KEY for entry in model.metadata)
-    if model.kind == "adapter" and base is not None and not is_activated:
-        merge = url_for("pages.compose", base=base, adapter=source)
-        links.append({"label": "Merge it into its base", "address": merge, "is_page": True})
-    return links
-
-
-def _use_lines(model: Model, base: str | None, *, is_newest: bool, is_image: bool, can_run: bool) -> list[Context]:
-    """Return commands with their purposes. llama.cpp can only load the newest version of a model from here.
-
-    The download comes first: other commands use the name of its file. An adapter is run on its registered `base`.
-    """
-    host = request.host_url.rstrip("/")
-    file = whole_name(model.name, [file.name for file in model.files])
-    # Ollama pulls one file, so shards are merged and imported.
-    ollama = ollama_line(model.name, request.host_url, shlex.quote(file) if len(model.files) > 1 else "")
-
-    def download(name: str, to: str) -> str:
-        return f"curl -fL -C - -o {shlex.quote(to)} '{host}{model_address(name, 'downloads.model')}'"
-
-    runs = []
-    is_merged_only = any((entry.key, entry.value) == (ADAPTER_TYPE_KEY, MERGED_TYPE) for entry in model.metadata)
-    if model.kind == "adapter" and base is not None and not is_merged_only:
-        run = f"llama-cli -m base.gguf --lora {shlex.quote(file)} -p {shlex.quote(PROMPT)} -n 64"
-        runs = [
-            {"label": "Download its base", "line": download(base, "base.gguf")},
-            {"label": "Run both with llama.cpp", "line": run},
-            *([{"label": "Run both with Ollama", "line": ollama}] if is_image else []),
-        ]
-    elif model.kind in ("model", CHIMERA) and can_run:
-        server = llama_server_line(model.name, request.host_url)
-        runs = [
-            {"label": "Run it with Ollama", "line": ollama},
-            *([{"label": "Run it with llama.cpp, from this registry", "line": server}] if is_newest else []),
-            {"label": "Run the downloaded file with llama.cpp", "line": llama_cli(file)},
-        ]
-    repository, _, version = model.name.partition("@")
-    pull = f"HF_ENDPOINT={host} hf download {repository} --revision v{version} --local-dir ."
-    return [
-        {"label": "Download the file", "line": download(model.name, file), "remark": RESUMED},
-        *runs,
-        {"label": "Download it with Hugging Face tools", "line": pull},
-        {"label": "Write the file on the registry's machine", "line": assemble_command(model.name, file)},
-    ]
 
 
 TAGS_SEPARATOR = ","

@@ -68,6 +68,7 @@ from organs.registry.catalog.vocabulary import (
     unique_words,
 )
 from organs.registry.digest import Digest, model_digest
+from organs.registry.entities.published import DESCRIPTION_MAX
 from organs.registry.errors import MissingBlob
 from organs.registry.gguf.types import FILE_TYPE_KEY, parse_file_type, quantisation
 from organs.registry.measures import MEASURE_NAMES
@@ -286,7 +287,7 @@ def _described(record: ModelRecord) -> dict[str, object]:
         "license": shown(record.license, 96),
         "size_label": shown(record.size_label, 96),
         "title": shown(record.title),
-        "description": shown(record.description),
+        "description": shown(record.description, DESCRIPTION_MAX),
         "tags": tuple(shown_text(tag, 96) for tag in record.tags),
         "flags": tuple(map(shown_text, record.flags)),
         "unassemblable": tuple(map(shown_text, record.unassemblable)),
