@@ -36,7 +36,7 @@ def zoo_home(tmp_path_factory: pytest.TempPathFactory, templates: RegistryTempla
 def zoo_app(zoo_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
     """The application over a copy of that registry, which stays open."""
     with LocalRegistry.open(shutil.copytree(zoo_home, tmp_path_factory.mktemp("read") / "home")) as registry:
-        yield create_app(registry)
+        yield create_app(registry, WebSettings(prompts=PromptLimits()))
 
 
 @pytest.fixture

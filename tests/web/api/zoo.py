@@ -121,14 +121,14 @@ def put_submissions(registry: LocalRegistry) -> None:
 
 
 def put_answer(registry: LocalRegistry) -> None:
-    """The answer to a prompt of the user of the machine."""
+    """The answer to a prompt of somebody without an account."""
     request = PromptRequest(
         model=EXAMPLE_BASE, messages=(ChatMessage(role="user", content="def read("),), tokens=20, seed=1
     )
     reply = Reply(model=f"{EXAMPLE_BASE}@1", text="self, path):", tokens=4, prompt_tokens=4, ended="end")
     arguments = PromptArguments(request=request, models=(reply.model,), seconds=60.0)
     with registry.catalog.counting() as session:
-        enqueue_prompt(session, arguments, Asker("local", has_account=True))
+        enqueue_prompt(session, arguments, Asker("203.0.113.1", has_account=False))
         claim = claim_prompt(session)
         assert claim is not None
         finish(session, claim, encode(Replies(replies=(reply,))).decode())
