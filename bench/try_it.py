@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="organ-try-") as home:
-        environment = {**os.environ, "ORGAN_HOME": home}
+        environment = {**os.environ, "ORGAN_HOME": home, "ORGAN_REFERENCES": "off"}  # no repack meanwhile
         organ = [sys.executable, "-m", "organs.cli"]
         subprocess.run([*organ, "ingest", str(options.model), "--name", "me/tried"], env=environment, check=True)
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -78,7 +78,7 @@ def _measure(root: str, options: argparse.Namespace) -> None:
     stop.set()
     print("| readers | requests | p50 | p99 | worst |\n|---|---|---|---|---|")
     for label, measured in (("alone", alone), (f"beside {options.prompts} prompts", times)):
-        ordered = sorted(measured)
+        ordered = sorted(measured) or [float("nan")]
         p50, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.99))
         print(
             f"| {label} | {len(ordered):,} | {p50 * 1000:.0f} ms | {p99 * 1000:.0f} ms | {ordered[-1] * 1000:.0f} ms |"

@@ -7,16 +7,18 @@ from typing import Annotated
 from msgspec import Meta
 
 from organs.registry.endpoints.declaration import ACCEPTED, Group
+from organs.registry.endpoints.parameters import EXAMPLE_BASE
 from organs.registry.entities.chat import Answer, PromptRequest
 
 GROUP = Group("Prompts", "Try a model: it answers a prompt, if the operator of the server has turned it on.")
+EXAMPLE_KEY = "0123456789abcdef0123456789abcdef"
 AnswerKey = Annotated[
     str,
     Meta(
         pattern="^[0-9a-f]{32}$",
         max_length=32,
         description="The key of the answer.",
-        examples=["0123456789abcdef0123456789abcdef"],
+        examples=[EXAMPLE_KEY],
     ),
 ]
 
@@ -25,7 +27,7 @@ AnswerKey = Annotated[
     "post",
     "/answers",
     "Ask a model",
-    example='{"model": "acme/tiny", "messages": [{"role": "user", "content": "Name two trees."}]}',
+    example=f'{{"model": "{EXAMPLE_BASE}", "messages": [{{"role": "user", "content": "def read("}}], "seed": 1}}',
     status=ACCEPTED,
     refusals=(403, 404, 409),
 )

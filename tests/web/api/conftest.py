@@ -13,12 +13,12 @@ from flask.testing import FlaskClient
 
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.settings import WebSettings
+from organs.web.settings import PromptLimits, WebSettings
 from tests.registry_templates import DATABASE, RegistryTemplates, add_zoo_models
 from tests.web.api.admin_registry import administrator, put_waiting
 from tests.web.api.zoo import fill_zoo
 
-WRITING = WebSettings(personal=True)
+WRITING = WebSettings(personal=True, prompts=PromptLimits())
 
 
 @pytest.fixture(scope="session")
@@ -36,7 +36,7 @@ def zoo_home(tmp_path_factory: pytest.TempPathFactory, templates: RegistryTempla
 def zoo_app(zoo_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
     """The application over a copy of that registry, which stays open."""
     with LocalRegistry.open(shutil.copytree(zoo_home, tmp_path_factory.mktemp("read") / "home")) as registry:
-        yield create_app(registry)
+        yield create_app(registry, WebSettings(prompts=PromptLimits()))
 
 
 @pytest.fixture

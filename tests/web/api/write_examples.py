@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
-from organs.web.settings import WebSettings
+from organs.web.settings import PromptLimits, WebSettings
 from tests.web.api.admin_registry import administrator, put_waiting
 from tests.web.api.zoo import examples, fill_zoo, ingest_zoo
 
@@ -20,7 +20,7 @@ def main() -> None:
     with TemporaryDirectory() as folder, LocalRegistry.open(folder) as registry:
         ingest_zoo(registry)
         fill_zoo(registry)
-        with create_app(registry, WebSettings(personal=True)).test_client() as client:
+        with create_app(registry, WebSettings(personal=True, prompts=PromptLimits())).test_client() as client:
             found = examples(client)
         put_waiting(registry)
         found |= examples(administrator(registry), administering=True)

@@ -14,15 +14,20 @@ from werkzeug.test import TestResponse
 from organs.ingest.jobs.runner import Runner, add_job
 from organs.registry.catalog.queries.accounts import token_by_public_id
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor
+from organs.registry.catalog.register.answers import Asker, claim_prompt, enqueue_prompt
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import add_submission, add_upload
-from organs.registry.catalog.tables import ChimeraRow, ModelRow, Token, now
+from organs.registry.catalog.tables import AnswerRow, ChimeraRow, ModelRow, Token, now
+from organs.registry.catalog.work import finish
 from organs.registry.endpoints.accounts import EXAMPLE_TOKEN
+from organs.registry.endpoints.answers import EXAMPLE_KEY
 from organs.registry.endpoints.declaration import Endpoint
 from organs.registry.endpoints.parameters import EXAMPLE_BASE
 from organs.registry.endpoints.submissions import EXAMPLE_SUBMISSIONS as SUBMISSIONS
 from organs.registry.endpoints.table import API
 from organs.registry.endpoints.uploads import EXAMPLE_BYTES, EXAMPLES
+from organs.registry.entities.base import encode
+from organs.registry.entities.chat import ChatMessage, PromptArguments, PromptRequest, Replies, Reply
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import PREFIX
 from organs.web import responses
@@ -115,6 +120,21 @@ def put_submissions(registry: LocalRegistry) -> None:
             row.model_id = model.id if name == "shown" else None
 
 
+def put_answer(registry: LocalRegistry) -> None:
+    """The answer to a prompt of somebody without an account."""
+    request = PromptRequest(
+        model=EXAMPLE_BASE, messages=(ChatMessage(role="user", content="def read("),), tokens=20, seed=1
+    )
+    reply = Reply(model=f"{EXAMPLE_BASE}@1", text="self, path):", tokens=4, prompt_tokens=4, ended="end")
+    arguments = PromptArguments(request=request, models=(reply.model,), seconds=60.0)
+    with registry.catalog.counting() as session:
+        enqueue_prompt(session, arguments, Asker("203.0.113.1", has_account=False))
+        claim = claim_prompt(session)
+        assert claim is not None
+        finish(session, claim, encode(Replies(replies=(reply,))).decode())
+        session.get_one(AnswerRow, claim.key[0]).key = EXAMPLE_KEY
+
+
 def send_example(client: FlaskClient, told: Endpoint[..., Any]) -> TestResponse:
     """The answer to the example request of an operation; of one that writes, by a client that may.
 
@@ -150,6 +170,7 @@ def fill_zoo(registry: LocalRegistry) -> None:
     put_jobs(registry)
     put_uploads(registry)
     put_submissions(registry)
+    put_answer(registry)
 
 
 def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, Any]:
