@@ -92,9 +92,9 @@ def test_composing_begins_with_the_verdict_on_the_same_chimera(
     client: FlaskClient, registry: LocalRegistry, composed: dict[str, str]
 ) -> None:
     address = "/compose?base=local/stranger&graft=from:local/mixed+type:norm"
-    assert "is the same chimera" not in page_at(client, address).words
+    assert "local/child@1 is the same chimera. It was not run yet." in page_at(client, address).words
     put_verdict(registry, composed["child"])
-    measured = r"Measured: local/child@1 is the same chimera\. It was run on [\d-]+: gains\. It is better\."
+    measured = r"local/child@1 is the same chimera\. It was run on [\d-]+: gains\. It is better\."
     assert re.search(measured, page_at(client, address).words)
     assert "is the same chimera" not in page_at(client, f"{address}+blocks:0").words
 
