@@ -33,6 +33,8 @@ ZOO_PAGES = {
     "compared": f"/compare?first={BASE}&second={TUNED}",
     "compose": "/compose",
     "composing": f"/compose?base={BASE}&cell=organ:2&graft=from:{TUNED}+type:organ+blocks:1",
+    "composing with a donor": f"/compose?base={BASE}&donor={TUNED}&graft=from:{TUNED}+type:organ+blocks:1",
+    "try": f"/models/{BASE}/try",
     "chimeras": "/chimeras",
     "chimera": "/chimeras/{lock}",
     "chimera by change": "/chimeras/{lock}?by=change",

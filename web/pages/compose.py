@@ -20,7 +20,6 @@ from organs.registry.search.models import search_models
 from organs.web.api.plans import cut_pair, pair_for_client
 from organs.web.error_pages import sentence_of, status_of
 from organs.web.pages.jobs import OPENS
-from organs.web.pages.lineage import offered_names
 from organs.web.pages.routes import UNKNOWN_MODEL, Context, WebPage, paged, writing_form
 from organs.web.pages.steps import RequestedSteps, adapter_of, compose_address, filled_step, requested_steps, twin
 from organs.web.pages.workbench import Bench, planned_steps, workbench
@@ -35,7 +34,7 @@ ENDPOINT = "pages.compose_fits"
 def compose_fits() -> WebPage:
     """Show the models with organs that fit the model `base`; with `donor`, also the findings about that pair."""
     base, donor = (request.args.get(name, "").strip() for name in ("base", "donor"))
-    context: Context = {"requested": [base, donor], "names": offered_names()}
+    context: Context = {"requested": [base, donor]}
     status = 200
     if base:
         try:
@@ -60,7 +59,7 @@ def _fits_context(session: Session, base: str, donor: str) -> Context:
         if row.architecture is None or row.architecture != model.architecture:
             others.append((model.name, f"different architecture: {model.architecture or 'not stated'}"))
         else:
-            others.append((model.name, "no organ of a matching shape"))
+            others.append((model.name, "no tensor of a matching shape"))
     names = [*(fit.model for fit in page.items), *(name for name, _ in others)]
     return {
         "base": row.full_name,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flask import request, url_for
 
-from organs.registry.catalog.queries.model_lists import visible_models
 from organs.registry.catalog.queries.model_names import model_by_name
 from organs.registry.endpoints import models as endpoints
 from organs.registry.entities.lineage import FAMILIES_DEFAULT, FAMILY_EDGE_COLUMNS, Family, FamilyPage
@@ -24,8 +23,6 @@ from organs.web.pages.routes import Context, WebPage, paged, sheet_of
 from organs.web.params import requested
 from organs.web.render import SHARE_STEPS
 from organs.web.responses import plain_page, searching, with_parameters
-
-NAMES_OFFERED = 200
 
 
 @paged("/lineage", csv=True, api="model_families")
@@ -51,12 +48,6 @@ def lineage() -> WebPage:
         sheet=lambda: sheet_of(FAMILY_EDGE_COLUMNS, [edge for family in page for edge in family.edges]),
         next=page.next,
     )
-
-
-def offered_names() -> list[str]:
-    """Return the names of the newest models, as suggestions of a form."""
-    with searching() as session:
-        return [model.full_name for model in visible_models(session, NAMES_OFFERED)]
 
 
 def _context(page: FamilyPage, name: str, first: int) -> Context:
