@@ -246,13 +246,13 @@ def test_the_page_of_a_model_prints_on_one_sheet(zoo: Site, open_page: Opener) -
 def test_a_chimera_and_its_base_answer_a_prompt(options: dict[str, Any], zoo: Site, open_page: Opener) -> None:
     page = open_page(zoo, "/chimeras/{lock}", **options)
     page.get_by_label("Prompt").fill("def ")
-    assert page.get_by_label(re.compile("^beside")).is_checked()
+    assert page.get_by_role("checkbox", name=re.compile("beside")).is_checked()
     page.get_by_role("button", name="Ask").click()
     page.wait_for_url(re.compile("/answers/[0-9a-f]{32}"))
     page.get_by_text("Complete.").wait_for(timeout=60_000)
     answers = page.locator("[data-reply]")
     assert answers.count() == 2
     assert all(answers.nth(number).locator("[data-text]").inner_text().strip() for number in range(2))
-    assert page.locator(".said").first.inner_text() == "def"
+    assert page.locator(".said").first.inner_text().strip() == "def"
     page.get_by_role("button", name="Delete now").click()
     page.wait_for_url(re.compile("/models/"))
