@@ -200,7 +200,7 @@ def assert_inert(address: str, page: ParsedPage) -> None:
         acting = [name for name in element.attributes if name.startswith("on") or name in ("style", "srcdoc")]
         assert acting == [], (address, element)
     scripts = {one.attributes.get("src") for one in page.named("script")}
-    assert scripts <= {"/static/catalog.js", "/static/compose.js", "/static/upload.js"}, address
+    assert scripts <= {f"/static/{name}.js" for name in ("catalog", "suggest", "compose", "try", "upload")}, address
     assert page.named("iframe") + page.named("object") + page.named("embed") + page.named("base") == [], address
     for link in page.links():
         assert re.match(r"(?:/(?!/)|#|\?|https?://[^\"'<>\s]+\Z)", link) or link == "", (address, link)

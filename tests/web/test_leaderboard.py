@@ -43,7 +43,7 @@ def test_a_graft_on_the_page_leads_to_its_recipe_which_says_what_was_measured(cl
     (use,) = [link for link in links if link.startswith("/compose?") and "tuned" in link]
     plan = page_at(client, use).words
     assert "Validated before: me/with-tuned@1" in plan
-    assert "Measured gains over this base" in plan
+    assert "Measured recipes for this base" in plan
 
 
 def test_the_sheet_has_a_row_for_each_graft_with_gain_and_loss(client: FlaskClient) -> None:

@@ -24,6 +24,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "local-models": "Take in the models that Ollama, LM Studio and other tools keep.",
         "models": "Take in adapters from PEFT and MLX, mixtures of experts, and models that are larger than the disk.",
         "check": "Will llama.cpp load a file, and what mends it?",
+        "chat": "Let a model answer prompts, in the terminal and in the catalog.",
         "catalog": "What each page of the catalog shows.",
         "search": "Find organs and models: the query language.",
         "numbers": "Reports, and what θ, the signals and ranks say and do not say.",

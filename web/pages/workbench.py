@@ -33,7 +33,7 @@ from organs.registry.compose.recipe import (
 from organs.registry.compose.screen import KNOWN, ChangeKind
 from organs.registry.compose.selection import BlockRange, Selection, range_text, within
 from organs.registry.compose.steps import read_steps, step_paths
-from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.finding import PLAN_CODES, Finding, Severity
 from organs.registry.entities.plan import CANDIDATE_ORDERS, CellTotals, CompositionState, FitCount
 from organs.registry.errors import BadQuery, BadRecipe, NotFound, TooSlow
 from organs.registry.gguf.mixes import MIXES
@@ -108,8 +108,8 @@ def workbench(requested: RequestedSteps, under_way: UnderWay, status: int, probl
         "stage": bench.stage(),
         "marks": bench.marks,
         "acts": {} if state.plan is None else {parent.model: parent.acts for parent in state.plan.parents},
-        "findings_shown": [finding for finding in shown if finding["severity"] is not Severity.INFO],
-        "notes": [finding for finding in shown if finding["severity"] is Severity.INFO],
+        "findings_shown": [finding for finding in shown if not _is_note(finding)],
+        "notes": [finding for finding in shown if _is_note(finding)],
         "refused": sum(finding.severity is Severity.REFUSE for finding in findings),
         "has_steps": any(part.acts for part in plan.parts) or len(requested.steps) > 1,
         **donors,
@@ -147,6 +147,11 @@ def workbench(requested: RequestedSteps, under_way: UnderWay, status: int, probl
         "leaderboard": url_for("pages.leaderboard", base=plan.base.label),
     }
     return WebPage("compose.html", asdict(state) | context, status=status)
+
+
+def _is_note(finding: Mapping[str, object]) -> bool:
+    """Return whether a finding is folded: a remark that is not about a measurement."""
+    return finding["severity"] is Severity.INFO and finding["code"] not in PLAN_CODES
 
 
 @dataclass(frozen=True, slots=True)
