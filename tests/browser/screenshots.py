@@ -41,7 +41,7 @@ PICTURES = (
     Picture("catalog-organs", "/organs?q=type:organ sort:-spectral"),
     Picture("catalog-model", f"/models/{BASE}"),
     Picture("catalog-chimera", "/chimeras/{lock}"),
-    Picture("catalog-compose", f"/compose?base={BASE}&graft=from:{TUNED}+type:organ+blocks:1-3"),
+    Picture("catalog-compose", f"/compose?base={BASE}&donor={TUNED}&graft=from:{TUNED}+type:organ+blocks:1-3"),
     Picture("catalog-dark", "/organs/{organ}", {"color_scheme": "dark"}),
     Picture("catalog-phone", f"/models/{BASE}", {**phone(), "device_scale_factor": 2}),
 )
