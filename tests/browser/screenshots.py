@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.browser.addresses import phone
 from tests.browser.chromium import chromium
 from tests.browser.sites import BASE, TUNED, Site, serving_zoo
 from tests.web.live_server import ROOT
@@ -37,13 +36,9 @@ class Picture:
 
 
 PICTURES = (
-    Picture("catalog-home", "/"),
     Picture("catalog-organs", "/organs?q=type:organ sort:-spectral"),
-    Picture("catalog-model", f"/models/{BASE}"),
     Picture("catalog-chimera", "/chimeras/{lock}"),
     Picture("catalog-compose", f"/compose?base={BASE}&donor={TUNED}&graft=from:{TUNED}+type:organ+blocks:1-3"),
-    Picture("catalog-dark", "/organs/{organ}", {"color_scheme": "dark"}),
-    Picture("catalog-phone", f"/models/{BASE}", {**phone(), "device_scale_factor": 2}),
 )
 
 
