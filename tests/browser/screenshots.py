@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tests.browser.chromium import chromium
 from tests.browser.sites import BASE, TUNED, Site, serving_zoo
@@ -31,8 +31,6 @@ class Picture:
 
     name: str
     path: str
-    options: dict[str, Any] = field(default_factory=dict)
-    """Of the context: the window's size, light or dark."""
 
 
 PICTURES = (
@@ -44,7 +42,7 @@ PICTURES = (
 
 def take(browser: Browser, site: Site, picture: Picture) -> bytes:
     """The picture as a PNG."""
-    context = browser.new_context(**{**DESK, **picture.options})
+    context = browser.new_context(**DESK)
     try:
         page = context.new_page()
         page.goto(site.at(picture.path), wait_until="networkidle")
