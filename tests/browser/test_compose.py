@@ -106,7 +106,7 @@ def test_a_step_entered_by_hand_is_added_to_the_others(
     page = open_page(workshop, f"{BENCH}&graft=from:{TUNED}@1+type:organ+blocks:0", **options)
     page.get_by_text("More steps:").click()
     page.get_by_text("Graft, by donor or by query").click()
-    page.get_by_label("or a query that selects the organs").fill("type:skeleton theta>=1")
+    page.get_by_label("or a query that selects the tensors").fill("type:skeleton theta>=1")
     page.get_by_label("ranked by").fill("-theta")
     page.locator("#graft-blocks").fill("1-2")
     swapped(page, page.get_by_role("button", name="Add the graft"), "where")
