@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from organs.ingest.answering import PromptRunner
+from organs.ingest.answering import HIDDEN, PromptRunner
+from organs.registry.errors import DiskFull
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import PromptLimits, WebSettings
@@ -135,19 +136,23 @@ def test_each_account_and_address_has_its_own_rate_and_its_own_answers(
 def test_after_a_prompt_that_broke_the_next_is_answered_and_no_text_is_in_the_log(
     zoo: LocalRegistry, visitor: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = [visitor.post("/api/v1/answers", **asking("a secret word")).get_json()["key"] for _ in range(2)]
+    keys = [visitor.post("/api/v1/answers", **asking("a secret word")).get_json()["key"] for _ in range(3)]
     usual, calls = PromptRunner._replies, []
 
     def fails_first(self: PromptRunner, claim: Any, lost: Event) -> Any:
         calls.append(claim)
         if len(calls) == 1:
             raise ValueError("a secret word")
+        if len(calls) == 2:
+            raise DiskFull("the disk of /srv/organs is full")
         return usual(self, claim, lost)
 
     monkeypatch.setattr(PromptRunner, "_replies", fails_first)
     answer_all(zoo)
-    first, second = (visitor.get(f"/api/v1/answers/{key}").get_json() for key in keys)
-    assert (first["state"], second["state"]) == ("failed", "finished")
+    first, second, third = (visitor.get(f"/api/v1/answers/{key}").get_json() for key in keys)
+    assert [found["state"] for found in (first, second, third)] == ["failed", "failed", "finished"]
     assert first["replies"][0]["problem"] == "an internal error (ValueError)"
+    assert second["replies"][0]["problem"] == HIDDEN
+    assert "/srv/organs" in caplog.text
     assert "broke" in caplog.text
     assert "secret" not in caplog.text
