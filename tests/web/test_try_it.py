@@ -86,6 +86,7 @@ def test_the_form_asks_beside_the_base_shows_errors_and_everything_as_text(
     assert wrong.status_code == 400
     assert "The temperature must be a number from 0 to 2" in wrong.text
     assert "&lt;script&gt;alert(1)" in wrong.text
+    assert "a whole number from 0 to 4,294,967,295" in visitor.post(address, data={**fields, "seed": "0.5"}).text
     sent = visitor.post(address, data=fields)
     assert sent.status_code == 303
     answer_all(zoo)
@@ -123,6 +124,9 @@ def test_each_account_and_address_has_its_own_rate_and_its_own_answers(
     refused = visitor.post("/api/v1/answers", **asking())
     assert refused.status_code == 429
     assert "too many requests" in refused.get_json()["detail"]
+    address = f"/models/{MODEL}/try"
+    kept = visitor.post(address, data={"form_token": form_token(visitor, address), "prompt": "my long text"})
+    assert (kept.status_code, ">my long text</textarea>" in kept.text) == (429, True)
     other = visitor.post("/api/v1/answers", **asking(), environ_base={"REMOTE_ADDR": "198.51.100.7"})
     assert other.status_code == 202
     ada, bob = (program(visitor.application, new_token(zoo, name)) for name in ("ada", "bob"))
