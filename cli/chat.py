@@ -70,7 +70,8 @@ def chat(
     """Talk to a model in its own chat template, or let it continue a text if it has none.
 
     llama.cpp runs it in a confined process. Without --prompt, each line that you type is a prompt; /quit or Ctrl-D ends
-    the conversation. The oldest messages are left out when the conversation is longer than the context of the model.
+    the conversation. The oldest messages are left out when it is longer than the context of the model, or than the
+    server takes.
 
     With a remote registry, its server answers, if its operator has turned this on.
     """
