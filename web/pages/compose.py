@@ -117,7 +117,7 @@ def _address_after(requested: RequestedSteps) -> str:
             bench = Bench(session, requested, under_way)
         if kind == SHARE:
             return bench.weighted()
-        return bench.given([word for word in form.getlist("type") if word], _blocks(form.get("blocks", "")))
+        return bench.with_parts([word for word in form.getlist("type") if word], _blocks(form.get("blocks", "")))
     if kind == "adapter":
         _, text = filled_step(form)
         return requested.with_adapter(adapter_of(text), text).address(anchor="result")

@@ -178,7 +178,7 @@ class Target:
     """For a screen reader, and for the pointer."""
     address: str | None
     """None if the selected donor has nothing to give here."""
-    is_given: bool = False
+    is_assigned: bool = False
     """Whether all of it comes from the selected donor, so that a click gives it back to the base."""
 
 
@@ -273,7 +273,7 @@ class Bench:
         changed = self.assignment.having(cells, giver)
         return self.requested.of_recipe(changed).address(anchor="anatomy", **selection)
 
-    def given(self, kinds: Collection[str], blocks: Sequence[BlockRange]) -> str:
+    def with_parts(self, kinds: Collection[str], blocks: Sequence[BlockRange]) -> str:
         """Return the address of the page with these parts from the selected donor. Empty selects all.
 
         Raises BadQuery without a donor.
