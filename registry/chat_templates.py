@@ -209,6 +209,8 @@ class UnusableTemplate(Exception):
 
 FRAME_OUTPUT_MAX_BYTES = 2 * 1024 * 1024
 FRAME_PARTS_MAX = 4096
+REPEATS_MAX = 4
+"""How often a frame may have its messages, on average. Otherwise a short prompt would take minutes to read."""
 
 
 class _FrameOrder(Entity):
@@ -263,4 +265,6 @@ def _frame_of(encoded: bytes, messages: int, required: bool) -> tuple[str | int,
     parts = line.parts
     if parts is None or any(isinstance(part, int) and not 0 <= part < messages for part in parts):
         raise UnusableTemplate(line.refused or _ending(result))
+    if sum(isinstance(part, int) for part in parts) > REPEATS_MAX * messages:
+        raise UnusableTemplate("it repeats the messages")
     return parts

@@ -64,6 +64,7 @@ def test_a_model_answers_in_its_template_and_one_that_refuses_the_system_gets_it
         (HUGE, "too much"),
         ("{{ 1/0 }}", "division"),
         ("{{ messages[0].content | reverse }}", "leaves out"),
+        ("{% for _ in range(9) %}{{ messages[0].content }}{% endfor %}", "repeats"),
     ],
 )
 def test_a_hostile_template_is_stopped_and_never_sees_the_prompt(tmp_path: Path, template: str, reason: str) -> None:
