@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from organs.cli.outputs import SUFFIX
 from organs.cli.registries import local_registry, registry_address, remote_registry
 from organs.registry.entities.chat import (
     ASSISTANT,
+    MESSAGES_MAX,
     SEED_MAX,
     SYSTEM,
     TEMPERATURE_DEFAULT,
@@ -68,7 +70,8 @@ def chat(
     """Talk to a model in its own chat template, or let it continue a text if it has none.
 
     llama.cpp runs it in a confined process. Without --prompt, each line that you type is a prompt; /quit or Ctrl-D ends
-    the conversation. The oldest messages are left out when the conversation is longer than the context of the model.
+    the conversation. The oldest messages are left out when it is longer than the context of the model, or than the
+    server takes.
 
     With a remote registry, its server answers, if its operator has turned this on.
     """
@@ -118,11 +121,7 @@ def _converse(first: PromptRequest, opening: Sequence[ChatMessage], ask: Ask) ->
             ]
         printer = _Printer(shows_names=len(histories) > 1)
         for request in requests:
-            replies = ask(request, printer.show)
-            while replies[0].is_too_long and len(request.messages) > len(opening) + 1:
-                kept = request.messages[len(opening) + 2 :]
-                request = structs.replace(request, messages=(*opening, *kept))  # the same, but shorter
-                replies = ask(request, printer.show)
+            request, replies = _answered(request, len(opening), ask, printer)
             printer.end(replies)
             for reply in replies:
                 if reply.problem is not None:
@@ -130,6 +129,25 @@ def _converse(first: PromptRequest, opening: Sequence[ChatMessage], ask: Ask) ->
                 exchange = [*request.messages[len(opening) :], ChatMessage(role=ASSISTANT, content=reply.text)]
                 if reply.problem is None or reply.text:
                     histories[reply.model] = exchange
+
+
+def _answered(
+    request: PromptRequest, opening: int, ask: Ask, printer: _Printer
+) -> tuple[PromptRequest, tuple[Reply, ...]]:
+    """Return the answers, and the request without the oldest messages if the model or the server takes only fewer."""
+    while True:
+        is_shortest = len(request.messages) <= opening + 1
+        if is_shortest or len(request.messages) <= MESSAGES_MAX:
+            try:
+                replies = ask(request, printer.show)
+            except BadInput:  # a server limits the characters
+                if is_shortest:
+                    raise
+            else:
+                if is_shortest or not (replies and replies[0].is_too_long):
+                    return request, replies
+        messages = (*request.messages[:opening], *request.messages[opening + 2 :])
+        request = structs.replace(request, messages=messages)
 
 
 def _lines() -> Iterator[str]:
@@ -222,5 +240,9 @@ class _Printer:
 
 
 def _shown(text: str) -> str:
-    """Return the text of a model, line by line, without what controls a terminal: a server may send anything."""
-    return "\n".join(map(plain, text.split("\n")))
+    """Return the text of a model without what controls a terminal: a server may send anything."""
+    return "".join(part if part in _WRITTEN else plain(part) for part in re.split(f"([{_WRITTEN}])", text))
+
+
+_WRITTEN = "\n\t\u200c\u200d"
+"""Characters that an answer may have: `validation.chat.shown_text`."""

@@ -27,6 +27,7 @@ from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.catalog.work import RETRY_SECONDS, WorkCancelled, fail, finish, keeping, put_back, renew
 from organs.registry.entities.base import encode
 from organs.registry.entities.chat import PromptRequest, Replies, Reply
+from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.gguf import dtype_by_name
 from organs.registry.kinds import FileKind
@@ -44,6 +45,8 @@ SHOW_SECONDS = 0.4
 POLL_SECONDS = 0.25
 AT_ONCE_MAX = 2
 """The most prompts that a runner answers at the same time; with less than four processors, one."""
+HIDDEN = "the server failed; its log has the details"
+"""Why an answer failed, for those who may not read the log."""
 
 _log = logging.getLogger(__name__)
 
@@ -158,6 +161,9 @@ class PromptRunner:
                 return
             except OrganError as error:
                 failure = str(error)
+                if error.status == INTERNAL:  # it may have paths of this machine
+                    _log.error("prompt %d failed: %s", claim.key[0], error)
+                    failure = HIDDEN
             except Exception as error:  # noqa: BLE001  # the next prompt must be answered after any error of this one
                 _log.error("prompt %d broke: %s", claim.key[0], type(error).__name__)
                 failure = f"an internal error ({type(error).__name__})"
@@ -171,10 +177,13 @@ class PromptRunner:
     def _replies(self, claim: PromptClaim, lost: threading.Event) -> tuple[Reply, ...]:
         written_at = -SHOW_SECONDS
 
-        def show(replies: tuple[Reply, ...]) -> None:
-            nonlocal written_at
+        def check(_count: int = 0) -> None:
             if self.stop.is_set() or lost.is_set():
                 raise WorkCancelled
+
+        def show(replies: tuple[Reply, ...]) -> None:
+            nonlocal written_at
+            check()
             if time.monotonic() - written_at < SHOW_SECONDS:
                 return
             with suppress(OrganError), self.registry.catalog.counting() as session:  # the next piece is soon
@@ -193,8 +202,8 @@ class PromptRunner:
             show,
             seconds=arguments.seconds,
             threads=max(1, (usable_cores() - 1) // prompts_at_once()),
+            progress=check,
             is_over=self.stop,
         )
-        if self.stop.is_set():
-            raise WorkCancelled
+        check()
         return replies

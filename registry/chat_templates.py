@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import date
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -208,6 +209,8 @@ class UnusableTemplate(Exception):
 
 FRAME_OUTPUT_MAX_BYTES = 2 * 1024 * 1024
 FRAME_PARTS_MAX = 4096
+REPEATS_MAX = 4
+"""How often a frame may have its messages, on average. Otherwise a short prompt would take minutes to read."""
 
 
 class _FrameOrder(Entity):
@@ -236,8 +239,8 @@ def conversation_frame(
     """Return the text of the usual template around the messages of these roles, and their numbers where they stand.
 
     The template ends where the model's answer begins. It never sees the messages, so it cannot depend on them, and what
-    it returns for these roles is known for the next conversation. Return None for a model without a template. Raises
-    UnusableTemplate, and NoSandbox if `required` and not possible.
+    it returns for these roles is known for the other conversations of the day. Return None for a model without a
+    template. Raises UnusableTemplate, and NoSandbox if `required` and not possible.
     """
     field = next((field for name, field in _fields_of(header) if not name), None)
     if field is None:
@@ -246,7 +249,8 @@ def conversation_frame(
         raise UnusableTemplate("it is no text, or too long")
     order = _order(source, header, field)
     encoded = encode(_FrameOrder(template=order.template, bos=order.bos, eos=order.eos, roles=tuple(roles)))
-    key = hashlib.sha256(encoded).hexdigest()
+    day = date.today()  # noqa: DTZ011  # templates write the day of this machine
+    key = f"{day} {hashlib.sha256(encoded).hexdigest()}"
     return _frames.get(key, lambda: _frame_of(encoded, len(roles), required))
 
 
@@ -261,4 +265,6 @@ def _frame_of(encoded: bytes, messages: int, required: bool) -> tuple[str | int,
     parts = line.parts
     if parts is None or any(isinstance(part, int) and not 0 <= part < messages for part in parts):
         raise UnusableTemplate(line.refused or _ending(result))
+    if sum(isinstance(part, int) for part in parts) > REPEATS_MAX * messages:
+        raise UnusableTemplate("it repeats the messages")
     return parts

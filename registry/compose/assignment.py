@@ -9,7 +9,7 @@ other methods) stay as they are.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -69,112 +69,123 @@ def is_same_name(first: str, second: str) -> bool:
     return short == long or ("@" not in short and long.rpartition("@")[0] == short)
 
 
-def givers(recipe: Recipe, layout: Layout) -> dict[Cell, Giver]:
-    """Return the giver of each cell that a step assigns as a whole. A later step replaces an earlier one."""
-    found: dict[Cell, Giver] = {}
-    steps: list[Graft | Blend] = [*recipe.grafts, *recipe.blends]
-    for step in steps:
-        giver, cells = _read(step, layout)
-        if giver is not None:
-            found |= dict.fromkeys(cells, giver)
-    return found
+Read = tuple[Giver | None, frozenset[Cell]]
+"""The giver and the cells of a step; None if the step selects otherwise than by cells."""
 
 
-def assigned(recipe: Recipe, cells: Collection[Cell], giver: Giver | None, layout: Layout) -> Recipe:
-    """Return `recipe` with `cells` from `giver`, or from the base if it is None.
+class Assignment:
+    """The cells that the steps of a recipe assign, and recipes with other assignments. The steps are read once."""
 
-    Steps of other givers lose these cells. Cells that the layout does not have, or whose type cannot be grafted, are
-    ignored.
-    """
-    wanted = frozenset(cell for cell in cells if cell in layout and cell.type in GRAFTED_TYPES)
-    is_graft = giver is not None and giver.weight == TAKEN
-    grafts = _changed(recipe.grafts, wanted, giver if is_graft else None, layout)
-    blends = _changed(recipe.blends, wanted, None if is_graft else giver, layout)
-    return replace(recipe, grafts=grafts, blends=blends)
+    def __init__(self, recipe: Recipe, layout: Layout) -> None:
+        self.recipe = recipe
+        self._layout = layout
+        self._towers = sorted({cell.tower for cell in layout})
+        groups: dict[tuple[str, str], set[Cell]] = {}
+        for cell in layout:
+            groups.setdefault((cell.type, cell.tower), set()).add(cell)
+        self._groups = groups
+        self._grafts = [(step, self._read(step)) for step in recipe.grafts]
+        self._blends = [(step, self._read(step)) for step in recipe.blends]
+        self.givers: dict[Cell, Giver] = {}
+        """The giver of each cell that a step assigns as a whole. A later step replaces an earlier one."""
+        reads: list[Read] = [read for _, read in self._grafts] + [read for _, read in self._blends]
+        for giver, cells in reads:
+            if giver is not None:
+                self.givers |= dict.fromkeys(cells, giver)
 
+    def having(self, cells: Collection[Cell], giver: Giver | None) -> Recipe:
+        """Return the recipe with `cells` from `giver`, or from the base if it is None.
 
-def _changed(
-    steps: Sequence[Graft] | Sequence[Blend], cells: frozenset[Cell], giver: Giver | None, layout: Layout
-) -> tuple[Graft | Blend, ...]:
-    """Return `steps` without `cells`, and with a step by which `giver` gives them, at the place of an earlier one."""
-    kept: list[Graft | Blend] = []
-    own, place, is_last = set(cells), None, True
-    for step in steps:
-        other, others = _read(step, layout)
-        if other is None:
-            kept.append(step)
-            is_last = place is None
-        elif giver is not None and giver.is_same(other):
-            own |= others
-            place = len(kept) if place is None else place
-        elif others & cells:
-            kept += _written(other, others - cells, layout)
+        Steps of other givers lose these cells. Cells that the layout does not have, or whose type cannot be grafted,
+        are ignored.
+        """
+        wanted = frozenset(cell for cell in cells if cell in self._layout and cell.type in GRAFTED_TYPES)
+        is_graft = giver is not None and giver.weight == TAKEN
+        grafts = self._changed(self._grafts, wanted, giver if is_graft else None)
+        blends = self._changed(self._blends, wanted, None if is_graft else giver)
+        return replace(self.recipe, grafts=grafts, blends=blends)
+
+    def _changed(
+        self, steps: Sequence[tuple[Graft | Blend, Read]], cells: frozenset[Cell], giver: Giver | None
+    ) -> tuple[Graft | Blend, ...]:
+        """Return `steps` without `cells`, and with a step by which `giver` gives them.
+
+        It replaces the steps of the giver behind the last step that selects otherwise: those before it stay, because
+        behind it they would replace what it selects.
+        """
+        kept: list[Graft | Blend] = []
+        own, place = set(cells), None
+        fixed = max((number for number, (_, (other, _)) in enumerate(steps) if other is None), default=-1)
+        for number, (step, (other, others)) in enumerate(steps):
+            is_same = giver is not None and other is not None and giver.is_same(other)
+            if is_same and number > fixed:
+                own |= others
+                place = len(kept) if place is None else place
+            elif other is None or is_same or not others & cells:
+                kept.append(step)
+            else:
+                kept += self._written(other, others - cells)
+        if giver is not None and own:
+            at = len(kept) if place is None else place
+            kept[at:at] = self._written(giver, own)
+        return tuple(kept)
+
+    def _read(self, step: Graft | Blend) -> Read:
+        nobody = None, frozenset[Cell]()
+        layout, tower = self._layout, None
+        if isinstance(step, Graft):
+            donor, weight = step.donor, TAKEN
+            if step.where is not None and (match := _OF_TOWER.fullmatch(step.where)) and not step.sort:
+                donor, tower = match["donor"], match["tower"]
         else:
-            kept.append(step)
-    if giver is not None and own:
-        at = place if place is not None and is_last else len(kept)
-        kept[at:at] = _written(giver, own, layout)
-    return tuple(kept)
+            donor, weight = step.donor, step.parameters.get(WEIGHT)  # type: ignore[assignment]
+            is_plain = step.method == BLEND_DEFAULT and set(step.parameters) == {WEIGHT} and not step.where
+            if not is_plain or not isinstance(weight, float | int) or isinstance(weight, bool):
+                return nobody
+        if donor is None or step.experts:
+            return nobody
+        if step.slots:
+            if step.types or step.blocks:
+                return nobody
+            cells = frozenset(
+                cell for cell, slots in layout.items() if cell.block is None and set(slots) <= {*step.slots}
+            )
+            named = {slot for cell in cells for slot in layout[cell]}
+            if named != set(step.slots):
+                return nobody
+        else:
+            cells = frozenset(
+                cell
+                for cell in layout
+                if cell.type in (step.types or GRAFTED_TYPES)
+                and (not step.blocks or (cell.block is not None and within(cell.block, step.blocks)))
+            )
+        own = frozenset(cell for cell in cells if tower in (None, cell.tower))
+        return (Giver(donor, float(weight)), own) if own else nobody
 
-
-def _read(step: Graft | Blend, layout: Layout) -> tuple[Giver | None, frozenset[Cell]]:
-    """Return the giver and the cells of a step; None if the step selects otherwise than by cells."""
-    nobody = None, frozenset[Cell]()
-    tower = None
-    if isinstance(step, Graft):
-        donor, weight = step.donor, TAKEN
-        if step.where is not None and (match := _OF_TOWER.fullmatch(step.where)) and not step.sort:
-            donor, tower = match["donor"], match["tower"]
-    else:
-        donor, weight = step.donor, step.parameters.get(WEIGHT)  # type: ignore[assignment]
-        is_plain = step.method == BLEND_DEFAULT and set(step.parameters) == {WEIGHT} and not step.where
-        if not is_plain or not isinstance(weight, float | int) or isinstance(weight, bool):
-            return nobody
-    if donor is None or step.experts:
-        return nobody
-    if step.slots:
-        if step.types or step.blocks:
-            return nobody
-        cells = frozenset(cell for cell, slots in layout.items() if cell.block is None and set(slots) <= {*step.slots})
-        named = {slot for cell in cells for slot in layout[cell]}
-        if named != set(step.slots):
-            return nobody
-    else:
-        cells = frozenset(
-            cell
-            for cell in layout
-            if cell.type in (step.types or GRAFTED_TYPES)
-            and (not step.blocks or (cell.block is not None and within(cell.block, step.blocks)))
-        )
-    own = frozenset(cell for cell in cells if tower in (None, cell.tower))
-    return (Giver(donor, float(weight)), own) if own else nobody
+    def _written(self, giver: Giver, own: Collection[Cell]) -> Iterator[Graft | Blend]:
+        """Yield the fewest steps that select `own`: whole types, types with the same blocks, tensors outside blocks."""
+        for tower in self._towers:
+            patterns: dict[tuple[BlockRange, ...], list[str]] = {}
+            slots: list[str] = []
+            for name in GRAFTED_TYPES:
+                all_cells = self._groups.get((name, tower), set())
+                chosen = all_cells.intersection(own)
+                if chosen == all_cells:
+                    blocks: tuple[BlockRange, ...] = ()
+                else:
+                    blocks = runs_of(sorted(cell.block for cell in chosen if cell.block is not None))
+                    slots += [slot for cell in chosen if cell.block is None for slot in self._layout[cell]]
+                if chosen and (blocks or chosen == all_cells):
+                    patterns.setdefault(blocks, []).append(name)
+            place = tower if len(self._towers) > 1 else None
+            for blocks, types in patterns.items():
+                yield replace(_step(giver, place), types=tuple(types), blocks=blocks)
+            if slots:
+                yield replace(_step(giver, place), slots=tuple(slots))
 
 
 _OF_TOWER = re.compile(r"model:(?P<donor>\S+) tower:(?P<tower>\S+)")
-
-
-def _written(giver: Giver, cells: Iterable[Cell], layout: Layout) -> Iterator[Graft | Blend]:
-    """Yield the fewest steps that select `cells`: whole types, types with the same blocks, tensors outside blocks."""
-    towers = sorted({cell.tower for cell in layout})
-    own = set(cells)
-    for tower in towers:
-        patterns: dict[tuple[BlockRange, ...], list[str]] = {}
-        slots: list[str] = []
-        for name in GRAFTED_TYPES:
-            all_cells = {cell for cell in layout if (cell.type, cell.tower) == (name, tower)}
-            chosen = own & all_cells
-            if chosen == all_cells:
-                blocks: tuple[BlockRange, ...] = ()
-            else:
-                blocks = runs_of(sorted(cell.block for cell in chosen if cell.block is not None))
-                slots += [slot for cell in chosen if cell.block is None for slot in layout[cell]]
-            if chosen and (blocks or chosen == all_cells):
-                patterns.setdefault(blocks, []).append(name)
-        place = tower if len(towers) > 1 else None
-        for blocks, types in patterns.items():
-            yield replace(_step(giver, place), types=tuple(types), blocks=blocks)
-        if slots:
-            yield replace(_step(giver, place), slots=tuple(slots))
 
 
 def _step(giver: Giver, tower: str | None) -> Graft | Blend:

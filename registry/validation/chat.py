@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,7 +181,7 @@ def _prompt(path: Path, messages: Sequence[ChatMessage], required: bool) -> tupl
     with FileSource(model_files(path)[0]) as source:
         header = read_header(source)
         remark = NO_TEMPLATE
-        for tried in (messages, _without_system(messages)):
+        for tried in (messages, *_without_system(messages)):
             try:
                 frame = conversation_frame(source, header, [message.role for message in tried], required=required)
             except UnusableTemplate as error:
@@ -199,9 +199,8 @@ def _part(part: str | int, messages: Sequence[ChatMessage]) -> PromptPart:
     return PromptPart(text=messages[part].content)
 
 
-def _without_system(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-    """Return the messages with that of the system in the first of the user: some templates refuse it."""
-    if messages[0].role != SYSTEM or len(messages) < 2 or messages[1].role != USER:
-        return messages
-    first = structs.replace(messages[1], content=f"{messages[0].content}\n\n{messages[1].content}")
-    return [first, *messages[2:]]
+def _without_system(messages: Sequence[ChatMessage]) -> Iterator[Sequence[ChatMessage]]:
+    """Yield the messages with that of the system, if any, in the first of the user: some templates refuse it."""
+    if messages[0].role == SYSTEM and len(messages) > 1 and messages[1].role == USER:
+        first = structs.replace(messages[1], content=f"{messages[0].content}\n\n{messages[1].content}")
+        yield [first, *messages[2:]]

@@ -39,6 +39,8 @@ PIECE_MAX_BYTES = 1024
 REPEATED_TOKENS, REPEAT_PENALTY = 64, 1.2
 _PLAIN_ATTRIBUTES = 1 << 2 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 9
 """The attributes of tokens that are no markers: normal, a byte, and how they take the spaces around them."""
+_ADDED_ATTRIBUTE = 1 << 4
+"""The attribute of tokens that were added to the vocabulary: markers, but also runs of spaces, line ends and tabs."""
 CHAT_TEXT_MAX_BYTES = 16 * 1024 * 1024
 """A conversation in a chat template is refused if it is longer."""
 
@@ -231,7 +233,11 @@ class LoadedModel:
 
     def is_marker(self, token: int) -> bool:
         """Return whether a token is one that a template writes, and no text: a special or an added one."""
-        return bool(self.library.llama_vocab_get_attr(self._vocabulary, token) & ~_PLAIN_ATTRIBUTES)
+        attributes = self.library.llama_vocab_get_attr(self._vocabulary, token) & ~_PLAIN_ATTRIBUTES
+        if attributes == _ADDED_ATTRIBUTE:
+            name = self.piece(token, special=True).decode("utf-8", "replace")
+            return len(name) > 1 and not name.isspace()
+        return bool(attributes)
 
     @property
     def context_tokens(self) -> int:

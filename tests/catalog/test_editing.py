@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from organs.ingest.contributions.manifest import read_edits
 from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.model_changes import edit_model, hide_model, remove_model
-from organs.registry.catalog.tables import EventRow, Lineage, ModelRow
+from organs.registry.catalog.tables import EventRow, Lineage, ModelRow, OtherName
+from organs.registry.catalog.vocabulary import WORDS_MAX
 from organs.registry.compose.licenses import license_problem
 from organs.registry.compose.parents import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
@@ -65,6 +66,11 @@ def test_an_edited_model_is_found_by_its_new_words(session: Session) -> None:
     assert (found(session, "weaver"), found(session, "wool")) == ([], [])
     model = model_named(session, "child")
     assert (model.title, model.description, model.tags) == (None, None, ())
+    session.add(
+        OtherName(namespace="old", name="earlier", version=1, model_id=model_named(session, "child").id, stem="earlier")
+    )
+    edit(session, description=" ".join(f"w{number}" for number in range(2 * WORDS_MAX)))
+    assert found(session, "earlier") == ["child"]
 
 
 def test_a_new_license_changes_the_organs_and_the_counts(session: Session) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from organs.registry.errors import BadInput
 from organs.registry.local import LocalRegistry
 from tests.cli.in_process import OrganCommand
 from tests.small_models import ingest_file
@@ -53,11 +54,13 @@ def test_a_conversation_is_remembered_and_its_oldest_messages_are_left_out(
 
     def watched(models: object, request: object, *more: object) -> object:
         lengths.append(len(request.messages))  # type: ignore[attr-defined]
+        if lengths[-1] == 5 and lengths.count(5) == 2:
+            raise BadInput("the conversation has 500 characters: this server takes up to 400")
         return usual(models, request, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(chat, "converse", watched)
-    lines = ["word " * 100, "word " * 100, "word " * 100, "/quit", "never"]
+    lines = [*["word " * 100] * 4, "/quit", "never"]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
     ended = organ.done("chat", model, "--tokens", 4, "--temperature", 0)
-    assert lengths == [1, 3, 5, 3]
+    assert lengths == [1, 3, 5, 3, 5, 3]
     assert len(ended.out.splitlines()) >= 3

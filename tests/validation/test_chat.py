@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -63,6 +64,7 @@ def test_a_model_answers_in_its_template_and_one_that_refuses_the_system_gets_it
         (HUGE, "too much"),
         ("{{ 1/0 }}", "division"),
         ("{{ messages[0].content | reverse }}", "leaves out"),
+        ("{% for _ in range(9) %}{{ messages[0].content }}{% endfor %}", "repeats"),
     ],
 )
 def test_a_hostile_template_is_stopped_and_never_sees_the_prompt(tmp_path: Path, template: str, reason: str) -> None:
@@ -121,6 +123,21 @@ def test_a_message_that_names_a_marker_is_text(message: str) -> None:
     )
     assert prompt_tokens(model, whole) == [1, *map(ord, "x<end>"), 0]
     assert prompt_tokens(model, (PromptPart(text=message),)) == [1, *map(ord, message)]
+
+
+def test_added_tokens_of_spaces_and_of_one_character_are_no_markers() -> None:
+    class Added:
+        """The vocabulary of a Gemma model, in short."""
+
+        pieces, attributes = ("a", "\n", "\n\n", "|", "<table>", "<end_of_turn>"), (4, 16, 16, 16, 16, 8)
+        library = SimpleNamespace(llama_vocab_get_attr=lambda vocabulary, token: vocabulary[token])
+        _vocabulary = attributes
+
+        def piece(self, token: int, *, special: bool) -> bytes:
+            assert special
+            return self.pieces[token].encode()
+
+    assert [LoadedModel.is_marker(cast(LoadedModel, Added()), token) for token in range(6)] == [False] * 4 + [True] * 2
 
 
 def test_a_character_is_held_back_until_it_is_complete() -> None:

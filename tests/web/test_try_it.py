@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from organs.ingest.answering import PromptRunner
+from organs.ingest.answering import HIDDEN, PromptRunner
+from organs.registry.errors import DiskFull
 from organs.registry.local import LocalRegistry
 from organs.web.app import create_app
 from organs.web.settings import PromptLimits, WebSettings
@@ -85,6 +86,7 @@ def test_the_form_asks_beside_the_base_shows_errors_and_everything_as_text(
     assert wrong.status_code == 400
     assert "The temperature must be a number from 0 to 2" in wrong.text
     assert "&lt;script&gt;alert(1)" in wrong.text
+    assert "a whole number from 0 to 4,294,967,295" in visitor.post(address, data={**fields, "seed": "0.5"}).text
     sent = visitor.post(address, data=fields)
     assert sent.status_code == 303
     answer_all(zoo)
@@ -122,6 +124,9 @@ def test_each_account_and_address_has_its_own_rate_and_its_own_answers(
     refused = visitor.post("/api/v1/answers", **asking())
     assert refused.status_code == 429
     assert "too many requests" in refused.get_json()["detail"]
+    address = f"/models/{MODEL}/try"
+    kept = visitor.post(address, data={"form_token": form_token(visitor, address), "prompt": "my long text"})
+    assert (kept.status_code, ">my long text</textarea>" in kept.text) == (429, True)
     other = visitor.post("/api/v1/answers", **asking(), environ_base={"REMOTE_ADDR": "198.51.100.7"})
     assert other.status_code == 202
     ada, bob = (program(visitor.application, new_token(zoo, name)) for name in ("ada", "bob"))
@@ -135,19 +140,23 @@ def test_each_account_and_address_has_its_own_rate_and_its_own_answers(
 def test_after_a_prompt_that_broke_the_next_is_answered_and_no_text_is_in_the_log(
     zoo: LocalRegistry, visitor: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keys = [visitor.post("/api/v1/answers", **asking("a secret word")).get_json()["key"] for _ in range(2)]
+    keys = [visitor.post("/api/v1/answers", **asking("a secret word")).get_json()["key"] for _ in range(3)]
     usual, calls = PromptRunner._replies, []
 
     def fails_first(self: PromptRunner, claim: Any, lost: Event) -> Any:
         calls.append(claim)
         if len(calls) == 1:
             raise ValueError("a secret word")
+        if len(calls) == 2:
+            raise DiskFull("the disk of /srv/organs is full")
         return usual(self, claim, lost)
 
     monkeypatch.setattr(PromptRunner, "_replies", fails_first)
     answer_all(zoo)
-    first, second = (visitor.get(f"/api/v1/answers/{key}").get_json() for key in keys)
-    assert (first["state"], second["state"]) == ("failed", "finished")
+    first, second, third = (visitor.get(f"/api/v1/answers/{key}").get_json() for key in keys)
+    assert [found["state"] for found in (first, second, third)] == ["failed", "failed", "finished"]
     assert first["replies"][0]["problem"] == "an internal error (ValueError)"
+    assert second["replies"][0]["problem"] == HIDDEN
+    assert "/srv/organs" in caplog.text
     assert "broke" in caplog.text
     assert "secret" not in caplog.text

@@ -11,6 +11,7 @@ from organs.ingest.answering import silence_of
 from organs.registry.catalog.queries.model_names import find_model_by_text
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.entities.chat import (
+    SEED_MAX,
     SYSTEM,
     TEMPERATURE_DEFAULT,
     TEMPERATURE_MAX,
@@ -19,7 +20,7 @@ from organs.registry.entities.chat import (
     ChatMessage,
     PromptRequest,
 )
-from organs.registry.errors import BadInput, NotFound
+from organs.registry.errors import BadInput, NotFound, QueueFull, TooMany
 from organs.registry.validation.run import compared_with
 from organs.web.api import answers as api
 from organs.web.error_pages import sentence_of
@@ -98,15 +99,15 @@ def ask_model(namespace: str, name: str) -> str | WebPage:
             messages=(*opening, ChatMessage(role=USER, content=prompt_text)),
             base="beside" in request.form and context["try_it"]["base"] is not None,
             temperature=_number(stated["temperature"], "temperature", TEMPERATURE_DEFAULT, TEMPERATURE_MAX),
-            seed=int(_number(stated["seed"], "seed", 0, 2**32 - 1)) if stated["seed"] else None,
+            seed=_seed(stated["seed"]),
         )
         return url_for("pages.answer", key=api.ask(prompt).key)
-    except BadInput as error:
+    except (BadInput, TooMany, QueueFull) as error:  # with the form, so that the text is not lost
         context["try_it"] |= {
             "problem": sentence_of(error, capital=True),
             "stated": {**stated, "beside": "beside" in request.form},
         }
-        return WebPage("answer.html", context, status=BadInput.status)
+        return WebPage("answer.html", context, status=error.status)
 
 
 @paged("/answers/<key>")
@@ -145,6 +146,14 @@ def _stated(found: Answer) -> Context:
         "temperature": f"{found.temperature:g}",
         "beside": len(found.replies) > 1,
     }
+
+
+def _seed(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(SEED_MAX)) and int(text) <= SEED_MAX):
+        raise BadInput(f"the seed must be a whole number from 0 to {SEED_MAX:,}")
+    return int(text)
 
 
 def _number(text: str, name: str, default: float, most: float) -> float:

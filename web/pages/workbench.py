@@ -18,7 +18,7 @@ from organs.registry.catalog.queries.model_lists import composed_among, quantisa
 from organs.registry.catalog.queries.model_names import model_by_name, model_by_text
 from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
-from organs.registry.compose.assignment import TAKEN, Cell, Giver, assigned, givers, is_same_name
+from organs.registry.compose.assignment import TAKEN, Assignment, Cell, Giver, is_same_name
 from organs.registry.compose.blend_steps import BLEND_DEFAULT
 from organs.registry.compose.chimeras import leaderboard
 from organs.registry.compose.recipe import (
@@ -183,7 +183,7 @@ class Target:
     """For a screen reader, and for the pointer."""
     address: str | None
     """None if the selected donor has nothing to give here."""
-    is_held: bool = False
+    is_assigned: bool = False
     """Whether all of it comes from the selected donor, so that a click gives it back to the base."""
 
 
@@ -228,9 +228,15 @@ class Bench:
         return letters([parent.label for parent in self.plan.parents if parent.label not in sources])
 
     @cached_property
-    def givers(self) -> dict[Cell, Giver]:
+    def assignment(self) -> Assignment:
+        """What the steps assign; only for a valid recipe."""
+        assert self.recipe is not None
+        return Assignment(self.recipe, self.layout)
+
+    @property
+    def givers(self) -> Mapping[Cell, Giver]:
         """The givers of the cells that a step assigns as a whole."""
-        return {} if self.recipe is None else givers(self.recipe, self.layout)
+        return {} if self.recipe is None else self.assignment.givers
 
     @cached_property
     def giver(self) -> Giver | None:
@@ -269,8 +275,7 @@ class Bench:
     def moved(self, cells: Collection[Cell], giver: Giver | None, **selection: str) -> str:
         """Return the address of the page with `cells` from `giver`, or from the base; `selection` replaces parts of
         what is selected."""
-        assert self.recipe is not None
-        changed = assigned(self.recipe, cells, giver, self.layout)
+        changed = self.assignment.having(cells, giver)
         return self.requested.of_recipe(changed).address(anchor="anatomy", **selection)
 
     def with_parts(self, kinds: Collection[str], blocks: Sequence[BlockRange]) -> str:

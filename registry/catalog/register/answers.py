@@ -38,7 +38,7 @@ class Asker:
 
     @property
     def digest(self) -> str:
-        """What is stored, so that the table has no addresses."""
+        """What is stored, so that no address can be read in the table; who has it can still test one."""
         return sha256(f"{'account' if self.has_account else 'address'}/{self.name}".encode()).hexdigest()
 
 

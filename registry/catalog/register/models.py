@@ -245,7 +245,7 @@ def insert_words(session: Session, model: ModelRow, tags: Sequence[str]) -> None
     """Write the words and the tags by which searches find `model`, also those of its other names."""
     others = select(OtherName.namespace, OtherName.name).where(OtherName.model_id == model.id)
     names = [part for row in session.execute(others) for part in row]
-    words = unique_words([model.namespace, model.name, model.title, *tags, model.description, *names])
+    words = unique_words([model.namespace, model.name, *names, model.title, *tags, model.description])
     insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
     folded = list(dict.fromkeys(filter(None, map(folded_tag, tags))))
     insert_missing(session, ModelTag, [{"tag": name, "model_id": model.id} for name in folded[:INDEXED_TAGS_MAX]])
