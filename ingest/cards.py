@@ -98,9 +98,10 @@ def _folder_of(source: ModelSource) -> Path:
 
 
 def _readme_of(folder: Path) -> Path | None:
-    """Return the one README.md in `folder` if it can be a card."""
+    """Return the one README.md in `folder` if it can be a card. A link is none: it could lead to a private file."""
     try:
-        found = [path for path in folder.iterdir() if path.name.lower() == README and path.is_file()]
+        found = [path for path in folder.iterdir() if path.name.lower() == README]
+        found = [path for path in found if path.is_file() and not path.is_symlink()]
         if len(found) != 1 or not (text := read_card(found[0]).description):
             return None
     except (OSError, BadSource):

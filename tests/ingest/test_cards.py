@@ -59,6 +59,7 @@ def test_only_the_one_readme_beside_the_sizes_of_one_model_is_its_card(tmp_path:
         "two cards": ("m.gguf", "README.md", "readme.md"),
         "a form": ("m.gguf", "README.md"),
         "damaged": ("m.gguf", "README.md"),
+        "linked": ("m.gguf",),
         "below": ("m.gguf",),
     }
     for folder, names in folders.items():
@@ -67,6 +68,7 @@ def test_only_the_one_readme_beside_the_sizes_of_one_model_is_its_card(tmp_path:
             (tmp_path / folder / name).write_text("# A card")
     (tmp_path / "a form" / "README.md").write_text("[More Information Needed]\n" * 6)
     (tmp_path / "damaged" / "README.md").write_bytes(b"\xff")
+    (tmp_path / "linked" / "README.md").symlink_to(tmp_path / "sizes" / "README.md")
     (tmp_path / "README.md").write_text("# Of the whole folder")
     sources = with_cards(find_sources([str(tmp_path)]), [tmp_path])
     cards = {source.paths[0].relative_to(tmp_path).as_posix() for source in sources if source.card is not None}
