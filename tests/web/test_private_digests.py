@@ -50,6 +50,8 @@ SECRET = "ada/secret"
 FILE = model_file("Secret", related_tensors(correlation=0.97, seed=0))
 """Nearly the weights of the visible models, so that searches by likeness would find it."""
 SUBMISSION = 90
+_MARK = re.compile(r"(PRAGMA user_version =) \d+")
+"""Every change of the catalog marks it with another random number."""
 _CHANGING = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00|Z)?"), "TIME"),
     (re.compile(r"orgs_[0-9A-Za-z]{49}|orgp_[0-9A-Za-z]{58}"), "TOKEN"),
@@ -106,7 +108,8 @@ class Twins:
                 client.open(address, method=method, **sent) as answer,
             ):
                 text = self._comparable(answer)
-            answers.append((answer.status_code, text, [statement for statement, _ in statements]))
+            plain = [_MARK.sub(r"\1 N", statement) for statement, _ in statements]
+            answers.append((answer.status_code, text, plain))
         return answers
 
     def _comparable(self, answer: TestResponse) -> str:
