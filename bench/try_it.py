@@ -20,10 +20,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 PAUSE_SECONDS = 1.0
+SLOW_SECONDS = 0.5
+WARM_SECONDS, ALONE_SECONDS = 10.0, 15.0
+"""The time in which each process reads each page once, and the time in which readers are measured without prompts."""
 POLL_SECONDS = 0.5
 START_SECONDS = 60.0
 END_SECONDS = 1800.0
@@ -56,14 +60,16 @@ def _measure(root: str, options: argparse.Namespace) -> None:
     while _get(f"{root}/healthz", "192.0.2.1") is None and time.monotonic() < until:
         time.sleep(0.2)
     stop = threading.Event()
-    times: list[float] = []
+    times: list[tuple[float, float]] = []
     readers = [
         threading.Thread(target=_read, args=(root, f"198.51.100.{number}", stop, times), daemon=True)
         for number in range(options.readers)
     ]
     for reader in readers:
         reader.start()
-    time.sleep(5 * PAUSE_SECONDS)
+    time.sleep(WARM_SECONDS)
+    times.clear()
+    time.sleep(ALONE_SECONDS)
     alone, times[:] = list(times), []
     askers = [f"203.0.113.{1 if number % 4 == 0 and number < 12 else number + 10}" for number in range(options.prompts)]
     rows: list[tuple[str, float, float]] = []
@@ -71,6 +77,7 @@ def _measure(root: str, options: argparse.Namespace) -> None:
         threading.Thread(target=_ask, args=(root, address, number, options.tokens, rows))
         for number, address in enumerate(askers)
     ]
+    asked_at = time.monotonic()
     for prompt in prompts:
         prompt.start()
     for prompt in prompts:
@@ -78,23 +85,25 @@ def _measure(root: str, options: argparse.Namespace) -> None:
     stop.set()
     print("| readers | requests | p50 | p99 | worst |\n|---|---|---|---|---|")
     for label, measured in (("alone", alone), (f"beside {options.prompts} prompts", times)):
-        ordered = sorted(measured) or [float("nan")]
+        ordered = sorted(seconds for _, seconds in measured) or [float("nan")]
         p50, p99 = (ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.99))
         print(
             f"| {label} | {len(ordered):,} | {p50 * 1000:.0f} ms | {p99 * 1000:.0f} ms | {ordered[-1] * 1000:.0f} ms |"
         )
+    slow = [round(begun - asked_at) for begun, seconds in times if seconds > SLOW_SECONDS]
+    print(f"\n{len(slow)} of them took more than {SLOW_SECONDS:g} s; seconds after the first prompt: {Counter(slow)}")
     print("\n| served | asker | first piece after | complete after |\n|---|---|---|---|")
     for place, (asker, first, end) in enumerate(sorted(rows, key=lambda row: row[1]), 1):
         print(f"| {place} | {asker} | {first:.1f} s | {end:.1f} s |")
 
 
-def _read(root: str, address: str, stop: threading.Event, times: list[float]) -> None:
+def _read(root: str, address: str, stop: threading.Event, times: list[tuple[float, float]]) -> None:
     pages = ("/", "/models", "/organs", "/models/me/tried", "/organs?q=type%3Aorgan", "/api/v1/models")
     order = random.Random(address)  # the same pages in each run
     while not stop.wait(order.uniform(0.5, 1.5) * PAUSE_SECONDS):
         begun = time.monotonic()
         if _get(root + order.choice(pages), address) is not None:
-            times.append(time.monotonic() - begun)
+            times.append((begun, time.monotonic() - begun))
 
 
 def _ask(root: str, address: str, number: int, tokens: int, rows: list[tuple[str, float, float]]) -> None:

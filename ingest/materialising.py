@@ -56,7 +56,8 @@ def materialised(
             descriptor = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_SH)  # at once: others lock it only inside of `outside_lock`
         try:
-            write_layout(registry, layout, unwritten_parts(registry, layout.parts), progress)
+            if missing := unwritten_parts(registry, layout.parts):  # else nothing is written, also not in the catalog
+                write_layout(registry, layout, missing, progress)
             os.utime(lock)
             _remove_unused(registry, keep_bytes)
         except BaseException:
