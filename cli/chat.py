@@ -26,15 +26,15 @@ from organs.registry.entities.chat import (
     TOKENS_MAX,
     USER,
     ChatMessage,
+    ModelReply,
     PromptRequest,
     Replies,
-    Reply,
 )
 from organs.registry.errors import BadInput
 
 TOKENS = 512
 QUIT = ("/quit", "/exit", "/q")
-Ask = Callable[[PromptRequest, Callable[[tuple[Reply, ...]], None]], tuple[Reply, ...]]
+Ask = Callable[[PromptRequest, Callable[[tuple[ModelReply, ...]], None]], tuple[ModelReply, ...]]
 
 
 @click.command()
@@ -133,7 +133,7 @@ def _converse(first: PromptRequest, opening: Sequence[ChatMessage], ask: Ask) ->
 
 def _answered(
     request: PromptRequest, opening: int, ask: Ask, printer: _Printer
-) -> tuple[PromptRequest, tuple[Reply, ...]]:
+) -> tuple[PromptRequest, tuple[ModelReply, ...]]:
     """Return the answers, and the request without the oldest messages if the model or the server takes only fewer."""
     while True:
         is_shortest = len(request.messages) <= opening + 1
@@ -169,7 +169,7 @@ def _asking(model: str) -> Iterator[Ask]:
         with fast_imports():
             from organs.registry.validation.chat import converse
 
-        def ask_files(request: PromptRequest, show: Callable[[tuple[Reply, ...]], None]) -> tuple[Reply, ...]:
+        def ask_files(request: PromptRequest, show: Callable[[tuple[ModelReply, ...]], None]) -> tuple[ModelReply, ...]:
             names = [name for name in (request.model, request.beside) if name is not None]
             if request.base or not all(map(_is_file, names)):
                 raise BadInput("beside a file only another file can answer: give --beside FILE.gguf")
@@ -185,7 +185,7 @@ def _asking(model: str) -> Iterator[Ask]:
         from organs.ingest.answering import answer, settled_prompt
     with local_registry() as registry:
 
-        def ask(request: PromptRequest, show: Callable[[tuple[Reply, ...]], None]) -> tuple[Reply, ...]:
+        def ask(request: PromptRequest, show: Callable[[tuple[ModelReply, ...]], None]) -> tuple[ModelReply, ...]:
             with registry.catalog.reading() as session:
                 models = settled_prompt(session, request)
             total = sum(file.size_bytes for name in models for file in registry.model(name).files)
@@ -207,7 +207,7 @@ class _Printer:
         self._named: list[str] = []
         self._length = 0
 
-    def show(self, replies: tuple[Reply, ...]) -> None:
+    def show(self, replies: tuple[ModelReply, ...]) -> None:
         """Print what is new."""
         for number, reply in enumerate(replies):
             is_current = reply.model == (self._named[-1] if self._named else None)
@@ -222,7 +222,7 @@ class _Printer:
             if reply.ended is None or number + 1 == len(replies):
                 return
 
-    def end(self, replies: tuple[Reply, ...]) -> None:
+    def end(self, replies: tuple[ModelReply, ...]) -> None:
         """Print the rest, and how each prompt was written if not in a chat template."""
         self.show(replies)
         if self._named:
@@ -230,7 +230,7 @@ class _Printer:
         for remark in dict.fromkeys(reply.remark for reply in replies if reply.remark):
             print_remark(plain(remark))
 
-    def _begin(self, reply: Reply, *, shows_name: bool) -> None:
+    def _begin(self, reply: ModelReply, *, shows_name: bool) -> None:
         if self._named and self._length:
             click.echo("\n")
         if shows_name:

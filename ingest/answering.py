@@ -26,7 +26,7 @@ from organs.registry.catalog.tables import ModelRow
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.catalog.work import RETRY_SECONDS, WorkCancelled, fail, finish, keeping, put_back, renew
 from organs.registry.entities.base import encode
-from organs.registry.entities.chat import PromptRequest, Replies, Reply
+from organs.registry.entities.chat import ModelReply, PromptRequest, Replies
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadInput, OrganError
 from organs.registry.gguf import dtype_by_name
@@ -96,7 +96,7 @@ def answer(
     keep_bytes: int = KEEP_BYTES,
     progress: Progress = no_progress,
     is_over: threading.Event | None = None,
-) -> tuple[Reply, ...]:
+) -> tuple[ModelReply, ...]:
     """Write the files of the models if they are not there, and let them answer; see `validation.chat.converse`."""
     with ExitStack() as opened:
         files = [opened.enter_context(materialised(registry, name, keep_bytes, progress)).path for name in models]
@@ -174,14 +174,14 @@ class PromptRunner:
             with suppress(OrganError), self.registry.catalog.counting() as session:
                 fail(session, claim, failure)
 
-    def _replies(self, claim: PromptClaim, lost: threading.Event) -> tuple[Reply, ...]:
+    def _replies(self, claim: PromptClaim, lost: threading.Event) -> tuple[ModelReply, ...]:
         written_at = -SHOW_SECONDS
 
         def check(_count: int = 0) -> None:
             if self.stop.is_set() or lost.is_set():
                 raise WorkCancelled
 
-        def show(replies: tuple[Reply, ...]) -> None:
+        def show(replies: tuple[ModelReply, ...]) -> None:
             nonlocal written_at
             check()
             if time.monotonic() - written_at < SHOW_SECONDS:

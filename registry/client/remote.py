@@ -31,7 +31,7 @@ from organs.registry.client.fetching import FileToFetch, check_all_fits, fetch, 
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, digest_of, is_digest, parse_prefix
 from organs.registry.endpoints import about, answers, chimeras, downloads, jobs, models, organs, queries
-from organs.registry.entities.chat import PromptRequest, Reply
+from organs.registry.entities.chat import ModelReply, PromptRequest
 from organs.registry.entities.chimera import AssemblyRequest, Chimera
 from organs.registry.entities.finding import BESIDE_FILE_CODES
 from organs.registry.entities.job import Job, JobPage, ValidationRequest
@@ -215,7 +215,7 @@ class RemoteRegistry:
         """Cancel a job and return it; a job that has ended does not change."""
         return jobs.cancel(self.connection, job)
 
-    def answer(self, request: PromptRequest, show: Callable[[tuple[Reply, ...]], None]) -> tuple[Reply, ...]:
+    def answer(self, request: PromptRequest, show: Callable[[tuple[ModelReply, ...]], None]) -> tuple[ModelReply, ...]:
         """Send a prompt, wait until it is answered, and return the replies; `show` is called with what is there so far.
 
         Nobody waits for the answer of an interrupted wait: it is deleted. Raises NotFound if the server answers no

@@ -56,7 +56,7 @@ class PromptRequest(RequestBody):
     ) = None
 
 
-class Reply(Entity):
+class ModelReply(Entity):
     """What one model has answered so far."""
 
     model: ModelText
@@ -93,10 +93,10 @@ class PromptArguments(Entity):
 class Replies(Entity):
     """What has been answered so far, in the queue."""
 
-    replies: Items[Reply] = ()
+    replies: Items[ModelReply] = ()
 
 
-class Answer(Entity):
+class PromptAnswer(Entity):
     """The answer to a prompt, complete or in progress. It is deleted after a day."""
 
     key: Annotated[
@@ -112,7 +112,7 @@ class Answer(Entity):
     position: Annotated[Count, Meta(description="Its place in the queue, from 1. Null unless it waits.")] | None
     note: Annotated[Text, Meta(description="Why it failed or waits, in one sentence.")]
     messages: Annotated[tuple[ChatMessage, ...], Meta(max_length=MESSAGES_MAX)]
-    replies: Annotated[Items[Reply], Meta(description="One for each model.")]
+    replies: Annotated[Items[ModelReply], Meta(description="One for each model.")]
     temperature: float
     seed: Count
     tokens_max: Annotated[Count, Meta(description="The most tokens of each reply.")]

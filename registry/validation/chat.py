@@ -16,7 +16,7 @@ from msgspec import structs
 
 from organs.registry.chat_templates import UnusableTemplate, conversation_frame
 from organs.registry.entities.base import decode, encode
-from organs.registry.entities.chat import SEED_MAX, SYSTEM, TOKENS_DEFAULT, USER, ChatMessage, PromptRequest, Reply
+from organs.registry.entities.chat import SEED_MAX, SYSTEM, TOKENS_DEFAULT, USER, ChatMessage, ModelReply, PromptRequest
 from organs.registry.errors import BadInput
 from organs.registry.gguf import read_header
 from organs.registry.input_files import FileSource
@@ -43,7 +43,7 @@ CONTEXT_BYTES_PER_TOKEN = 1024 * 1024
 TEXT_MAX_CHARACTERS = 256 * 1024
 SECONDS = 600.0
 
-Show = Callable[[tuple[Reply, ...]], None]
+Show = Callable[[tuple[ModelReply, ...]], None]
 
 
 def check_conversation(messages: Sequence[ChatMessage]) -> None:
@@ -68,7 +68,7 @@ def converse(
     threads: int | None = None,
     requires_sandbox: bool = False,
     is_over: threading.Event | None = None,
-) -> tuple[Reply, ...]:
+) -> tuple[ModelReply, ...]:
     """Let the models, names and files, answer the conversation; return their replies.
 
     `show` is called with all replies for each new piece; an exception of it ends the answers. The texts of the replies
@@ -77,7 +77,9 @@ def converse(
     check_conversation(request.messages)
     LlamaCpp()  # raises NoRuntime
     prompts = [_prompt(path, request.messages, requires_sandbox) for _, path in models]
-    state = _Replies([Reply(model=name, remark=remark) for (name, _), (_, remark) in zip(models, prompts, strict=True)])
+    state = _Replies(
+        [ModelReply(model=name, remark=remark) for (name, _), (_, remark) in zip(models, prompts, strict=True)]
+    )
     files = [file for _, path in models for file in model_files(path)]
     size_bytes = sum(file.stat().st_size for file in files)
     tokens = request.tokens or TOKENS_DEFAULT
@@ -127,7 +129,7 @@ def converse(
 class _Replies:
     """What the child has printed so far; other lines than those of `sampler` are ignored."""
 
-    def __init__(self, replies: list[Reply]) -> None:
+    def __init__(self, replies: list[ModelReply]) -> None:
         self.replies = replies
         self.loaded: set[int] = set()
         self.missing: str | None = None
@@ -162,7 +164,7 @@ class _Replies:
         self.replies[number] = structs.replace(self.replies[number], ended="failed", problem=f"{reason}.")
 
 
-def _too_long(reply: Reply) -> str:
+def _too_long(reply: ModelReply) -> str:
     return f"The conversation has {reply.prompt_tokens:,} tokens: more than the context of the model."
 
 

@@ -22,13 +22,13 @@ from organs.registry.catalog.register.answers import (
 from organs.registry.catalog.tables import AnswerRow
 from organs.registry.catalog.work import finish
 from organs.registry.entities.base import encode
-from organs.registry.entities.chat import ChatMessage, PromptArguments, PromptRequest, Replies, Reply
+from organs.registry.entities.chat import ChatMessage, ModelReply, PromptArguments, PromptRequest, Replies
 from organs.registry.errors import NoSuchAnswer, QueueFull, TooMany
 from organs.registry.local import LocalRegistry
 
 ADA, BOB = Asker("1", has_account=True), Asker("2", has_account=True)
 NEAR, FAR = Asker("203.0.113.5", has_account=False), Asker("2001:db8::/64", has_account=False)
-REPLIES = Replies(replies=(Reply(model="me/a@1", text="Hello", tokens=1),))
+REPLIES = Replies(replies=(ModelReply(model="me/a@1", text="Hello", tokens=1),))
 
 
 def prompt(registry: LocalRegistry, asker: Asker, text: str = "Hi") -> str:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from organs.registry.entities.chat import ChatMessage, PromptRequest, Reply
+from organs.registry.entities.chat import ChatMessage, ModelReply, PromptRequest
 from organs.registry.errors import BadInput
 from organs.registry.validation.chat import converse, shown_text
 from organs.registry.validation.decoder import Decoder, LoadedModel
@@ -32,7 +32,7 @@ def asking(*texts: str, **more: Any) -> PromptRequest:
 
 
 def test_models_answer_side_by_side_and_a_seed_gives_the_same_text() -> None:
-    shown: list[tuple[Reply, ...]] = []
+    shown: list[tuple[ModelReply, ...]] = []
     models = [("me/a@1", A_F16), ("me/prose@1", A_PROSE)]
     first, second = converse(models, asking("def read"), shown.append)
     assert [reply.model for reply in (first, second)] == ["me/a@1", "me/prose@1"]

@@ -17,7 +17,7 @@ from organs.registry.catalog.queries.answers import NO_ANSWER, answer_by_key
 from organs.registry.catalog.queries.model_names import model_by_text
 from organs.registry.catalog.register.answers import Asker, enqueue_prompt, forget_answer
 from organs.registry.endpoints import answers as endpoints
-from organs.registry.entities.chat import TOKENS_DEFAULT, Answer, PromptArguments, PromptRequest
+from organs.registry.entities.chat import TOKENS_DEFAULT, PromptAnswer, PromptArguments, PromptRequest
 from organs.registry.errors import BadInput, NoSuchAnswer
 from organs.registry.validation.chat import random_seed
 from organs.web.api.operation import serves
@@ -48,7 +48,7 @@ def asker() -> Asker:
 
 
 @serves(endpoints.ask)
-def ask(body: PromptRequest) -> Answer:
+def ask(body: PromptRequest) -> PromptAnswer:
     check_anybody()
     limits = prompt_limits() or abort(404, OFF)
     characters = sum(len(message.content) for message in body.messages)
@@ -84,7 +84,7 @@ def check_size(name: str, size_bytes: int, limits: PromptLimits) -> None:
 
 
 @serves(endpoints.answer)
-def answer(key: str) -> Answer:
+def answer(key: str) -> PromptAnswer:
     g.not_cached = True  # it changes without a change of the catalog, and is private
     if prompt_limits() is None:
         abort(404, OFF)
@@ -95,7 +95,7 @@ def answer(key: str) -> Answer:
 
 
 @serves(endpoints.forget)
-def forget(key: str) -> Answer:
+def forget(key: str) -> PromptAnswer:
     check_anybody()
     found = answer(key)
     with registry().catalog.counting() as session:

@@ -15,7 +15,7 @@ from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.documents import BadDocument, Limits, convert, parse_json, unknown_keys
 from organs.registry.endpoints.declaration import ACCEPTED, BODY, ROOT, Endpoint, Values
 from organs.registry.entities.base import Entity, Page, RequestBody
-from organs.registry.entities.chat import Answer
+from organs.registry.entities.chat import PromptAnswer
 from organs.registry.entities.job import Job
 from organs.registry.entities.submission import Submission, Upload
 from organs.registry.errors import BadDigest, BadName, BadRequest
@@ -120,7 +120,7 @@ def _served(
             response.headers["Cache-Control"] = "no-store"
         if endpoint.status == ACCEPTED and isinstance(value, Job | Upload | Submission):
             response.headers["Location"] = f"{ROOT}/{_PLACES[type(value)]}/{value.id}"
-        if endpoint.status == ACCEPTED and isinstance(value, Answer):
+        if endpoint.status == ACCEPTED and isinstance(value, PromptAnswer):
             response.headers["Location"] = f"{ROOT}/answers/{value.key}"
         if isinstance(value, Page) and value.next is not None and not endpoint.writes:
             response.headers["Link"] = f'<{next_address(value.next)}>; rel="next"'

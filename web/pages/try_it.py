@@ -16,8 +16,8 @@ from organs.registry.entities.chat import (
     TEMPERATURE_DEFAULT,
     TEMPERATURE_MAX,
     USER,
-    Answer,
     ChatMessage,
+    PromptAnswer,
     PromptRequest,
 )
 from organs.registry.errors import BadInput, NotFound, QueueFull, TooMany
@@ -137,7 +137,7 @@ def _form(session: Session, row: ModelRow) -> Context:
     return context
 
 
-def _stated(found: Answer) -> Context:
+def _stated(found: PromptAnswer) -> Context:
     """Return the fields of the form for the next prompt as they were in the last one."""
     system = [message.content for message in found.messages if message.role == SYSTEM]
     return {

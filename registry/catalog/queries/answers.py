@@ -19,7 +19,7 @@ from organs.registry.catalog.engine import database_now
 from organs.registry.catalog.tables import AnswerRow
 from organs.registry.catalog.work import is_lost, is_waiting
 from organs.registry.entities.base import prepared
-from organs.registry.entities.chat import TOKENS_DEFAULT, Answer, PromptArguments, Replies, Reply
+from organs.registry.entities.chat import TOKENS_DEFAULT, ModelReply, PromptAnswer, PromptArguments, Replies
 from organs.registry.errors import NoSuchAnswer
 
 KEPT = timedelta(days=1)
@@ -85,7 +85,7 @@ def is_prompt_due(session: Session) -> bool:
     return session.scalar(select(AnswerRow.id).where(due).limit(1)) is not None
 
 
-def answer_by_key(session: Session, key: str, asker: str) -> Answer:
+def answer_by_key(session: Session, key: str, asker: str) -> PromptAnswer:
     """Return an answer. That of an account is only found by its own `asker`. Raises NoSuchAnswer."""
     row = session.scalar(
         select(AnswerRow)
@@ -95,7 +95,7 @@ def answer_by_key(session: Session, key: str, asker: str) -> Answer:
     if row is None or (row.has_account and row.asker != asker):
         raise NoSuchAnswer(NO_ANSWER)
     arguments = json.decode(row.arguments, type=prepared(PromptArguments))
-    replies = tuple(Reply(model=name) for name in arguments.models)
+    replies = tuple(ModelReply(model=name) for name in arguments.models)
     if row.result is not None:
         replies = json.decode(row.result, type=prepared(Replies)).replies
     if row.state == "failed":
@@ -104,7 +104,7 @@ def answer_by_key(session: Session, key: str, asker: str) -> Answer:
         )
     order = waiting_turns(session) if row.state == "queued" else []
     request = arguments.request
-    return Answer(
+    return PromptAnswer(
         key=row.key,
         state=row.state,
         position=order.index(row.id) + 1 if row.id in order else None,

@@ -27,7 +27,7 @@ from organs.registry.endpoints.submissions import EXAMPLE_SUBMISSIONS as SUBMISS
 from organs.registry.endpoints.table import API
 from organs.registry.endpoints.uploads import EXAMPLE_BYTES, EXAMPLES
 from organs.registry.entities.base import encode
-from organs.registry.entities.chat import ChatMessage, PromptArguments, PromptRequest, Replies, Reply
+from organs.registry.entities.chat import ChatMessage, ModelReply, PromptArguments, PromptRequest, Replies
 from organs.registry.local import LocalRegistry
 from organs.registry.tokens import PREFIX
 from organs.web import responses
@@ -125,7 +125,7 @@ def put_answer(registry: LocalRegistry) -> None:
     request = PromptRequest(
         model=EXAMPLE_BASE, messages=(ChatMessage(role="user", content="def read("),), tokens=20, seed=1
     )
-    reply = Reply(model=f"{EXAMPLE_BASE}@1", text="self, path):", tokens=4, prompt_tokens=4, ended="end")
+    reply = ModelReply(model=f"{EXAMPLE_BASE}@1", text="self, path):", tokens=4, prompt_tokens=4, ended="end")
     arguments = PromptArguments(request=request, models=(reply.model,), seconds=60.0)
     with registry.catalog.counting() as session:
         enqueue_prompt(session, arguments, Asker("203.0.113.1", has_account=False))
