@@ -30,7 +30,7 @@ LOCAL = "local"
 MODEL_TEXT_MAX_LENGTH = 210
 """The maximum number of characters of a complete name, with namespace and version."""
 QUERY_NAME_MAX_LENGTH = 64
-QUERY_NAME_PATTERN = "[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?"
+QUERY_NAME_PATTERN = "[A-Za-z0-9](?:[A-Za-z0-9._\\-]{0,62}[A-Za-z0-9])?"
 """The form of the names of saved queries. In commands they follow an @."""
 RESERVED_NAMESPACES = frozenset(
     {

@@ -196,7 +196,7 @@ def test_a_query_is_saved_run_and_deleted(options: dict[str, bool], zoo: Site, o
     page.locator("#name").fill(name)
     follow(page, page.get_by_role("button", name="Save"))
     follow(page, page.get_by_role("link", name=f"@{name}"))
-    assert query(page) == "params<2M"
+    assert query(page) == "params<2000000"
     follow(page, page.get_by_role("link", name="Search", exact=True).first)
     follow(page, page.get_by_role("button", name=f"Delete the query {name}"))
     assert page.get_by_role("link", name=f"@{name}").count() == 0
