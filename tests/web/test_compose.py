@@ -189,11 +189,11 @@ def test_a_click_gives_parts_of_the_selected_donor_and_a_second_click_gives_them
     page = page_of(family_client, ("donor", TUNED))
     for step in ("type:organ blocks:0", "type:organ", "type:skeleton,organ,norm blocks:1", "slot:output_norm"):
         assert len(links_with(page, ("graft", f"from:{TUNED} {step}"), ("donor", TUNED))) == 1, step
-    given = page_of(family_client, ("donor", TUNED), ("graft", f"from:{TUNED} type:organ"))
-    links = [link for link in given.links() if ("donor", TUNED) in steps_in(link)]
+    after = page_of(family_client, ("donor", TUNED), ("graft", f"from:{TUNED} type:organ"))
+    links = [link for link in after.links() if ("donor", TUNED) in steps_in(link)]
     assert ("graft", f"from:{TUNED} type:organ blocks:0") in {step for link in links for step in steps_in(link)}
     assert any("graft" not in dict(steps_in(link)) for link in links)
-    assert "feed-forward from tuned" in given.text
+    assert "feed-forward from tuned" in after.text
 
 
 def test_a_weight_blends_and_a_band_gives_several_blocks(family_client: FlaskClient) -> None:

@@ -16,7 +16,7 @@ document.addEventListener("keydown", (event) => {
     }
     return;
   }
-  const link = event.target.closest(".network a, .grid td a");
+  const link = event.target.closest(".network a");
   if (link) walk(link, event);
 });
 
@@ -28,7 +28,7 @@ function walk(link, event) {
   const from = middle(link);
   let best = null;
   let least = Infinity;
-  for (const other of link.closest(".network, .grid").querySelectorAll("a")) {
+  for (const other of link.closest(".network").querySelectorAll("a")) {
     const [right, down] = middle(other).map((place, axis) => place - from[axis]);
     const along = right * direction[0] + down * direction[1];
     const aside = Math.abs(right * direction[1] + down * direction[0]);
