@@ -173,7 +173,6 @@ def test_a_query_is_completed_word_by_word(zoo: Site, open_page: Opener) -> None
     assert page.locator(".suggestions:visible").count() == 0
     assert box.input_value().endswith(" ty")
     box.fill("type:skeleton")
-    options(page)
     with page.expect_navigation():
         page.keyboard.press("Enter")
     assert types(page) == {"attention"}
