@@ -29,6 +29,7 @@ from organs.web.render import FILTERS
 from organs.web.responses import REGISTRY_KEY, SETTINGS_KEY, origin, settings, twin_address
 from organs.web.security import secure
 from organs.web.settings import WebSettings
+from organs.web.static_files import serve_static_files
 
 SCOPED_LINKS = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Administration"))
 """Links that are shown only to users with the scope: scope, endpoint and label."""
@@ -76,7 +77,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     `counts` stores the counts for the rates of requests. The processes of one server share it.
     """
     settings = settings or WebSettings()
-    app = Flask("organs.web")
+    app = Flask("organs.web", static_folder=None)
     if settings.proxies:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.proxies, x_proto=settings.proxies)  # type: ignore[method-assign]
     app.extensions[REGISTRY_KEY] = registry
@@ -98,6 +99,7 @@ def create_app(registry: LocalRegistry, settings: WebSettings | None = None, cou
     cache_answers(app, settings)
     limit_reading(app, identity)
     take_turns(app, settings)
+    serve_static_files(app)
     for blueprint in (pages, api, health, metrics, downloads, artifacts, hub, ollama):
         app.register_blueprint(blueprint)
     return app

@@ -136,7 +136,7 @@ def count_requests(app: Flask) -> None:
         observe(0.0 if began is None else perf_counter() - began)
         for count in counts:
             count()
-        if answer.is_streamed and request.endpoint != "static":
+        if answer.is_streamed:
             meters.streams.inc()
             answer.response = _CountedStream(answer.response, meters.streams.dec)
         return answer

@@ -26,7 +26,7 @@ ZOO_PAGES = {
     "organ": "/organs/{organ}",
     "models": "/models",
     "model": f"/models/{BASE}",
-    "model by change": f"/models/{TUNED}?by=change",
+    "model by θ": f"/models/{TUNED}?by=theta",
     "edit a model": f"/models/{BASE}/edit",
     "adapter": f"/models/{ADAPTER}",
     "compare": "/compare",

@@ -103,9 +103,9 @@ def test_a_hovered_or_focused_organ_has_a_stronger_outline(zoo: Site, open_page:
     outline = "(link) => parseFloat(getComputedStyle(link.querySelector('path:last-of-type')).strokeWidth)"
     hovered, focused = organ(page, "blk.0.ffn_up.weight"), organ(page, "blk.1.attn_norm.weight")
     assert max(hovered.evaluate(outline), focused.evaluate(outline)) < 1
-    hovered.hover()
     page.keyboard.press("Tab")  # so that what is focused counts as focused by the keyboard
     focused.focus()
+    hovered.hover()
     assert min(hovered.evaluate(outline), focused.evaluate(outline)) >= 2
 
 

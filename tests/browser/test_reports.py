@@ -7,7 +7,7 @@ import pytest
 from tests.browser.addresses import ZOO_PAGES, Opener, phone
 from tests.browser.sites import Site
 
-CHARTED = ("organ", "model", "values", "types", "scale")
+CHARTED = ("organ", "model by θ", "values", "types", "scale")
 
 
 @pytest.mark.parametrize("name", CHARTED)

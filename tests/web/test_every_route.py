@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import re
@@ -107,6 +108,22 @@ def test_every_address_of_a_hostile_catalog_is_answered(answers: list[tuple[str,
     broken = [(address, answer.status) for address, answer in answers if answer.status_code >= 500]
     assert broken == []
     assert sum(answer.status_code == 200 for _, answer in answers) > 20
+
+
+def test_static_files_are_compressed_for_clients_that_accept_it(family_client: FlaskClient) -> None:
+    plain = family_client.get("/static/style.css", headers={"Accept-Encoding": "gzip;q=0"})
+    packed = family_client.get("/static/style.css", headers={"Accept-Encoding": "br, gzip"})
+    assert "Content-Encoding" not in plain.headers
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert gzip.decompress(packed.data) == plain.data
+    assert len(packed.data) < len(plain.data) / 3
+    assert plain.headers["Vary"] == packed.headers["Vary"] == "Accept-Encoding"
+    assert packed.content_type == "text/css; charset=utf-8"
+    tags = [one.headers["ETag"] for one in (plain, packed)]
+    assert tags[0] != tags[1]
+    headers = {"Accept-Encoding": "gzip", "If-None-Match": tags[1]}
+    assert family_client.get("/static/style.css", headers=headers).status_code == 304
+    assert family_client.get("/static/../app.py").status_code == 404
 
 
 def test_no_page_runs_or_loads_anything_from_outside(answers: list[tuple[str, TestResponse]]) -> None:
