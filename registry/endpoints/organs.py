@@ -17,8 +17,8 @@ EXAMPLE_DIGESTS = '{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253
 def organs(
     q: OrganQuery = "", limit: Limit = LIMIT_DEFAULT, after: After | None = None, counts: Counted = False
 ) -> OrganPage:
-    """Return the tensors that match a query, with their places in models; sorted by descending θ unless the query sorts.
-    404 and 409 are for a `like:` that matches no tensor, or several.
+    """Return the tensors that match a query, with their places in models; sorted by descending θ unless the query
+    sorts. 404 and 409 are for a `like:` that matches no tensor, or several.
     """
 
 

@@ -73,9 +73,10 @@ def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> Non
     assert comparison.control is None
     assert comparison.verdict == VerdictKind.GAINS
     assert comparison.reason.endswith(
-        "No feed-forward tensor was changed, so there is no control, and it is unknown whether the changed tensors work."
+        "No feed-forward tensor was changed, so there is no control, and it is unknown whether the changed tensors "
+        "work."
     )
-    assert "organ was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).reason
+    assert "tensor was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).reason
 
 
 def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
