@@ -177,13 +177,13 @@ def remove(model: str, reason: str, yes: bool) -> None:
         result = "is removed" if yes else "would be removed"
         print_sentence(f"{removal.model}, {size_text(removal.size_bytes)}, {result}")
         places = plural_text(removal.places, "place", "places")
-        print_sentence(f"{places}, {plural_text(removal.organs, 'organ', 'organs')} that no other model has")
+        print_sentence(f"{places}, {plural_text(removal.organs, 'tensor', 'tensors')} that no other model has")
         blobs = plural_text(removal.blobs, "blob", "blobs")
         print_sentence(f"{blobs} ({size_text(removal.stored_bytes)}) that two runs of organ sweep -y delete")
         if removal.parents:
             blobs = f"{plural_text(removal.parents, 'blob stays', 'blobs stay')} ({size_text(removal.parents_bytes)})"
             models = first_of(removal.dependants, NAMES_SHOWN)
-            print_sentence(f"{blobs}, because organs of other models are stored by their difference to them: {models}")
+            print_sentence(f"{blobs}, because tensors of other models are stored by their difference to them: {models}")
             if yes:
                 names = removal.dependants if len(removal.dependants) <= NAMES_SHOWN else ()
                 which = "these" if names else "all"
@@ -193,7 +193,7 @@ def remove(model: str, reason: str, yes: bool) -> None:
             is_single = len(removal.chimeras) == 1
             count = "1 chimera has" if is_single else f"{len(removal.chimeras)} chimeras have"
             chimeras = first_of(removal.chimeras, NAMES_SHOWN)
-            print_sentence(f"{count} organs of this model, and {'keeps' if is_single else 'keep'} them: {chimeras}")
+            print_sentence(f"{count} tensors of this model, and {'keeps' if is_single else 'keep'} them: {chimeras}")
     if not yes:
         print_remark("nothing was changed; repeat the command with -y to remove it")
 
@@ -266,7 +266,7 @@ def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
         Column("name", "model", CellKind.NAME),
         Column("kind", rank=4, shown=lambda one: one.model and _kind(one.model)),
         Column("size_bytes", "size", CellKind.SIZE, 2),
-        Column("organs", kind=CellKind.COUNT, rank=5, shown=lambda one: one.model and one.model.organs),
+        Column("organs", "tensors", CellKind.COUNT, rank=5, shown=lambda one: one.model and one.model.organs),
         Column("new", kind=CellKind.COUNT, rank=6, shown=lambda one: one.model and one.model.organs_new),
         Column("created_at", "submitted", CellKind.MINUTE, 3),
     )

@@ -39,7 +39,7 @@ ALIKE_COLUMNS = (Column("likeness", kind=CellKind.SHARE), Column("change", kind=
 @click.command()
 @click.argument("first", metavar="MODEL")
 @click.argument("second", metavar="MODEL")
-@output_options(json="Print the whole comparison as JSON, with every organ.")
+@output_options(json="Print the whole comparison as JSON, with every tensor.")
 def compare(first: str, second: str) -> None:
     """Compare two models: the change of their weights by type and block, and their differences.
 
@@ -82,7 +82,7 @@ def compare(first: str, second: str) -> None:
     metavar="FILE or MODEL",
     help="The importance matrix by which it was made: a file, or a registered one.",
 )
-@output_options(json="Print the proof as JSON, with every organ that is not exact.")
+@output_options(json="Print the proof as JSON, with every tensor that is not exact.")
 def prove(quantised: str, source: str | None, importances: str | None) -> None:
     """Prove from which model a quantisation was made.
 
@@ -107,7 +107,7 @@ def prove(quantised: str, source: str | None, importances: str | None) -> None:
         if proof.others:
             click.echo()
             print_table([column for column in PROVED_COLUMNS if not column.data_only], proof.others[:CHANGED_SHOWN])
-            print_left_out(len(proof.others) - CHANGED_SHOWN, " organs, all of them with --json")
+            print_left_out(len(proof.others) - CHANGED_SHOWN, " tensors, all of them with --json")
     if not proof.is_complete:
         click.get_current_context().exit(1)
 
@@ -132,7 +132,7 @@ def _print_header(result: Comparison) -> None:
         )
     if not result.is_mostly_identical:  # otherwise the first sentence has the number
         print_sentence(
-            f"Same to the last byte: {organs.identical} of {both(organs.first, organs.second)} organs, with vectors."
+            f"Same to the last byte: {organs.identical} of {both(organs.first, organs.second)} tensors, with vectors."
         )
 
 
@@ -171,8 +171,8 @@ def _print_changed(result: Comparison) -> None:
     if result.unequal:
         click.echo()
         print_sentence(
-            "Changed most: the matrices with the largest change. The change of a single organ is uncertain, by a tenth "
-            "or more of it."
+            "Changed most: the matrices with the largest change. The change of a single tensor is uncertain, by a "
+            "tenth or more of it."
         )
         columns = [column for column in COMPARED_COLUMNS if not column.data_only]
         print_table(columns, result.unequal[:CHANGED_SHOWN])

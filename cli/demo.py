@@ -67,12 +67,12 @@ def demo(home: Path, port: int) -> None:
     if zoo is None:
         raise BadSource(f"no folder {ZOO} here: the models come with the source, so run the demo in its folder")
     with LocalRegistry.open(home) as registry:
-        click.echo("1. Split the models of examples/zoo into organs\n")
+        click.echo("1. Split the models of examples/zoo into tensors\n")
         reports = _ingest(registry, zoo)
         path, largest = max(reports.items(), key=lambda item: item[1].size_bytes)
-        click.echo("\n2. Measures of the organs\n")
+        click.echo("\n2. Measures of the tensors\n")
         _show(registry, largest.model)
-        click.echo("\n3. Find organs, and related models\n")
+        click.echo("\n3. Find tensors, and related models\n")
         _find(registry, largest.model)
         click.echo("\n4. Assemble a model again\n")
         _assemble(registry, path, largest)
@@ -138,7 +138,7 @@ def _ingest(registry: LocalRegistry, zoo: Path) -> dict[Path, IngestReport]:
     print_table(
         (
             Column("model", kind=CellKind.NAME),
-            Column("organs", kind=CellKind.COUNT),
+            Column("organs", "tensors", CellKind.COUNT),
             Column("size_bytes", "size", CellKind.SIZE),
             Column("new", kind=CellKind.SIZE, shown=lambda one: one.new_bytes if one.created else "known already"),
             Column("stored", kind=CellKind.SIZE, shown=lambda one: one.stored_bytes if one.created else None),
@@ -209,7 +209,7 @@ def _compose(registry: LocalRegistry) -> None:
     click.echo()
     print_screen(plan.screen)
     click.echo()
-    print_sentence(f"The same organs of {STRANGER}, an unrelated model, give a warning before anything is made:")
+    print_sentence(f"The same tensors of {STRANGER}, an unrelated model, give a warning before anything is made:")
     click.echo()
     warned = registry.compose(BASE).graft(STRANGER, type="organ").plan()
     print_findings(finding for finding in warned.findings if finding.severity is Severity.WARN)

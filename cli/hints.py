@@ -20,8 +20,8 @@ from organs.registry.errors import BadHubToken, BadName, BadQuery, BadSource, Ba
 PROJECT = "organ-registry"
 
 _HINTS: dict[type[OrganError], str] = {
-    errors.CorruptBlob: "try: organ verify --read-data --repair, then ingest a file that has the organ",
-    errors.MissingBlob: "try: organ verify --repair, then ingest a file that has the organ",
+    errors.CorruptBlob: "try: organ verify --read-data --repair, then ingest a file that has the tensor",
+    errors.MissingBlob: "try: organ verify --repair, then ingest a file that has the tensor",
     errors.DiskFull: "free some space, or choose another place",
     errors.StoreUnwritable: "check the owner and the permissions, or choose another place",
     BadQuery: "organ search --help and organ models --help list the fields",

@@ -350,7 +350,7 @@ def _summary(report: IngestReport) -> str:
     if report.created:
         sizes = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
         subject = f"{report.incomplete}; added" if report.incomplete else f"{report.model}:"
-        line = f"{subject} {report.organs} organs, {sizes}, {report.seconds:.1f} s"
+        line = f"{subject} {report.organs} tensors, {sizes}, {report.seconds:.1f} s"
     else:
         parts = plural_text(report.healed_blobs, "damaged part", "damaged parts")
         healed = f"{parts} healed" if report.healed_blobs else "nothing added"

@@ -33,15 +33,15 @@ GROUPS = {
     },
     "Files": {
         "check": "Say whether llama.cpp loads a file, and what mends it.",
-        "ingest": "Split GGUF files into organs and register them.",
+        "ingest": "Split GGUF files into tensors and register them.",
         "assemble": "Write a model or an organ directory as a GGUF file.",
-        "extract": "Split a model into a folder with a file for each organ.",
+        "extract": "Split a model into a folder with a file for each tensor.",
         "measure": "Measure GGUF files without registering them.",
     },
     "Catalog": {
         "models": "List the registered models.",
-        "show": "Show a model or an organ, and what you can do with it.",
-        "search": "Find organs by type, place, measures, model and likeness.",
+        "show": "Show a model or a tensor, and what you can do with it.",
+        "search": "Find tensors by type, place, measures, model and likeness.",
         "compare": "Compare two models: their likeness, their differences.",
         "prove": "Prove from which model a quantisation was made.",
         "report": "Report on the registry: findings, families, measures.",
@@ -49,14 +49,14 @@ GROUPS = {
         "sbom": "Print the bill of materials of a model (CycloneDX).",
     },
     "Chimeras": {
-        "compat": "Show which organs fit into a model, and why others do not.",
+        "compat": "Show which tensors fit into a model, and why others do not.",
         "compose": "Make the chimera that a recipe describes.",
         "validate": "Run a chimera in llama.cpp, and compare it with its base.",
         "leaderboard": "Rank chimeras by their measured gain over their bases.",
-        "purify": "Purify organs of a model, and show θ before and after.",
+        "purify": "Purify tensors of a model, and show θ before and after.",
         "extract-lora": "Extract a LoRA adapter from a fine-tune and its base.",
-        "transplant": "Copy organs between GGUF files, without a registry.",
-        "graft": "Copy organs between organ directories.",
+        "transplant": "Copy tensors between GGUF files, without a registry.",
+        "graft": "Copy tensors between organ directories.",
     },
     "Any size": {
         "quantize": "Make the best file of a size, or one in a tensor type.",
@@ -72,8 +72,8 @@ GROUPS = {
         "fleet": "Ingest, measure, repack or validate with many processes.",
     },
     "Remote registries": {
-        "push": "Send models, without the organs that are there already.",
-        "pull": "Download a model, a chimera or an organ.",
+        "push": "Send models, without the tensors that are there already.",
+        "pull": "Download a model, a chimera or a tensor.",
     },
     "Accounts": {
         "login": "Store the token for a remote registry.",
@@ -84,7 +84,7 @@ GROUPS = {
         "verify": "Check that every stored blob exists and is right.",
         "backup": "Copy the registry, also while it is in use.",
         "migrate-store": "Move the registry to another database or bucket.",
-        "repack": "Store organs of similar models by their differences.",
+        "repack": "Store tensors of similar models by their differences.",
         "sweep": "Remove stored bytes that no model needs.",
         "admin": "Review, yank and remove models; list events.",
     },
@@ -191,7 +191,7 @@ EXIT_CODES = {
     0: "done",
     1: "failed: a file, query or setting is not valid, or some files failed",
     2: "wrong options or arguments",
-    3: "no such model, organ, job or account",
+    3: "no such model, tensor, job or account",
     4: "not allowed, or no valid token",
     5: "conflict: the name is taken, the quota is full, or a model is refused",
     6: "try again later: busy, too many requests, unreachable",
@@ -200,8 +200,8 @@ EXIT_CODES = {
 """The meaning of each exit status. `registry.errors` has the status of each error."""
 _HELP = """A registry for the parts of language models.
 
-Splits GGUF files into organs (tensors), stores each organ once, measures it, and assembles models again, identical to
-the last byte.
+Splits GGUF files into their tensors, stores each one once, measures it, and assembles models again, identical to the
+last byte.
 """
 _EXIT_STATUS = "\b\nExit status:\n" + "".join(f"  {number}  {meaning}\n" for number, meaning in EXIT_CODES.items())
 
@@ -211,11 +211,11 @@ _FIRST_STEPS = """Usage: organ COMMAND [OPTIONS]
 A registry for the parts of language models.
 
   organ demo                       try the main steps on small models
-  organ ingest FILE.gguf           split a model into organs and register it
+  organ ingest FILE.gguf           split a model into tensors and register it
   organ models                     list the registered models
   organ show MODEL                 what it is, and what you can do with it
-  organ search 'type:organ'        find organs by type, place, measures
-  organ compat BASE                list models whose organs fit into BASE
+  organ search 'type:organ'        find tensors by type, place, measures
+  organ compat BASE                list models whose tensors fit into BASE
   organ compose RECIPE.yaml        make a chimera
   organ serve -o                   open the catalog in a browser
 

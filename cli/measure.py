@@ -84,7 +84,7 @@ SHOWN_SHARDS = 10
 @click.command()
 @original_spelling("paths", "--model", "--dir")
 @click.argument("paths", nargs=-1, metavar="[FILE]...")
-@flag("--missing", "Measure the organs in the registry that lack a measure; give no FILE.")
+@flag("--missing", "Measure the tensors in the registry that lack a measure; give no FILE.")
 @click.option(
     "--table",
     "tables",
@@ -332,7 +332,7 @@ def _measure_missing() -> int:
     def count_organs(count: int) -> None:
         nonlocal examined
         examined += count
-        say(f"{examined:,} organs")
+        say(f"{examined:,} tensors")
 
     with local_registry() as registry, status_line("measure") as say:
         report = measure_missing(registry.catalog, registry.blobs, count_organs)
@@ -345,11 +345,11 @@ def _measure_missing() -> int:
         print_json(report)
     elif not is_quiet():
         if report.measured:
-            click.echo(f"{report.measured:,} organs measured")
+            click.echo(f"{report.measured:,} tensors measured")
         elif not report.unreadable:
-            click.echo("every organ has all measures that it can have")
+            click.echo("every tensor has all measures that it can have")
     if report.unreadable:
-        print_failure(f"the bytes of {report.unreadable:,} organs cannot be read; run organ verify")
+        print_failure(f"the bytes of {report.unreadable:,} tensors cannot be read; run organ verify")
     return CorruptBlob.exit_code if report.unreadable else 0
 
 

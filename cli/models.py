@@ -74,7 +74,7 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     if not models:
         sentence = "Nothing matches. organ models --help lists the fields."
         if figures is not None and not figures.models:
-            sentence = f"No models yet. Try: organ {'ingest' if registry_address() is None else 'push'} FILE.gguf"
+            sentence = f"No models yet. Try: tensor {'ingest' if registry_address() is None else 'push'} FILE.gguf"
         elif any(choice.values == (CHIMERA,) and not choice.negated for choice in parsed.choices("kind")):
             sentence = (
                 "No chimera matches. To find donors for a model: organ compat BASE. To make one: organ compose RECIPE"
@@ -85,4 +85,4 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     if figures is not None:
         size = size_text(figures.size_bytes)
         models_text = "1 model" if figures.models == 1 else f"{figures.models:,} models"
-        print_remark(f"{models_text} with {figures.organs:,} different organs, {size}")
+        print_remark(f"{models_text} with {figures.organs:,} different tensors, {size}")

@@ -53,7 +53,7 @@ TYPE_COLUMNS = (
     Column("slot"),
     Column("dtype_before", "from"),
     Column("dtype", "to"),
-    Column("organs", kind=CellKind.FIGURE),
+    Column("organs", "tensors", CellKind.FIGURE),
     Column("size_bytes_before", "before", CellKind.SIZE),
     Column("size_bytes", "after", CellKind.SIZE),
 )
@@ -162,7 +162,7 @@ def print_plan(result: ComposeResult) -> None:
     size = f"{size_text(plan.size_bytes)} ({plan.size_bytes:,} bytes; the base has {plan.base_size_bytes:,})"
     room = "" if free is None else f"; {size_text(free)} free there"
     computed = f", {plan.to_compute} of them computed" if plan.to_compute else ""
-    changed = f"{plan.changed} of {plan.organs} organs change{computed}"
+    changed = f"{plan.changed} of {plan.organs} tensors change{computed}"
     print_sentence(f"{'The file' if file is None else file}: {size}{room}; {changed}")
     print_screen(plan.screen)
 

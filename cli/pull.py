@@ -107,7 +107,7 @@ def pull(
         files = _find(registry, name, folder, shards)
         model = files.model
         if model is None and (ingests or shards):
-            raise click.UsageError("--ingest and --shards are for a model, not for a single organ")
+            raise click.UsageError("--ingest and --shards are for a model, not for a single tensor")
         if model is not None and not (partial or shards or name.startswith("sha256:")):
             recipe = registry.partial_recipe(model.name)
         if accept and recipe is None:

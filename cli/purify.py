@@ -62,15 +62,15 @@ METHODS = ("spectral", "fractal")
     help="For spectral: the share of each matrix's energy to keep, from 0 to 1. [default: 0.9]",
 )
 @click.option(
-    "--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Only organs of this type. Repeatable."
+    "--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Only tensors of this type. Repeatable."
 )
-@click.option("--blocks", "--layers", "blocks", metavar="BLOCKS", help="Only organs of these blocks, such as 5-20.")
+@click.option("--blocks", "--layers", "blocks", metavar="BLOCKS", help="Only tensors of these blocks, such as 5-20.")
 @click.option(
     "--slot",
     "slots",
     multiple=True,
     metavar="SLOT",
-    help=f"Only organs in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
+    help=f"Only tensors in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
 )
 @click.option(
     "--experts",
@@ -78,7 +78,7 @@ METHODS = ("spectral", "fractal")
     metavar="EXPERTS",
     help="Only these experts of stacks of experts, such as 5,17 or 0-3. Repeatable.",
 )
-@click.option("--where", metavar="QUERY", help="Only organs that match QUERY, such as 'theta<38'.")
+@click.option("--where", metavar="QUERY", help="Only tensors that match QUERY, such as 'theta<38'.")
 @click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME; for a registered MODEL only.")
 @output_option("OUT", "Also write the result to OUT; needed for FILE and DIR.")
 @accept_option

@@ -308,7 +308,7 @@ def _outcome(report: PushReport) -> str:
     accepted = " ".join(f"--accept {item.code}" for item in report.findings if item.code in MUST_ACCEPT)
     outcomes = {
         THERE: "already registered there, nothing was sent",
-        COMPOSED: "composed there from its parents, no organ was sent",
+        COMPOSED: "composed there from its parents, no tensor was sent",
         WOULD_COMPOSE: "would be composed there from its parents",
         DRY_RUN: f"would send {sent}, {known}",
         "published": f"published; {sent} sent, {known}",

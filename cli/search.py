@@ -114,11 +114,11 @@ def query_text(kind: str, words: Sequence[str]) -> str:
     epilog="Any other word is searched in the names, titles, tags and descriptions of models.\n\n\b\n"
     f"  slot:{','.join(EXAMPLE_SLOTS)}   either value       -type:norm      exclude a value\n"
     "  block:5-20             a range            theta>=45       a bound\n"
-    "  sort:-spectral         the highest first  unique:organ    each organ once\n"
-    "  like:DIGEST            organs like this one, the most similar first",
+    "  sort:-spectral         the highest first  unique:organ    each tensor once\n"
+    "  like:DIGEST            tensors like this one, the most similar first",
 )
 @click.argument("query", nargs=-1)
-@limit_option("Organs on a page.", 20)
+@limit_option("Tensors on a page.", 20)
 @after_option
 @flag("--facets", "Also count the results by type, slot, tensor type, architecture, license and θ.")
 @saving_options
@@ -159,7 +159,7 @@ def search(
     def print_organs(organs: Sequence[PlacedOrgan]) -> None:
         _print_organs(organs, parsed)
         if begins:
-            print_hint("feed-forward organs first; all organs", "organ search sort:-theta")
+            print_hint("feed-forward tensors first; all tensors", "organ search sort:-theta")
         if facets and counts is not None:
             _print_counts(counts, parsed)
 
@@ -189,7 +189,7 @@ def print_found(
 
 def _print_counts(counts: FacetCounts, parsed: Query) -> None:
     about = "" if counts.exact else "about "
-    total = "too many to count" if counts.total is None else f"{about}{counts.total:,} (each place of an organ counts)"
+    total = "too many to count" if counts.total is None else f"{about}{counts.total:,} (each place of a tensor counts)"
     click.echo(f"\nresults: {total}")
     if counts.uncounted:
         print_sentence(f"the counts below ignore these filters: {', '.join(counts.uncounted)}")

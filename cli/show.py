@@ -106,7 +106,7 @@ _MEANINGS |= {
 @flag("--tensors", "Also print the tensors of the model, one line each.")
 @flag("--lineage", "Also print the models that it is related to, and the findings.")
 @flag("--recipe", "Also print the recipe, the screen and the verdicts of a chimera.")
-@flag("--measures", "Also print all measures of an organ, with their meanings.")
+@flag("--measures", "Also print all measures of a tensor, with their meanings.")
 @flag("--all", "everything", "Also print all of these.")
 @output_options(json="Print everything as JSON.")
 def show(name: str, tensors: bool, lineage: bool, recipe: bool, measures: bool, everything: bool) -> None:
@@ -279,7 +279,7 @@ def _origins(model: ModelDetails) -> Iterator[tuple[str, str]]:
         ]
         kinds = dict.fromkeys(change.type for change in changes)  # with the word of queries, if it differs
         types = ", ".join(kind if type_name(kind) == kind else f"{type_name(kind)} (type {kind})" for kind in kinds)
-        organs = plural_text(sum(change.organs for change in changes), "organ", "organs")
+        organs = plural_text(sum(change.organs for change in changes), "tensor", "tensors")
         content = f"{organs}, {types}, {', '.join(donor.acts)}" if changes else "nothing differs from the base"
         yield "donor", f"{donor.model}{alike_text(alike.get(donor.model))}: {content}"
     if len(donors) > NAMES_SHOWN:
@@ -342,7 +342,7 @@ def _versions(model: ModelDetails) -> Iterator[tuple[str, str]]:
         state = "" if version.state == "visible" else f", {version.state}: {version.state_reason}"
         differ = ""
         if version.changes is not None:
-            organs = plural_text(version.changes.changed, "organ differs", "organs differ")
+            organs = plural_text(version.changes.changed, "tensor differs", "tensors differ")
             differ = f", {organs} from the version before"
         yield "version", f"also {version.name}, {version.created_at:%Y-%m-%d}{differ}{state}"
     left_out = len(others[VERSIONS_SHOWN:]) + model.versions_left_out
@@ -409,7 +409,7 @@ def print_chimera(chimera: Chimera) -> None:
     what = "A chimera" if chimera.quantised_from is None else f"Quantised from {chimera.quantised_from}"
     print_sentence(f"{what}, lock sha256:{chimera.lock_id}")
     for parent in chimera.parents:
-        acts = ", ".join(parent.acts) or "its own organs"
+        acts = ", ".join(parent.acts) or "its own tensors"
         print_sentence(f"{parent.model}, {parent.license or 'license unknown'}: {acts}", "from ")
     click.echo()
     print_changes(chimera.changes)
@@ -442,7 +442,7 @@ def _how_made(organ: MadeOrgan) -> str:
     count = len(organ.adapters)
     scales = ", ".join(f"{adapter.scale:g}" for adapter in organ.adapters)
     steps = [f"{experts_text(organ.experts)} grafted"] if organ.experts else []
-    others = plural_text(len(organ.blended), "organ", "organs")
+    others = plural_text(len(organ.blended), "tensor", "tensors")
     steps += [f"blended ({organ.blend}) with {others}"] if organ.blend else []
     steps += [f"{plural_text(count, 'adapter', 'adapters')} merged at {scales}"] if count else []
     if organ.method:
@@ -458,7 +458,7 @@ def _how_made(organ: MadeOrgan) -> str:
 def print_organ(organ: Organ, *, with_measures: bool) -> None:
     """Print the summary of an organ: what it is, its main measures and its places; on request, all its measures."""
     first = organ.places[0] if organ.places else None
-    what = f"{first.label} of {first.model}, {_KINDS.get(first.type, 'a tensor')}" if first else "An organ"
+    what = f"{first.label} of {first.model}, {_KINDS.get(first.type, 'a tensor')}" if first else "A tensor"
     print_sentence(what)
     click.echo(f"sha256:{organ.digest}")
     print_facts(_organ_facts(organ))
@@ -476,7 +476,7 @@ def print_organ(organ: Organ, *, with_measures: bool) -> None:
     if organ.experts and first is not None:
         terms = f"expert>=0 model:{first.model} block:{first.block} slot:{first.slot}"
         commands.append((organ_command("search", terms), "its experts"))
-    commands.append((organ_command("search", f"like:{digest}"), "the most similar organs"))
+    commands.append((organ_command("search", f"like:{digest}"), "the most similar tensors"))
     if organ.measurements and not with_measures:
         commands.append((organ_command("show", digest, "--measures"), "all measures"))
     print_commands(commands)
@@ -497,7 +497,7 @@ def _organ_facts(organ: Organ) -> Iterator[tuple[str, str]]:
         counted = "not counted yet" if organ.nonfinite is None else f"{organ.nonfinite:,}"
         yield "NaN/inf", f"values that are NaN or infinite: {counted}"
     if organ.experts:
-        yield "experts", f"a stack of {organ.experts} experts, each stored and measured as an organ of its own"
+        yield "experts", f"a stack of {organ.experts} experts, each stored and measured as a tensor of its own"
     for other in organ.also:
         yield "also", f"the same bytes are registered as {other.dtype} {'x'.join(map(str, other.shape))}"
     for made in organ.made:
@@ -512,7 +512,7 @@ def _stored_of_text(storage: OrganStorage) -> str:
         place = f"{parent.name} of {parent.model}" if parent.model else "in no model any more"
         text += f" {parent.digest[:DIGEST_SHOWN]} ({place})"
     if storage.children:
-        text += f"; the parent of {plural_text(storage.children, 'other organ', 'other organs')}"
+        text += f"; the parent of {plural_text(storage.children, 'other tensor', 'other tensors')}"
     return text
 
 

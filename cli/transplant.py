@@ -56,16 +56,16 @@ def _transplant_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.argument("donors", nargs=-1, required=True, metavar="DONOR..."),
         click.option(
             "--layers", "--blocks", "layers", multiple=True, metavar="BLOCKS",
-            help="Copy only organs of these blocks (layers), such as 5-20 or 0,4-7. Give it once, or once "
+            help="Copy only tensors of these blocks (layers), such as 5-20 or 0,4-7. Give it once, or once "
             "for each donor in order. [default: all]",
         ),
         click.option(
             "--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES),
-            help="Copy only organs of this type. Repeatable. [default: organ (feed-forward), unless --slot is given]",
+            help="Copy only tensors of this type. Repeatable. [default: organ (feed-forward), unless --slot is given]",
         ),
         click.option(
             "--slot", "slots", multiple=True, metavar="SLOT",
-            help=f"Copy only organs in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
+            help=f"Copy only tensors in this slot, such as {EXAMPLE_SLOTS[0]}; * stands for any text. Repeatable.",
         ),
         click.option(
             "--experts", multiple=True, metavar="EXPERTS",

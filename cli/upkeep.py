@@ -89,7 +89,7 @@ def verify(read_data: Share | None, repair: bool) -> int:
             done = "in use again" if repair else "the next read or organ verify --repair uses them again"
             print_sentence(f"{len(report.recovered)} blobs that were set aside have the right bytes again; {done}")
         if report.counted_organs:
-            print_sentence(f"{report.counted_organs} organs checked for weights that are NaN or infinite")
+            print_sentence(f"{report.counted_organs} tensors checked for weights that are NaN or infinite")
         for name, (total, counted) in report.miscounted.items():
             print_sentence(f"the running total of {name.replace('_', ' ')} is {total:,}, but the count is {counted:,}")
         if report.orphans:
@@ -121,7 +121,7 @@ def print_faults(faults: Sequence[Fault]) -> None:
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @flag("--all", "everything", "Examine all models, also those that were examined before.")
 @flag("-n", "--dry-run", "Only estimate what would be saved. Nothing is changed.")
-@flag("--alone", "Store the organs of the MODELs, by default of all models, alone again.")
+@flag("--alone", "Store the tensors of the MODELs, by default of all models, alone again.")
 @output_options(json="Print the report as JSON.")
 def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool) -> None:
     """Store organs of similar models by their differences. This saves space, and changes no model.
@@ -145,7 +145,7 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
     with local_registry() as registry:
         alone = alone or not registry.settings.references
         if alone and dry_run:
-            raise click.UsageError("organs that are to be stored alone cannot be estimated: leave out --dry-run")
+            raise click.UsageError("tensors that are to be stored alone cannot be estimated: leave out --dry-run")
         with registry.catalog.reading() as session:
             if models:
                 ids = [model_in_any_state(session, parse_model_name(name)).id for name in models]
@@ -163,10 +163,10 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
             if not ids:
                 print_sentence("Nothing to do: no new models. Use --all to examine all models again.")
                 return
-            organs = plural_text(report.organs, "organ", "organs")
+            organs = plural_text(report.organs, "tensor", "tensors")
             print_sentence(f"{plural_text(len(ids), 'model', 'models')} examined: {organs} compared with similar ones")
         sizes = f"{size_text(report.before_bytes)} before, {size_text(report.after_bytes)}"
-        repacked = plural_text(report.repacked, "organ", "organs")
+        repacked = plural_text(report.repacked, "tensor", "tensors")
         if report.dry_run:
             print_sentence(f"{repacked} would be stored again: {sizes} afterwards (estimated)")
         else:
@@ -178,7 +178,7 @@ def repack(models: tuple[str, ...], everything: bool, dry_run: bool, alone: bool
                 f"{size_text(report.unneeded_bytes)} of removed models {needed} any more: organ sweep frees them"
             )
         if report.skipped:
-            print_remark(f"{plural_text(report.skipped, 'organ', 'organs')} skipped: in use or faulty")
+            print_remark(f"{plural_text(report.skipped, 'tensor', 'tensors')} skipped: in use or faulty")
 
 
 def _age(text: str) -> float:

@@ -311,7 +311,7 @@ def _print_verdict(report: VerdictReport) -> None:
             )
             + f" Base: {report.base.name}."
             + "".join(f" {role.capitalize()}: {run.name}." for role, run in donors)
-            + (f" Control: {len(report.zeroed)} {report.zeroed_because} organs zeroed." if report.control else "")
+            + (f" Control: {len(report.zeroed)} {report.zeroed_because} tensors zeroed." if report.control else "")
             + (f" {report.seconds:.0f} s in" if report.seconds is not None else " Run in")
             + f" {report.runtime}{speed}"
         )

@@ -19,12 +19,12 @@ def main() -> None:
     with opened(sys.argv[1:]) as registry:
         # A query is a list of terms. Each result has the place of the organ and its measures.
         best = registry.search("type:organ sort:-theta", limit=5)
-        print("Feed-forward organs with the highest θ:")
+        print("Feed-forward tensors with the highest θ:")
         for organ in best:
             print(f"  {organ.theta:5.1f}°  {organ.name:24} {organ.model}")
 
         # Counts of all results of a query, without the results themselves.
-        print("Organs by type:", dict(registry.count().fields["type"]))
+        print("Tensors by type:", dict(registry.count().fields["type"]))
 
         # Likeness is the correlation of the weights: 1 is the same, 0 is unrelated.
         first = best.items[0]
@@ -47,7 +47,7 @@ def compare_with_relative(registry: LocalRegistry, model: RegisteredModel) -> No
     others = {organ.name: organ for organ in other.organs}
     pairs = [(organ, others[organ.name]) for organ in model.organs if organ.name in others]
     equal = sum(first.digest == second.digest for first, second in pairs)
-    print(f"  {equal} of {len(pairs)} organs have the same bytes")
+    print(f"  {equal} of {len(pairs)} tensors have the same bytes")
     changed = sorted(pairs, key=lambda pair: -abs((pair[0].theta or 0.0) - (pair[1].theta or 0.0)))
     for first, second in changed[:3]:
         print(f"  θ {first.theta:5.1f}° and {second.theta:5.1f}°  {first.name}")

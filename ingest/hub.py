@@ -158,7 +158,7 @@ class HubRepository:
                     case Path() as file:
                         content: str | bytes | BinaryIO = str(file)
                     case FilePlan() as plan:
-                        assert store is not None, "the organs of a plan are in a store"
+                        assert store is not None, "the tensors of a plan are in a store"
                         content = cast(BinaryIO, opened.enter_context(PlanStream(store, plan, advance)))
                     case data:
                         content = data

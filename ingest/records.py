@@ -55,7 +55,7 @@ def record_of_fronts(
     header, kind = headers[0], headers[0].kind(has_tensors=any(header.tensors for header in headers))
     flags, parents = list(flags_of(findings)), list[ParentRecord]()
     if origin is not None:
-        edit = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
+        edit = f"with edited tensors: {names_text(origin.edited)}" if origin.edited else "that was edited"
         flags.append(f"made from a folder of {origin.name} {edit}")
         parents.append(ParentRecord(origin.name, "grafted" if origin.edited else "relative", origin.sha256))
     parents += (ParentRecord(parent.text, _relation(header, kind, parent)) for parent in declared_parents(header))

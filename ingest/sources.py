@@ -141,7 +141,7 @@ def _found(argument: str, purpose: str) -> list[Path]:
         raise BadSource(f"{argument}: a model in safetensors files. Convert it first: {convert_command(argument)}")
     hint = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
     if Path(argument).is_dir():
-        reason = "the folder has no GGUF files and no organs"
+        reason = "the folder has no GGUF files and no tensors"
     else:
         reason = "no file matches the pattern" if glob.has_magic(argument) else "no such file or folder"
     raise BadSource(f"{argument}: nothing to {purpose}: {reason}{hint}")

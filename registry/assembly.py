@@ -300,7 +300,7 @@ class NpyPlan:
 def plan_npy(name: str, blob: KnownBlob, dtype: DType, shape: tuple[int, ...]) -> NpyPlan:
     """Return the plan of the NumPy file of an organ; `shape` has the row length first. Raises UnsupportedDType."""
     if not can_dequantize(dtype):
-        raise UnsupportedDType(f"values of {dtype.name} cannot be decoded: download the organ as .raw or .bin")
+        raise UnsupportedDType(f"values of {dtype.name} cannot be decoded: download the tensor as .raw or .bin")
     elements = blob.size_bytes // dtype.block_bytes * dtype.block_elements
     return NpyPlan(name, npy_head(shape), blob, dtype, elements)
 
@@ -592,5 +592,5 @@ class AssembledFiles(OutputFiles):
 def plan_organ(blob: KnownBlob) -> FilePlan:
     """Return the plan of a file with the plain bytes of a blob."""
     digest = Digest(blob.digest)
-    slices = tuple(slices_of(blob, 0, f"organ {digest[:12]}")) if blob.size_bytes else ()
+    slices = tuple(slices_of(blob, 0, f"tensor {digest[:12]}")) if blob.size_bytes else ()
     return FilePlan(f"{digest}.raw", blob.size_bytes, digest, b"", slices)

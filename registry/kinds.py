@@ -34,18 +34,18 @@ KIND_NOTES: dict[str, str] = {
     FileKind.VOCABULARY: "A vocabulary without weights: runtimes use it to test a tokenizer.",
     FileKind.IMATRIX: (
         "An importance matrix: how large the inputs of each weight of a model are. Programs that quantise the model "
-        "read it. It is no model: no runtime loads it, and it has no organs to graft."
+        "read it. It is no model: no runtime loads it, and it has no tensors to graft."
     ),
     FileKind.CONTROL_VECTOR: (
         "A control vector: runtimes add it to what the layers of its model compute, to change its tone. It is no "
-        "model, and it has no organs to graft."
+        "model, and it has no tensors to graft."
     ),
     FileKind.PROJECTOR: (
         "A projector: it turns images or sound into inputs of a language model, which runtimes load beside it. Without "
         "that model it writes no text, so its perplexity is not measured."
     ),
     FileKind.IMAGE: (
-        "A model for images, video or sound. It writes no text, so its perplexity is not measured. Its organs can be "
+        "A model for images, video or sound. It writes no text, so its perplexity is not measured. Its tensors can be "
         "grafted by slot."
     ),
 }

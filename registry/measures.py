@@ -70,7 +70,7 @@ MEASURES: Mapping[str, Measure] = {
             summary="θ in degrees: 0 uniform, about 34 Gaussian, 90 heavy tails",
             meaning="The shape of the weights' distribution as an angle: 0° is a uniform distribution, "
             "about 34° a Gaussian, 90° heavy tails: a few large weights among many small ones.",
-            limits="It does not say whether the organ was trained, is useful, or fits another model: random weights "
+            limits="It does not say whether the tensor was trained, is useful, or fits another model: random weights "
             "have 34° too.",
             example="theta>=45 or theta:35-60",
             method=THETA_METHOD,

@@ -83,12 +83,12 @@ class RegisteredModel(Model, dict=True):
         """Return the organ called `name`, such as `output_norm.weight`. Raises NotFound with the nearest name."""
         if name not in self._by_name:
             close = nearest(name, self._by_name)
-            raise NotFound(f"{self.name} has no organ {name!r}{f'; did you mean {close}?' if close else ''}")
+            raise NotFound(f"{self.name} has no tensor {name!r}{f'; did you mean {close}?' if close else ''}")
         return self._by_name[name]
 
     def __repr__(self) -> str:
         size, theta = size_text(self.size_bytes), theta_text(self.mean_theta, self.theta_caution)
-        return f"<{self.name}: {self.kind}, {len(self.organs)} organs, {size}, mean θ {theta}>"
+        return f"<{self.name}: {self.kind}, {len(self.organs)} tensors, {size}, mean θ {theta}>"
 
     def _repr_html_(self) -> str:
         facts = (

@@ -50,10 +50,10 @@ def test_organs_of_an_earlier_version_get_the_missing_measure(filled: LocalRegis
         for table in (MeasurementRow, Placement):
             session.execute(update(table).values(effective_rank=None))
     assert {organ.effective_rank for organ in registry.search("type:organ")} == {None}
-    assert organ.done("measure", "--missing").out.endswith(" organs measured\n")
+    assert organ.done("measure", "--missing").out.endswith(" tensors measured\n")
     after = {organ.digest: organ for organ in registry.search("type:organ sort:-erank")}
     assert after == before
-    assert organ.done("measure", "--missing").out == "every organ has all measures that it can have\n"
+    assert organ.done("measure", "--missing").out == "every tensor has all measures that it can have\n"
     assert organ("measure", "--missing", "x.gguf").status == 2
 
 
@@ -71,7 +71,7 @@ def test_fingerprints_and_edges_of_earlier_versions_are_measured_again(registry:
     assert earlier.likeness == pytest.approx(present.likeness, abs=0.001)
     assert earlier.change is None
     assert "organ measure --missing" in organ.done("compare", "base", "tuned").out
-    assert organ.done("measure", "--missing").out.endswith(" organs measured\n")
+    assert organ.done("measure", "--missing").out.endswith(" tensors measured\n")
     assert registry.compare("base", "tuned") == present
     with registry.catalog.reading() as session:
         measured = select(Lineage.change).where(Lineage.evidence == "measured")
@@ -96,7 +96,7 @@ def test_only_missing_measures_are_written_with_one_statement_per_table(
     finally:
         event.remove(Engine, "before_cursor_execute", note)
     assert (report.measured > 2, report.unreadable) == (True, 0)
-    assert len(updates) == 3, "one UPDATE per table for the measure that is missing, for any number of organs"
+    assert len(updates) == 3, "one UPDATE per table for the measure that is missing, for any number of tensors"
     with filled.catalog.reading() as session:
         rows = session.scalars(select(MeasurementRow).where(MeasurementRow.effective_rank.is_not(None))).all()
         assert {row.stable_rank for row in rows} == {1.5}

@@ -129,7 +129,7 @@ def test_pages_of_organs_and_of_models_are_shown_as_tables(hostile: LocalRegistr
     assert models.counts["tr"] == 3
     assert "local/base@1" in models.cells
     assert any(cell.startswith("<script>alert(") for cell in models.cells)
-    assert (repr(page), repr(hostile.models())) == ("<2 organs, more follow>", "<2 models>")
+    assert (repr(page), repr(hostile.models())) == ("<2 tensors, more follow>", "<2 models>")
     alike = read(hostile.search(f"like:{hostile.model('base').organ('blk.0.attn_q.weight').digest}"))
     assert ("likeness" in alike.cells, "likeness" in organs.cells) == (True, False)
     none = hostile.search("model:nobody")
@@ -142,7 +142,7 @@ def test_a_model_is_shown_with_its_facts_relatives_and_organs(hostile: LocalRegi
     reader = read(hostile.model("base"))
     assert reader.cells[2] == "local/base@1"
     assert {"apache-2.0", "model", "local/base@1", ODD_TENSOR} - set(reader.cells) == {"apache-2.0"}
-    assert repr(hostile.model("base")).startswith("<local/base@1: model, 7 organs, ")
+    assert repr(hostile.model("base")).startswith("<local/base@1: model, 7 tensors, ")
 
 
 def test_a_composition_and_its_plan_are_shown(hostile: LocalRegistry) -> None:

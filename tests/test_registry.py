@@ -51,7 +51,7 @@ def test_the_organs_of_a_model_equal_those_of_a_search(little: LocalRegistry) ->
     organ = model.organ("blk.1.ffn_up.weight")
     assert (organ.type, organ.block, organ.slot, organ.dtype, organ.shape) == ("organ", 1, "ffn_up", "F16", (64, 128))
     with pytest.raises(
-        NotFound, match=r"local/little@1 has no organ 'blk.1.ffn_upp.weight'; did you mean blk.1.ffn_up"
+        NotFound, match=r"local/little@1 has no tensor 'blk.1.ffn_upp.weight'; did you mean blk.1.ffn_up"
     ):
         model.organ("blk.1.ffn_upp.weight")
 

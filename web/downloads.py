@@ -110,7 +110,7 @@ def organ_content(session: Session, organ: ChosenOrgan, form: str, name: str | N
          several. Raises NotFound for an unknown name, UnsupportedDType for big-endian values: the format has none.
     npy: the values as a NumPy file of float32. Raises UnsupportedDType if the registry cannot decode the dtype.
     """
-    label, file_name = f"organ {organ.digest[:12]}", f"{organ.digest[:16]}.{form}"
+    label, file_name = f"tensor {organ.digest[:12]}", f"{organ.digest[:16]}.{form}"
     immutable = organ.is_full_digest and (organ.is_unambiguous or form == "raw")
     if form == "npy":
         values = plan_npy(label, organ.blob, organ.dtype, organ.shape)
@@ -123,10 +123,10 @@ def organ_content(session: Session, organ: ChosenOrgan, form: str, name: str | N
     head, size = b"", organ.blob.size_bytes
     if form == "bin":
         if organ.dtype.is_big_endian:
-            raise UnsupportedDType(f"values of {organ.dtype.name} are big-endian: download the organ as .raw")
+            raise UnsupportedDType(f"values of {organ.dtype.name} are big-endian: download the tensor as .raw")
         tensor_name = name_of_organ(session, organ.organ_id, name)
         if tensor_name is None:
-            raise NotFound("no model has this organ under that name")
+            raise NotFound("no model has this tensor under that name")
         head = encode_head(TensorSpec(tensor_name, organ.shape, organ.dtype))
         immutable = immutable and name is not None
     slices = (PlannedSlice(len(head), size, organ.blob, 0, label),) if size else ()

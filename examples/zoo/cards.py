@@ -31,7 +31,7 @@ def write_all(figures: dict[str, Any], folder: Path) -> None:
 def tables(figures: dict[str, Any]) -> str:
     """Return the table of the models and the table of the grafts, in Markdown."""
     lines = [
-        "| file | bytes | feed-forward organs against A | perplexity on code / prose | of the samples in llama.cpp |",
+        "| file | bytes | feed-forward tensors against A | perplexity on code / prose | of the samples in llama.cpp |",
         "|---|---:|---:|---:|---:|",
     ]
     for model_figures in figures["models"]:
@@ -43,7 +43,7 @@ def tables(figures: dict[str, Any]) -> str:
         )
     total_bytes = sum(model_figures["size_bytes"] for model_figures in figures["models"])
     lines += [f"| together | {total_bytes:,} | | | |", ""]
-    lines += ["| base | feed-forward organs of | blocks | perplexity on code / prose |", "|---|---|---|---:|"]
+    lines += ["| base | feed-forward tensors of | blocks | perplexity on code / prose |", "|---|---|---|---:|"]
     for graft in figures["grafts"]:
         blocks = "all" if len(graft["blocks"]) == plan.BASE_SHAPE.blocks else ", ".join(map(str, graft["blocks"]))
         donor = graft["donor"] or "none: zeroed"
@@ -75,7 +75,7 @@ def _card(files: list[tuple[plan.Shipped, dict[str, Any]]]) -> str:
     if "correlation" in found and shipped.card != "a":
         alike = found["correlation"]
         range_text = f"the mean of twelve tensors, from {alike['least']:.3f} to {alike['most']:.3f}"
-        facts.append(("Correlation with A", f"{alike['mean']:.3f} over the feed-forward organs ({range_text})"))
+        facts.append(("Correlation with A", f"{alike['mean']:.3f} over the feed-forward tensors ({range_text})"))
     facts.append(("License", "Apache-2.0"))
     table = "\n".join(f"| {key} | {value} |" for key, value in facts)
     written = "\n\n".join(f"```text\n{_sample(found, kind)}\n```" for kind in ("code", "prose"))

@@ -177,7 +177,7 @@ def organ_findings(
             meant = models_meant(session, child, _declared(base, parents)) if base else []
             if other.id in [parent.id for parent in meant]:
                 return
-            share = f"{shared:,} of its {organs:,} organs are those of {other.full_name}"
+            share = f"{shared:,} of its {organs:,} tensors are those of {other.full_name}"
             yield SubmissionFinding(WARN, "organs-of-another", f"{share}, which it does not name as its base.")
         return
 
@@ -240,11 +240,11 @@ def findings_of(
         )
         yield SubmissionFinding(NOTE, "other-organization", sentence)
     if proposed.kind == "model" and not proposed.complete and proposed.base is None:
-        sentence = "It has only some organs of its header, and names no base with the others: state its base."
+        sentence = "It has only some tensors of its header, and names no base with the others: state its base."
         yield SubmissionFinding(WARN, "partial-without-base", sentence)
     elif proposed.kind == "model" and not proposed.complete:
         sentence = (
-            f"It has only some organs; for a complete file they are grafted into its base, {_shown(proposed.base)}."
+            f"It has only some tensors; for a complete file they are grafted into its base, {_shown(proposed.base)}."
         )
         yield SubmissionFinding(NOTE, "partial", sentence)
     if proposed.kind == "adapter" and proposed.base is None:

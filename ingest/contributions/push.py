@@ -181,7 +181,7 @@ def push(
             and not any(header.text(f"general.base_model.0.{key}") for key in BASE_KEYS)
         ):
             raise BadInput(
-                f"{files[0].source.name}: only some organs of a model, and its header names no base; "
+                f"{files[0].source.name}: only some tensors of a model, and its header names no base; "
                 "add --base NAMESPACE/NAME"
             )
         name = model_name(connection, source, options)
@@ -291,7 +291,7 @@ def _recipe_of(local: LocalRegistry, name: ModelName) -> tuple[Recipe, Mapping[s
         parents = [parent.model for parent in chimera.parents]
         recipe = with_versions(recipe_of(chimera.recipe), parents)
         if any(graft.donor is None for graft in recipe.grafts):
-            return "its recipe has a query, which can find other organs there"
+            return "its recipe has a query, which can find other tensors there"
         if any(SOURCE in parent.acts for parent in chimera.parents):
             return "it was computed with the source of a quantisation, which is proved only here"
         resolved: dict[str, str] = {}

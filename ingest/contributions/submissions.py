@@ -343,7 +343,7 @@ REMOVED_MEANWHILE = "An administrator removed it during the inspection."
 CANCELLED = "The job that inspected it was cancelled."
 ABANDONED = "Its submission ended before it was published."
 WITHDRAWN_MEANWHILE = "It was withdrawn before it was published."
-MISFIT = "Its organs do not fit into its base."
+MISFIT = "Its tensors do not fit into its base."
 
 _log = logging.getLogger(__name__)
 

@@ -301,14 +301,14 @@ class VirtualFile(ComposedFile):
         yield from self.remarks
         origin = self.origin(organs)
         if origin is not None and origin.sha256 != sha256:
-            reason = f"edited organs: {names_text(origin.edited)}" if origin.edited else "the folder was edited"
+            reason = f"edited tensors: {names_text(origin.edited)}" if origin.edited else "the folder was edited"
             yield f"{origin.name} is not the file that the folder was made from: {reason}"
         edited = [*self._edited(organs)]
         for organ, actual in edited[:NAMES_SHOWN_MAX]:
             stated = organ.entry.sha256
             yield f"{organ.entry.file}: the SHA-256 of its values is {actual}, but the manifest states {stated}"
         if len(edited) > NAMES_SHOWN_MAX:
-            yield f"{len(edited) - NAMES_SHOWN_MAX} more organ files differ from the SHA-256 in the manifest"
+            yield f"{len(edited) - NAMES_SHOWN_MAX} more tensor files differ from the SHA-256 in the manifest"
 
     def _edited(self, organs: Mapping[int, Digest]) -> Iterator[tuple[OrganFile, Digest]]:
         """Yield the organs whose digest differs from the manifest, with that digest."""
@@ -385,7 +385,7 @@ def _with_found_files(folder: Folder, manifest: DirectoryManifest, reasons: Reas
         return manifest
     files = [*islice(folder.organ_files(), TENSORS_MAX + 1)]
     if len(files) > TENSORS_MAX:
-        reasons.add(f"more than {TENSORS_MAX} organ files")
+        reasons.add(f"more than {TENSORS_MAX} tensor files")
         return manifest
     by_name: dict[str, list[str]] = {}
     by_file: dict[str, list[str]] = {}
@@ -408,7 +408,7 @@ def _with_found_files(folder: Folder, manifest: DirectoryManifest, reasons: Reas
         if found:
             reasons.add(f"{label}: {names_text(found)} have this tensor, and the manifest does not say which{path}")
         else:
-            reasons.add(f"{label}: no organ file has this tensor{path}")
+            reasons.add(f"{label}: no tensor file has this tensor{path}")
     tensors_text = plural_text(len(lost), "tensor was", "tensors were")
     note = f"{tensors_text} found by the name in the file: the manifest has no path to it in the folder"
     return replace(manifest, tensors=tuple(tensors), notes=(*manifest.notes, note))

@@ -250,7 +250,7 @@ def check_whole(model: ModelRow) -> None:
     """Raise NoInstallation for a model that has not all of its organs."""
     if not model.complete and model.kind != FileKind.ADAPTER:
         raise NoInstallation(
-            f"{model.full_name} has fewer organs than its header says, so nothing loads it: organ show "
+            f"{model.full_name} has fewer tensors than its header says, so nothing loads it: organ show "
             f"{model.namespace}/{model.name} says what is missing; organ assemble writes a partial model with its base"
         )
 

@@ -157,7 +157,7 @@ def _reason(
             return "is an adapter, and its base is not in this registry as one file; pull the base from elsewhere"
         return None
     if not model.complete:
-        return f"has only some organs; put them into their base with `organ pull {plain} -o model.gguf`"
+        return f"has only some tensors; put them into their base with `organ pull {plain} -o model.gguf`"
     return None if model.kind in (FileKind.MODEL, FileKind.PROJECTOR) else f"is of the kind {model.kind}, and no model"
 
 

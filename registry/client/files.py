@@ -95,10 +95,10 @@ def downloaded_file(path: Path) -> Iterator[ByteSource]:
 def _check_digests(header: Header, source: ByteSource, expected: Mapping[str, Digest]) -> None:
     """Raise BadReply unless a downloaded file has exactly the tensors in `expected`, with these digests."""
     if {info.name for info in header.tensors} != expected.keys():
-        raise BadReply("the downloaded file has other organs than the registry promised; nothing was written")
+        raise BadReply("the downloaded file has other tensors than the registry promised; nothing was written")
     for info in header.tensors:
         if range_digest(source, header.data_offset + info.offset, info.size_bytes) != expected[info.name]:
-            raise BadReply(f"the organ {info.name!r} has other bytes than were promised; nothing was written")
+            raise BadReply(f"the tensor {info.name!r} has other bytes than were promised; nothing was written")
 
 
 class FetchedFiles(OutputFiles):
@@ -207,7 +207,7 @@ def file_of_parts(remote: RemoteRegistry, lock: Lock) -> FetchedLock:
         absent |= set(organs.lookup(remote.connection, request).absent)
     lacking = [tensor for tensor in lock.tensors if tensor.digest in absent]
     missing += [
-        f"the registry has no organ {tensor.digest[:12]} of {tensor.spec.name}" for tensor in lacking[:MISSING_SHOWN]
+        f"the registry has no tensor {tensor.digest[:12]} of {tensor.spec.name}" for tensor in lacking[:MISSING_SHOWN]
     ]
     if len(lacking) > MISSING_SHOWN:
         missing.append(f"and {len(lacking) - MISSING_SHOWN} more")
@@ -284,7 +284,7 @@ class FetchedLock(OutputFiles):
     ) -> None:
         """Append the bytes of an organ, which begins at `offset` of the file, from where the file ends."""
         interruptions.failures = 0
-        url, label, size_bytes = self._connection.url, f"the organ {tensor.digest[:12]}", tensor.spec.size_bytes
+        url, label, size_bytes = self._connection.url, f"the tensor {tensor.digest[:12]}", tensor.spec.size_bytes
         end = offset + size_bytes
         while (before := partial.size_bytes) < end:
             begin = before - offset

@@ -283,7 +283,7 @@ class RemoteRegistry:
         base = next((edge.model for edge in parents if edge.model is not None), None)
         if base is None:
             named = ", ".join(edge.text or "" for edge in parents)
-            reason = f"it has only some organs, and its base, {named}, is not registered there"
+            reason = f"it has only some tensors, and its base, {named}, is not registered there"
             raise NotAssemblable(model.name, [reason])
         return Recipe(base, grafts=(Graft(model.name),))
 
@@ -519,7 +519,7 @@ class RemoteRegistry:
         bare = parse_prefix(prefix)
         organ = organs.organ(self.connection, bare)
         if not organ.digest.startswith(bare):
-            raise BadReply(f"the registry answers with another organ than {prefix}: {organ.digest}")
+            raise BadReply(f"the registry answers with another tensor than {prefix}: {organ.digest}")
         return organ
 
     def _organs_of(self, name: ModelName) -> tuple[PlacedOrgan, ...]:
@@ -532,4 +532,4 @@ class RemoteRegistry:
             if after is None:
                 return tuple(placed)
             if not page.items or len(placed) > ORGANS_MAX:
-                raise BadReply(f"the pages of the organs of {name} do not end")
+                raise BadReply(f"the pages of the tensors of {name} do not end")

@@ -44,7 +44,7 @@ Blocks = str | int | Iterable[int] | None
 """Blocks as text (`"2-5"`, `"0,2-5"`), one number, or a list; None selects all."""
 _STEPS = {"grafts": "graft", "blends": "blend", "adapters": "adapter"}
 """Names of steps that differ from their key in a recipe."""
-NO_LOCK_YET = "there is no lock before its organs are computed: make the chimera, then ask for its lock"
+NO_LOCK_YET = "there is no lock before its tensors are computed: make the chimera, then ask for its lock"
 
 
 @dataclass(frozen=True, slots=True, repr=False)

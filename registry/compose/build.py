@@ -538,7 +538,7 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
     more = len(unusable) - MISSING_SHOWN
     missing += unusable[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
     if unusable and base is not None:
-        missing.append("organs that are computed must be here: compose the recipe of the lock in this registry first")
+        missing.append("tensors that are computed must be here: compose the recipe of the lock in this registry first")
     if missing or base is None:
         raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
     read = first_header(session, store, base)
@@ -557,11 +557,11 @@ def _unusable(store: BlobStore, tensor: LockedTensor, rows: Mapping[Digest, Know
     """Return why the organ of `tensor` is missing, damaged or of another size; None if it is stored."""
     row, digest, name = rows.get(tensor.digest), tensor.digest[:12], tensor.spec.name
     if row is None:
-        return f"the organ {digest} of {name} is missing"
+        return f"the tensor {digest} of {name} is missing"
     try:
-        check_readable(store, row, "organ")
+        check_readable(store, row, "tensor")
     except (CorruptBlob, MissingBlob):
-        return f"the organ {digest} of {name} is damaged"
+        return f"the tensor {digest} of {name} is damaged"
     return (
         None
         if row.size_bytes == tensor.spec.size_bytes

@@ -392,18 +392,18 @@ def _facts(model: ModelRow, in_header: str | None) -> list[tuple[str, str]]:
         ("mean θ", theta_text(model.mean_theta)),
         *state,
     ]
-    return rows if model.complete else [*rows, ("complete", "no: it has only some organs of its model")]
+    return rows if model.complete else [*rows, ("complete", "no: it has only some tensors of its model")]
 
 
 def _chimera(chimera: Chimera, *, with_verdicts: bool) -> list[str]:
     """Return the sections on parents with licenses, findings, θ, verdict, screen, recipe and use."""
     lines = ["## Parents", "", "| model | license | contribution |", "|---|---|---|"]
     lines += [
-        _row(parent.model, parent.license or "not stated", ", ".join(parent.acts) or "its own organs")
+        _row(parent.model, parent.license or "not stated", ", ".join(parent.acts) or "its own tensors")
         for parent in chimera.parents
     ]
     lines += ["", f"Licenses: {_text(chimera.license)}", ""]
-    lines += ["| from | type | blocks | organs | done | θ before | θ after |", "|---|---|---|---|---|---|---|"]
+    lines += ["| from | type | blocks | tensors | done | θ before | θ after |", "|---|---|---|---|---|---|---|"]
     for change in chimera.changes:
         thetas = map(theta_text, (change.theta_before, change.theta))
         blocks, organs = change.blocks or NO_VALUE, str(change.organs)

@@ -64,13 +64,15 @@ def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
         types = tuple(fit for fit in fits if fit.total or fit.findings)
         findings = [*_of_base(base), *of_models]
         if _content(base) == _content(donor):
-            sentence = f"{donor.label} is the same model as {base.label}: all organs are equal, so no graft changes it."
+            sentence = (
+                f"{donor.label} is the same model as {base.label}: all tensors are equal, so no graft changes it."
+            )
             findings.append(Finding(Severity.INFO, "same-model", sentence, models=(base.label, donor.label)))
         findings += [finding for fit in types for finding in fit.findings]
     elif donor.kind == FileKind.ADAPTER:
         findings = [*_of_base(base), *check_adapter(base, donor)]
     else:
-        sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no organs to graft."
+        sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no tensors to graft."
         findings = [refusal("nothing-to-graft", sentence, (base, donor))]
         return Compatibility(base=base.label, donor=donor.label, types=(), findings=in_order(findings))
     findings += [*check_withdrawn((base, donor)), *license_of_parents((base, donor)).findings]
@@ -96,7 +98,7 @@ def _fit(
     if lacking and not any(item.code == ARCHITECTURE_DIFFERS for item in of_models):
         slots = names_text(sorted({part.place.slot for part in lacking}))
         lacking_places = plural_text(len(lacking), "place", "places")
-        sentence = f"{donor.label} has no organs for {lacking_places} ({slots}): those of {base.label} stay."
+        sentence = f"{donor.label} has no tensors for {lacking_places} ({slots}): those of {base.label} stay."
         names = tuple(part.name for part in lacking)
         labels = (base.label, donor.label)
         findings.append(Finding(Severity.INFO, "kept-organs", sentence, models=labels, organs=names))
@@ -186,7 +188,7 @@ def _of_base(base: Parent) -> Iterator[Finding]:
         found = block_faults(base.header, [part.place for part in base.parts])
         faults = "; ".join(fault.sentence for fault in found)
         why = f" ({faults})" if faults else ""
-        sentence = f"{base.label} has only some organs of its model{why}: choose a complete model as the base."
+        sentence = f"{base.label} has only some tensors of its model{why}: choose a complete model as the base."
         yield refusal("not-complete", sentence, (base,))
 
 
@@ -211,7 +213,7 @@ def _of_donor(
     equal = tuple(organ.before.name for organ in organs if not organ.changes)
     if equal and not is_blended:
         sentence = (
-            f"{plural_text(len(equal), 'organ', 'organs')} of {donor.label} would change nothing: "
+            f"{plural_text(len(equal), 'tensor', 'tensors')} of {donor.label} would change nothing: "
             f"{base.label} has the same bytes."
         )
         yield Finding(Severity.INFO, "already-equal", sentence, models=(base.label, donor.label), organs=equal)
@@ -384,7 +386,7 @@ def _changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Find
     share = math.fsum(change.before.spec.elements for change in changed) / elements if elements else 0.0
     experts = [change for change in changed if change.experts]
     whole = len(changed) - len(experts)
-    parts = [f"{whole} of {len(base.parts)} organs"] if whole or not experts else []
+    parts = [f"{whole} of {len(base.parts)} tensors"] if whole or not experts else []
     if experts:
         stacks = len({change.before.slot for change in experts})
         parts.append(f"{plural_text(len(experts), 'expert', 'experts')} in {plural_text(stacks, 'stack', 'stacks')}")
@@ -400,7 +402,9 @@ def _changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Find
     if converted:
         listed = ", ".join(f"{count} from {ours} to {theirs}" for (ours, theirs), count in sorted(converted.items()))
         names = [change.before.name for change in changed if change.before.dtype != change.after.dtype]
-        yield info("dtype-differs", f"{plural_text(len(names), 'organ', 'organs')} will change dtype: {listed}.", names)
+        yield info(
+            "dtype-differs", f"{plural_text(len(names), 'tensor', 'tensors')} will change dtype: {listed}.", names
+        )
     after = {change.before.name: change.after for change in changed if not change.experts}
     for kind in OrganType:
         names = [change.before.name for change in changed if change.before.place.type is kind]

@@ -111,10 +111,10 @@ def differences(
     ours, theirs = (own[ARCHITECTURE_DIFFERS]["general.architecture"] for own in facts)
     if ours is None or theirs is None:
         names = f"{donor.label}: {theirs or 'not stated'}; {base.label}: {ours or 'not stated'}"
-        sentence = f"The architectures are not known ({names}); organs fit only within one architecture."
+        sentence = f"The architectures are not known ({names}); tensors fit only within one architecture."
         return [Finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, "general.architecture", labels)]
     if ours != theirs:
-        sentence = f"{theirs} and {ours} are different architectures: no organ of {donor.label} fits {base.label}."
+        sentence = f"{theirs} and {ours} are different architectures: no tensor of {donor.label} fits {base.label}."
         return [Finding(Severity.REFUSE, ARCHITECTURE_DIFFERS, sentence, "general.architecture", labels)]
     places = [replacement.before.place for replacement in replacements]
     types = {place.type for place in places}

@@ -415,7 +415,7 @@ def partial_recipe(session: Session, model: ModelRow) -> Recipe:
     base = partial_base(session, model)
     if base is None:
         named = ", ".join(edge.parent_text or "" for edge in parents_of(session, [model.id], ("declared",)))
-        reason = f"it has only some organs, and its base, {named}, is not in this registry"
+        reason = f"it has only some tensors, and its base, {named}, is not in this registry"
         raise NotAssemblable(model.full_name, [reason])
     return Recipe(base.full_name, grafts=(Graft(model.full_name),))
 
@@ -436,7 +436,7 @@ def misfit_sentence(session: Session, base: ModelRow, organs: Iterable[TensorSpe
             unlike.append(f"{organ.name} ({shape_text(organ.shape)}, not {shape_text(part.shape)})")
     reasons = [f"it has no place for {names_text(lacking)}"] if lacking else []
     reasons += [f"it has other shapes at {names_text(unlike)}"] if unlike else []
-    return f"The organs do not fit into their base, {base.full_name}: {'; '.join(reasons)}." if reasons else None
+    return f"The tensors do not fit into their base, {base.full_name}: {'; '.join(reasons)}." if reasons else None
 
 
 def refuse_partial(session: Session, model: ModelRow) -> None:
@@ -444,7 +444,7 @@ def refuse_partial(session: Session, model: ModelRow) -> None:
     if is_partial(session, model):
         base = partial_base(session, model)
         advice = "its base is not in this registry" if base is None else f"graft it into its base, {base.full_name}"
-        reason = f"it has only some organs: {advice}, or download the original file"
+        reason = f"it has only some tensors: {advice}, or download the original file"
         raise NotAssemblable(model.full_name, [reason])
 
 

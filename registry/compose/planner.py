@@ -370,7 +370,7 @@ class Draft:
             if model is None or (donor.adapter and adapter is None):
                 return None
             if model.kind not in WEIGHT_KINDS:
-                sentence = f"{model.label} is of the kind {model.kind}, not a model: it has no organs to blend."
+                sentence = f"{model.label} is of the kind {model.kind}, not a model: it has no tensors to blend."
                 self._refuse("nothing-to-graft", sentence, place, model.label)
                 return None
             additions: Mapping[str, Addition] = {}
@@ -454,7 +454,7 @@ class Draft:
             self.findings.append(Finding(Severity.INFO, "already-equal", sentence, at, organs=tuple(equal)))
         for label, names in half_proved.items():
             sentence = (
-                f"{plural_text(len(names), 'organ is', 'organs are')} computed with given weights: it is not proved "
+                f"{plural_text(len(names), 'tensor is', 'tensors are')} computed with given weights: it is not proved "
                 f"from which model {label} was made. To compute with the sources: organ prove {label}."
             )
             self.findings.append(Finding(Severity.INFO, "source-not-used", sentence, at, (label,), tuple(names)))
@@ -706,7 +706,7 @@ class Draft:
                 proof = "if the model that they were quantised from is stored, organ prove lets recipes compute with it"
                 advice = f"{advice}; {proof}" if advice else proof
             kind = type_name(kept.type)
-            organs = plural_text(kept.organs, f"{kind} organ", f"{kind} organs")
+            organs = plural_text(kept.organs, f"{kind} tensor", f"{kind} tensors")
             sentence = (
                 f"Rounding to {kept.dtype} keeps {kept.kept:.0%} of the change of {organs}, as a trial on "
                 f"{kept.values:,} values shows{f'; {advice}' if advice else ''}."
@@ -798,7 +798,7 @@ class Draft:
                 continue
             matrix = "; they were made by an importance matrix, and are written without it" * source.by_importances
             sentence = (
-                f"{plural_text(len(counted), 'organ', 'organs')} of {label}, proved to be made from those of "
+                f"{plural_text(len(counted), 'tensor', 'tensors')} of {label}, proved to be made from those of "
                 f"{source.model.label}, are computed with these{matrix}. To use their own: source: given."
             )
             models = (label, source.model.label)
@@ -817,7 +817,7 @@ class Draft:
             if part.spec.dtype != part.source.dtype and QUANTISED not in part.acts:
                 encoded.setdefault((part.source.dtype.name, part.spec.dtype.name), []).append(part.before.name)
         for (before, after), names in encoded.items():
-            become = plural_text(len(names), "computed organ becomes", "computed organs become")
+            become = plural_text(len(names), "computed tensor becomes", "computed tensors become")
             sentence = f"{become} {after} instead of {before}: {names_text(names)}."
             yield Finding(Severity.INFO, "encoded-again", sentence, "encode", organs=tuple(names))
         is_tied = not any(part.before.place == OUTPUT_MATRIX for part in parts)
@@ -852,11 +852,11 @@ class Draft:
             return []
         replacements = self._replacements_by(donor, places, graft)
         if not replacements:
-            sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}."
+            sentence = f"{donor.label} has none of the {len(places)} tensors that are selected in {base.label}."
             if donor.kind == FileKind.ADAPTER:
                 sentence = f"{donor.label} is an adapter, which is merged and not grafted: name it under `adapters`."
             elif donor.kind not in WEIGHT_KINDS:
-                sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no organs to graft."
+                sentence = f"{donor.label} is of the kind {donor.kind}, not a model: it has no tensors to graft."
             self._refuse("nothing-to-graft", sentence, at, donor.label)
             return []
         surplus = [part.name for part in donor.parts if graft.holds(part.place) and part.slot not in base.by_slot]
@@ -868,7 +868,7 @@ class Draft:
             sentence = f"{donor.label} has no {names_text(missing)}, selected in {base.label}."
             self._refuse("organ-absent", sentence, at, donor.label, missing)
         elif missing:
-            sentence = f"{names_text(missing)} of {base.label} stay: {donor.label} has only some organs."
+            sentence = f"{names_text(missing)} of {base.label} stay: {donor.label} has only some tensors."
             self.findings.append(Finding(Severity.INFO, "kept-organs", sentence, at, (donor.label,), tuple(missing)))
         return replacements
 
@@ -891,13 +891,13 @@ class Draft:
             if strangers:
                 models = names_text(list(dict.fromkeys(strangers.values())))
                 sentence = (
-                    f"{graft.where!r} finds only organs of models that are not kin of {base.label}: {models}. "
+                    f"{graft.where!r} finds only tensors of models that are not kin of {base.label}: {models}. "
                     "To use them, add strangers: true, or name a model with model:."
                 )
                 self._refuse("only-strangers", sentence, at)
                 return []
         if not replacements:
-            result = f"{len(organs)} organs, but no complete group for" if organs else "nothing that fits"
+            result = f"{len(organs)} tensors, but no complete group for" if organs else "nothing that fits"
             self._refuse("empty-query", f"{graft.where!r} finds {result} {base.label}.", at)
             return []
         types = {organ.type for organ in organs}  # other types were not searched, so they are not missing
@@ -908,7 +908,7 @@ class Draft:
             self.findings.append(Finding(Severity.INFO, "kept-organs", sentence, at, organs=tuple(left)))
         if len(organs) == EXAMINED_MAX:
             examined = f"only the best {EXAMINED_MAX} were examined"
-            sentence = f"{graft.where!r} finds more than {EXAMINED_MAX} organs; {examined}."
+            sentence = f"{graft.where!r} finds more than {EXAMINED_MAX} tensors; {examined}."
             self.findings.append(Finding(Severity.INFO, "query-cut", sentence, at))
         return replacements
 
@@ -1166,7 +1166,7 @@ class Draft:
         absent = [slot for slot in selection.slots if not any(matches_slot(item, slot) for item in slots)]
         close = [nearest(slot, slots) for slot in absent[:GUESSES_MAX]]
         guesses = ", ".join(dict.fromkeys(word for word in close if word))
-        return f"{base.label} has no organ in this selection{f'; did you mean {guesses}?' if guesses else '.'}"
+        return f"{base.label} has no tensor in this selection{f'; did you mean {guesses}?' if guesses else '.'}"
 
     def _parent(self, text: str, code: str, at: str) -> Parent | None:
         """Return the model that `text` names, with the blocks of the result; None, with a refusal, if it is not found.

@@ -86,7 +86,7 @@ PURIFY_METHODS = tuple(method.value for method in PurifyMethod)
 WARNINGS = {
     "architecture-renamed": "the architecture in the header is set: runtimes read the file as another model",
     "template-unread": "the chat template cannot be parsed",
-    "unrelated-lineage": "the organs are no more alike than those of unrelated models",
+    "unrelated-lineage": "the tensors are no more alike than those of unrelated models",
     "lineage-unknown": "there is no fingerprint to compare the two models by",
     "adapter-base-differs": "the adapter names another model as its base",
     "other-scale": "a model of the same family and of another size",
@@ -138,7 +138,7 @@ class Graft(Selection, frozen=True, omit_defaults=True, forbid_unknown_fields=Tr
             if self.sort:
                 yield "sort", "sort needs where: QUERY"
             if self.strangers:
-                yield "strangers", "strangers needs where: QUERY; from: MODEL takes the organs of any model"
+                yield "strangers", "strangers needs where: QUERY; from: MODEL takes the tensors of any model"
             return
         query = read_query(self.where)
         if query.finds_experts:
@@ -269,7 +269,7 @@ def _metadata_key(key: str) -> str:
     if not (0 < len(key) <= KEY_MAX_LENGTH and key.isascii() and key.isprintable()):
         raise ValueError(f"a key has 1 to {KEY_MAX_LENGTH} characters of printable ASCII, such as general.name")
     if key in FIXED_KEYS:
-        raise ValueError("the key follows from the organs and cannot be set")
+        raise ValueError("the key follows from the tensors and cannot be set")
     named = key.removeprefix(f"{TEMPLATE_KEY}.")
     if key == TEMPLATE_KEY or (named != key and TEMPLATE_NAME.fullmatch(named)):
         return key

@@ -82,7 +82,7 @@ REAL_MODEL = "SmolLM2-135M-Instruct"
 SMALL_MODELS = "small Llama models of this project"
 KNOWN: Mapping[ChangeKind, Known] = {
     ChangeKind.STRANGER: Known(
-        "Unrelated organs (change {change})",
+        "Unrelated tensors (change {change})",
         "in all blocks they break a model",
         "attention or feed-forward of a stranger in a single block cost +40% to +1,673% perplexity",
         REAL_MODEL,
@@ -101,9 +101,9 @@ KNOWN: Mapping[ChangeKind, Known] = {
         REAL_MODEL,
     ),
     ChangeKind.PURIFIED: Known(
-        "Purified organs",
+        "Purified tensors",
         "this usually raises the perplexity; measure it",
-        "all feed-forward organs, keeping 97% of the energy, gave +114% to +320% perplexity, keeping 99% +21% to +32%",
+        "all feed-forward tensors, keeping 97% of the energy, gave +114% to +320% perplexity, keeping 99% +21% to +32%",
         REAL_MODEL,
     ),
     ChangeKind.PRUNED: Known(
@@ -112,7 +112,7 @@ KNOWN: Mapping[ChangeKind, Known] = {
     ChangeKind.FAR_KIN: Known(
         "Distantly related (change {change})",
         "measure it",
-        "all feed-forward organs with a change of 0.28 cost +55% to +58% perplexity, of 0.73 to 1 +70% to 10 times",
+        "all feed-forward tensors with a change of 0.28 cost +55% to +58% perplexity, of 0.73 to 1 +70% to 10 times",
         SMALL_MODELS,
     ),
     ChangeKind.EMBEDDINGS: Known(
@@ -121,12 +121,12 @@ KNOWN: Mapping[ChangeKind, Known] = {
         "+4% to +28% perplexity for those of a fine-tune that drifted, although the change looked small",
         REAL_MODEL,
     ),
-    ChangeKind.UNKNOWN: Known("The organs cannot be compared with those that they replace", "measure it"),
+    ChangeKind.UNKNOWN: Known("The tensors cannot be compared with those that they replace", "measure it"),
     ChangeKind.OUTSIDE: Known("Outside what was ever measured", "measure it"),
     ChangeKind.KIN: Known(
         "Related (change {change})",
         "worth trying; measure it",
-        "feed-forward of light fine-tunes gave −25% to −3% perplexity, and +2.5% in chat; all organs of one that "
+        "feed-forward of light fine-tunes gave −25% to −3% perplexity, and +2.5% in chat; all tensors of one that "
         "drifted +5% to +27%",
         REAL_MODEL,
     ),
@@ -420,9 +420,9 @@ def _size_text(changed: Sequence[Change], totals: Mapping[str, Any], share: floa
     organs, uncounted = totals["organs"], totals["uncounted"]
     percent = "" if share is None else f"{100.0 * share:.2g}%" if share < 1.0 else f"{100.0 * share:,.0f}%"
     of_all = f", {percent} of the parameters" if percent else ""
-    change = f"{plural_text(organs, 'organ changes', 'organs change')}{of_all}."
+    change = f"{plural_text(organs, 'tensor changes', 'tensors change')}{of_all}."
     if uncounted:
-        change += f" The change of {plural_text(uncounted, 'organ', 'organs')} is not known."
+        change += f" The change of {plural_text(uncounted, 'tensor', 'tensors')} is not known."
     if totals["moved"] is None:
         return change
     stage = ", estimated before they are computed" if any(one.after is None for one in changed) else ""

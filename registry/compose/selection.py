@@ -216,7 +216,7 @@ def _measured_query(text: str) -> str:
         raise ValueError(f"{[*foreign, *ranks][0]}: cannot be used here; the fields are {', '.join(MEASURED_FIELDS)}")
     if query.words or query.excluded_words:
         word = [*query.words, *query.excluded_words][0]
-        raise ValueError(f"{quoted(word)} searches models by name; this query narrows the organs of one model")
+        raise ValueError(f"{quoted(word)} searches models by name; this query narrows the tensors of one model")
     return text
 
 

@@ -99,7 +99,7 @@ def refuse_submission(
     scope=ADMIN,
 )
 def remove_model(namespace: Namespace, name: PlainName, body: RemovalRequest) -> Removal:
-    """Remove a model. Its name, digest and reason stay. Chimeras keep the organs that they took from it. The next
+    """Remove a model. Its name, digest and reason stay. Chimeras keep the tensors that they took from it. The next
     sweeps remove bytes that nothing else uses.
     """
 

@@ -36,7 +36,7 @@ from organs.registry.entities.sizes import QuantizationRequest
 from organs.registry.entities.validation import QuickLookRequest
 from organs.registry.search.language import QUERY_MAX_LENGTH
 
-GROUP = Group("Chimeras", "Plan, make and validate chimeras: models with organs of other models.")
+GROUP = Group("Chimeras", "Plan, make and validate chimeras: models with tensors of other models.")
 EXAMPLE_DONOR = "local/Zoo-A-2M-Code-v1.0-F16"
 RECIPE_EXAMPLE = json.dumps(
     {"base": EXAMPLE_BASE, "grafts": [{"from": EXAMPLE_DONOR, "type": "organ", "blocks": "1-3"}]}
@@ -71,11 +71,11 @@ OnTexts = Annotated[
 ]
 Donor = Annotated[
     str,
-    note("The model that gives organs, or an adapter.", "local/Zoo-B-2M-v1.0-Q8_0", max_length=FULL_NAME_MAX_LENGTH),
+    note("The model that gives tensors, or an adapter.", "local/Zoo-B-2M-v1.0-Q8_0", max_length=FULL_NAME_MAX_LENGTH),
 ]
-EveryPart = Annotated[bool, note("1 to list every organ of the result in `parts`, also the unchanged ones.", 0)]
+EveryPart = Annotated[bool, note("1 to list every tensor of the result in `parts`, also the unchanged ones.", 0)]
 LockToo = Annotated[
-    bool, note("1 to include the lock, if the chimera can be made and no organ must be computed first.", 0)
+    bool, note("1 to include the lock, if the chimera can be made and no tensor must be computed first.", 0)
 ]
 Step = Annotated[str, Meta(max_length=STEP_MAX_LENGTH)]
 LayerRuns = Annotated[tuple[Step, ...], note("Blocks of the result: `blocks:0-15`. May be repeated, in their order.")]
@@ -102,7 +102,7 @@ AcceptedCodes = Annotated[tuple[Step, ...], note("The code of a warning to accep
 Metadata = Annotated[tuple[Step, ...], note("Metadata: `general.name=Tiny`. May be repeated.")]
 Encoding = Annotated[
     str,
-    note("How computed organs are written: `same`, `finer`, or a dtype.", max_length=STEP_MAX_LENGTH),
+    note("How computed tensors are written: `same`, `finer`, or a dtype.", max_length=STEP_MAX_LENGTH),
 ]
 ComputedFrom = Annotated[
     str,
@@ -127,7 +127,7 @@ def chimeras(order: ChimeraOrder = ORDERS[0], limit: Limit = LIMIT_DEFAULT, afte
 
 @GROUP.get("/chimeras/{lock}", "Get a chimera", refusals=(404, 409))
 def chimera(lock: LockDigest) -> Chimera:
-    """Return the recipe, parents, findings, screen and verdicts of a chimera, and every changed organ."""
+    """Return the recipe, parents, findings, screen and verdicts of a chimera, and every changed tensor."""
 
 
 @GROUP.get("/leaderboard", "Rank donors by measured gain", example="on=code&limit=1", refusals=(404,))
@@ -151,7 +151,7 @@ def compose(body: RecipeRequest | Values) -> Job:
 @GROUP.write(
     "post",
     "/grafts",
-    "Graft organs of one model into another",
+    "Graft tensors of one model into another",
     status=ACCEPTED,
     example=f'{{"base": "{EXAMPLE_BASE}", "donor": "{EXAMPLE_DONOR}", "type": "organ"}}',
     refusals=(404, 409, 410),
@@ -163,7 +163,7 @@ def graft(body: GraftRequest) -> Job:
 @GROUP.write(
     "post",
     "/purifications",
-    "Purify organs of a model",
+    "Purify tensors of a model",
     status=ACCEPTED,
     example=f'{{"model": "{EXAMPLE_BASE}", "method": "fractal", "type": "organ", "blocks": 3}}',
     refusals=(404, 409, 410),
@@ -233,7 +233,7 @@ def assemble(body: AssemblyRequest) -> Assembly:
 
 @GROUP.ask("/plans", "Plan a recipe", example=RECIPE_EXAMPLE, refusals=(429,))
 def plan(body: RecipeRequest | Values, every_part: EveryPart = False, lock: LockToo = False) -> PlannedRecipe:
-    """Return findings, sizes, a screen, and every organ that a recipe changes. Nothing is made or written. The
+    """Return findings, sizes, a screen, and every tensor that a recipe changes. Nothing is made or written. The
     answer is 200 also for a refused recipe; its findings give the reasons. Without a known base there is no plan. The
     cost is estimated first: 413 for more than 2 s of processor time, or 10 s with an account. Lists have at most 2,000
     rows.
@@ -276,13 +276,13 @@ def composition(
     refusals=(404, 409, 410, 429),
 )
 def compatibility(base: Base, donor: Donor) -> Compatibility:
-    """Return how many organs of each type of a donor fit into a base, with all findings. A type can be refused while
+    """Return how many tensors of each type of a donor fit into a base, with all findings. A type can be refused while
     the others fit.
     """
 
 
 @GROUP.get("/fitting", "List models that fit a base", example=f"base={EXAMPLE_BASE}&limit=2", refusals=(404, 409, 410))
 def fitting(base: Base, limit: Limit = LIMIT_DEFAULT) -> FittingModels:
-    """Return related models first, the most similar first; then unrelated models, newest first, whose organs only have
+    """Return related models first, the most similar first; then unrelated models, newest first, whose tensors only have
     the right shapes. At most 1,000 models are checked, so that one page can hold all results.
     """

@@ -88,20 +88,20 @@ def model_lookup(digest: ModelDigest) -> ModelSummary:
 @GROUP.get("/headers/{header}", "Get the model with a header", refusals=(404,))
 def header(header: HeaderDigest) -> ModelSummary:
     """Return the oldest model whose first file begins with this header. A lock names the header; with that file and the
-    organs of the lock, anybody can make the file of the lock.
+    tensors of the lock, anybody can make the file of the lock.
     """
 
 
 @GROUP.get(_MODEL, "One model", refusals=(404, 410))
 def model(namespace: Namespace, name: Name) -> Model:
-    """Return a model with its metadata, types, files and lineage. Another operation lists its organs."""
+    """Return a model with its metadata, types, files and lineage. Another operation lists its tensors."""
 
 
-@GROUP.get(f"{_MODEL}/organs", "List the organs of a model", example="limit=2", refusals=(404, 410))
+@GROUP.get(f"{_MODEL}/organs", "List the tensors of a model", example="limit=2", refusals=(404, 410))
 def model_organs(
     namespace: Namespace, name: Name, limit: Limit = LIMIT_DEFAULT, after: After | None = None
 ) -> OrganPage:
-    """Return the organs of a model with their places, in the order of its files."""
+    """Return the tensors of a model with their places, in the order of its files."""
 
 
 @GROUP.get(f"{_MODEL}/lineage", "Get the lineage of a model", refusals=(404, 410))
@@ -133,7 +133,7 @@ def model_families(model: OfModel | None = None, limit: Families = FAMILIES_DEFA
     "post", "/measurements", "Measure a model again", status=ACCEPTED, example=_MODEL_BODY, refusals=(404, 410)
 )
 def measure(body: ModelRequest) -> Job:
-    """Start a job that measures every organ of a model again from its stored bytes. The result has the new values, and
+    """Start a job that measures every tensor of a model again from its stored bytes. The result has the new values, and
     the largest difference of each measure from the recorded value. The recorded values do not change.
     """
 
@@ -159,7 +159,7 @@ def extract(body: ModelRequest) -> Job:
     refusals=(404, 410),
 )
 def compare(first: First, second: Second) -> Comparison:
-    """Return the likeness of two models at equal places, as a whole and by type, block and organ, and their other
+    """Return the likeness of two models at equal places, as a whole and by type, block and tensor, and their other
     differences.
     """
 

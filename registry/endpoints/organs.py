@@ -1,4 +1,4 @@
-"""Organs: search, counts, get by digest, look-up of many digests."""
+"""Tensors: search, counts, get by digest, look-up of many digests."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from organs.registry.endpoints.declaration import Group
 from organs.registry.endpoints.parameters import LIMIT_DEFAULT, After, Limit, OrganDigest, OrganQuery, note
 from organs.registry.entities.organ import Digests, FacetCounts, KnownOrgans, Organ, OrganPage
 
-GROUP = Group("Organs", "Search, count and look up the tensors of models.")
+GROUP = Group("Tensors", "Search, count and look up the tensors of models.")
 Counted = Annotated[bool, note("1 to include counts for the whole search.", 1)]
 EXAMPLE_DIGESTS = '{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}'
 
 
-@GROUP.get("/organs", "Search organs", example="q=type:organ+sort:-spectral&limit=2", refusals=(404, 409))
+@GROUP.get("/organs", "Search tensors", example="q=type:organ+sort:-spectral&limit=2", refusals=(404, 409))
 def organs(
     q: OrganQuery = "", limit: Limit = LIMIT_DEFAULT, after: After | None = None, counts: Counted = False
 ) -> OrganPage:
-    """Return the organs that match a query, with their places in models; sorted by descending θ unless the query sorts.
-    404 and 409 are for a `like:` that matches no organ, or several.
+    """Return the tensors that match a query, with their places in models; sorted by descending θ unless the query
+    sorts. 404 and 409 are for a `like:` that matches no tensor, or several.
     """
 
 
-@GROUP.get("/organs/{digest}", "Get an organ", refusals=(404, 409))
+@GROUP.get("/organs/{digest}", "Get a tensor", refusals=(404, 409))
 def organ(digest: OrganDigest) -> Organ:
-    """Return the measurements of an organ, and the models that contain it. 409 when several digests have this
+    """Return the measurements of a tensor, and the models that contain it. 409 when several digests have this
     beginning."""
 
 
 @GROUP.ask("/organs/lookup", "Look up digests", example=EXAMPLE_DIGESTS)
 def lookup(body: Digests) -> KnownOrgans:
-    """Return which of up to 1,000 digests the registry has, so that a client sends only the others. Organs that the
+    """Return which of up to 1,000 digests the registry has, so that a client sends only the others. Tensors that the
     user may not see count as absent.
     """
 

@@ -64,7 +64,7 @@ After = Annotated[
 OrganQuery = Annotated[str, query_note(ORGANS, "type:organ sort:-spectral")]
 OrganDigest = Annotated[
     str,
-    note("The organ's digest, or at least its first 8 characters.", "aadb682ed7753b5f", pattern="^[0-9a-f]{8,64}$"),
+    note("The tensor's digest, or at least its first 8 characters.", "aadb682ed7753b5f", pattern="^[0-9a-f]{8,64}$"),
 ]
 Namespace = Annotated[
     str, note("The model's namespace.", "local", pattern=f"^{WORD_PATTERN}$", max_length=NAME_MAX_LENGTH)
@@ -81,7 +81,7 @@ Name = Annotated[
 Base = Annotated[
     str,
     note(
-        "The model that receives organs: its name, or `sha256:` and a digest of its file.",
+        "The model that receives tensors: its name, or `sha256:` and a digest of its file.",
         EXAMPLE_BASE,
         max_length=FULL_NAME_MAX_LENGTH,
     ),

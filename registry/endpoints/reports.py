@@ -17,7 +17,7 @@ SECTIONS = (
 """The sections of the report. Only the owner's report has the totals of ingests."""
 Section = Annotated[str, choice_note("One of the report's sections.", SECTIONS, "ranking")]
 Rows = Annotated[int, limit_note("Rows of a table of models")]
-OrganRows = Annotated[int, limit_note("Rows of a list of organs")]
+OrganRows = Annotated[int, limit_note("Rows of a list of tensors")]
 
 
 @GROUP.get("/reports", "Report on the registry", example="limit=2")
@@ -34,7 +34,7 @@ def report_section(section: Section, limit: Rows = ROWS_DEFAULT) -> Report:
 
 @GROUP.get("/reports/models/{namespace}/{name}", "Report on a model", example="limit=2", refusals=(404, 410))
 def report_on_model(namespace: Namespace, name: Name, limit: OrganRows = ORGANS_DEFAULT) -> Report:
-    """Return the parts of a model, what it shares with other models, and the measurements of its organs."""
+    """Return the parts of a model, what it shares with other models, and the measurements of its tensors."""
 
 
 @GROUP.write("post", "/reports", "Make a report as a job", status=ACCEPTED, example='{"limit": 2}')

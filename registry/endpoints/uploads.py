@@ -48,7 +48,7 @@ ContentDigest = Annotated[
 
 @GROUP.write("post", "/uploads/lookup", "Look up pieces that need no upload", example=EXAMPLE_DIGESTS, is_shadowed=True)
 def lookup_uploads(body: Digests) -> KnownDigests:
-    """Return which of up to 1,000 digests need no upload: organs, header runs and metadata arrays of public models and
+    """Return which of up to 1,000 digests need no upload: tensors, header runs and metadata arrays of public models and
     of your own models, and pieces that you uploaded before.
     """
 

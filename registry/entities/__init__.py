@@ -21,8 +21,8 @@ classes.
     published       a model after it was published: its versions, its chimeras, and what its removal deletes
     submission      uploads, and submissions
     report          reports: sections of numbers with texts that explain them
-    organ           organs: at their places, by digest with all measurements
-    model           models: as lines of lists, and with their organs
+    organ           tensors: at their places, by digest with all measurements
+    model           models: as lines of lists, and with their tensors
     job             jobs: work that takes longer than a request
     fleet           fleets: plans of work for many processes, and how far they are
     server          the registry and its server: figures, the root of the API, the event log, and health

@@ -145,7 +145,7 @@ class OwnModel(Entity):
     state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked` or `removed`.")]
     state_reason: Text | None
     downloads: Count
-    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of the model.")]
+    grafts: Annotated[Count, Meta(description="Visible chimeras that have tensors of the model.")]
     created_at: Time
 
 
@@ -191,7 +191,7 @@ class Contributor(Entity):
     models: Annotated[Count, Meta(description="Visible models, including chimeras. Each version counts.")]
     chimeras: Annotated[Count, Meta(description="Models that were composed in this registry.")]
     downloads: Count
-    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of a model, summed over the models.")]
+    grafts: Annotated[Count, Meta(description="Visible chimeras that have tensors of a model, summed over the models.")]
 
 
 CONTRIBUTOR_COLUMNS = (

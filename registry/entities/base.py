@@ -78,7 +78,7 @@ Items = Annotated[tuple[T, ...], Meta(max_length=ITEMS_MAX)]
 """A list with the usual limit: `Items[Text]`."""
 Texts = Items[Text]
 Acts = Annotated[Items[Word], Meta(description="The acts, in this order.")]
-"""The acts on an organ: grafted, merged, adapter, purified, pruned."""
+"""The acts on a tensor: grafted, merged, adapter, purified, pruned."""
 Counts = Annotated[dict[Text, Count], Meta(max_length=ITEMS_MAX)]
 """A count by name."""
 

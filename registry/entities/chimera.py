@@ -109,11 +109,11 @@ class Origins(Entity, omit_defaults=True):
 
 
 class GraftedPart(Entity):
-    """The blocks in which a chimera has organs of one type from one model."""
+    """The blocks in which a chimera has tensors of one type from one model."""
 
-    model: Annotated[Text, Meta(description="The model that gave them, or the base if its organs were changed.")]
+    model: Annotated[Text, Meta(description="The model that gave them, or the base if its tensors were changed.")]
     type: Word
-    blocks: Annotated[Items[Block | None], Meta(description="In rising order; null for organs outside the blocks.")]
+    blocks: Annotated[Items[Block | None], Meta(description="In rising order; null for tensors outside the blocks.")]
 
 
 class ChimeraSummary(Entity):
@@ -144,13 +144,13 @@ class ChimeraPage(Page[ChimeraSummary]):
 
 
 class ComputedOrgan(MadeOrgan):
-    """An organ of a chimera that was computed, with θ before and after."""
+    """A tensor of a chimera that was computed, with θ before and after."""
 
     name: Text
     type: Word
     block: Block | None
     slot: Text
-    model: Annotated[Text, Meta(description="The model whose organ it was computed from.")]
+    model: Annotated[Text, Meta(description="The model whose tensor it was computed from.")]
     digest: Digest
     theta: Theta | None
 
@@ -185,7 +185,7 @@ class Chimera(Entity):
     screen: Annotated[Screen, Meta(description="Null for chimeras of versions that had no screen.")] | None
     quick_look: Annotated[QuickLook, Meta(description="Null before the first.")] | None = None
     changes: Items[PlanChange]
-    parts: Annotated[Items[PlanPart], Meta(description="The organs that differ from those of the base.")]
+    parts: Annotated[Items[PlanPart], Meta(description="The tensors that differ from those of the base.")]
     computed: Items[ComputedOrgan]
     verdicts: Annotated[
         Items[Verdict], Meta(description="The strongest first: decided, undecided, writes; then by scored tokens.")
@@ -213,7 +213,7 @@ class Chimera(Entity):
 
     @property
     def is_screen_refuted(self) -> bool:
-        """Whether it was measured as broken or worse, although its organs are those of close relatives."""
+        """Whether it was measured as broken or worse, although its tensors are those of close relatives."""
         is_hopeful = self.screen is not None and self.screen.relation in ("same", "kin")
         is_bad = self.quick_look is not None and self.quick_look.usable is False
         if self.verdicts:

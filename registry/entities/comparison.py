@@ -25,23 +25,23 @@ from organs.registry.entities.base import (
 )
 
 Block = Annotated[Count | None, Meta(description="The number of the block (layer); null outside of the blocks.")]
-Caution = Annotated[Word, Meta(description="`most` if most of its organs have an uncertain θ, else empty.")]
+Caution = Annotated[Word, Meta(description="`most` if most of its tensors have an uncertain θ, else empty.")]
 ThetaChange = Annotated[float, Meta(ge=-90, le=90, description="Degrees of θ, second minus first.")]
 
 
 class ComparedCounts(Entity):
-    """The numbers of organs of two models, and of compared organs."""
+    """The numbers of tensors of two models, and of compared tensors."""
 
     compared: Annotated[Count, Meta(description="Matrices that were compared.")]
     first_matrices: Count
     second_matrices: Count
-    first: Annotated[Count, Meta(description="Organs of the first model.")]
-    second: Annotated[Count, Meta(description="Organs of the second model.")]
+    first: Annotated[Count, Meta(description="Tensors of the first model.")]
+    second: Annotated[Count, Meta(description="Tensors of the second model.")]
     identical: Annotated[Count, Meta(description="Places where both models have the same bytes, including vectors.")]
 
 
 class ComparedType(Entity):
-    """The organs of one type in two models."""
+    """The tensors of one type in two models."""
 
     type: Word
     first_theta: Annotated[Theta | None, Meta(description="Mean θ of the first model, in degrees.")]
@@ -55,7 +55,7 @@ class ComparedType(Entity):
 
 
 class ComparedBlock(Entity):
-    """The compared organs of one block."""
+    """The compared tensors of one block."""
 
     tower: Word
     block: Block
@@ -65,13 +65,13 @@ class ComparedBlock(Entity):
 
     @property
     def label(self) -> str:
-        """The block as text: `3`, `vision 3`, or `outside` for organs outside of the blocks."""
+        """The block as text: `3`, `vision 3`, or `outside` for tensors outside of the blocks."""
         label = "outside" if self.block is None else str(self.block)
         return label if self.tower == "text" else f"{self.tower} {label}"
 
 
 class ComparedOrgan(Entity):
-    """Two compared organs at the same place. Name and type are those of the first model."""
+    """Two compared tensors at the same place. Name and type are those of the first model."""
 
     name: Text
     type: Word
@@ -123,7 +123,7 @@ class ComparedStack(Entity):
 
 
 class ShapeDifference(Entity):
-    """A place where two models have organs of different shapes."""
+    """A place where two models have tensors of different shapes."""
 
     name: Text
     first: Shape
@@ -142,12 +142,12 @@ EXACT, BY_IMPORTANCES, NEAR, SAME, UNEXPLAINED, UNCHECKED = (
     *("exact", "by importance matrix", "near"),
     *("same", "not explained", "not compared"),
 )
-"""What a proof found of an organ: its blocks are those that encoding the source gives, without or with an importance
-matrix, or all but some; both models have the same organ; most blocks are others; or it cannot be said."""
+"""What a proof found of a tensor: its blocks are those that encoding the source gives, without or with an importance
+matrix, or all but some; both models have the same tensor; most blocks are others; or it cannot be said."""
 
 
 class ProvedOrgan(Entity):
-    """An organ of a quantisation, compared with that of its source, encoded again."""
+    """A tensor of a quantisation, compared with that of its source, encoded again."""
 
     name: Text
     dtype: Word
@@ -173,31 +173,31 @@ def _differing_text(organ: ProvedOrgan) -> str:
 
 
 class Proof(Entity):
-    """From which organs those of a quantisation were made: its source was encoded again, and all blocks compared."""
+    """From which tensors those of a quantisation were made: its source was encoded again, and all blocks compared."""
 
     quantised: ModelText
     source: ModelText
     encoder: Annotated[Text, Meta(description="The packages that encoded, with their versions.")]
     importances: Annotated[Digest | None, Meta(description="SHA-256 of the importance matrix, if one was needed.")]
-    organs: Annotated[Count, Meta(description="Organs of the quantisation.")]
-    exact: Annotated[Count, Meta(description="Organs of which all blocks are those that encoding gives.")]
+    organs: Annotated[Count, Meta(description="Tensors of the quantisation.")]
+    exact: Annotated[Count, Meta(description="Tensors of which all blocks are those that encoding gives.")]
     by_importances: Annotated[Count, Meta(description="The same, with the importance matrix.")]
-    same: Annotated[Count, Meta(description="Organs that both models have.")]
-    others: Annotated[Items[ProvedOrgan], Meta(description="All other organs.")]
+    same: Annotated[Count, Meta(description="Tensors that both models have.")]
+    others: Annotated[Items[ProvedOrgan], Meta(description="All other tensors.")]
 
     @property
     def explained(self) -> int:
-        """The number of organs that the source explains to the last byte."""
+        """The number of tensors that the source explains to the last byte."""
         return self.exact + self.by_importances + self.same
 
     @property
     def is_complete(self) -> bool:
-        """Whether the source explains all organs."""
+        """Whether the source explains all tensors."""
         return not self.others
 
     @property
     def is_likely(self) -> bool:
-        """Whether the source explains at least half of the organs."""
+        """Whether the source explains at least half of the tensors."""
         return 2 * self.explained >= self.organs
 
     @property
@@ -205,7 +205,7 @@ class Proof(Entity):
         """The result in one sentence."""
         parts = []
         if self.exact or not self.by_importances:
-            parts.append(f"{self.exact:,} of its {self.organs:,} organs are exactly what encoding that model gives")
+            parts.append(f"{self.exact:,} of its {self.organs:,} tensors are exactly what encoding that model gives")
         if self.by_importances:
             parts.append(f"{self.by_importances:,} with the importance matrix {(self.importances or '')[:12]}")
         if self.same:
@@ -247,8 +247,8 @@ class Comparison(Entity):
     changed: Annotated[Items[ComparedOrgan], Meta(description="The most changed first.")]
     stacks: Items[ComparedStack] = ()
     """Stacks of experts that are not the same, in registered models whose experts are recorded."""
-    only_first: Annotated[Texts, Meta(description="Organs that only the first model has.")]
-    only_second: Annotated[Texts, Meta(description="Organs that only the second model has.")]
+    only_first: Annotated[Texts, Meta(description="Tensors that only the first model has.")]
+    only_second: Annotated[Texts, Meta(description="Tensors that only the second model has.")]
     shapes_differ: Items[ShapeDifference]
     differs: Items[FactDifference]
 
@@ -259,7 +259,7 @@ class Comparison(Entity):
 
     @property
     def is_mostly_identical(self) -> bool:
-        """Whether more than half of the organs, but not all, have the same bytes."""
+        """Whether more than half of the tensors, but not all, have the same bytes."""
         most = max(self.organs.first, self.organs.second)
         return most < 2 * self.organs.identical < 2 * most
 
@@ -280,13 +280,13 @@ class Comparison(Entity):
 
     @property
     def unequal(self) -> tuple[ComparedOrgan, ...]:
-        """The compared organs whose bytes are not the same."""
+        """The compared tensors whose bytes are not the same."""
         return tuple(organ for organ in self.changed if not organ.identical)
 
 
 class OrganChange(Entity):
-    """The difference between the organs of two models at the same place."""
+    """The difference between the tensors of two models at the same place."""
 
-    likeness: Annotated[Likeness | None, Meta(description="Null for organs that cannot be compared, such as vectors.")]
+    likeness: Annotated[Likeness | None, Meta(description="Null for tensors that cannot be compared, such as vectors.")]
     change: Change | None = None
     identical: bool

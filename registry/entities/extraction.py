@@ -29,7 +29,7 @@ class ExtractedOrgan(Entity):
 
 
 class ExtractedType(Entity):
-    """The changed matrices of a type of organ."""
+    """The changed matrices of a type of tensor."""
 
     type: Word
     matrices: Annotated[Count, Meta(description="Of a stack, each expert.")]
@@ -57,7 +57,7 @@ EXTRACTED_COLUMNS = (
 
 
 class LeftOutOrgans(Entity):
-    """Changed organs that the adapter leaves out."""
+    """Changed tensors that the adapter leaves out."""
 
     reason: Text
     organs: Texts
@@ -66,7 +66,7 @@ class LeftOutOrgans(Entity):
     @property
     def sentence(self) -> str:
         """What is left out and why, in one sentence."""
-        organs = plural_text(len(self.organs), "changed organ", "changed organs")
+        organs = plural_text(len(self.organs), "changed tensor", "changed tensors")
         share = percent_text(self.of_change)
         return f"Left out: {organs} ({names_text(self.organs)}), {share} of the change: {self.reason}."
 
@@ -101,7 +101,7 @@ class ExtractedAdapter(Entity):
     ranks: Annotated[Items[RankShare], Meta(description="What each of the wanted ranks keeps.")]
     organs: Items[ExtractedOrgan]
     left_out: Items[LeftOutOrgans]
-    unchanged: Annotated[Count, Meta(description="Organs that are the same in both models.")]
+    unchanged: Annotated[Count, Meta(description="Tensors that are the same in both models.")]
     notes: Annotated[Texts, Meta(description="What to know about the two models.")]
     model: Annotated[ModelText | None, Meta(description="The adapter, if it was registered.")] = None
     file: Annotated[Text | None, Meta(description="The file or folder that was written.")] = None
@@ -112,7 +112,7 @@ class ExtractedAdapter(Entity):
         matrices = plural_text(sum(kind.matrices for kind in self.types), "matrix", "matrices")
         of_change = sum(kind.of_change for kind in self.types)
         kept = min(1.0, self.kept / of_change) if of_change else 0.0
-        same = f"; {plural_text(self.unchanged, 'organ is', 'organs are')} the same in both" if self.unchanged else ""
+        same = f"; {plural_text(self.unchanged, 'tensor is', 'tensors are')} the same in both" if self.unchanged else ""
         return (
             f"A LoRA of rank {self.rank} keeps {percent_text(kept)} of the change of {matrices}, and "
             f"{percent_text(self.kept)} of all that changed from {self.base} to {self.child}{same}."

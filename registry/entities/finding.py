@@ -26,7 +26,7 @@ class Severity(StrEnum):
 class Finding(Entity, kw_only=False):
     """A finding. `code` is for programs and for `accept`; `sentence` is for people.
 
-    The members after `sentence` may be empty, because not every finding is about a field, models or organs.
+    The members after `sentence` may be empty, because not every finding is about a field, models or tensors.
     """
 
     severity: Severity

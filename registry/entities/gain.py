@@ -56,8 +56,8 @@ class MeasuredGraft(Entity):
     chimera: ModelText
     lock_id: Digest
     base: ModelText
-    donors: Annotated[Texts, Meta(description="Empty if organs of the base were purified.")]
-    grafted: Annotated[Text, Meta(description="The organs that differ from the base's, as text: `feed-forward 0-3`.")]
+    donors: Annotated[Texts, Meta(description="Empty if tensors of the base were purified.")]
+    grafted: Annotated[Text, Meta(description="The tensors that differ from the base's, as text: `feed-forward 0-3`.")]
     likeness: Annotated[Likeness, Meta(description="Of the only donor to the base; null if not related.")] | None
     change: Change | None = None
     verdict: Annotated[Word, Meta(description="The strongest verdict.")] | None
@@ -80,7 +80,7 @@ COLUMNS = (
     *data_only("lock_id"),
     Column("base", kind=CellKind.NAME, rank=4),
     Column("donors", "donor", rank=1, shown=lambda graft: ", ".join(graft.donors) or "none"),
-    Column("grafted", "organs", rank=3),
+    Column("grafted", "tensors", rank=3),
     *data_only("likeness"),
     Column("change", kind=CellKind.CHANGE, rank=5),
     *data_only("verdict"),

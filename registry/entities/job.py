@@ -87,7 +87,7 @@ Accepted = Annotated[Texts, Meta(description="Codes of warnings that you accept.
 
 
 class GraftRequest(RequestBody):
-    """Organs of a donor to graft into a base, selected as in a recipe."""
+    """Tensors of a donor to graft into a base, selected as in a recipe."""
 
     base: Text
     donor: Text
@@ -99,18 +99,18 @@ class GraftRequest(RequestBody):
 
 
 class PurificationRequest(RequestBody):
-    """Organs of a model to purify, selected as in a recipe."""
+    """Tensors of a model to purify, selected as in a recipe."""
 
     model: Text
     method: Annotated[Text, Meta(description="`spectral` or `fractal`.")]
     keep: Annotated[float, Meta(description="The share of the energy that spectral keeps, at most 1.")] = 1.0
-    where: Annotated[Text, Meta(description="A query that narrows the selection by the measures of the organs.")] = ""
+    where: Annotated[Text, Meta(description="A query that narrows the selection by the measures of the tensors.")] = ""
     type: Choice = ()
     slot: Choice = ()
     blocks: Blocks = ()
     name: NewName = ""
     encode: Annotated[
-        Text, Meta(description="The tensor type to write if an organ's own type cannot be written: `Q8_0`, `F16`.")
+        Text, Meta(description="The tensor type to write if a tensor's own type cannot be written: `Q8_0`, `F16`.")
     ] = ""
     accept: Accepted = ()
 
@@ -225,14 +225,14 @@ class RepackJobResult(Entity):
 
     examined_models: Count
     remaining_models: Annotated[Count, Meta(description="Models that the next run examines: other jobs were waiting.")]
-    organs: Annotated[Count, Meta(description="Organs that were examined.")]
-    repacked: Annotated[Count, Meta(description="Organs that were stored again.")]
+    organs: Annotated[Count, Meta(description="Tensors that were examined.")]
+    repacked: Annotated[Count, Meta(description="Tensors that were stored again.")]
     before_bytes: Bytes
     after_bytes: Bytes
     unneeded_bytes: Annotated[
         Bytes, Meta(description="Stored bytes of removed models that nothing needs any more: sweeps remove them.")
     ]
-    skipped: Annotated[Count, Meta(description="Organs that another process used or changed, or that are faulty.")]
+    skipped: Annotated[Count, Meta(description="Tensors that another process used or changed, or that are faulty.")]
 
 
 class SubmissionJobResult(Entity):

@@ -1,4 +1,4 @@
-"""Models: as lines of lists, and with their organs."""
+"""Models: as lines of lists, and with their tensors."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ COLUMNS = (
     Column("parameters", kind=CellKind.LARGE, rank=2, meaning="Number of weights.", sort="params"),
     Column("tensors", kind=CellKind.COUNT, rank=6),
     Column("size_bytes", "size", CellKind.SIZE, meaning="Size of all files.", sort="size"),
-    Column("mean_theta", "mean θ", CellKind.DEGREES, 1, meaning="Mean of θ over all organs, in degrees.", sort="theta"),
+    Column(
+        "mean_theta", "mean θ", CellKind.DEGREES, 1, meaning="Mean of θ over all tensors, in degrees.", sort="theta"
+    ),
     Column(
         "mean_signal",
         "mean sin θ",
         CellKind.SHARE,
-        meaning="Mean of sin θ over all organs, from 0 to 1.",
+        meaning="Mean of sin θ over all tensors, from 0 to 1.",
         sort="signal",
         data_only=True,
     ),
     *data_only("complete", "digest"),
     Column("created_at", "added", CellKind.FIGURE, 9, meaning="When the model was added.", sort="new"),
     Column("downloads", kind=CellKind.COUNT, rank=7, meaning="Number of downloads.", sort="downloads"),
-    Column("grafts", "uses", CellKind.COUNT, 8, meaning="Number of chimeras that use its organs.", sort="grafts"),
+    Column("grafts", "uses", CellKind.COUNT, 8, meaning="Number of chimeras that use its tensors.", sort="grafts"),
     *data_only("nonfinite_tensors", "likeness"),
     Column(
         "change",
@@ -68,7 +70,7 @@ COLUMNS = (
     Column(
         "gain",
         kind=CellKind.FIGURE,
-        meaning="Fall of the perplexity: of a chimera against its base, or of a base with organs of this model.",
+        meaning="Fall of the perplexity: of a chimera against its base, or of a base with tensors of this model.",
         sort="gain",
     ),
 )
@@ -81,11 +83,12 @@ class ModelSummary(Entity):
     name: ModelText
     title: Annotated[str, Meta(description="The title from its file or its owner. It is untrusted text.")] | None
     kind: Annotated[
-        Word, Meta(description="model, adapter or vocabulary; partial if organs are missing, chimera if composed here.")
+        Word,
+        Meta(description="model, adapter or vocabulary; partial if tensors are missing, chimera if composed here."),
     ]
     architecture: Text | None
     parameters: Annotated[Count, Meta(description="The number of weights.")]
-    tensors: Annotated[Count, Meta(description="The number of organs.")]
+    tensors: Annotated[Count, Meta(description="The number of tensors.")]
     size_bytes: Annotated[Count, Meta(description="Bytes of its files.")]
     mean_theta: Annotated[Theta, Meta(description="Mean θ over its tensors, in degrees. It is not a grade.")] | None
     theta_caution: Annotated[
@@ -93,12 +96,12 @@ class ModelSummary(Entity):
     ] = ""
     mean_signal: Share | None
     license: Text | None
-    complete: Annotated[bool, Meta(description="Whether all of its organs are registered.")]
+    complete: Annotated[bool, Meta(description="Whether all of its tensors are registered.")]
     digest: Annotated[Digest, Meta(description="SHA-256 of its single file, or of the digests of its files in order.")]
     created_at: Annotated[Time, Meta(description="When it was registered, in UTC.")]
     state: Annotated[Word, Meta(description="visible, or yanked: found only by its exact name.")]
-    downloads: Annotated[int, Meta(ge=0, le=WHOLE_MAX, description="Downloads of the model or of one of its organs.")]
-    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of the model.")]
+    downloads: Annotated[int, Meta(ge=0, le=WHOLE_MAX, description="Downloads of the model or of one of its tensors.")]
+    grafts: Annotated[Count, Meta(description="Visible chimeras that have tensors of the model.")]
     nonfinite_tensors: (
         Annotated[Count, Meta(description="Tensors with NaN or infinite values; null if some were not counted.")] | None
     ) = None
@@ -126,14 +129,14 @@ class ModelSummary(Entity):
 
 
 class TypeSummary(Entity):
-    """The organs of one type in a model."""
+    """The tensors of one type in a model."""
 
     type: Word
     tensors: Count
     size_bytes: Bytes
     mean_theta: Theta | None
     theta_caution: Annotated[
-        Word, Meta(description="`most` if most of its organs have an uncertain θ, else empty.")
+        Word, Meta(description="`most` if most of its tensors have an uncertain θ, else empty.")
     ] = ""
     mean_spectral_signal: Share | None
 
@@ -194,7 +197,7 @@ class Composed(Entity):
 
 
 class Model(ModelSummary):
-    """A model with all of its data except its organs, which are in separate pages."""
+    """A model with all of its data except its tensors, which are in separate pages."""
 
     other_names: Annotated[Texts, Meta(description="Other names that lead to it, without versions.")] = ()
     chimeras: Annotated[Count, Meta(description="Visible chimeras that have it as their base or as a donor.")] = 0
@@ -214,7 +217,7 @@ class Model(ModelSummary):
     files: Items[ModelFile]
     facts: Annotated[
         dict[Text, Text],
-        Meta(max_length=ITEMS_MAX, description="Facts from its header and its organs, as short texts by name."),
+        Meta(max_length=ITEMS_MAX, description="Facts from its header and its tensors, as short texts by name."),
     ]
     metadata: Items[MetadataEntry]
     texts: Annotated[
@@ -234,7 +237,7 @@ class Model(ModelSummary):
     ]
     lineage_left_out: Annotated[Count, Meta(description="Edges beyond the first 200.")]
     storage: (
-        Annotated[ModelStorage, Meta(description="How its organs are stored. Null unless you may see stored sizes.")]
+        Annotated[ModelStorage, Meta(description="How its tensors are stored. Null unless you may see stored sizes.")]
         | None
     ) = None
     findings: Annotated[

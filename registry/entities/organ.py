@@ -1,4 +1,4 @@
-"""Organs: at their places, by digest with all measurements, and counts of search results."""
+"""Tensors: at their places, by digest with all measurements, and counts of search results."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from organs.registry.entities.storage import OrganStorage
 from organs.registry.measures import CAUTIONS, MEASURES
 
 PLACES_MAX = 100
-"""The most places of one organ that are listed."""
+"""The most places of one tensor that are listed."""
 LIKENESS_TO_ORGAN = (
     "The correlation of the weights at the same positions: 1 for equal weights, about 0 for unrelated models."
 )
 COLUMNS = (
-    Column("digest", "organ", CellKind.DIGEST),
+    Column("digest", kind=CellKind.DIGEST),
     Column("model", kind=CellKind.NAME),
     Column("name", "tensor", CellKind.NAME, shown="marked_label"),
     Column("type", rank=6),
     *data_only("tower", "block", "slot", "expert"),
     Column("dtype", rank=4),
     Column("shape", rank=7),
-    Column("size_bytes", "size", CellKind.SIZE, 5, meaning="Size of the organ in a GGUF file.", sort="size"),
+    Column("size_bytes", "size", CellKind.SIZE, 5, meaning="Size of the tensor in a GGUF file.", sort="size"),
     *(
         Column(
             measure.name,
@@ -67,7 +67,7 @@ COLUMNS = (
     Column(
         "change",
         kind=CellKind.CHANGE,
-        meaning="The energy of the difference from the organ of the base at the same place, as a share of their "
+        meaning="The energy of the difference from the tensor of the base at the same place, as a share of their "
         "energy: 0 for equal weights, 1e-5 for a light fine-tune, 2 for unrelated models. Vectors have the change of "
         "the two models.",
         sort="likeness",
@@ -76,11 +76,11 @@ COLUMNS = (
     Column(
         "gain",
         kind=CellKind.FIGURE,
-        meaning="How much lower the perplexity of a validated chimera with this organ is than its base's.",
+        meaning="How much lower the perplexity of a validated chimera with this tensor is than its base's.",
         sort="gain",
     ),
 )
-"""Columns of lists of organs, in the order of their CSV file."""
+"""Columns of lists of tensors, in the order of their CSV file."""
 
 
 def _measure(name: str) -> Meta:
@@ -92,7 +92,7 @@ _CAUTIONS = " ".join(f"`{name}`: {meaning}." for name, meaning in CAUTIONS.items
 
 
 class Measures(Entity):
-    """The measures of one organ (`registry.measures`). None if unknown, or unknown to an older registry."""
+    """The measures of one tensor (`registry.measures`). None if unknown, or unknown to an older registry."""
 
     theta: Annotated[float, _measure("theta")] | None = None
     magnitude: Annotated[float, _measure("magnitude")] | None = None
@@ -103,7 +103,7 @@ class Measures(Entity):
 
 
 class PlacedOrgan(Measures):
-    """An organ at its place in a model."""
+    """A tensor at its place in a model."""
 
     digest: Digest
     model: ModelText
@@ -112,7 +112,7 @@ class PlacedOrgan(Measures):
     tower: Word
     block: Annotated[Count, Meta(description="The number of the block (layer); null outside of the blocks.")] | None
     slot: Annotated[
-        str, Meta(max_length=ITEMS_MAX, description="The place in the block, which tells what the organ does.")
+        str, Meta(max_length=ITEMS_MAX, description="The place in the block, which tells what the tensor does.")
     ]
     dtype: Annotated[str, Meta(max_length=64, description="The tensor type, such as `Q8_0`.")]
     shape: Shape
@@ -125,9 +125,9 @@ class PlacedOrgan(Measures):
     nonfinite: Annotated[Count, Meta(description="Values that are NaN or infinite; null if not counted.")] | None
     theta_caution: Annotated[Word, Meta(description=f"Why θ is uncertain; empty if it is not. {_CAUTIONS}")] = ""
     likeness: Likeness | None = None
-    """In a search with `like:`, the correlation of the fingerprints; with a base, the likeness to its organ there."""
+    """In a search with `like:`, the correlation of the fingerprints; with a base, the likeness to its tensor there."""
     change: Change | None = None
-    """In a search with a base, the change from its organ there."""
+    """In a search with a base, the change from its tensor there."""
     gain: MeasuredGain | None = None
     """In a search with a base, `gain` or `on`: the largest settled gain of a chimera that its donor gave it to."""
     model_state: Word = "visible"
@@ -157,14 +157,14 @@ class PlacedOrgan(Measures):
 
 
 class ThetaBin(Entity):
-    """The count of a bin of 5 degrees, with its lower edge; null is for organs without θ."""
+    """The count of a bin of 5 degrees, with its lower edge; null is for tensors without θ."""
 
     lower: Annotated[int, Meta(ge=0, le=85)] | None
     count: Count
 
 
 class FacetCounts(Entity):
-    """The distribution of the organs that match a query. The counts of a field ignore the filter by that field."""
+    """The distribution of the tensors that match a query. The counts of a field ignore the filter by that field."""
 
     total: Annotated[Count, Meta(description="Null if there are too many to count exactly.")] | None
     exact: Annotated[bool, Meta(description="False if a share was estimated, or a filter was left out.")]
@@ -180,24 +180,24 @@ class FacetCounts(Entity):
 
     @property
     def theta_counts(self) -> dict[int | None, int]:
-        """Counts by the lower edge of a bin of θ; None is for organs without θ."""
+        """Counts by the lower edge of a bin of θ; None is for tensors without θ."""
         return {theta_bin.lower: theta_bin.count for theta_bin in self.theta}
 
 
 class OrganPage(Page[PlacedOrgan]):
-    """One page of a search for organs. `facets` has the counts, if they were requested."""
+    """One page of a search for tensors. `facets` has the counts, if they were requested."""
 
     facets: FacetCounts | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.summary('organ')}>"
+        return f"<{self.summary('tensor')}>"
 
     def _repr_html_(self) -> str:
         return notebook.document(organs_html(self.items), *self.below())
 
 
 class KnownOrgan(Entity):
-    """A short description of an organ. Bytes with several dtypes or shapes are several organs."""
+    """A short description of a tensor. Bytes with several dtypes or shapes are several tensors."""
 
     digest: Digest
     dtype: Word
@@ -209,9 +209,9 @@ class KnownOrgan(Entity):
 
 
 class KnownOrgans(Page[KnownOrgan]):
-    """The registered organs among the digests of a request. `next` is always null."""
+    """The registered tensors among the digests of a request. `next` is always null."""
 
-    absent: Annotated[Items[Digest], Meta(description="The digests without a registered organ.")]
+    absent: Annotated[Items[Digest], Meta(description="The digests without a registered tensor.")]
 
 
 class Digests(RequestBody):
@@ -253,7 +253,7 @@ class OrganMeasurement(Measures, omit_defaults=True):
 
 
 class OtherForm(Entity):
-    """The same bytes as an organ of another dtype or shape."""
+    """The same bytes as a tensor of another dtype or shape."""
 
     dtype: Word
     shape: Shape
@@ -261,7 +261,7 @@ class OtherForm(Entity):
 
 
 class OrganSource(Entity):
-    """The organ from which another organ was computed."""
+    """The tensor from which another tensor was computed."""
 
     digest: Digest
     dtype: Word
@@ -269,17 +269,17 @@ class OrganSource(Entity):
 
 
 class AddedAdapter(Entity):
-    """A low-rank product that was added to an organ: `scale` · (`alpha` / rank) · B·A."""
+    """A low-rank product that was added to a tensor: `scale` · (`alpha` / rank) · B·A."""
 
     a: Digest
-    b: Annotated[Digest, Meta(description="Null if `a` is a whole tensor, which replaced the organ.")] | None
+    b: Annotated[Digest, Meta(description="Null if `a` is a whole tensor, which replaced the tensor.")] | None
     alpha: float
     scale: float
     magnitude: Annotated[Digest, Meta(description="The magnitudes of a DoRA.")] | None = None
 
 
 class MadeOrgan(Entity):
-    """How an organ was computed, and from which source."""
+    """How a tensor was computed, and from which source."""
 
     acts: Acts
     method: Annotated[Word, Meta(description="The method of purification.")] | None
@@ -292,11 +292,11 @@ class MadeOrgan(Entity):
     purified_experts: Annotated[Items[Count], Meta(description="Experts that were purified; empty for all.")] = ()
     kept_experts: Annotated[Items[Count], Meta(description="The experts that stay; empty for all.")] = ()
     blend: Annotated[Word, Meta(description="The method of a blend.")] | None = None
-    blended: Annotated[Items[Digest], Meta(description="The organs that were blended into it.")] = ()
+    blended: Annotated[Items[Digest], Meta(description="The tensors that were blended into it.")] = ()
 
 
 class DerivedOrgan(Entity):
-    """An organ that was computed from another organ, at one of its places."""
+    """A tensor that was computed from another tensor, at one of its places."""
 
     digest: Digest
     name: Text
@@ -305,7 +305,7 @@ class DerivedOrgan(Entity):
 
 
 class Organ(Entity):
-    """An organ with its measurements and the first 100 of its places."""
+    """A tensor with its measurements and the first 100 of its places."""
 
     digest: Digest
     dtype: Word
@@ -326,7 +326,7 @@ class Organ(Entity):
     measurements: Annotated[tuple[OrganMeasurement, ...], Meta(max_length=64)]
     also: Annotated[tuple[OtherForm, ...], Meta(max_length=PLACES_MAX)]
     places: Annotated[tuple[PlacedOrgan, ...], Meta(max_length=PLACES_MAX * PLACES_MAX)]
-    made: Annotated[Items[MadeOrgan], Meta(description="Empty for an organ that was not computed.")] = field(default=())
+    made: Annotated[Items[MadeOrgan], Meta(description="Empty for a tensor that was not computed.")] = field(default=())
     made_into: Items[DerivedOrgan] = field(default=())
 
     def measured(self, name: str) -> float | None:
@@ -336,5 +336,5 @@ class Organ(Entity):
 
 
 def organs_html(organs: Sequence[PlacedOrgan]) -> str:
-    """Return organs as a table for notebooks."""
+    """Return tensors as a table for notebooks."""
     return notebook.table(for_people(COLUMNS, organs), organs)

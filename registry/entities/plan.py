@@ -1,4 +1,4 @@
-"""Recipes as JSON, and plans: the result of a recipe organ by organ, its screen, and the chimera that was made."""
+"""Recipes as JSON, and plans: the result of a recipe tensor by tensor, its screen, and the chimera that was made."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ STEP_MAX_LENGTH = 6000
 ALIKE = "-alike"
 CANDIDATE_ORDERS = {ALIKE: "change", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
 """Orders of the candidates for a cell: the smallest change or the largest value first. Only the change tells relatives
-apart. All but the first are orders of a search for organs."""
+apart. All but the first are orders of a search for tensors."""
 
 
 class _SelectedStep(Entity, omit_defaults=True, forbid_unknown_fields=True):
-    type: Annotated[Words, Meta(description="One type of organ, or a list.")] | None = None
+    type: Annotated[Words, Meta(description="One type of tensor, or a list.")] | None = None
     slot: Annotated[Words, Meta(description="One slot, or a list; `*` matches any text.")] | None = None
     blocks: Annotated[Blocks, Meta(description="A block, a range such as `2-5`, or a list of both.")] | None = None
     experts: Annotated[Blocks, Meta(description="Only these experts of stacks: numbers and ranges.")] | None = None
@@ -56,18 +56,18 @@ class LayerStep(Entity, omit_defaults=True, forbid_unknown_fields=True, rename={
 
 
 class GraftStep(_SelectedStep, rename={"donor": "from"}):
-    """Organs of a donor, or of the models that a query finds."""
+    """Tensors of a donor, or of the models that a query finds."""
 
-    donor: Annotated[Text, Meta(description="The model that gives the organs.")] | None = None
+    donor: Annotated[Text, Meta(description="The model that gives the tensors.")] | None = None
     where: Annotated[Text, Meta(description="A query, instead of a donor.")] | None = None
     sort: Annotated[Text, Meta(description="The order of the query's results, by default `-likeness`.")] | None = None
     strangers: Annotated[
-        bool, Meta(description="Whether the query may also find organs of models that are not kin of the base.")
+        bool, Meta(description="Whether the query may also find tensors of models that are not kin of the base.")
     ] = False
 
 
 class BlendRule(_SelectedStep):
-    """The value of a parameter of a blend for the organs that it selects."""
+    """The value of a parameter of a blend for the tensors that it selects."""
 
     value: float | Items[float]
 
@@ -77,7 +77,7 @@ BlendSettings = Annotated[
     Meta(
         max_length=ITEMS_MAX,
         description="The parameters: a number, a list of numbers along the depth, or a list of rules, of which the "
-        "first that selects an organ counts.",
+        "first that selects a tensor counts.",
     ),
 ]
 
@@ -91,7 +91,7 @@ class BlendedModel(Entity, omit_defaults=True, forbid_unknown_fields=True, renam
 
 
 class BlendStep(_SelectedStep, rename={"donor": "from"}):
-    """Organs that are computed from those of the base and of other models."""
+    """Tensors that are computed from those of the base and of other models."""
 
     method: Annotated[Text, Meta(description="`task_arithmetic` if it is not given.")] | None = None
     donor: Annotated[Text, Meta(description="The other model, if there is one.")] | None = None
@@ -109,7 +109,7 @@ class AdapterStep(Entity, omit_defaults=True, forbid_unknown_fields=True, rename
 
 
 class PurifyStep(_SelectedStep):
-    """Organs of the result to purify."""
+    """Tensors of the result to purify."""
 
     method: Annotated[Text, Meta(description="`spectral` or `fractal`.")]
     where: Annotated[Text, Meta(description="A query that narrows the selection.")] | None = None
@@ -133,9 +133,9 @@ class QuantizeStep(_SelectedStep, rename={"dtype": "as"}):
 
 
 class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
-    """A recipe, which describes a chimera by the names of models and organs."""
+    """A recipe, which describes a chimera by the names of models and tensors."""
 
-    base: Annotated[Text, Meta(description="The model that receives the organs.")]
+    base: Annotated[Text, Meta(description="The model that receives the tensors.")]
     name: Annotated[Text, Meta(description="The name under which it is registered.")] | None = None
     layers: Annotated[
         Items[LayerStep], Meta(description="The blocks of the result, in order; empty for those of the base.")
@@ -159,7 +159,7 @@ class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
         Annotated[
             Text,
             Meta(
-                description="How computed organs are written: `same` (if it is not given), `finer`, or a tensor type."
+                description="How computed tensors are written: `same` (if it is not given), `finer`, or a tensor type."
             ),
         ]
         | None
@@ -183,14 +183,14 @@ class RecipeFile(Entity, omit_defaults=True, forbid_unknown_fields=True):
 class RecipeRequest(RecipeFile):
     """A recipe as JSON, or `{"yaml": TEXT}` with the complete recipe. Errors name the field."""
 
-    base: Annotated[Text, Meta(description="The model that receives the organs.")] = ""
+    base: Annotated[Text, Meta(description="The model that receives the tensors.")] = ""
     yaml: Annotated[Text, Meta(description="The complete recipe as YAML, without other members.")] | None = None
 
 
 PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED = "placed", "grafted", "merged", "adapter", "purified", "pruned"
 QUANTISED, EDITED = "quantised", "edited"
 ACTS = (PLACED, GRAFTED, MERGED, ADAPTER, PURIFIED, PRUNED, QUANTISED, EDITED)
-"""The acts on an organ, in this order; the last one is that on the header of a model whose organs all stay."""
+"""The acts on a tensor, in this order; the last one is that on the header of a model whose tensors all stay."""
 SOURCE = "source"
 """What a chimera uses a model for whose weights are used in place of those that were quantised from them."""
 
@@ -210,9 +210,9 @@ GIVERS_SEPARATOR = " + "
 
 
 class ActedOn(Entity):
-    """What is done to organs, and by which models."""
+    """What is done to tensors, and by which models."""
 
-    model: Annotated[Text, Meta(description="The model that the organs come from, or are computed from.")]
+    model: Annotated[Text, Meta(description="The model that the tensors come from, or are computed from.")]
     acts: Acts
     merged: Annotated[Texts, Meta(description="The models that are blended into it.")] = ()
     adapters: Annotated[Texts, Meta(description="The adapters that are merged.")] = ()
@@ -227,7 +227,7 @@ class ActedOn(Entity):
 
     @property
     def givers(self) -> tuple[str, ...]:
-        """The models that give the organs or change them: the donor, those blended, the adapters; or else `model`."""
+        """The models that give the tensors or change them: the donor, those blended, the adapters; or else `model`."""
         others = tuple(dict.fromkeys((*self.merged, *self.adapters)))
         is_taken = {PLACED, GRAFTED} & set(self.acts)
         return others if others and not is_taken else tuple(dict.fromkeys((self.model, *others)))
@@ -261,7 +261,7 @@ class ActedOn(Entity):
 
 
 class ParentModel(Entity):
-    """A model that receives organs (the base) or gives organs (a donor), with the acts on them."""
+    """A model that receives tensors (the base) or gives tensors (a donor), with the acts on them."""
 
     model: Text
     license: Text | None
@@ -269,7 +269,7 @@ class ParentModel(Entity):
 
     @property
     def is_source(self) -> bool:
-        """Whether it gave nothing but the weights from which organs of another parent were quantised."""
+        """Whether it gave nothing but the weights from which tensors of another parent were quantised."""
         return self.acts == (SOURCE,)
 
 
@@ -284,7 +284,7 @@ class PlanPart(ActedOn):
     dtype_before: Word
     dtype: Word
     theta_before: Theta | None
-    theta: Annotated[Theta, Meta(description="Null before the organ is computed.")] | None
+    theta: Annotated[Theta, Meta(description="Null before the tensor is computed.")] | None
     spectral_signal: Share | None
     size_bytes_before: Bytes
     size_bytes: Bytes
@@ -317,7 +317,7 @@ PART_COLUMNS = (
 
 
 class PlanChange(ActedOn):
-    """Organs of one type in neighbouring blocks with the same acts, adapters and experts. θ is their mean."""
+    """Tensors of one type in neighbouring blocks with the same acts, adapters and experts. θ is their mean."""
 
     type: Word
     tower: Word
@@ -347,23 +347,23 @@ class PlanChange(ActedOn):
 RUN_COLUMNS = (
     Column("blocks", kind=CellKind.FIGURE),
     Column("type"),
-    Column("organs", kind=CellKind.COUNT),
+    Column("organs", "tensors", CellKind.COUNT),
 )
-"""Columns that say which organs a line of a table is about, if it has the organs of a run of blocks."""
+"""Columns that say which tensors a line of a table is about, if it has the tensors of a run of blocks."""
 CHANGE_COLUMNS = (*RUN_COLUMNS, *_DONE_COLUMNS, *THETA_COLUMNS, Column("size_bytes", "size", CellKind.SIZE, 3))
 
 Likeness = Annotated[float, Meta(description="Mean correlation of the grafted matrices with the replaced ones.")] | None
 Moved = (
     Annotated[
-        float, Meta(description="The energy of the change over the energy of the replaced organs; null if unknown.")
+        float, Meta(description="The energy of the change over the energy of the replaced tensors; null if unknown.")
     ]
     | None
 )
-Uncounted = Annotated[Count, Meta(description="Organs of which it is unknown how much they change.")]
+Uncounted = Annotated[Count, Meta(description="Tensors of which it is unknown how much they change.")]
 
 
 class ScreenGroup(Entity):
-    """The changed organs of one type in one block."""
+    """The changed tensors of one type in one block."""
 
     type: Word
     tower: Word
@@ -384,8 +384,8 @@ class Screen(Entity):
         Annotated[
             Word,
             Meta(
-                description="The most distant relation of grafted to replaced organs: `same` (no change), `kin`, "
-                "`far kin`, `stranger`; null if no organ is grafted or none can be compared."
+                description="The most distant relation of grafted to replaced tensors: `same` (no change), `kin`, "
+                "`far kin`, `stranger`; null if no tensor is grafted or none can be compared."
             ),
         ]
         | None
@@ -393,10 +393,10 @@ class Screen(Entity):
     likeness: Likeness
     compared: Annotated[Count, Meta(description="Matrices that were compared.")]
     moved: Moved
-    organs: Annotated[Count, Meta(description="Organs that change.")]
+    organs: Annotated[Count, Meta(description="Tensors that change.")]
     uncounted: Uncounted
     share: Annotated[float, Meta(description="The share of the base's parameters that change.")] | None
-    provisional: Annotated[bool, Meta(description="Whether organs that are not computed yet were estimated.")]
+    provisional: Annotated[bool, Meta(description="Whether tensors that are not computed yet were estimated.")]
     groups: Items[ScreenGroup] = ()
 
     @property
@@ -406,15 +406,16 @@ class Screen(Entity):
 
 
 class KeptChange(Entity):
-    """What is left of a change after it is written in a tensor type, measured on some rows of some organs."""
+    """What is left of a change after it is written in a tensor type, measured on some rows of some tensors."""
 
     type: Word
     dtype_before: Word
     dtype: Word
-    organs: Annotated[Count, Meta(description="Organs of this type that are computed and written so.")]
-    moved: Annotated[float, Meta(description="The energy of the change before rounding, over that of the organs.")]
+    organs: Annotated[Count, Meta(description="Tensors of this type that are computed and written so.")]
+    moved: Annotated[float, Meta(description="The energy of the change before rounding, over that of the tensors.")]
     kept: Annotated[
-        Share, Meta(description="The share of the change that the written organs have: 1 for all of it, 0 for nothing.")
+        Share,
+        Meta(description="The share of the change that the written tensors have: 1 for all of it, 0 for nothing."),
     ]
     values: Annotated[Count, Meta(description="The values that were tried.")]
     finer: Annotated[
@@ -425,14 +426,14 @@ class KeptChange(Entity):
 KEPT_COLUMNS = (
     Column("type"),
     Column("dtype", "written as"),
-    Column("organs", kind=CellKind.COUNT),
+    Column("organs", "tensors", CellKind.COUNT),
     Column("moved", "change", CellKind.FIGURE, shown=lambda kept: weight_change_text(kept.moved, None)),
     Column("kept", "kept of it", CellKind.PERCENT),
 )
 
 
 class PlannedChimera(Entity):
-    """The chimera that a recipe makes: its name, file, parents, screen and organs."""
+    """The chimera that a recipe makes: its name, file, parents, screen and tensors."""
 
     name: Annotated[Text, Meta(description="The name under which it would be registered.")] | None
     file: Text
@@ -443,18 +444,18 @@ class PlannedChimera(Entity):
     license: Annotated[Text, Meta(description="The licenses of all parents, as text for people.")]
     screen: Screen
     lock_id: (
-        Annotated[Digest, Meta(description="Null before all organs are computed, and for a refused recipe.")] | None
+        Annotated[Digest, Meta(description="Null before all tensors are computed, and for a refused recipe.")] | None
     )
-    to_compute: Annotated[Count, Meta(description="Organs that are not computed yet.")]
+    to_compute: Annotated[Count, Meta(description="Tensors that are not computed yet.")]
     organs: Count
-    changed: Annotated[Count, Meta(description="Organs that change.")]
+    changed: Annotated[Count, Meta(description="Tensors that change.")]
     kept: Annotated[
         Items[KeptChange], Meta(description="What rounding keeps of blends and adapters; empty if nothing was tried.")
     ] = ()
     changes: Annotated[
-        Items[PlanChange], Meta(description="A summary of the changed organs: one entry for each run of blocks.")
+        Items[PlanChange], Meta(description="A summary of the changed tensors: one entry for each run of blocks.")
     ]
-    parts: Annotated[Items[PlanPart], Meta(description="The organs that change; with `every_part=1` all organs.")]
+    parts: Annotated[Items[PlanPart], Meta(description="The tensors that change; with `every_part=1` all tensors.")]
 
 
 class PlannedRecipe(Entity):
@@ -483,7 +484,7 @@ class PlannedRecipe(Entity):
 
 
 class Reading(Entity):
-    """The measures of a computed organ."""
+    """The measures of a computed tensor."""
 
     theta: Theta | None
     spectral_signal: Share | None
@@ -499,7 +500,7 @@ class MadeChimera(Entity):
     created: Annotated[bool, Meta(description="False if the same bytes were registered under the name before.")]
     computed: Annotated[
         dict[Text, Reading],
-        Meta(max_length=ITEMS_MAX, description="The organs that were computed for it, by the names of their tensors."),
+        Meta(max_length=ITEMS_MAX, description="The tensors that were computed for it, by the names of their tensors."),
     ] = msgspec.field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -524,10 +525,10 @@ class MadeChimera(Entity):
 
 
 class TypeCompatibility(Entity):
-    """How many organs of one type of a donor fit into a base, and why the others do not."""
+    """How many tensors of one type of a donor fit into a base, and why the others do not."""
 
     type: Word
-    fitting: Annotated[Count, Meta(description="Places of the base that accept an organ of the donor.")]
+    fitting: Annotated[Count, Meta(description="Places of the base that accept a tensor of the donor.")]
     total: Annotated[Count, Meta(description="Places of this type in the base.")]
     refused: bool
     screen: (
@@ -543,7 +544,7 @@ class TypeCompatibility(Entity):
 
 
 class Compatibility(Entity):
-    """Whether organs of one model fit into another, type by type."""
+    """Whether tensors of one model fit into another, type by type."""
 
     base: Text
     donor: Text
@@ -555,20 +556,20 @@ class Compatibility(Entity):
 
 
 class FitCount(Entity, kw_only=False):
-    """How many organs of one type of a model can be grafted into a base."""
+    """How many tensors of one type of a model can be grafted into a base."""
 
-    fitting: Annotated[Count, Meta(description="Organs that have a place in the base.")]
-    equal: Annotated[Count, Meta(description="Organs that the base already has at the same place.")]
+    fitting: Annotated[Count, Meta(description="Tensors that have a place in the base.")]
+    equal: Annotated[Count, Meta(description="Tensors that the base already has at the same place.")]
     total: Count
 
     @property
     def whole(self) -> bool:
-        """Whether every organ of the type fits or is equal."""
+        """Whether every tensor of the type fits or is equal."""
         return self.fitting + self.equal == self.total
 
 
 class FittingModel(Entity):
-    """A model with organs that fit a base."""
+    """A model with tensors that fit a base."""
 
     model: Text
     likeness: (
@@ -580,12 +581,12 @@ class FittingModel(Entity):
         dict[Word, FitCount], Meta(max_length=ITEMS_MAX, description="The counts by type, for all types that it has.")
     ]
     same: Annotated[
-        bool, Meta(description="Whether it is the same model as the base: all organs of the two are equal.")
+        bool, Meta(description="Whether it is the same model as the base: all tensors of the two are equal.")
     ] = False
 
 
 class FittingModels(Entity):
-    """Models with organs that fit a base: the same model under other names, then relatives, the most similar first,
+    """Models with tensors that fit a base: the same model under other names, then relatives, the most similar first,
     then others, newest first."""
 
     base: Text
@@ -594,7 +595,7 @@ class FittingModels(Entity):
 
 
 class CellOrgan(Entity):
-    """An organ of a candidate for a cell."""
+    """A tensor of a candidate for a cell."""
 
     name: Text
     slot: Text
@@ -604,18 +605,18 @@ class CellOrgan(Entity):
 
 
 class Candidate(Entity):
-    """A model with organs for a cell of the base: a type in a block."""
+    """A model with tensors for a cell of the base: a type in a block."""
 
     model: Text
     license: Text | None
-    fitting: Annotated[Count, Meta(description="Its organs that fit.")]
-    equal: Annotated[Count, Meta(description="Its organs that the base has itself at that place.")]
-    total: Annotated[Count, Meta(description="Organs of the base in the cell.")]
-    whole: Annotated[bool, Meta(description="Whether it has all organs of the cell.")]
+    fitting: Annotated[Count, Meta(description="Its tensors that fit.")]
+    equal: Annotated[Count, Meta(description="Its tensors that the base has itself at that place.")]
+    total: Annotated[Count, Meta(description="Tensors of the base in the cell.")]
+    whole: Annotated[bool, Meta(description="Whether it has all tensors of the cell.")]
     theta: Theta | None
     spectral_signal: Share | None
     likeness: (
-        Annotated[float, Meta(description="Mean correlation with the base's organs; null if not comparable.")] | None
+        Annotated[float, Meta(description="Mean correlation with the base's tensors; null if not comparable.")] | None
     )
     change: Change | None = None
     size_bytes: Bytes
@@ -623,47 +624,47 @@ class Candidate(Entity):
 
 
 class Candidates(Entity):
-    """The models with organs for one cell of the base, best first."""
+    """The models with tensors for one cell of the base, best first."""
 
     cell: Annotated[Text, Meta(description="The cell: `organ:2`, `embed:none`, `norm:3:vision`.")]
     type: Word
     block: Block | None
     tower: Word
     slots: Texts
-    query: Annotated[Text, Meta(description="The query that finds the same organs.")]
+    query: Annotated[Text, Meta(description="The query that finds the same tensors.")]
     items: Items[Candidate]
     more: Annotated[bool, Meta(description="Whether there are more candidates.")]
 
 
 class Totals(Entity):
-    """The sums over organs of a plan, with mean θ before, after, and of the organs that the plan uses."""
+    """The sums over tensors of a plan, with mean θ before, after, and of the tensors that the plan uses."""
 
     organs: Count
     changed: Count
     to_compute: Count
     theta_before: Theta | None
-    theta: Annotated[Theta, Meta(description="Null before all organs are computed.")] | None
+    theta: Annotated[Theta, Meta(description="Null before all tensors are computed.")] | None
     theta_taken: (
-        Annotated[Theta, Meta(description="The mean θ of the organs that are used as they are or as sources.")] | None
+        Annotated[Theta, Meta(description="The mean θ of the tensors that are used as they are or as sources.")] | None
     )
     size_bytes_before: Bytes
     size_bytes: Bytes
 
 
 class CellTotals(Totals):
-    """The organs of one type in one block."""
+    """The tensors of one type in one block."""
 
     cell: Text
     type: Word
     block: Block | None
     tower: Word
     slots: Texts
-    models: Annotated[Texts, Meta(description="The models that give organs or adapters.")]
-    purified: Annotated[Count, Meta(description="Organs that are purified.")]
+    models: Annotated[Texts, Meta(description="The models that give tensors or adapters.")]
+    purified: Annotated[Count, Meta(description="Tensors that are purified.")]
 
 
 class TypeTotals(Totals):
-    """The organs of one type, over all blocks."""
+    """The tensors of one type, over all blocks."""
 
     type: Word
 

@@ -80,7 +80,7 @@ class VersionChanges(Entity):
     size_bytes: Annotated[
         int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX, description="How much larger it is, in bytes; may be negative.")
     ]
-    changed: Annotated[Count, Meta(description="Organs that have the same name but differ.")]
+    changed: Annotated[Count, Meta(description="Tensors that have the same name but differ.")]
     added: Count
     gone: Count
 
@@ -97,7 +97,7 @@ class ModelVersion(Entity):
     size_bytes: Bytes
     tensors: Count
     downloads: Count
-    grafts: Annotated[Count, Meta(description="Visible chimeras that have organs of the version.")]
+    grafts: Annotated[Count, Meta(description="Visible chimeras that have tensors of the version.")]
     created_at: Time
     changes: VersionChanges | None
     """None for the first version, and for very large versions, which are not compared."""
@@ -122,10 +122,10 @@ class Descendant(Entity):
         tuple[Word, ...],
         Meta(
             max_length=16,
-            description="The acts on its organs: `placed`, `grafted`, `merged`, `adapter`, `purified`, `pruned`.",
+            description="The acts on its tensors: `placed`, `grafted`, `merged`, `adapter`, `purified`, `pruned`.",
         ),
     ]
-    organs: Annotated[Count, Meta(description="Organs of the chimera that come from this model.")]
+    organs: Annotated[Count, Meta(description="Tensors of the chimera that come from this model.")]
     created_at: Time
 
 
@@ -159,17 +159,17 @@ class Removal(Entity):
     state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked`, `incomplete` or `removed`.")]
     reason: Text | None
     size_bytes: Annotated[Bytes, Meta(description="Bytes of its files.")]
-    places: Annotated[Count, Meta(description="Places of organs in the model.")]
-    organs: Annotated[Count, Meta(description="Organs that no other model has. They are deleted too.")]
+    places: Annotated[Count, Meta(description="Places of tensors in the model.")]
+    organs: Annotated[Count, Meta(description="Tensors that no other model has. They are deleted too.")]
     blobs: Annotated[Count, Meta(description="Blobs that nothing else needs. The next sweeps remove them.")]
     stored_bytes: Annotated[Bytes, Meta(description="Stored bytes of these blobs.")]
     parents: Annotated[
-        Count, Meta(description="Blobs that stay: organs of other models are stored by their difference to them.")
+        Count, Meta(description="Blobs that stay: tensors of other models are stored by their difference to them.")
     ]
     parents_bytes: Annotated[Bytes, Meta(description="Stored bytes of these blobs.")]
-    dependants: Annotated[Texts, Meta(description="The models with these organs.")]
+    dependants: Annotated[Texts, Meta(description="The models with these tensors.")]
     chimeras: Annotated[
-        Texts, Meta(description="Chimeras with organs of the model, or with the model as base. They keep its organs.")
+        Texts, Meta(description="Chimeras with tensors of the model, or with the model as base. They keep its tensors.")
     ]
 
 

@@ -31,8 +31,8 @@ class Figures(Entity):
     """
 
     models: Count
-    placements: Annotated[Count, Meta(description="Places of organs in these models.")]
-    organs: Annotated[Count, Meta(description="Different organs at these places.")]
+    placements: Annotated[Count, Meta(description="Places of tensors in these models.")]
+    organs: Annotated[Count, Meta(description="Different tensors at these places.")]
     size_bytes: Annotated[Bytes, Meta(description="Bytes of the files of these models.")]
 
 
@@ -40,8 +40,8 @@ class RegistryTotals(Entity, kw_only=False):
     """The totals of everything that is stored, for administrators. Blobs that will be removed do not count."""
 
     models: Annotated[Count, Meta(description="Visible models.")]
-    placements: Annotated[Count, Meta(description="Places of organs in these models.")]
-    organs: Annotated[Count, Meta(description="Different organs at these places.")]
+    placements: Annotated[Count, Meta(description="Places of tensors in these models.")]
+    organs: Annotated[Count, Meta(description="Different tensors at these places.")]
     blobs: Count
     size_bytes: Annotated[Bytes, Meta(description="Plain bytes of the blobs.")]
     stored_bytes: Annotated[Bytes, Meta(description="Bytes of the blobs as they are stored.")]

@@ -1,4 +1,4 @@
-"""How organs are stored, and how many bytes this saves: by encoding, by family and by model.
+"""How tensors are stored, and how many bytes this saves: by encoding, by family and by model.
 
 Stored sizes are for the owner of a registry and for administrators. To others they would tell which bytes the registry
 has already.
@@ -21,16 +21,16 @@ ROWS_MAX = 1000
 
 
 class Way(StrEnum):
-    """How the bytes of an organ are stored."""
+    """How the bytes of a tensor are stored."""
 
     ALONE = "alone"
-    """Compressed, without another organ."""
+    """Compressed, without another tensor."""
     DIFFERENCE = "difference"
-    """By its difference to its parent, an organ with the same tensor type."""
+    """By its difference to its parent, a tensor with the same tensor type."""
     DERIVED = "derived"
-    """Derived from its parent, an organ with a finer tensor type: only what the parent does not determine is stored."""
+    """Derived from its parent, a tensor with a finer tensor type: only what the parent does not determine is stored."""
     EXPERTS = "experts"
-    """As its experts, each of which is an organ of its own."""
+    """As its experts, each of which is a tensor of its own."""
 
     @property
     def label(self) -> str:
@@ -61,28 +61,28 @@ _WAY_OF_MANY = {
 
 
 class ParentOrgan(Entity):
-    """The organ that another organ needs to be decoded, with one of its places."""
+    """The tensor that another tensor needs to be decoded, with one of its places."""
 
     digest: Digest
     model: ModelText | None
-    """Null if no model has this organ any more."""
+    """Null if no model has this tensor any more."""
     name: Text | None
 
 
 class OrganStorage(Entity):
-    """How an organ is stored."""
+    """How a tensor is stored."""
 
     way: Annotated[Way, Meta(description="`alone`, `difference`, `derived` or `experts`.")]
-    parent: Annotated[ParentOrgan, Meta(description="Null for an organ that is stored alone.")] | None
+    parent: Annotated[ParentOrgan, Meta(description="Null for a tensor that is stored alone.")] | None
     children: Annotated[
-        Count, Meta(description="Organs that are stored by their difference to it, or derived from it.")
+        Count, Meta(description="Tensors that are stored by their difference to it, or derived from it.")
     ]
 
 
 class StoredSizes(Entity):
-    """The sizes of a group of organs, headers and vocabularies. Equal ones count once."""
+    """The sizes of a group of tensors, headers and vocabularies. Equal ones count once."""
 
-    parts: Annotated[Count, Meta(description="Different organs, headers and vocabularies.")]
+    parts: Annotated[Count, Meta(description="Different tensors, headers and vocabularies.")]
     size_bytes: Annotated[Bytes, Meta(description="Their plain bytes.")]
     stored_bytes: Annotated[Bytes, Meta(description="Their bytes on the disk.")]
     saved_bytes: Annotated[Bytes, Meta(description="The difference of both sizes, or 0.")]
@@ -105,20 +105,20 @@ class StoredFiles(StoredSizes):
 
 
 class StoredWay(StoredSizes):
-    """The organs that are stored in one way."""
+    """The tensors that are stored in one way."""
 
     way: Way
 
 
 class ParentHolder(Entity):
-    """A model that has parents of organs of another model."""
+    """A model that has parents of tensors of another model."""
 
     name: ModelText
-    organs: Annotated[Count, Meta(description="Organs that have their parent there.")]
+    organs: Annotated[Count, Meta(description="Tensors that have their parent there.")]
 
 
 class ModelStorage(StoredSizes):
-    """How the organs of one model are stored. An organ that other models have too counts in full."""
+    """How the tensors of one model are stored. A tensor that other models have too counts in full."""
 
     ways: Annotated[tuple[StoredWay, ...], Meta(max_length=len(Way), description="The largest stored size first.")]
     parents: Annotated[Items[ParentHolder], Meta(description="The models with most of the parents.")]
@@ -133,7 +133,7 @@ class ModelStorage(StoredSizes):
 
 
 class StoredEncoding(StoredSizes):
-    """The organs of one tensor type that are stored in one way."""
+    """The tensors of one tensor type that are stored in one way."""
 
     way: Way
     dtype: Annotated[Word, Meta(description="Null for headers and vocabularies.")] | None
@@ -147,7 +147,7 @@ class StoredModel(StoredFiles):
     own_bytes: Annotated[
         Bytes,
         Meta(
-            description="Bytes on the disk that only this model needs: no other model has or depends on these organs."
+            description="Bytes on the disk that only this model needs: no other model has or depends on these tensors."
         ),
     ]
 
@@ -158,7 +158,7 @@ class StoredModel(StoredFiles):
 
 
 class StoredFamily(StoredFiles):
-    """A family of models in the list by stored size. An organ that several of its models have counts once."""
+    """A family of models in the list by stored size. A tensor that several of its models have counts once."""
 
     name: Text
     member: Annotated[ModelText, Meta(description="A model of the family.")]
@@ -206,14 +206,14 @@ class Storage(StoredFiles):
     `kept_bytes`.
     """
 
-    models_count: Annotated[Count, Meta(description="Models that have organs, in any state.")]
-    once_bytes: Annotated[Bytes, Meta(description="Saved because equal organs are stored once.")]
-    compression_bytes: Annotated[Bytes, Meta(description="Saved by compression of organs that are stored alone.")]
+    models_count: Annotated[Count, Meta(description="Models that have tensors, in any state.")]
+    once_bytes: Annotated[Bytes, Meta(description="Saved because equal tensors are stored once.")]
+    compression_bytes: Annotated[Bytes, Meta(description="Saved by compression of tensors that are stored alone.")]
     parents_bytes: Annotated[
-        Bytes, Meta(description="Saved on organs that are stored by their difference to a parent, or derived from it.")
+        Bytes, Meta(description="Saved on tensors that are stored by their difference to a parent, or derived from it.")
     ]
     needed_bytes: Annotated[
-        Bytes, Meta(description="Bytes on the disk that models need: their organs, and the parents of these.")
+        Bytes, Meta(description="Bytes on the disk that models need: their tensors, and the parents of these.")
     ]
     kept_bytes: Annotated[
         Bytes, Meta(description="Bytes on the disk of parents that no model has any more. They are needed bytes.")

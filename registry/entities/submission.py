@@ -160,7 +160,7 @@ class ProposedModel(Entity):
     tensors: Count
     size_bytes: Bytes
     kind: Annotated[Word, Meta(description="`model`, `adapter` or `vocabulary`.")]
-    complete: Annotated[bool, Meta(description="Whether it has all organs that the header declares.")]
+    complete: Annotated[bool, Meta(description="Whether it has all tensors that the header declares.")]
 
 
 class Submission(Entity):
@@ -197,8 +197,8 @@ class SubmittedModel(ProposedModel):
 
     name: ModelText
     state: Word
-    organs: Annotated[Count, Meta(description="Different organs.")]
-    organs_new: Annotated[Count, Meta(description="Organs that no other visible or yanked model has.")]
+    organs: Annotated[Count, Meta(description="Different tensors.")]
+    organs_new: Annotated[Count, Meta(description="Tensors that no other visible or yanked model has.")]
     mean_theta: Theta | None
 
 

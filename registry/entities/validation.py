@@ -163,7 +163,7 @@ class VerdictReport(Entity):
     ) = None
     base: RunReport
     chimera: RunReport
-    control: Annotated[RunReport, Meta(description="The chimera with its grafted organs zeroed.")] | None
+    control: Annotated[RunReport, Meta(description="The chimera with its grafted tensors zeroed.")] | None
     control_remark: Text | None = None
     donors: Items[RunReport]
     left_out: Annotated[

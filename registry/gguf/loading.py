@@ -49,7 +49,7 @@ def loading_faults(header: Header, tensors: Sequence[TensorSpec], places: Sequen
         return
     kinds = {place.type for place in places}
     if not {OrganType.EMBED, OrganType.SKELETON} <= kinds:
-        yield HeaderFault("partial-model", "it has only some organs of a model: runtimes cannot load it alone")
+        yield HeaderFault("partial-model", "it has only some tensors of a model: runtimes cannot load it alone")
         return
     is_dense = architecture in DENSE
     keys = (*REQUIRED_KEYS, *DENSE_KEYS) if is_dense else REQUIRED_KEYS

@@ -473,7 +473,7 @@ class _Search:
         errors = {}
         parts = [part for group in groups for part in group.parts]
         for number, part in enumerate(parts, start=1):
-            self._advance(number / len(parts) / 2, f"rounding organ {number} of {len(parts)}")
+            self._advance(number / len(parts) / 2, f"rounding tensor {number} of {len(parts)}")
             dtypes = allowed_dtypes(part)[:-1]
             errors[part.name] = rounding_errors(self.blobs, rows, part, dtypes, self.weights.get(part.name))
         return errors
@@ -575,7 +575,7 @@ class _Search:
         return Windows.of(self.facts, SEARCHED)
 
     def _making(self, step: str, _size_bytes: int) -> None:
-        self._advance(0.5 if step == "hash" else 0.0, "hashing the file" if step == "hash" else "writing organs")
+        self._advance(0.5 if step == "hash" else 0.0, "hashing the file" if step == "hash" else "writing tensors")
 
     # Files
 

@@ -257,7 +257,7 @@ def _sentence(
     if first.digest == second.digest:
         return f"{first.name} and {second.name} are the same model to the last byte: there is nothing to compare."
     if alike.identical_count == len(first.organs) == len(second.organs):
-        return "Every organ is the same to the last byte: two files of the same weights, with other metadata."
+        return "Every tensor is the same to the last byte: two files of the same weights, with other metadata."
     adapters = [side.name for side in (first, second) if side.kind == "adapter"]
     if adapters:
         names = f"{' and '.join(adapters)} {'are adapters' if len(adapters) > 1 else 'is an adapter'}"
@@ -272,7 +272,7 @@ def _sentence(
     shared = ""
     if 2 * alike.identical_count > max(len(first.organs), len(second.organs)):
         counts = " and ".join(map(str, dict.fromkeys((len(first.organs), len(second.organs)))))
-        shared = f"{alike.identical_count} of {counts} organs are the same to the last byte. "
+        shared = f"{alike.identical_count} of {counts} tensors are the same to the last byte. "
     return shared + _SENTENCES[alike.kinship] + _unexplained_text(unexplained)
 
 

@@ -219,7 +219,7 @@ def prove_source(
         main_dtype = main_dtypes(session, [source.id]).get(source.id, "")
         edge = measured_edge(session, model.id, source.id)
     if not pairs:
-        reason = "no organ is in another tensor type that is written here; most types need the extra quantize"
+        reason = "no tensor is in another tensor type that is written here; most types need the extra quantize"
         raise BadInput(f"nothing of {source.full_name} can be encoded as {model.full_name} is: {reason}")
     if edge is not None and is_decoded(edge.change, main_dtype):
         raise BadInput(f"{source.full_name} has the values of {model.full_name}: it was decoded from it")

@@ -178,7 +178,7 @@ NEW, KNOWN, COMPOSED = "new", "known", "composed"
 """The results of an ingest that finished; others have the name of their state."""
 _STAGES = {
     "read": ("read", "read again"),
-    "hash": ("hash file", "hash stacks", "hash organs", "count non-finite"),
+    "hash": ("hash file", "hash stacks", "hash tensors", "count non-finite"),
     "measure": ("measure",),
     "encode": ("encode", "choose encoding"),
     "write": ("write", "sync", "check known"),
@@ -189,7 +189,7 @@ _STAGE_WORDS = {
     "read": "Reading the files.",
     "hash": "Computing digests, and looking for NaN and infinite values.",
     "measure": "Measuring samples.",
-    "encode": "Compressing, and trying which similar organ makes an organ smallest.",
+    "encode": "Compressing, and trying which similar tensor makes a tensor smallest.",
     "write": "Writing to the disk, and comparing with bytes that were stored before.",
     "catalog": "Checking headers, writing rows and finding relatives.",
 }

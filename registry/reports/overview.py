@@ -257,7 +257,7 @@ def _grafts(session: Session, close: Iterable[RelatedPair], stated: Iterable[Sta
         if frozenset({base.id, donor.id}) in combined or models in seen:
             continue
         seen.add(models)
-        sentence = f"Organs of {donor.full_name} fit ({change}); no chimera has both models yet."
+        sentence = f"Tensors of {donor.full_name} fit ({change}); no chimera has both models yet."
         yield Advice(sentence, base.full_name, 2, f"organ compat {base.full_name} {donor.full_name}")
         if len(seen) == ACTIONS_EACH:
             return

@@ -200,14 +200,14 @@ def resolve(session: Session, query: Query) -> Filters:
             known = {model_id: base for model_id in ids if (base := base_of(session, model_id)) is not None}
             bases |= known
             if ids and not known and not choice.negated and len(filters.notes) < NOTES_MAX:
-                filters.notes.append(f"{value} states no architecture, so no organ is known to fit it")
+                filters.notes.append(f"{value} states no architecture, so no tensor is known to fit it")
         filters.fits.append(fitting(session, choice, list(bases.values())))
     for base_id in dict.fromkeys(base.id for own in filters.fits if not own.negated for base in own.bases):
         model = session.get_one(ModelRow, base_id)
         if same := same_models(session, model):  # models with the same organs do not fit
             more = f", and {len(same) - SAME_SHOWN} more" if len(same) > SAME_SHOWN else ""
             shown = ", ".join(same[:SAME_SHOWN])
-            filters.notes.append(f"the same model as {model.full_name}, organ by organ: {shown}{more}")
+            filters.notes.append(f"the same model as {model.full_name}, tensor by tensor: {shown}{more}")
     filters.base_id = names.base_id(query)
     filters.gains = names.gains(query, filters.base_id)
     return filters
@@ -564,8 +564,8 @@ class Names:
         slots = self.session.scalars(select(Facet.slot).where(facet_is_counted()).distinct().limit(NAMES_MAX))
         slot = max((slot for slot in slots if set(folded_words(slot)) <= set(words)), key=len, default=None)
         kind = next((kind for kind in ORGAN_TYPES if folded_words(type_name(kind)) == [*words]), None)
-        hint = f"; to search for organs in this slot, write slot:{slot}" if slot else ""
-        hint = f"; to search for organs of this type, write type:{kind}" if kind else hint
+        hint = f"; to search for tensors in this slot, write slot:{slot}" if slot else ""
+        hint = f"; to search for tensors of this type, write type:{kind}" if kind else hint
         noun = "word" if len(words) == 1 else "words"
         self.notes.append(f"no model has the {noun} {' '.join(words)[:NEAREST_MAX_LENGTH]}{hint}")
 

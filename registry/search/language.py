@@ -200,7 +200,9 @@ class Vocabulary:
     """The fields and sort keys of one kind of object."""
 
     plural: str
-    """The name of the objects in messages: organs."""
+    """The name of the list in addresses and in the API: organs."""
+    shown_plural: str
+    """What people call the objects: tensors."""
     fields: Mapping[str, QueryField]
     sorts: Mapping[str, str]
     """The values of `sort:` and their meaning."""
@@ -288,7 +290,7 @@ YES, NO, UNKNOWN = "yes", "no", "unknown"
 _NONFINITE = QueryField(
     "nonfinite",
     FieldKind.CHOICE,
-    "yes if some weights are NaN or infinite; unknown if an older version registered the organ without a check",
+    "yes if some weights are NaN or infinite; unknown if an older version registered the tensor without a check",
     (YES, NO, UNKNOWN),
 )
 
@@ -299,6 +301,7 @@ def _by_name(*fields: QueryField) -> dict[str, QueryField]:
 
 ORGANS = Vocabulary(
     plural="organs",
+    shown_plural="tensors",
     fields=_by_name(
         QueryField(
             "type", FieldKind.CHOICE, "the part of the model: organ is feed-forward, skeleton is attention", ORGAN_TYPES
@@ -320,12 +323,12 @@ ORGANS = Vocabulary(
             "the number of one expert in a stack of experts, from 0; expert>=0 for all; without this field, only whole "
             "tensors are found",
         ),
-        QueryField("tower", FieldKind.CHOICE, "the stack of blocks that the organ belongs to", TOWERS),
+        QueryField("tower", FieldKind.CHOICE, "the stack of blocks that the tensor belongs to", TOWERS),
         *(
             QueryField(measure.field, FieldKind.NUMBER, measure.summary, example=measure.example)
             for measure in MEASURES.values()
         ),
-        QueryField("size", FieldKind.SIZE, "bytes of the organ in the file: size>=10M"),
+        QueryField("size", FieldKind.SIZE, "bytes of the tensor in the file: size>=10M"),
         QueryField("dtype", FieldKind.NAME, "the tensor type: F16, Q8_0"),
         _ARCH,
         _MODEL,
@@ -334,20 +337,20 @@ ORGANS = Vocabulary(
         QueryField(
             "fits",
             FieldKind.MODEL,
-            "organs that fit into this model, by architecture, place and shape; adapters never fit",
+            "tensors that fit into this model, by architecture, place and shape; adapters never fit",
             values_max=BASES_MAX,
         ),
         _KIN,
         QueryField(
             LIKENESS,
             FieldKind.NUMBER,
-            "the correlation with the organ at the same place in the model of fits: or kin:",
+            "the correlation with the tensor at the same place in the model of fits: or kin:",
             example=_LIKENESS_EXAMPLE,
         ),
         QueryField(
             GAIN,
             FieldKind.NUMBER,
-            "the measured fall of the perplexity in percent when a donor gave this organ to the model of fits: or "
+            "the measured fall of the perplexity in percent when a donor gave this tensor to the model of fits: or "
             "kin:, or to any model; positive is better, and only settled results count",
             example=_GAIN_EXAMPLE,
             signed=True,
@@ -364,11 +367,12 @@ ORGANS = Vocabulary(
 
 MODELS = Vocabulary(
     plural="models",
+    shown_plural="models",
     fields=_by_name(
         QueryField(
             "kind",
             FieldKind.CHOICE,
-            "the kind of model; partial if organs are missing, chimera if it was composed in this registry",
+            "the kind of model; partial if tensors are missing, chimera if it was composed in this registry",
             (*MODEL_KINDS, PARTIAL, CHIMERA),
         ),
         _MODEL,
@@ -396,20 +400,20 @@ MODELS = Vocabulary(
         QueryField("params", FieldKind.SIZE, "the number of parameters: params>=1M"),
         QueryField("tensors", FieldKind.WHOLE, "the number of tensors"),
         QueryField("size", FieldKind.SIZE, "bytes of the model's files"),
-        QueryField("downloads", FieldKind.WHOLE, "downloads of the model or of one of its organs"),
-        QueryField("grafts", FieldKind.WHOLE, "chimeras in this registry that have organs of the model"),
+        QueryField("downloads", FieldKind.WHOLE, "downloads of the model or of one of its tensors"),
+        QueryField("grafts", FieldKind.WHOLE, "chimeras in this registry that have tensors of the model"),
         _KIN,
         QueryField(
             LIKENESS,
             FieldKind.NUMBER,
-            "the mean likeness of its organs to the model of kin:",
+            "the mean likeness of its tensors to the model of kin:",
             example=_LIKENESS_EXAMPLE,
         ),
         QueryField(
             GAIN,
             FieldKind.NUMBER,
-            "the measured fall of the perplexity in percent, of a chimera against its base or of a base with organs of "
-            "this model; positive is better, and only settled results count",
+            "the measured fall of the perplexity in percent, of a chimera against its base or of a base with tensors "
+            "of this model; positive is better, and only settled results count",
             example=_GAIN_EXAMPLE,
             signed=True,
         ),
@@ -424,7 +428,7 @@ MODELS = Vocabulary(
         "tensors": "organs",
         "size": "bytes",
         "downloads": "downloads",
-        "grafts": "chimeras that have its organs",
+        "grafts": "chimeras that have its tensors",
         LIKENESS: "likeness to the model of kin:",
         GAIN: "measured gain",
     },
@@ -492,7 +496,7 @@ def parse_query(
     if parser.like is not None and sort is not None:
         raise BadQuery(f"{SORT}:{sort}", "like: ranks by likeness; leave sort: out")
     if parser.like is not None and likeness:
-        raise BadQuery(likeness, "like: ranks by the likeness to one organ; leave likeness out")
+        raise BadQuery(likeness, "like: ranks by the likeness to one tensor; leave likeness out")
     base = base or _base_of(terms)
     if sort is None:
         by_likeness = base is not None and parser.like is None
@@ -591,14 +595,14 @@ class _Parser:
         if name == SORT:
             self.sort = _parse_sort(self.vocabulary, value)
         elif not self.vocabulary.has_likeness:
-            raise BadQuery(token, f"{name}: is for organs; this is a search for {self.vocabulary.plural}")
+            raise BadQuery(token, f"{name}: is for tensors; this is a search for {self.vocabulary.shown_plural}")
         elif name == LIKE:
             try:
                 self.like = parse_prefix(value)
             except BadDigest as error:
-                raise BadQuery(token, "write an organ's digest, or at least 8 characters of it") from error
+                raise BadQuery(token, "write a tensor's digest, or at least 8 characters of it") from error
         elif value != "organ":
-            raise BadQuery(token, "the only value is unique:organ, which lists each organ once")
+            raise BadQuery(token, "the only value is unique:organ, which lists each tensor once")
         else:
             self.unique = True
 
@@ -609,7 +613,9 @@ def _parse_sort(vocabulary: Vocabulary, text: str) -> Sort:
     if name not in vocabulary.sorts:
         close = nearest(name, vocabulary.sorts)
         hint = f"; did you mean sort:{'-' if descending else ''}{close}?" if close else ""
-        raise BadQuery(f"sort:{text}", f"{vocabulary.plural} can be sorted by {', '.join(vocabulary.sorts)}{hint}")
+        raise BadQuery(
+            f"sort:{text}", f"{vocabulary.shown_plural} can be sorted by {', '.join(vocabulary.sorts)}{hint}"
+        )
     return Sort(name, descending)
 
 
@@ -724,7 +730,7 @@ def _unknown_field_reason(vocabulary: Vocabulary, name: str, token: str) -> str:
     orders = [SORT, *([LIKE, UNIQUE] if vocabulary.has_likeness else [])]
     names = [*vocabulary.fields, *orders]
     if vocabulary is not ORGANS and ALIASES.get(name, name) in ORGANS.fields:
-        return f"{name} is a field of organs; {vocabulary.plural} have {', '.join(names)}"
+        return f"{name} is a field of tensors; {vocabulary.shown_plural} have {', '.join(names)}"
     close = nearest(name, [*orders, *vocabulary.fields, *ALIASES])
     if close:
         return f"there is no field {name!r}; did you mean {ALIASES.get(close, close)}:?"

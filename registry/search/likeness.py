@@ -59,7 +59,7 @@ def ranked_by_likeness(
     `on_compared` is called with the number of organs that are compared with the base. Raises NotFound; Ambiguous;
     BadQuery for an organ without a fingerprint.
     """
-    noun = "experts" if filters.table is Expert else "organs"
+    noun = "experts" if filters.table is Expert else "tensors"
     rows: list[tuple[float | None, int, int]]
     if query.like is not None:
         rows, is_complete = _alike(session, filters, query.like)
@@ -93,7 +93,7 @@ def _alike(session: Session, filters: Filters, prefix: str) -> tuple[list[tuple[
     organ, _ = organs_by_prefix(session, prefix, visible=True)[0]
     own = session.get(Fingerprint, organ.id)
     if own is None:
-        reason = "this organ has no fingerprint: it has fewer than 256 values, or a dtype that cannot be read"
+        reason = "this tensor has no fingerprint: it has fewer than 256 values, or a dtype that cannot be read"
         raise BadQuery(f"like:{prefix}", reason)
     table = filters.table
     statement: Any = select(table.id, table.organ_id, Fingerprint.values).join(OrganRow, OrganRow.id == table.organ_id)

@@ -552,4 +552,4 @@ def blended(
             for band in operands.bands():
                 yield blend(band).reshape(-1)
     except ArithmeticError as error:
-        raise BadOrgan(f"{method} has no result for these organs and parameters ({error})") from error
+        raise BadOrgan(f"{method} has no result for these tensors and parameters ({error})") from error

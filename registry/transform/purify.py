@@ -115,7 +115,7 @@ def restored(window: Window, before: Moments, after: Moments) -> Window:
     Raises BadOrgan if all purified values are equal, because the deviation cannot be restored then.
     """
     if after.standard_deviation == 0.0:
-        raise BadOrgan("purification would make all values of this organ equal")
+        raise BadOrgan("purification would make all values of this tensor equal")
     moved = window - after.mean
     moved *= before.standard_deviation / after.standard_deviation
     moved += before.mean
@@ -235,7 +235,7 @@ def purified_and_encoded(
         encoded_moments = encoded_moments.with_more(trial.moments)
         yield trial.data
     if not unchanged and dtype.name in HELD and _error(encoded_moments, before) > TOLERANCE * before.standard_deviation:
-        raise BadOrgan(f"{dtype.name} is too coarse to hold this organ's mean and standard deviation")
+        raise BadOrgan(f"{dtype.name} is too coarse to hold this tensor's mean and standard deviation")
 
 
 @dataclass(frozen=True, slots=True)

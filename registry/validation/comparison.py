@@ -677,13 +677,13 @@ def check_same_tokens(chimera: Score, base: Score) -> None:
 
 def _remark(control: _Subject | None, chimera: _Subject, act: str, touched: Sequence[str]) -> str | None:
     """Return why there is no control, as a sentence; None if there is one."""
-    unknown = f"it is unknown whether the {act} organs work"
+    unknown = f"it is unknown whether the {act} tensors work"
     if chimera.failure is not None or act == QUANTISED:
         return None
     if control is None and act == GRAFTED and not touched:
         return "Nothing was grafted, so there is no control, and it is not checked whether grafts are weak or inert."
     if control is None:
-        return f"No feed-forward organ was {act}, so there is no control, and {unknown}."
+        return f"No feed-forward tensor was {act}, so there is no control, and {unknown}."
     if control.missing is not None:
         return f"There is no control, so {unknown}: {control.missing}."
     if control.failure is not None:

@@ -288,8 +288,8 @@ def _headline(kind: VerdictKind, scores: Sequence[TextScores], act: str) -> str:
     if kind is VerdictKind.INERT:
         pz = perplexity_of(first.control or ())
         return (
-            f"The {act} organs do not work. {sentence}. With these organs zeroed it is {_shown(pz)}: they restore only "
-            f"{_percent(first.recovered)} of the difference."
+            f"The {act} tensors do not work. {sentence}. With these tensors zeroed it is {_shown(pz)}: they restore "
+            f"only {_percent(first.recovered)} of the difference."
         )
     if kind is VerdictKind.DEGRADED:
         return f"{sentence}: more than {DEGRADED_FROM:g} times as much.{_working(scores, act)}"
@@ -348,7 +348,7 @@ def _working(scores: Sequence[TextScores], act: str) -> str:
     if least is None or least.recovered is None:
         return ""
     share = _percent(least.recovered)
-    return f" The {act} organs work: they restore {share} of what the model loses without them."
+    return f" The {act} tensors work: they restore {share} of what the model loses without them."
 
 
 def _extreme(

@@ -113,7 +113,7 @@ def test_a_registered_parent_is_linked_by_its_digest_and_an_unknown_parent_is_le
     with registry.catalog.reading() as session:
         edge = session.scalars(select(Lineage).where(Lineage.child_model_id == child.model.id)).one()
         origins = session.scalars(select(Lineage.parent_model_id).where(Lineage.child_organ_id.is_not(None))).all()
-    assert origins == [first.model.id], "an organ originates from the first model that has it"
+    assert origins == [first.model.id], "a tensor originates from the first model that has it"
     assert (edge.parent_model_id, edge.parent_text) == (first.model.id, "a.gguf")
     assert (edge.relation, edge.evidence) == ("grafted", "recorded")
 

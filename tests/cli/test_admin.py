@@ -77,7 +77,7 @@ def test_a_removal_deletes_exactly_what_its_preview_lists(composer: OrganCommand
     preview = composer.done(*remove, "--json")
     values = preview.values
     assert preview.err == "nothing was changed; repeat the command with -y to remove it\n"
-    assert f"1 chimera has organs of this model, and keeps them: {made.model}\n" in composer.done(*remove).out
+    assert f"1 chimera has tensors of this model, and keeps them: {made.model}\n" in composer.done(*remove).out
     assert (row_counts(kept), values["chimeras"]) == (before, [made.model])
     assert 0 < values["organs"] < values["places"]
     assert composer.done(*remove, "-y").lines[0].endswith("removed")

@@ -56,7 +56,7 @@ def test_a_corrupt_organ_leaves_the_old_file_and_gives_a_hint(
     assert (ended.status, ended.out) == (7, "")
     error, hint = ended.err.splitlines()
     assert error.startswith("organ: corrupt blob ")
-    assert hint == "       try: organ verify --read-data --repair, then ingest a file that has the organ"
+    assert hint == "       try: organ verify --read-data --repair, then ingest a file that has the tensor"
     assert organ("assemble", "large", "-o", out / "new" / "b.gguf").status == 7
     assert organ("extract", "large", "-o", out / "organs").status == 7
     assert [path.name for path in out.iterdir()] == ["a.gguf"], "a created folder is removed"

@@ -44,7 +44,7 @@ def test_two_models_are_shown_side_by_side_with_a_sentence_for_every_table(kin: 
     lines = kin.done("compare", "base", "tuned").lines
     assert lines[0] == "Almost identical, like a model and its light fine-tune, or two fine-tunes of one model."
     assert re.fullmatch(r"Change: 0\.0.* over 7 of 7 matrices.*", lines[1])
-    assert lines[2] == "Same to the last byte: 0 of 10 organs, with vectors."
+    assert lines[2] == "Same to the last byte: 0 of 10 tensors, with vectors."
     for beginning in ("By type: the mean θ of local/base@1 and of local/tuned@1", "By block: ", "Changed most: "):
         assert any(line.startswith(beginning) for line in lines), beginning
     headings = [line.split() for line in lines if line.startswith(("type ", "tensor "))]
@@ -91,7 +91,7 @@ def test_organs_that_are_the_same_and_organs_of_only_one_model_are_counted_and_n
     longer = [strange, *related_tensors()[1:], weight_tensor("output.weight", (64, 96))]
     filled_with(organ, tmp_path, {"base": FILES["base"], "longer": model_file("Longer", longer)})
     lines = organ.done("compare", "base", "longer").lines
-    assert lines[0].startswith("9 of 10 and 11 organs are the same to the last byte. Related, but far apart: ")
+    assert lines[0].startswith("9 of 10 and 11 tensors are the same to the last byte. Related, but far apart: ")
     assert not any("Same to the last byte" in line for line in lines), "once is enough"
     assert [line for line in lines if line.startswith("Only in ")] == ["Only in local/longer@1: output.weight"]
 

@@ -53,7 +53,7 @@ def test_organs_that_do_not_fit_get_a_reason_and_another_architecture_one_senten
     assert organ.done("compat", "base", tmp_path / "wide.gguf", "-q").out == ""
     other = tmp_path / "other.gguf"
     other.write_bytes(model_file("Other", block_tensors(1)).replace(b"llama", b"gemma"))
-    sentence = f"gemma and llama are different architectures: no organ of {other} fits {parents.base}."
+    sentence = f"gemma and llama are different architectures: no tensor of {other} fits {parents.base}."
     for words, status in ((("compat",), 0), (("transplant", "-o", tmp_path / "x.gguf"), 5)):
         ended = organ(*words, parents.base, other)
         assert (ended.status, ended.lines[0]) == (status, sentence)
@@ -83,7 +83,7 @@ def test_a_copy_under_another_name_is_the_same_model(organ: OrganCommand, tmp_pa
     assert first.split()[:4] == ["local/copy@1", "the", "same", "model"]
     assert organ.done("compat", "base", "-q").lines == ["local/tuned@1", "local/stranger@1"]
     ended = organ.done("search", "fits:base", "type:organ")
-    assert "note: the same model as local/base@1, organ by organ: local/copy@1" in ended.err
+    assert "note: the same model as local/base@1, tensor by tensor: local/copy@1" in ended.err
     assert "info same-model: " in organ.done("compat", "base", "copy").out
 
 

@@ -32,7 +32,7 @@ def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(
     organ: OrganCommand, parents: Parents, out: Path
 ) -> None:
     planned = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--dry-run").out
-    assert "2 of 10 organs change" in planned
+    assert "2 of 10 tensors change" in planned
     assert "free there" in planned
     lines = organ.done(
         "compose", parents.graft(), "-o", out / "c.gguf", "--name", "acme/mixed", "--quick-look", 5
@@ -189,7 +189,7 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
         "\ndonor local/stranger@1",
         ", feed-forward (type organ), grafted",
         "\nverdict not run yet\n",
-        "\nscreen Unrelated organs (change ",
+        "\nscreen Unrelated tensors (change ",
         f"organ validate {made['model'].removesuffix('@1').removeprefix('local/')}",
     ):
         assert expected in re.sub(" +", " ", summary)
@@ -202,7 +202,7 @@ def test_a_chimera_is_shown_with_its_origin(organ: OrganCommand, parents: Parent
         "blk.0.attn_q.weight: purified (spectral, keeping 80% of the energy), from ",
         "  accept: [unrelated-lineage]",
         "warn unrelated-lineage (accepted): ",
-        "\nscreen: Unrelated organs (change ",
+        "\nscreen: Unrelated tensors (change ",
         "\nsize: ",
         "not run yet",
     ):

@@ -29,7 +29,7 @@ def test_a_model_is_reported_in_one_line_with_the_files_that_are_not_gguf(
     for name in ("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
         (folder / name).touch()
     ended = organ.done("ingest", folder)
-    assert re.fullmatch(r"local/UPPER@1: 10 organs, .* new, stored in .*\n", ended.out)
+    assert re.fullmatch(r"local/UPPER@1: 10 tensors, .* new, stored in .*\n", ended.out)
     skipped = "skipped 3 files that are not GGUF, 2 of them safetensors. Convert a safetensors model first"
     assert ended.err.startswith(skipped)
     quiet = organ.done("ingest", "--name", "mine/first", "-q", folder)
@@ -180,7 +180,7 @@ def test_stored_files_are_removed_and_named(organ: OrganCommand, tmp_path: Path)
     for path, data in zip(paths, small_shards().values(), strict=True):
         path.write_bytes(data)
     ended = organ.done("ingest", "--delete-after", paths[0])
-    assert ended.out.startswith("local/m@1: 19 organs, ")
+    assert ended.out.startswith("local/m@1: 19 tensors, ")
     assert [line for line in ended.err.splitlines() if "removed" in line] == [f"  removed: {path}" for path in paths]
     assert not any(path.exists() for path in paths)
     paths[0].write_bytes(small_shards()[paths[0].name])
@@ -197,7 +197,7 @@ def test_a_file_that_cannot_be_removed_gives_the_exit_status_1(
     monkeypatch.setattr("organs.ingest.removal.os.unlink", refuse)
     ended = organ("ingest", "--delete-after", model)
     assert ended.status == 1
-    assert ended.out.startswith("local/little@1: 10 organs, ")
+    assert ended.out.startswith("local/little@1: 10 tensors, ")
     assert f"organ: {model}: it is stored, but cannot be removed: Permission denied\n" in ended.err
     assert model.exists()
 
@@ -223,7 +223,7 @@ def test_a_model_in_a_hub_is_ingested_shard_by_shard(organ: OrganCommand, tmp_pa
         assert preview.lines[2].endswith(", stored already")
         assert preview.lines[5].startswith("  would fetch 3 of 4 files, ")
         ended = organ("ingest", "hf://big/moe", environment=environment)
-        assert ended.out.startswith("big/m@1: 19 organs, ")
+        assert ended.out.startswith("big/m@1: 19 tensors, ")
         assert "downloaded" in ended.err
         again = organ("ingest", "hf://big/moe", environment=environment)
         assert again.out == "big/m@1: already registered, nothing added\n"

@@ -35,7 +35,7 @@ def test_a_peft_folder_is_measured_and_ingested_as_an_adapter(organ: OrganComman
     folder = write_folder(tmp_path / "my-lora", base=base_config())
     assert organ.done("measure", "--json", folder).values["tensors_count"] == 2 * len(MODULES)
     first = organ.done("ingest", folder)
-    assert first.out.startswith(f"local/my-lora@1: {2 * len(MODULES)} organs, ")
+    assert first.out.startswith(f"local/my-lora@1: {2 * len(MODULES)} tensors, ")
     assert first.err == "  note: converted from a PEFT folder: 14 modules, rank 4, alpha 8\n"
     assert organ.done("ingest", folder).out == "local/my-lora@1: already registered, nothing added\n"
 
@@ -66,7 +66,7 @@ def test_of_several_folders_an_empty_one_is_named_and_adapters_come_after_their_
     (tmp_path / "models" / "Little-Base.gguf").write_bytes(base_file())
     ended = organ("ingest", "-q", tmp_path / "empty", folder, tmp_path / "models")
     assert (ended.status, ended.lines) == (1, ["local/Little-Base@1", "local/a-lora@1"])
-    reason = "the folder has no GGUF files and no organs\n"
+    reason = "the folder has no GGUF files and no tensors\n"
     assert ended.err.startswith(f"organ: {tmp_path / 'empty'}: nothing to ingest: {reason}")
     ollama = tmp_path / "user" / ".ollama" / "models"
     ollama_manifest(ollama, "registry.ollama.ai/library/tiny/latest", ollama_layer(ollama, "model", base_file()))
@@ -115,7 +115,7 @@ def test_an_installed_converter_makes_a_temporary_file_that_is_ingested(
     )
     path = program(tmp_path, copies)
     by_variable = organ("ingest", "--convert", folder, environment={"CONVERT_HF_TO_GGUF": str(path)})
-    assert by_variable.out.startswith("local/My-Model@1: 10 organs, ")
+    assert by_variable.out.startswith("local/My-Model@1: 10 tensors, ")
     assert list(registry.settings.spool.iterdir()) == []
     path.chmod(0o755)
     by_path = organ("ingest", "--convert", folder, environment={"PATH": str(tmp_path)})

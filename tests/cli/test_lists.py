@@ -15,18 +15,18 @@ from tests.cli.in_process import OrganCommand
 from tests.search.catalogs import random_models, write_models
 
 HEADINGS = {
-    "search": "organ model tensor type dtype shape size θ |Z| spectral stable rank",
-    "search sort:-rank": "organ model tensor type dtype shape size θ |Z| spectral stable rank",
-    f"search type:organ fits:{BASE}": "change organ model tensor type dtype shape size θ |Z| spectral stable rank",
+    "search": "digest model tensor type dtype shape size θ |Z| spectral stable rank",
+    "search sort:-rank": "digest model tensor type dtype shape size θ |Z| spectral stable rank",
+    f"search type:organ fits:{BASE}": "change digest model tensor type dtype shape size θ |Z| spectral stable rank",
     "models": "model kind architecture license parameters tensors size mean θ added downloads uses",
     f"models kin:{BASE}": (
         "change model kind architecture license parameters tensors size mean θ added downloads uses"
     ),
-    "leaderboard": "gain change chimera base donor organs largest loss",
+    "leaderboard": "gain change chimera base donor tensors largest loss",
     "jobs": "job kind state progress requested note",
     "token list": "token contributor label scopes state expires created by last used",
     "contributor list": "contributor state used quota since",
-    "admin submissions": "id contributor model kind size organs new submitted",
+    "admin submissions": "id contributor model kind size tensors new submitted",
     "admin events": "time (UTC) contributor action details",
 }
 """Commands with the headings of their tables."""

@@ -85,7 +85,7 @@ def test_a_description_keeps_its_lines_and_versions_show_the_number_of_different
     assert "\n  # What\n\n      license  mit\\u001b[2J\nmodel    llama, " in out
     newest, first = (filled.done("show", f"twice@{version}").out for version in (2, 1))
     assert "also local/twice@1" in newest
-    assert ", 1 organ differs from the version before\n" in first
+    assert ", 1 tensor differs from the version before\n" in first
 
 
 def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: OrganCommand, tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: OrganCommand, tm
     assert organ.done("show", "deadbeef").out.startswith("local/deadbeef@1")
     ended = organ("show", "sha256:deadbeef")
     assert ended.status == 3
-    assert "no organ's digest begins with deadbeef" in ended.err
+    assert "no tensor's digest begins with deadbeef" in ended.err

@@ -22,7 +22,7 @@ def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ:
     ended = organ.done(
         "purify", "base", "--method", "fractal", "--blocks", "1", "--name", "acme/pure", "-o", out / "p.gguf"
     )
-    screen, registered = (ended.out.index(text) for text in ("screen: Purified organs", "acme/pure@1: registered"))
+    screen, registered = (ended.out.index(text) for text in ("screen: Purified tensors", "acme/pure@1: registered"))
     assert screen < registered
     assert "this usually raises the perplexity; measure it. Measured on " in ended.out.replace("\n", " ")
     heading, *rows = [line.split() for line in ended.lines[-3:]]

@@ -96,7 +96,7 @@ def test_a_model_that_cannot_be_read_gets_one_sentence_and_the_others_are_ingest
     bad = put(models / "manifests" / "registry.ollama.ai" / "library" / "bad" / "latest", b"\x1b[31m{")
     ended = organ("ingest", "--all-tools", environment=environment)
     assert ended.status == 1
-    assert ended.out.startswith("library/good@1: 10 organs")
+    assert ended.out.startswith("library/good@1: 10 tensors")
     assert sorted(ended.err.splitlines()) == [
         "note: Ollama cloud:latest: it has no weights here",
         "organ: Ollama bad:latest: its manifest is not the JSON of a manifest",

@@ -16,7 +16,7 @@ def test_a_search_without_a_query_begins_with_feed_forward_organs_except_for_pro
     ended = filled.done("search")
     assert len(ended.lines) == 1 + 4
     assert all(" organ " in line for line in ended.lines[1:])
-    assert ended.err == "feed-forward organs first; all organs: organ search sort:-theta\n"
+    assert ended.err == "feed-forward tensors first; all tensors: organ search sort:-theta\n"
     everything = filled.done("search", "sort:-theta", "--json").values["items"]
     assert filled.done("search", "--json").values["items"] == everything
     assert len(everything) > 4
@@ -24,7 +24,7 @@ def test_a_search_without_a_query_begins_with_feed_forward_organs_except_for_pro
 
 def test_facets_are_counted_beside_the_page(filled: OrganCommand) -> None:
     ended = filled.done("search", "type:organ", "--facets", "--limit", 1)
-    assert "results: 4 (each place of an organ counts)" in ended.lines
+    assert "results: 4 (each place of a tensor counts)" in ended.lines
     assert "any type:  organ 4, norm 3, skeleton 2, embed 1" in ended.lines
     assert "slot:      ffn_down 2, ffn_up 2" in ended.lines
     assert any("█" in line and "°" in line for line in ended.lines)

@@ -35,4 +35,4 @@ def test_show_says_how_a_model_and_an_organ_are_stored_and_of_what(composer: Org
         next(organ.digest for organ in kept.organs_of(name) if organ.name == tensor) for name in ("tuned", "base")
     )
     assert f"by its difference to {parent[:12]} ({tensor} of local/base@1)" in composer.done("show", child).out
-    assert "alone; the parent of 1 other organ" in composer.done("show", parent).out
+    assert "alone; the parent of 1 other tensor" in composer.done("show", parent).out

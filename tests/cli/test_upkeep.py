@@ -95,7 +95,7 @@ def test_verify_finds_a_wrong_running_total_and_repairs_it(large: OrganCommand) 
         session.execute(update(totals).where(totals.c.name == "organs").values(value=7))
     found = large("verify")
     assert found.status == 1
-    assert "the running total of organs is 7, but the count is 3" in found.out
+    assert "the running total of tensors is 7, but the count is 3" in found.out
     assert large("verify", "--repair").status == 1
     assert large("verify").status == 0
 
@@ -120,7 +120,7 @@ def test_a_dry_run_changes_nothing_and_a_run_says_what_it_saved(backwards: Organ
     assert done["after_bytes"] < done["before_bytes"]
     assert backwards.done("repack").lines[0].startswith("Nothing to do")
     assert backwards.done("repack", "base").lines[0].startswith("1 model examined: ")
-    assert backwards.done("repack", "--all").lines[1].startswith("0 organs stored again")
+    assert backwards.done("repack", "--all").lines[1].startswith("0 tensors stored again")
     backwards.done("verify", "--read-data")
 
 
@@ -129,7 +129,7 @@ def test_a_removed_parent_stays_until_its_dependants_are_stored_alone(backwards:
     size = backwards.done("storage", "--json").values["needed_bytes"]
     removed = backwards.done("admin", "remove", "local/base", "--reason", "a test", "--yes")
     line = next(line for line in removed.lines if "stored by their difference" in line)
-    assert "because organs of other models are stored by their difference to them: local/" in line
+    assert "because tensors of other models are stored by their difference to them: local/" in line
     command = next(line for line in removed.lines if "repack --alone" in line).split("repack --alone ")[1].split()
     assert backwards.done("storage", "--json").values["kept_bytes"] > 0
     names = [word for word in command if word.startswith("local/")]

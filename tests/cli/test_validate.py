@@ -33,7 +33,7 @@ def test_validate_prints_the_change_on_each_kind_of_text_with_its_margin(
     text = tmp_path / "notes.txt"
     text.write_text("\n".join(f"The file {number} is opened for reading if it exists." for number in range(400)))
     ended = organ.done("validate", kin, "--base", A, "--text", text, "--budget", 1024, "--budget", "2m")
-    assert "12 changed organs zeroed" in ended.out
+    assert "12 changed tensors zeroed" in ended.out
     (row,) = (line for line in ended.lines if line.strip().startswith("notes "))
     assert row.count("%") == 2
     assert row.split()[-1] == "1,275"

@@ -51,7 +51,7 @@ def prepared(served: ServedRegistry, tmp_path_factory: pytest.TempPathFactory) -
     shards.place(targets)
     ingest_file(registry, targets[0], "local/in-shards")
     trained = [tensor for tensor in related_tensors(correlation=0.99) if "blk.1.ffn" in tensor[0].name]
-    (folder / "some.gguf").write_bytes(file_bytes([*block_metadata("Some organs"), *parent_entries("Base")], trained))
+    (folder / "some.gguf").write_bytes(file_bytes([*block_metadata("Some tensors"), *parent_entries("Base")], trained))
     ingest_file(registry, folder / "some.gguf", "local/some-organs")
     registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/second").plan().register()
     add_gains(registry, "local/first", {"python": 5.0, "narrative": -3.0})

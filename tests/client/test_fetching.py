@@ -202,5 +202,5 @@ def test_a_file_without_a_digest_is_checked_against_its_organs_or_its_lock(
         path.write_bytes(data)
     with pytest.raises(BadReply, match="not that of the lock"):
         check_lock(Digest("0" * 64))(path)
-    with pytest.raises(BadReply, match="other organs"):
+    with pytest.raises(BadReply, match="other tensors"):
         check_organs({**organs, "more": Digest("0" * 64)})(path)

@@ -139,7 +139,7 @@ def test_all_missing_organs_of_a_lock_are_named(local_registry: LocalRegistry, r
     strange = replace(lock, header=nowhere, tensors=(replace(first, digest=nowhere), *others))
     with pytest.raises(NotAssemblable) as refused:
         file_of_parts(remote_registry, strange)
-    reasons = (f"header {nowhere[:12]} of its base; the registry has no organ {nowhere[:12]} of {first.spec.name}",)
+    reasons = (f"header {nowhere[:12]} of its base; the registry has no tensor {nowhere[:12]} of {first.spec.name}",)
     assert all(reason in str(refused.value) for reason in reasons)
 
 

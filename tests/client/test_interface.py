@@ -319,7 +319,7 @@ def test_a_step_gives_the_same_in_a_local_and_in_a_remote_registry(
         lambda registry: registry.compose("base").graft("stranger", type="organ").plan().assemble("x.gguf"),
         lambda registry: registry.compose("base").purify("fractal", blocks=1).plan().accepting_all().lock(),
     ],
-    ids=["an unknown base", "a warning that is not accepted", "a lock before its organs are computed"],
+    ids=["an unknown base", "a warning that is not accepted", "a lock before its tensors are computed"],
 )
 def test_a_plan_is_refused_with_the_same_class_and_text(
     prepared: ServedRegistry,

@@ -121,7 +121,7 @@ def test_results_of_a_query_are_charged_when_they_are_read(kin: LocalRegistry) -
     alike, by_theta = Budget(), Budget()
     plan(kin, query_recipe, alike)
     plan(kin, recipe({"where": "type:organ model:tuned", "blocks": 0, "sort": "-theta"}), by_theta)
-    assert alike.spent == by_theta.spent + 2 * COMPARED_COST, "both organs are compared with the base"
+    assert alike.spent == by_theta.spent + 2 * COMPARED_COST, "both tensors are compared with the base"
     make_large(kin, "tuned", 100_000)
     with pytest.raises(TooCostly):
         plan(kin, query_recipe, Budget(LIMIT))

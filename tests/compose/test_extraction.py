@@ -111,7 +111,7 @@ def test_a_change_of_low_rank_is_kept_completely(registry: LocalRegistry, tmp_pa
     assert (result.left_out, result.unchanged, result.notes) == ((), len(BASE) - 6, ())
     assert result.sentence == (
         "A LoRA of rank 4 keeps 100% of the change of 6 matrices, and 100% of all that changed from local/base@1 to "
-        "local/child@1; 4 organs are the same in both."
+        "local/child@1; 4 tensors are the same in both."
     )
     header = read_header(MemorySource(data))
     texts = [header.text(f"general.{key}") for key in ("architecture", "type", "base_model.0.name", "license")]

@@ -144,7 +144,7 @@ def test_a_graft_of_no_organs_is_refused_with_its_path(graft: str, code: str, fi
 
 def test_a_slot_that_the_base_lacks_is_reported_with_the_nearest_one() -> None:
     (finding,) = chosen("[{from: local/d1@1, slot: fnn_up}]", donor()).findings
-    assert finding.sentence == "local/base@1 has no organ in this selection; did you mean ffn_up?"
+    assert finding.sentence == "local/base@1 has no tensor in this selection; did you mean ffn_up?"
 
 
 def test_of_two_grafts_for_one_place_the_first_applies() -> None:

@@ -246,7 +246,7 @@ def test_purified_organs_are_weighed_too(models: LocalRegistry, tmp_path: Path) 
         ("quantize: {as: Q2_K_S}", "importances-needed", "Q2_K needs an importance matrix"),
         ("quantize: {as: Q4_K, slot: attn_norm}", "nothing-selected", "Only matrices are quantised"),
         ("quantize: {as: Q4_K, slot: ffn_gate_inp}", "nothing-selected", "Only matrices are quantised"),
-        ("quantize: {as: Q4_K, slot: ffn_gate}", "nothing-selected", "no organ in this selection"),
+        ("quantize: {as: Q4_K, slot: ffn_gate}", "nothing-selected", "no tensor in this selection"),
         ("quantize: {as: Q4_K, blocks: 7}", "no-such-block", "does not have these blocks"),
         ("quantize: {as: Q4_K}\nimatrix: local/Foreign", "bad-imatrix", "other weights do not fit either"),
         ("quantize: {as: Q4_K}\nimatrix: local/Other", "bad-imatrix", "not an importance matrix"),

@@ -95,7 +95,7 @@ def test_a_stranger_in_one_block_is_named_beside_kin_in_the_others() -> None:
     changes = [noisy(0, 0.1), noisy(4, 20.0, "blk.2.ffn_gate.weight")]
     found = screen(changes, 10**6)
     assert found.relation == "stranger"
-    assert found.brief.startswith("Unrelated organs")
+    assert found.brief.startswith("Unrelated tensors")
     assert "Related (change 0.0" in found.sentence
 
 

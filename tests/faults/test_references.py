@@ -267,7 +267,7 @@ def test_a_download_names_the_faulty_parent_and_not_its_dependants(
         piece.blob for piece in plan_of(family, "tuned-coarse").slices if parent.digest in chain_of(piece.blob)
     ][:1]
     with pytest.raises((CorruptBlob, MissingBlob)):
-        check_readable(family.blobs, child, "the organ")
+        check_readable(family.blobs, child, "the tensor")
 
 
 def chain_of(row: KnownBlob) -> list[str]:

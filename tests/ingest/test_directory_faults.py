@@ -185,7 +185,7 @@ CASES: dict[str, tuple[Meddle, str]] = {
     "header too long": (in_file("header", {"offset_bytes": 0, "size_bytes": 2**62}), "manifest needs more"),
     "header elsewhere": (in_file("header", {"offset_bytes": 8, "size_bytes": 24}), "magic at byte 0"),
     "too many paddings": (in_file("padding", [{}] * (PADDINGS_MAX + 1)), "at most 65,537 are allowed"),
-    "padding over an organ": (padding_over_an_organ, "overlaps a tensor or other padding"),
+    "padding over a tensor": (padding_over_an_organ, "overlaps a tensor or other padding"),
     "padding behind the end": (padding_behind_the_end, "the file ends at"),
     "key of a number": (in_metadata(0, "key", 1), "metadata[0].key: this is the number 1; it should be a text"),
     "type unknown": (in_metadata(0, "type", "decimal"), "is not a type of a value"),

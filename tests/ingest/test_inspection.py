@@ -457,7 +457,7 @@ def test_a_lying_inspector_changes_no_existing_organ_and_no_byte(registry: Local
     assert (second.row.state, second.row.reason) == ("published", None)
     after = measured_rows()
     assert set(before) <= set(after)
-    assert len(after) == len(before) + 2, "its own organ alone, by what it was said to be"
+    assert len(after) == len(before) + 2, "its own tensor alone, by what it was said to be"
     assert len({row.digest for row in blob_rows(registry)} - blobs) == 1
 
 

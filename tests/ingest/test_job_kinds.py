@@ -124,7 +124,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
         "purify",
         {"model": "local/base", "method": "fractal", "slot": "nothing"},
         NotComposable,
-        "no organ in this selection",
+        "no tensor in this selection",
     ),
     ("extract", {"model": "../base"}, BadName, "is no"),
     ("extract", {"model": "local/base", "to": "/etc"}, BadInput, "to: unknown key"),

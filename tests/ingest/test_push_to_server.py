@@ -179,7 +179,7 @@ def test_a_chimera_whose_recipe_can_mean_something_else_there_is_sent_as_a_file(
 
     reason = partial(pushed_as_recipe, there, here, token)
     queried = here.compose("base").graft(where="type:organ model:local/tuned", type="organ").named("acme/query").plan()
-    assert reason(queried.register().model) == "its recipe has a query, which can find other organs there"
+    assert reason(queried.register().model) == "its recipe has a query, which can find other tensors there"
     made = here.compose("base").graft("tuned", type="organ").named("acme/mix").plan().register()
     with there.registry.catalog.writing() as session:
         hide_model(session, model_by_name(session, parse_model_name("me/tuned")), "yanked", "It is wrong.", "me")

@@ -236,7 +236,7 @@ def test_a_partial_model_that_does_not_fit_a_newly_registered_base_is_not_publis
     at_once = submit_model(registry, "ann/part", [whole_file(registry, "ann", MISFIT)], base="acme/base")
     after = process_and_read(registry, at_once, report_progress=meets_its_base)
     assert (after.row.state, "base-does-not-fit" in codes(after)) == ("refused", True)
-    with pytest.raises(Conflict, match=r"^ann/waits@1 cannot be published: the organs do not fit .*, not 64 × 128"):
+    with pytest.raises(Conflict, match=r"^ann/waits@1 cannot be published: the tensors do not fit .*, not 64 × 128"):
         approve_submission(manual, waits, "local")
     after = submission_row(manual, waits)
     assert after.model is not None
@@ -270,7 +270,7 @@ def test_organs_are_attributed_to_their_origin_and_not_to_a_chimera(registry: Lo
         after = submit_and_process(registry, name, edited)
         assert after.row.state == "published"
         warning = sentences(after).get(("warn", "organs-of-another"))
-        assert warning == (whose and f"9 of its 10 organs are those of {whose}, which it does not name as its base.")
+        assert warning == (whose and f"9 of its 10 tensors are those of {whose}, which it does not name as its base.")
 
 
 HOSTILE: dict[str, bytes] = {

@@ -110,7 +110,7 @@ def test_a_split_set_is_extracted_and_assembled_into_the_same_shards(
     organ.done("assemble", tmp_path / "taken", "-o", tmp_path / "back" / "named.gguf")
     named = sorted((tmp_path / "back").glob("named-*.gguf"))
     assert [path.read_bytes() for path in named] == [path.read_bytes() for path in shards]
-    assert organ.done("ingest", tmp_path / "taken").out.startswith("local/taken@1: 10 organs")
+    assert organ.done("ingest", tmp_path / "taken").out.startswith("local/taken@1: 10 tensors")
     assert organ.done("ingest", *shards).out == "local/taken@1: already registered, nothing added\n"
     organ.done("extract", "taken", "-o", tmp_path / "again")
     assert same_folders(tmp_path / "taken", tmp_path / "again")
@@ -132,7 +132,7 @@ def test_a_trained_organ_makes_another_model_and_is_named(
     spec, data = weight_tensor(UP_NAME, (64, 128), seed=7)
     write_organ(taken / UP, spec, data)
     ended = organ.done("ingest", taken)
-    assert ended.out.startswith("local/taken@1: 10 organs, ")
+    assert ended.out.startswith("local/taken@1: 10 tensors, ")
     said = "little.gguf is not the file that the folder was made from: edited organs: blk.0.ffn_up.weight"
     found, stated = digest_of(data), digest_of({one.name: old for one, old in block_tensors()}[UP_NAME])
     wrong = f"{UP}: the SHA-256 of its values is {found}, but the manifest states {stated}"
@@ -233,7 +233,7 @@ EDITED: dict[str, tuple[str, Edit, bytes]] = {
     "another type": with_up((64, 128), "F32"),
     "another shape": with_up((64, 64), "F16"),
     "another number of dimensions": with_up((64, 128, 1), "F16"),
-    "other organs": (
+    "other tensors": (
         "tensors were added, removed or moved",
         exchange_an_organ,
         file_bytes(block_metadata(), [*(one for one in block_tensors() if one[0].name != UP_NAME), GATE]),
@@ -373,10 +373,10 @@ def test_a_manifest_grouped_by_category_is_read(form: str, tmp_path: Path) -> No
     ("fields", "reason"),
     [
         ({"tensors": {"skeleton": {"count": 4}, "norm": {"count": 5}}}, "skeleton lists no tensors: the name or the"),
-        ({"tensors": {"embed": ["../../x.bin"]}}, "'../../x.bin': no organ file has this tensor"),
+        ({"tensors": {"embed": ["../../x.bin"]}}, "'../../x.bin': no tensor file has this tensor"),
         (
             {"tensors": [{"name": "output.weight", "file": "/etc/passwd"}]},
-            "output.weight: no organ file has this tensor; its path in the manifest is '/etc/passwd'",
+            "output.weight: no tensor file has this tensor; its path in the manifest is '/etc/passwd'",
         ),
         (
             {"tensors": ["token_embd.weight"]},

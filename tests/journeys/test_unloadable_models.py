@@ -37,7 +37,7 @@ def test_a_dangerous_vocabulary_is_flagged_shown_and_never_assembled(organ: Orga
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gguf", "folder", "home", "out.gguf"]
     (tmp_path / "good.gguf").write_bytes(small_model())
     (line,) = organ.done("ingest", "--json", tmp_path / "good.gguf").lines
-    assert '"new": 1' in line, "its organs are available to other models"
+    assert '"new": 1' in line, "its tensors are available to other models"
 
 
 def test_a_sound_vocabulary_passes_the_same_gate(organ: OrganCommand, tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_a_fleet_measures_all_that_a_search_needs(zoo: LocalRegistry, tmp_path: 
     assert [unit.source for unit in expanded.units] == [f"{model} {band}" for band in bands]
     band = next(unit.source for unit in expanded.units if "ffn_down" in unit.source)
     done, _ = WORK["sensitivity"](zoo, band, lambda: None, None)
-    assert done["measured"] == 1, "a band of one organ"
+    assert done["measured"] == 1, "a band of one tensor"
     again, _ = WORK["sensitivity"](zoo, band, lambda: None, None)
     assert again["measured"] == 0
     with pytest.raises(NotFound, match="no band 'ffn_up 7-9'"):

@@ -104,7 +104,7 @@ def test_a_proof_is_recorded_and_shown_wherever_the_two_models_are(registry: Loc
     organ = OrganCommand(registry.settings.home)
     assert registry.compare("small", "base").proof is None
     sentence = (
-        "local/small@1 is proved to be made from local/base@1: 7 of its 10 organs are exactly what encoding "
+        "local/small@1 is proved to be made from local/base@1: 7 of its 10 tensors are exactly what encoding "
         "that model gives, 3 are the same in both."
     )
     assert organ.done("prove", "small").lines[0] == sentence

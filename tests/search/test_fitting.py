@@ -43,14 +43,14 @@ def found(registry: LocalRegistry, text: str) -> list[str]:
 
 UP, NORM = RandomPlacement(slot="ffn_up", organ=9), RandomPlacement(type="norm", slot="attn_norm", shape="64", organ=9)
 FITTING: dict[str, tuple[RandomPlacement, dict[str, Any], bool]] = {
-    "another organ of the same shape": (UP, {}, True),
+    "another tensor of the same shape": (UP, {}, True),
     "another type of tensor": (replace(UP, dtype="Q4_K", theta=None), {}, True),
-    "an organ outside of the blocks": (replace(UP, type="embed", block=None, slot="token_embd"), {}, True),
+    "a tensor outside of the blocks": (replace(UP, type="embed", block=None, slot="token_embd"), {}, True),
     "the same organ": (replace(UP, organ=2), {}, False),
-    "the organ of another block": (replace(UP, organ=3), {}, True),
+    "the tensor of another block": (replace(UP, organ=3), {}, True),
     "a block that the base has not": (replace(UP, block=2), {}, False),
     "no block": (replace(UP, block=None), {}, False),
-    "a block for an organ outside of the blocks": (replace(UP, type="embed", block=0, slot="token_embd"), {}, False),
+    "a block for a tensor outside of the blocks": (replace(UP, type="embed", block=0, slot="token_embd"), {}, False),
     "another slot": (replace(UP, slot="ffn_down"), {}, False),
     "another tower": (replace(UP, tower="vision"), {}, False),
     "another shape": (replace(UP, shape="64x128"), {}, False),
@@ -59,7 +59,7 @@ FITTING: dict[str, tuple[RandomPlacement, dict[str, Any], bool]] = {
     "the architecture in another case": (UP, {"architecture": "LLAMA"}, False),
     "no architecture": (UP, {"architecture": None}, False),
     "an incomplete adapter": (UP, {"kind": "adapter", "complete": False}, True),
-    "an organ of the type adapter": (replace(UP, type="adapter"), {}, False),
+    "a tensor of the type adapter": (replace(UP, type="adapter"), {}, False),
     "a quarantined model": (UP, {"state": "quarantined"}, False),
     "a yanked model": (UP, {"state": "yanked"}, False),
     "a vector in F32": (replace(NORM, dtype="F32"), {}, True),
@@ -164,7 +164,7 @@ def test_a_base_without_an_architecture_is_reported(registry: LocalRegistry) -> 
     write_models(registry, [replace(BASE, architecture=None), others])
     page = registry.search("fits:acme/base")
     assert page.items == ()
-    assert page.notes == ("acme/base states no architecture, so no organ is known to fit it",)
+    assert page.notes == ("acme/base states no architecture, so no tensor is known to fit it",)
     assert registry.fitting("acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
 
 

@@ -42,7 +42,7 @@ def test_a_model_of_very_many_slots_gets_a_thousand_facets_and_stays_searchable(
 def test_words_that_form_a_slot_name_get_a_suggestion(registry: LocalRegistry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "little", small_model())
     assert registry.search("blk.0.ffn_up.weight").notes == (
-        "no model has the words blk 0 ffn up weight; to search for organs in this slot, write slot:ffn_up",
+        "no model has the words blk 0 ffn up weight; to search for tensors in this slot, write slot:ffn_up",
     )
     assert registry.search("little").notes == ()
     assert registry.search("nonsense").notes == ("no model has the word nonsense",)

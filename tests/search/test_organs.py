@@ -215,7 +215,7 @@ def test_the_digest_of_a_hidden_organ_counts_as_absent(registry: LocalRegistry) 
             replace(HIDDEN, rows=(RandomPlacement(organ=-2),), state="quarantined"),
         ],
     )
-    with pytest.raises(NotFound, match=f"no organ's digest begins with {digest(-2)}"):
+    with pytest.raises(NotFound, match=f"no tensor's digest begins with {digest(-2)}"):
         registry.search(f"like:{digest(-2)}")
     assert [organ.digest for organ in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
 
@@ -288,16 +288,16 @@ def test_a_limited_comparison_starts_with_the_same_block_and_is_reported(
     page = registry.search(text)
     assert {organ.block for organ in page} == {3}
     assert page.notes == (
-        f"only the first {len(comparable)} organs of its slot and shape were compared: narrow the query",
+        f"only the first {len(comparable)} tensors of its slot and shape were compared: narrow the query",
     )
 
 
 def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
     registry, placed = many
     bare = next(row.organ for row, _ in placed.visible.values() if row.organ not in placed.prints)
-    with pytest.raises(BadQuery, match="this organ has no fingerprint: it has fewer than 256 values, or a dtype"):
+    with pytest.raises(BadQuery, match="this tensor has no fingerprint: it has fewer than 256 values, or a dtype"):
         registry.search(f"like:{digest(bare)}")
-    with pytest.raises(NotFound, match="no organ's digest begins with 12345678"):
+    with pytest.raises(NotFound, match="no tensor's digest begins with 12345678"):
         registry.search("like:12345678")
 
 

@@ -171,7 +171,7 @@ def test_the_base_of_a_likeness_is_the_only_model_of_fits_or_of_kin(text: str, b
     query = parse_query(text)
     assert query.base == base
     order = Sort("theta", True) if base is None else Sort("likeness", True)
-    assert query.sort == order, "with a base, the most similar organs come first"
+    assert query.sort == order, "with a base, the most similar tensors come first"
     assert short_text(query) == " ".join(sorted(text.split()))
     if base is None:
         assert "likeness needs" in refusal(f"{text} likeness>=0.5")
@@ -241,27 +241,27 @@ def test_an_order_and_a_likeness_to_an_organ_keep_their_place_beside_a_base() ->
         (":x", "write a field before it, without spaces: theta>=40, type:organ"),
         ("-", "'-': a word needs a letter or a digit"),
         ('license:"open', 'a quotation mark (") is not closed'),
-        ("sort:", "organs can be sorted by theta, signal, z, spectral, rank, erank, size"),
+        ("sort:", "tensors can be sorted by theta, signal, z, spectral, rank, erank, size"),
         (
             "sort:-thta",
             (
-                "'sort:-thta': organs can be sorted by theta, signal, z, spectral, rank, erank, size, likeness, "
+                "'sort:-thta': tensors can be sorted by theta, signal, z, spectral, rank, erank, size, likeness, "
                 "gain; did you mean sort:-theta?"
             ),
         ),
-        ("sort:theta,signal", "organs can be sorted by theta"),
+        ("sort:theta,signal", "tensors can be sorted by theta"),
         ("sort>theta", "write sort:VALUE"),
         ("-sort:theta", "write sort:VALUE"),
-        ("like:12345", "write an organ's digest, or at least 8 characters of it"),
+        ("like:12345", "write a tensor's digest, or at least 8 characters of it"),
         ("-like:abcdef12", "write like:VALUE"),
         ("like:abcdef12 sort:theta", "'sort:theta': like: ranks by likeness; leave sort: out"),
         ("likeness>=0.5", "'likeness>=0.5': likeness needs a base: add fits:MODEL or kin:MODEL"),
         ("type:organ sort:-likeness", "'sort:-likeness': likeness needs a base: add fits:MODEL or kin:MODEL"),
         ("fits:a,b sort:likeness", "likeness needs one base: name one model in fits:"),
         ("fits:a,b kin:c,d likeness:0-1", "likeness needs one base: name one model in fits: or kin:"),
-        ("like:abcdef12 fits:a likeness>0.5", "like: ranks by the likeness to one organ; leave likeness out"),
+        ("like:abcdef12 fits:a likeness>0.5", "like: ranks by the likeness to one tensor; leave likeness out"),
         ("fits:a likeness>=high", "'high' is not a number for likeness; write likeness>=0.9 or likeness:0.5-1"),
-        ("unique:model", "the only value is unique:organ, which lists each organ once"),
+        ("unique:model", "the only value is unique:organ, which lists each tensor once"),
         ("slot:a\x07b", "a value is printable text of at most 200 characters"),
         ("expert:none", "leave expert: out to find whole tensors"),
         ("expert:3 fits:local/Mixture", "name the base with kin: instead of fits:"),
@@ -288,13 +288,13 @@ def test_an_invalid_query_is_refused_in_one_sentence(text: str, sentence: str) -
     [
         (
             "slot:ffn_up",
-            "slot is a field of organs; models have kind, model, arch, license, by, tag, quant, base, theta",
+            "slot is a field of tensors; models have kind, model, arch, license, by, tag, quant, base, theta",
         ),
         ("kindd:model", "did you mean kind:?"),
         ("sort:rank", "models can be sorted by new, theta, signal, params, tensors, size, downloads, grafts"),
         ("likeness>=0.5", "likeness needs a base: add kin:MODEL"),
-        ("like:abcdef12", "like: is for organs; this is a search for models"),
-        ("unique:organ", "unique: is for organs; this is a search for models"),
+        ("like:abcdef12", "like: is for tensors; this is a search for models"),
+        ("unique:organ", "unique: is for tensors; this is a search for models"),
     ],
 )
 def test_a_query_for_models_refuses_what_only_organs_have(text: str, sentence: str) -> None:

@@ -61,7 +61,7 @@ def test_a_constant_window_beside_others_is_not_changed(method: PurifyMethod) ->
 
 def test_an_organ_that_purification_makes_constant_is_refused() -> None:
     alternating = np.resize([0.0, 1.0], 300)
-    with pytest.raises(BadOrgan, match="would make all values of this organ equal"):
+    with pytest.raises(BadOrgan, match="would make all values of this tensor equal"):
         purified(alternating, FRACTAL)
     assert purified(alternating, SPECTRAL).std() == pytest.approx(0.5)
 

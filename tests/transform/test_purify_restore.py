@@ -80,7 +80,7 @@ def test_the_moments_are_preserved_or_the_organ_is_refused(
 
 def test_values_closer_together_than_the_levels_of_a_type_are_refused() -> None:
     source = organ(1.0 + 1e-9 * np.random.default_rng(0).standard_normal(64), F64)
-    with pytest.raises(BadOrgan, match="F32 is too coarse to hold this organ's mean and standard deviation"):
+    with pytest.raises(BadOrgan, match="F32 is too coarse to hold this tensor's mean and standard deviation"):
         moved(source, F32, PurifyMethod.SPECTRAL)
 
 

@@ -73,9 +73,10 @@ def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> Non
     assert comparison.control is None
     assert comparison.verdict == VerdictKind.GAINS
     assert comparison.reason.endswith(
-        "No feed-forward organ was changed, so there is no control, and it is unknown whether the changed organs work."
+        "No feed-forward tensor was changed, so there is no control, and it is unknown whether the changed tensors "
+        "work."
     )
-    assert "organ was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).reason
+    assert "tensor was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).reason
 
 
 def test_without_a_graft_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_graft_is_judged_separately_from_other_changes(tmp_path: Path) -> None
     comparison = compared(chimera, runtime, grafted=["blk.0.attn_q.weight", *feed_forward(A, [3])])
     assert comparison.zeroed == runtime.zeroed == feed_forward(A, [3]), "attention is not zeroed"
     assert comparison.verdict == VerdictKind.INERT
-    assert comparison.reason.startswith("The grafted organs do not work.")
+    assert comparison.reason.startswith("The grafted tensors do not work.")
 
 
 SLOW = Failure(FailureKind.STOPPED, "it was slow")
@@ -102,14 +103,14 @@ SLOW = Failure(FailureKind.STOPPED, "it was slow")
 @pytest.mark.parametrize(
     ("perplexities", "verdict", "reason"),
     [
-        ({"control": 12.1}, "inert", "The changed organs do not work."),
+        ({"control": 12.1}, "inert", "The changed tensors do not work."),
         ({"control": SLOW}, "coherent", "The control did not run, so .*: it was slow"),
         ({"chimera": Failure(FailureKind.REFUSED, "missing tensor")}, "broken", "does not run: missing tensor."),
         ({"chimera": SLOW}, "broken", "The chimera does not run: it was slow."),
         ({"chimera": SLOW, "base": SLOW}, "undecided", "Nothing was scored. The base does not run: it was slow."),
         ({"base": SLOW}, "undecided", "The base does not run: it was slow."),
     ],
-    ids=["weak organs", "a slow control", "a refused chimera", "a slow chimera", "slow models", "a slow base"],
+    ids=["weak tensors", "a slow control", "a refused chimera", "a slow chimera", "slow models", "a slow base"],
 )
 def test_a_model_that_does_not_run_or_does_no_work_is_reported(
     chimera: Path, perplexities: dict[str, Any], verdict: str, reason: str

@@ -161,7 +161,7 @@ def test_the_reason_of_a_gain_has_the_best_and_the_worst_kind_of_text() -> None:
     assert reason.startswith("On python, the chimera's perplexity is 27.4 and the base's is 29.2 (−6.0% ± 0.4%).")
     assert "At worst, perplexity +4.8% ± 0.5% on narrative." in reason
     assert "At worst" not in judge(parts[:1]).reason
-    assert "The grafted organs work: they restore 99%" in reason
+    assert "The grafted tensors work: they restore 99%" in reason
     assert "graft" not in judge(parts, act="changed").reason
 
 

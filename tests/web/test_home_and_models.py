@@ -91,7 +91,7 @@ def test_the_search_page_has_the_best_models_and_tensors_with_an_exact_name_firs
         assert {"/models?q=tuned", "/organs?q=tuned"} <= page_at(client, "/search?q=tuned").links()
         page = client.get("/search?q=block:1+slot:attn_q")
         assert page.status_code == 200, "a query for one of the lists is enough"
-        assert "block is a field of organs" in page.text
+        assert "block is a field of tensors" in page.text
         assert client.get("/search?q=theta>=much").status_code == 400
         assert client.get("/search?q=tuned&save=models").text.count("<form") == 2, "nobody can save"
 

@@ -80,7 +80,7 @@ def test_the_picture_of_a_chimera_has_its_name_its_donors_its_screen_and_its_add
     assert "https://registry.example/models/me/mix" in texts
     assert "made with the organ registry" in texts_of(client.get(f"/chimeras/{lock}/picture.svg").data)
     fills = fills_of(answer.data)
-    assert fills.count(DONOR_TONES[0]) == 3, "two organs, and the legend"
+    assert fills.count(DONOR_TONES[0]) == 3, "two tensors, and the legend"
     assert BASE_TONE in fills
     assert answer.headers["Content-Security-Policy"] == POLICY
 

@@ -26,7 +26,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "check": "Will llama.cpp load a file, and what mends it?",
         "chat": "Let a model answer prompts, in the terminal and in the catalog.",
         "catalog": "What each page of the catalog shows.",
-        "search": "Find organs and models: the query language.",
+        "search": "Find tensors and models: the query language.",
         "numbers": "Reports, and what θ, the signals and ranks say and do not say.",
         "words": "The words of this project, with the usual terms.",
     },
@@ -36,12 +36,12 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "quantize": "The best file of a size, and how much worse it is.",
         "prediction": "What the weights say before a run, and what a look of some seconds measures.",
         "relatives": "Which models share weights, and which was made from which.",
-        "directories": "A folder with a file for each organ, for your own scripts.",
+        "directories": "A folder with a file for each tensor, for your own scripts.",
         "original-tools": "For users of the original scripts.",
     },
     "Share": {
         "sharing": "Push, publish, pull and compose at a registry on another machine.",
-        "downloads": "Download models and organs with a browser, curl or the Hugging Face tools.",
+        "downloads": "Download models and tensors with a browser, curl or the Hugging Face tools.",
         "ollama": "Ollama, llama.cpp and the Hugging Face hub.",
     },
     "Run a registry": {

@@ -82,7 +82,7 @@ def outcome(kind: str, result: Mapping[str, object]) -> JobOutcome:
     elif kind == "measure":
         facts = [JobFact("model", name, model_address(name))] if is_name else []
         if (measured := _number(result, "measured")) is not None:
-            facts.append(JobFact("organs measured", f"{measured:,}"))
+            facts.append(JobFact("tensors measured", f"{measured:,}"))
         found = result.get("differences")
         differences = [
             (measure.replace("_", " "), entry["difference"], entry["tensor"])
@@ -117,7 +117,7 @@ def _composition_facts(result: Mapping[str, object]) -> list[JobFact]:
     size, look = _number(result, "size_bytes"), _number(result, "quick_look")
     facts = [] if size is None else [JobFact("size", size_text(size))]
     if result.get("created") is False:
-        facts.append(JobFact("made", "earlier: the same recipe with the same organs already existed"))
+        facts.append(JobFact("made", "earlier: the same recipe with the same tensors already existed"))
     if look is not None:
         facts.append(JobFact("quick look", f"job {look}", url_for("pages.job", job=look)))
     return facts
@@ -144,7 +144,7 @@ def _size_facts(result: Mapping[str, object]) -> list[JobFact]:
 
 def _repack_facts(result: Mapping[str, object]) -> list[JobFact]:
     facts = []
-    for label, name in (("organs examined", "organs"), ("organs stored again", "repacked")):
+    for label, name in (("tensors examined", "organs"), ("tensors stored again", "repacked")):
         if (count := _number(result, name)) is not None:
             facts.append(JobFact(label, f"{count:,}"))
     before, after = _number(result, "before_bytes"), _number(result, "after_bytes")

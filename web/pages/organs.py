@@ -58,7 +58,7 @@ EXAMPLES = (
     "unique:organ sort:size",
 )
 
-FOLDED = ("model", "name", "dtype", "shape")
+FOLDED = ("digest", "model", "dtype", "shape")
 """Columns that are in another one here."""
 
 
@@ -109,7 +109,7 @@ def _list_context(query: Query, page: OrganPage, counts: FacetCounts | None) -> 
         without_norms = {"count": norms, "address": list_address(ENDPOINT, others)}
     limit, after = request.args.get("limit", ""), request.args.get("after", "")
     columns = [column for column in for_people(COLUMNS, page.items, query.wanted()) if column.name not in FOLDED]
-    columns.sort(key=lambda column: column.name != "digest")
+    columns.sort(key=lambda column: column.name != "name")
     return query_context(ENDPOINT, query, columns, page) | {
         "filters": filters,
         "bars": _bars(query, counts) if counts else [],

@@ -189,7 +189,7 @@ def types_chart() -> Response:
     """Send the chart of θ by type."""
     spreads = _type_spreads(api.full_report())
     if not spreads:
-        raise NotFound("no organ has a θ yet")
+        raise NotFound("no tensor has a θ yet")
     return svg_answer(plots.types_chart(spreads))
 
 

@@ -226,7 +226,7 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
         names.append(f"{model.full_name}: {tensor}, expert {expert}")
     names += [f"{model.full_name}: header of {file}" for model, file in session.execute(files.limit(NAMES_MAX))]
     if not names and (children := count(session, Blob, Blob.depends_on == blob_id)):
-        names.append(f"{plural_text(children, 'organ', 'organs')} of other models; no model has it any more")
+        names.append(f"{plural_text(children, 'tensor', 'tensors')} of other models; no model has it any more")
     return names
 
 

@@ -76,7 +76,7 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
     rows = session.execute(statement).all()
     digests = sorted({blob.digest for _, blob in rows})
     if not digests:
-        raise NotFound(f"no organ's digest begins with {prefix}")
+        raise NotFound(f"no tensor's digest begins with {prefix}")
     if len(digests) > 1:
         raise Ambiguous(f"{len(digests)} digests begin with {prefix}: {digests[0][:16]}…, {digests[1][:16]}…")
     return rows
@@ -187,7 +187,7 @@ def known_organs(session: Session, digests: Sequence[Digest]) -> KnownOrgans:
     notes: tuple[str, ...] = ()
     if len(organs) >= KNOWN_MAX:
         known_digests |= reachable_digests(session, digests)
-        notes = (f"Only {KNOWN_MAX:,} organs are listed: some of these bytes have many dtypes and shapes.",)
+        notes = (f"Only {KNOWN_MAX:,} tensors are listed: some of these bytes have many dtypes and shapes.",)
     absent = tuple(digest for digest in dict.fromkeys(digests) if digest not in known_digests)
     return KnownOrgans(items=tuple(organs), next=None, notes=notes, absent=absent)
 
@@ -294,7 +294,7 @@ def shape_of(text: str) -> tuple[int, ...]:
 def organ_page_of_model(session: Session, model: ModelRow, limit: int, after: str | None = None) -> OrganPage:
     """Return the next `limit` organs of `model` after the cursor `after`, in file order. Raises BadQuery."""
     check_limit(limit)
-    query = f"organs of {model.full_name}"
+    query = f"tensors of {model.full_name}"
     position = -1 if after is None else parse_cursor(query, after).id
     rows = placements_of(session, model.id, limit + 1, position)
     items = tuple(

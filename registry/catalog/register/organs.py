@@ -192,7 +192,7 @@ def _parent_ids(session: Session, blobs: Sequence[StoredBlob]) -> dict[Digest, i
             is_circle = any(above.id == own.id for above in row.lineage)
         if row is None or row.parts or is_circle or row.depth + 1 + height > DEPTH_MAX:
             raise MissingBlob(
-                f"the organ {parent[:12]}, to which an organ was stored as a difference, was removed or stored again "
+                f"the tensor {parent[:12]}, to which a tensor was stored as a difference, was removed or stored again "
                 "while the ingest was suspended: run it again"
             )
     return {parent: rows[parent].id for parent in digests.values()}

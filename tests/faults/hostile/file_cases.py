@@ -237,13 +237,13 @@ def directories() -> Iterator[tuple[str, Write]]:
         place = "t.bin" if target == "itself" else target
         yield f"a link to {target}", lambda path, place=place: _with_file(path, lambda file: file.symlink_to(place))
     yield "a FIFO", lambda path: _with_file(path, os.mkfifo)
-    yield "an organ file of zeros, 200 MB, sparse", lambda path: _with_file(path, _sparse)
-    for name, size in (("an organ file with a head alone", 20), ("an empty organ file", 0)):
+    yield "a tensor file of zeros, 200 MB, sparse", lambda path: _with_file(path, _sparse)
+    for name, size in (("a tensor file with a head alone", 20), ("an empty tensor file", 0)):
         yield name, lambda path, size=size: _with_file(path, lambda file: _cut(file, size))
     yield "organ files that nobody names", _unnamed
     yield "folders 200 deep", lambda path: (path / "/".join("d" * 200)).mkdir(parents=True)
     yield "3,000 empty files", _empty_files
-    yield "4,096 organs of one element", lambda path: _equal_organs(path, 4_096)
+    yield "4,096 tensors of one element", lambda path: _equal_organs(path, 4_096)
 
 
 def _manifest_text(path: Path, text: str) -> None:

@@ -356,15 +356,15 @@ def _arguments(registry: LocalRegistry, client: FlaskClient) -> Iterator[dict[st
 Work = Callable[[Session, ModelRow], Any]
 
 READS: dict[str, Work] = {
-    "models with most of its organs": lambda session, model: models_with_most_organs_of(session, model, LOCK_KEY),
+    "models with most of its tensors": lambda session, model: models_with_most_organs_of(session, model, LOCK_KEY),
     "what it shares": lambda session, model: shared_of(session, model.id),
-    "new organs for administrators": lambda session, model: organ_counts(session, [model.id]),
-    "organs at the same places": lambda session, model: models_in_common(session, model.id),
+    "new tensors for administrators": lambda session, model: organ_counts(session, [model.id]),
+    "tensors at the same places": lambda session, model: models_in_common(session, model.id),
     "what its removal takes": removal_of,
     "relatives by weights": find_relatives,
     "lineage": lineage_of,
     "reachable digests": lambda session, model: reachable_digests(session, _digests_of(session, model)),
-    "reachable organs": lambda session, model: reachable_organs(session, _digests_of(session, model), 1000),
+    "reachable tensors": lambda session, model: reachable_organs(session, _digests_of(session, model), 1000),
     "digests that need not be sent": lambda session, model: known_digests(
         session, 1, _digests_of(session, model), now()
     ),
@@ -387,7 +387,7 @@ def steps_of_services(registry: LocalRegistry) -> Iterator[tuple[str, Callable[[
     """Yield the steps of intake, jobs and administration: the name of each step, and a call that returns 0."""
     for name, tensors in (
         ("different", related_tensors(seed=3)),
-        ("with the repeated organ", [*related_tensors(seed=4), (_spec(1), _matrix(0))]),
+        ("with the repeated tensor", [*related_tensors(seed=4), (_spec(1), _matrix(0))]),
         ("alike the many", [*related_tensors(blocks=1, correlation=0.99), (_spec(1), _matrix(0))]),
     ):
         yield f"submit a small model, {name}", partial(_submit, registry, name, model_file("Small", tensors))
