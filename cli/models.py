@@ -74,7 +74,7 @@ def _print_models(models: Sequence[ModelSummary], figures: Figures | None, parse
     if not models:
         sentence = "Nothing matches. organ models --help lists the fields."
         if figures is not None and not figures.models:
-            sentence = f"No models yet. Try: tensor {'ingest' if registry_address() is None else 'push'} FILE.gguf"
+            sentence = f"No models yet. Try: organ {'ingest' if registry_address() is None else 'push'} FILE.gguf"
         elif any(choice.values == (CHIMERA,) and not choice.negated for choice in parsed.choices("kind")):
             sentence = (
                 "No chimera matches. To find donors for a model: organ compat BASE. To make one: organ compose RECIPE"

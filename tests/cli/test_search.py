@@ -45,7 +45,7 @@ def test_similar_organs_are_shown_with_their_likeness(registry: LocalRegistry, o
         [RandomModel((RandomPlacement(organ=1), RandomPlacement(organ=2), RandomPlacement(organ=3, slot="ffn_down")))],
     )
     header, first, second = organ.done("search", f"like:{digest(1)[:12]}").lines
-    assert header.split()[:2] == ["likeness", "organ"]
+    assert header.split()[:2] == ["likeness", "digest"]
     assert first.split()[:2] == ["1.000", digest(1)[:12]]
     assert second.split()[1] == digest(2)[:12]
 
