@@ -66,6 +66,7 @@ from organs.registry.compose.screen import screened
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.base import encode
 from organs.registry.entities.finding import PLAN_CODES
+from organs.registry.entities.lineage import QUANTIZED
 from organs.registry.entities.plan import ADAPTER, GRAFTED, MERGED, PLACED, QUANTISED, MadeChimera, Reading
 from organs.registry.errors import (
     BadOrgan,
@@ -469,7 +470,7 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
         parents += [(model.model_id, MERGED) for model in part.merged if model.model_id is not None]
         parents += [(adapter.model_id, ADAPTER) for adapter in part.adapters if adapter.model_id is not None]
         sources = part.computation.source_models if part.computation else ()
-        parents += [(model.model_id, "quantized") for model in sources if model.model_id is not None]
+        parents += [(model.model_id, QUANTIZED) for model in sources if model.model_id is not None]
     record = ChimeraRecord(
         lock_id=lock.id,
         base_model_id=base.model_id,
@@ -494,7 +495,7 @@ def _register_chimera(session: Session, model: ModelRow, plan: Plan, lock: Lock)
 
 def _relation(act: str) -> str:
     """Return the relation of a model or an organ to the one on which an act was done, as the catalog calls it."""
-    return "quantized" if act == QUANTISED else act
+    return QUANTIZED if act == QUANTISED else act
 
 
 def _sources(computation: PlannedComputation) -> Iterator[tuple[OrganKey, str]]:

@@ -59,9 +59,14 @@ from organs.registry.search.filters import Names
 from organs.registry.search.language import on_term
 
 
-def chimera_page(session: Session, limit: int, after: str | None = None, *, order: str = NEWEST) -> ChimeraPage:
-    """Return the next `limit` visible chimeras after `after`, by one of `ORDERS`. Raises BadQuery."""
-    rows, next_page = chimera_rows.chimeras_in_order(session, order, limit, after)
+def chimera_page(
+    session: Session, limit: int, after: str | None = None, *, order: str = NEWEST, mixed: bool = False
+) -> ChimeraPage:
+    """Return the next `limit` visible chimeras after `after`, by one of `ORDERS`. Raises BadQuery.
+
+    With `mixed`, those that are only quantisations are left out.
+    """
+    rows, next_page = chimera_rows.chimeras_in_order(session, order, limit, after, mixed=mixed)
     ids = [model.id for model, _ in rows]
     verdicts = chimera_rows.strongest_verdicts(session, ids)
     withdrawn = chimera_rows.withdrawn_ancestors(session, ids)

@@ -22,6 +22,7 @@ FAMILIES_DEFAULT, FAMILIES_MAX = 6, 50
 RELATIVE = "relative"
 """The direction of a measured edge if it is not known which of the two models was made from the other."""
 RECORDED = "recorded"
+QUANTIZED = "quantized"
 """The evidence of an edge that the registry wrote when it made the model."""
 PROVED = "proved"
 """The evidence of a measured edge to a quantisation whose blocks are all those that encoding its source gives."""

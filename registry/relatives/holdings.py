@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.cache import cached
-from organs.registry.catalog.queries.model_lists import composed_among
+from organs.registry.catalog.queries.chimeras import mixed_among
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.queries.storage import (
     GroupSize,
@@ -120,9 +120,9 @@ def _family(
 ) -> HeldFamily | None:
     """Return a family with its first models; None if no model of it is visible and was ingested."""
     central = sorted(family, key=lambda model_id: (-edges.get(model_id, 0), model_id))[:MEMBERS_READ]
-    composed = composed_among(session, central)
+    mixed = mixed_among(session, central)
     members = [model for model in models_by_id(session, central).values() if model.state == "visible"]
-    models = sorted((model for model in members if model.id not in composed), key=lambda model: model.id)
+    models = sorted((model for model in members if model.id not in mixed), key=lambda model: model.id)
     if not models:
         return None
     folded = _folded(models)

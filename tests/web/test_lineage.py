@@ -18,7 +18,7 @@ from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, F
 from organs.registry.local import LocalRegistry
 from organs.registry.relatives import families as relatives_families
 from organs.web.app import create_app
-from organs.web.charts.families import BOX_HEIGHT, BOX_WIDTH, TITLE_CHARACTERS, draw, family_tree, shortened
+from organs.web.charts.families import BOX_HEIGHT, BOX_WIDTH, TITLE_WIDTH, draw, family_tree, shortened, title_width
 from organs.web.pages import lineage
 from tests.registry_templates import RegistryTemplates
 from tests.related_models import ingest_all, ingest_bytes, model_file, parent_entries, related_tensors
@@ -240,5 +240,5 @@ def test_a_cycle_of_parents_is_drawn_and_terminates(registry: LocalRegistry, ids
 @given(st.text(max_size=300))
 def test_any_title_fits_into_a_box_and_keeps_its_beginning_and_end(title: str) -> None:
     short = shortened(title)
-    assert len(short) <= TITLE_CHARACTERS
+    assert title_width(short) <= TITLE_WIDTH
     assert short == title or (short[0], short[-1]) == (title[0], title[-1])

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 from organs.registry.amounts import weight_change_text
 from organs.registry.catalog.vocabulary import CHIMERA
-from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember
+from organs.registry.entities.lineage import QUANTIZED, RECORDED, Family, FamilyEdge, FamilyMember
 from organs.registry.names import split_quantisation
 from organs.registry.similarity import Groups
 from organs.web.render import change_tone, donor_class
 
-MEASURED, RECORDED = "measured", "recorded"
-QUANTIZED = "quantized"
+MEASURED = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ def _folded(family: Family) -> tuple[list[Node], dict[str, int]]:
         members[groups.leader(member.name)].append(member)
     nodes: list[Node] = []
     places: dict[str, int] = {}
-    composed = {edge.child for edge in family.edges if edge.evidence == RECORDED}
+    composed = {edge.child for edge in family.edges if edge.evidence == RECORDED and edge.relation != QUANTIZED}
     for group in members.values():
         places |= dict.fromkeys((member.name for member in group), len(nodes))
         namespace, stem = _stem(group[0].name)
@@ -236,8 +235,8 @@ def _joining(
 BOX_WIDTH, BOX_HEIGHT = 208, 58
 COLUMN_GAP, ROW_GAP = 86, 18
 MARGIN = 10
-TITLE_CHARACTERS = 24
-"""Characters of a title that fit into a box."""
+TITLE_WIDTH = BOX_WIDTH - 20
+"""Pixels that a title may take."""
 VARIANTS_SHOWN = 4
 VARIANT_CHARACTERS = 24
 CHIP_WIDTH = 54
@@ -344,10 +343,25 @@ def _box(node: Node, x: int, y: int) -> Box:
 
 def shortened(title: str) -> str:
     """Return `title` if it fits into a box, otherwise its beginning and its end with an ellipsis between them."""
-    if len(title) <= TITLE_CHARACTERS:
+    if title_width(title) <= TITLE_WIDTH:
         return title
-    end = TITLE_CHARACTERS // 2
-    return f"{title[: TITLE_CHARACTERS - end - 1]}…{title[-end:]}"
+    end = 1
+    while title_width(f"{title[:end]}…{title[-end - 1 :]}") <= TITLE_WIDTH:
+        end += 1
+    return f"{title[:end]}…{title[-end:]}"
+
+
+def title_width(title: str) -> float:
+    """Return at least the pixels that `title` takes in the usual serif fonts at 15 pixels, from its letters."""
+    return sum(map(_letter_width, title))
+
+
+def _letter_width(letter: str) -> float:
+    if not letter.isascii():
+        return 15
+    if letter in "MWmw@%":
+        return 14.5
+    return 11.5 if letter.isupper() else 9 if letter.isalnum() else 6
 
 
 def _branch(link: FamilyLink, boxes: Mapping[int, Box]) -> Stroke:

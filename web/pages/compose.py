@@ -166,7 +166,7 @@ def _base_choice(requested: RequestedSteps, problem: str | None = None, status: 
         except BadQuery as error:
             problem, status = str(error), 400
     offers = [
-        asdict(model) | {"address": requested.having("base", model.name).address(anchor="anatomy")}
+        asdict(model) | {"address": requested.having("base", model.name).address(anchor="donors")}
         for model in {model.name: model for model in (*known, *(page or ()))}.values()
     ]
     context = {

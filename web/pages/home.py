@@ -19,7 +19,7 @@ def home() -> WebPage:
     """Show what the registry holds."""
     with searching() as session:
         chimeras = []
-        for chimera in chimera_page(session, CHIMERAS_SHOWN):
+        for chimera in chimera_page(session, CHIMERAS_SHOWN, mixed=True):
             settled = [gain for gain in chimera.gains if gain.settled]
             chimeras.append((chimera, max(settled, key=lambda gain: gain.percent, default=None)))
         values: Context = {

@@ -28,12 +28,13 @@ from organs.web.responses import plain_page, searching, with_parameters
 @paged("/lineage", csv=True, api="model_families")
 def lineage() -> WebPage:
     """Show all families, the largest first. With `model`, show the family of that model."""
-    name = request.args.get("model", "")
+    name, asked = request.args.get("model", ""), ""
     first = 0 if name else requested(endpoints.model_families, "after")["after"]
     try:
         with searching() as session:
             if name:
-                family = family_of(session, model_by_name(session, parse_model_name(name)))
+                model = model_by_name(session, parse_model_name(name))
+                family, asked = family_of(session, model), model.full_name
                 page = FamilyPage(items=(family,), next=None, count=1)
             else:
                 page = families(session, first, FAMILIES_DEFAULT)
@@ -44,7 +45,7 @@ def lineage() -> WebPage:
         return WebPage("lineage.html", context, status=status_of(error))
     return WebPage(
         "lineage.html",
-        lambda: _context(page, name, first),
+        lambda: _context(page, name, first) | {"asked": asked},
         sheet=lambda: sheet_of(FAMILY_EDGE_COLUMNS, [edge for family in page for edge in family.edges]),
         next=page.next,
     )

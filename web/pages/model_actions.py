@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
 from flask import request, url_for
 
+from organs.ingest.urls import HUB
 from organs.registry.amounts import size_text, weight_change
 from organs.registry.catalog.vocabulary import CHIMERA, PARTIAL
 from organs.registry.compose.chimeras import PROMPT, assemble_command, llama_cli
@@ -95,7 +97,10 @@ def closest_relatives(model: Model, lineage: Sequence[LineageEdge]) -> list[Cont
         if can_mix and edge.relation == ADAPTER and edge.direction == "child":
             mix = _link("merge", _compose(model.name, adapter=name))
         elif can_mix and edge.relation not in (*SAME_WEIGHTS, ADAPTER):
-            mix = _link("mix", _compose(model.name, graft=f"{name} type:organ"))
+            is_parent = edge.direction == "parent"
+            base, donor = (name, model.name) if is_parent else (model.name, name)
+            label = "give parts to it" if is_parent else "take parts of it"
+            mix = _link(label, url_for("pages.compose", base=base, donor=donor))
         is_alike = edge.relation != ADAPTER
         compare = url_for("pages.compare", first=model.name, second=name) if is_alike else None
         relatives.append({"edge": edge, "compare": compare, "mix": mix})
@@ -108,13 +113,19 @@ def what_would_fit(model: Model) -> list[Context]:
         return []
     stem = _search_words(model)
     if model.kind == ADAPTER:
-        return [{"label": "Its base", "repositories": _repositories(model, "general.base_model."), "words": stem}]
+        return [_wanted("Its base", _repositories(model, "general.base_model."), stem)]
     return [
-        {"label": "Its base", "repositories": _repositories(model, "general.base_model."), "words": ""},
-        {"label": "Its fine-tunes", "repositories": (), "words": f"{stem} finetune GGUF"},
-        {"label": "A LoRA for it", "repositories": (), "words": f"{stem} LoRA"},
-        {"label": "Another size", "repositories": _repositories(model, "general.repo_url"), "words": f"{stem} GGUF"},
+        _wanted("Its base", _repositories(model, "general.base_model."), ""),
+        _wanted("Its fine-tunes", (), f"{stem} finetune GGUF"),
+        _wanted("A LoRA for it", (), f"{stem} LoRA"),
+        _wanted("Another size", _repositories(model, "general.repo_url"), f"{stem} GGUF"),
     ]
+
+
+def _wanted(label: str, repositories: Sequence[str], words: str) -> Context:
+    """Return what to add to a registry: repositories, or otherwise the words of a search on the hub."""
+    search = f"{HUB}/models?{urlencode({'search': words})}" if words else ""
+    return {"label": label, "repositories": repositories, "words": words, "search": search}
 
 
 def _distance(edge: LineageEdge) -> float:
@@ -197,7 +208,7 @@ def _adapt(model: Model, lineage: Sequence[LineageEdge]) -> Context:
     more = []
     if source is not None and model.kind in ("model", CHIMERA):
         own = "" if identity().is_local else f" --registry {origin()}"
-        line = f"tensor{own} extract-lora {model.name} --base {source}"
+        line = f"organ{own} extract-lora {model.name} --base {source}"
         more.append({"label": "Extract its change as a LoRA", "line": line})
     return _action("Adapt", *links, more=more)
 

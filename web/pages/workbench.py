@@ -133,6 +133,7 @@ def workbench(requested: RequestedSteps, under_way: UnderWay, status: int, probl
         "source": under_way.recipe.source,
         "sources": (PROVED, GIVEN),
         "other_base": compose_address([step for step in requested.steps if step[0] != "base"]),
+        "swapped": compose_address([("base", requested.donor), ("donor", plan.base.label)]) if requested.donor else "",
         "fits": compose_address([("base", plan.base.label)], "pages.compose_fits"),
         "recipe_lines": {
             "recipe_file": FILE_NAME,

@@ -32,6 +32,7 @@ from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.base import Digest as DigestText
 from organs.registry.entities.base import Entity, Shape, Text, prepared
 from organs.registry.entities.chimera import GAINED, Origins
+from organs.registry.entities.lineage import QUANTIZED, RECORDED
 from organs.registry.entities.organ import AddedAdapter, DerivedOrgan, MadeOrgan, OrganSource
 from organs.registry.entities.plan import ADAPTER
 from organs.registry.entities.validation import QuickLook
@@ -54,18 +55,32 @@ _SAME_LOCKS_MAX = 100
 _StoredOrgan = tuple[DigestText, Text, Shape]
 
 
+def is_mixed() -> ColumnElement[bool]:
+    """Return the condition that a ModelRow was composed in this registry, and not only quantised from another model."""
+    is_recorded = (Lineage.child_model_id == ModelRow.id, Lineage.evidence == RECORDED, Lineage.relation != QUANTIZED)
+    is_composed = select(ChimeraRow.model_id).where(ChimeraRow.model_id == ModelRow.id).correlate(ModelRow).exists()
+    has_another = select(Lineage.id).where(*is_recorded, Lineage.parent_model_id.is_not(None)).correlate(ModelRow)
+    return and_(is_composed, has_another.exists())
+
+
+def mixed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:
+    """Return those of `model_ids` that were composed in this registry, and not only quantised from another model."""
+    return frozenset(scalars_among(session, select(ModelRow.id).where(is_mixed()), ModelRow.id, model_ids))
+
+
 def chimeras_in_order(
-    session: Session, order: str, limit: int, after: str | None
+    session: Session, order: str, limit: int, after: str | None, *, mixed: bool = False
 ) -> tuple[list[tuple[ModelRow, ChimeraRow]], str | None]:
     """Return the next `limit` visible chimeras after the cursor `after`, with their models, and the next cursor.
 
-    Those without a gain come last, newest first. Raises BadQuery.
+    With `mixed`, those that are only quantisations are left out. Those without a gain come last, newest first. Raises
+    BadQuery.
     """
     query = f"chimeras {order}"
     visible = (
         select(ModelRow, ChimeraRow)
         .join(ChimeraRow, ChimeraRow.model_id == ModelRow.id)
-        .where(ModelRow.state == "visible")
+        .where(ModelRow.state == "visible", *([is_mixed()] if mixed else []))
     )
     if order != GAINED:
         rows, following = page_of_rows(session, visible, query, limit, after)

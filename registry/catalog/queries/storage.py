@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 from sqlalchemy import CTE, ColumnElement, case, func, literal, select, union, union_all
 from sqlalchemy.orm import Session, aliased
 
+from organs.registry.catalog.queries.chimeras import is_mixed
 from organs.registry.catalog.queries.model_lists import is_composed
 from organs.registry.catalog.rows import among, batches, count
 from organs.registry.catalog.tables import Blob, Expert, FilePart, ModelFileRow, ModelRow, OrganRow, Placement
@@ -245,7 +246,7 @@ def group_size(session: Session, model_ids: Collection[int]) -> GroupSize:
     """Return the sums over the visible models among `model_ids`."""
     models = chimeras = size_bytes = tensors = 0
     for batch in batches(sorted(model_ids)):
-        composed = func.sum(case((is_composed(), 1), else_=0))
+        composed = func.sum(case((is_mixed(), 1), else_=0))
         statement = select(func.count(), composed, func.sum(ModelRow.size_bytes), func.sum(ModelRow.tensors))
         row = session.execute(statement.where(ModelRow.id.in_(batch), ModelRow.state == "visible")).one()
         models += row[0]
