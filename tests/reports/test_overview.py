@@ -152,7 +152,7 @@ def test_a_fine_tune_with_a_small_change_fits_its_base_and_a_quantisation_does_n
         return {find: row[2] for find, row in actions_of(registry).items() if "no chimera has both models" in find}
 
     light, mixed = fits().items()
-    assert re.match(r"Organs of local/light@1 fit \(change [78]\.\de-6\); ", light[0]), light[0]
+    assert re.match(r"Tensors of local/light@1 fit \(change [78]\.\de-6\); ", light[0]), light[0]
     assert light[1] == "organ compat local/base@1 local/light@1"
     assert mixed[1] == "organ compat local/small@1 local/light@1", "the same quantisation comes first"
     with registry.catalog.writing() as session:
