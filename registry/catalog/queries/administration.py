@@ -28,6 +28,7 @@ from organs.registry.catalog.rows import count, entity_of, first, is_named, page
 from organs.registry.catalog.tables import (
     Blob,
     BlobPart,
+    CardImageRow,
     ChimeraRow,
     ContributorRow,
     FilePart,
@@ -140,11 +141,14 @@ def removal_of(session: Session, model: ModelRow) -> Removal:
     files = select(ModelFileRow.id).where(ModelFileRow.model_id == model.id)
     blobs = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
     blobs.update(scalars_among(session, select(OrganRow.blob_id), OrganRow.id, organs))
-    # Only those stay that no other organ, file or stack has.
+    blobs.update(session.scalars(select(CardImageRow.blob_id).where(CardImageRow.model_id == model.id)))
+    # Only those stay that no other organ, file, card or stack has.
     users = rows_among(session, select(OrganRow.blob_id, OrganRow.id), OrganRow.blob_id, blobs)
     blobs -= {blob_id for blob_id, organ_id in users if organ_id not in organs}
     other_parts = select(FilePart.blob_id).where(FilePart.file_id.not_in(files)).distinct()
     blobs -= set(scalars_among(session, other_parts, FilePart.blob_id, blobs))
+    other_images = select(CardImageRow.blob_id).where(CardImageRow.model_id != model.id).distinct()
+    blobs -= set(scalars_among(session, other_images, CardImageRow.blob_id, blobs))
     stacks = rows_among(session, select(BlobPart.part_id, BlobPart.blob_id), BlobPart.part_id, blobs)
     blobs -= {part_id for part_id, stack_id in stacks if stack_id not in blobs}
     parents, dependants = dependants_of(session, blobs, model.id, CHIMERAS_MAX)
