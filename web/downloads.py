@@ -275,19 +275,19 @@ IMAGE_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 """An image that a browser opens alone loads and runs nothing."""
 
 
-@downloads.get(f"/models/<namespace>/<name>/images/<digest>.<any({', '.join(IMAGE_FORMATS)}):form>")
-def card_image(namespace: str, name: str, digest: str, form: str) -> Response:
+@downloads.get(f"/models/<namespace>/<name>/images/<image>.<any({', '.join(IMAGE_FORMATS)}):ending>")
+def card_image(namespace: str, name: str, image: str, ending: str) -> Response:
     """Send an image of a card to those who may see the model."""
     requested = parse_model_name(f"{namespace}/{name}")
     with reading() as session:
         row = known_model(session, requested)
-        blob = image_blob(session, row.id, digest, form)
+        blob = image_blob(session, row.id, image, ending)
         if blob is None:
             raise NotFound(f"{row.full_name} has no image of that name")
         is_public = row.state in REACHABLE_STATES
     with explaining_faults("the image"), registry().blobs.open(blob) as stored:
-        answer = current_app.response_class(stored.read(), mimetype=f"image/{form}")
-    answer.headers["Content-Disposition"] = f'inline; filename="image.{form}"'
+        answer = current_app.response_class(stored.read(), mimetype=f"image/{ending}")
+    answer.headers["Content-Disposition"] = f'inline; filename="image.{ending}"'
     answer.headers["Content-Security-Policy"] = IMAGE_POLICY
     answer.headers["Cache-Control"] = IMMUTABLE if is_public else "private, no-cache"
     return conditional(answer)

@@ -104,7 +104,7 @@ def card_pictures(model: str, images: Iterable[CardImage]) -> tuple[CardPicture,
     return tuple(
         CardPicture(
             image.name,
-            model_address(model, "downloads.card_image", digest=image.digest, form=image.format),
+            model_address(model, "downloads.card_image", image=image.digest, ending=image.format),
             image.width,
             image.height,
         )

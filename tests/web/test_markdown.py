@@ -16,11 +16,9 @@ from organs.registry.card_text import (
     MARKS_MAX,
     NESTING_MAX,
     WORK_MAX,
-    image_name,
-    image_names,
 )
 from organs.registry.entities.published import DESCRIPTION_MAX
-from organs.web.render import OPENING_MAX, CardPicture, markdown, opening
+from organs.web.render import OPENING_MAX, markdown, opening
 
 TAGS = set(
     re.findall(r"\w+", "p h3 h4 h5 h6 ul ol li blockquote pre code em strong a hr br table thead tbody tr th td")

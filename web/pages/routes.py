@@ -280,6 +280,7 @@ def writing_form(
                 if files_max_bytes and (request.content_length or 0) > BODY_MAX_BYTES:
                     held.enter_context(receiving(current_contributor_id()))
                     request.max_content_length = BODY_MAX_BYTES + files_max_bytes
+                held.callback(request.close)  # the files of the form
                 received, expected = request.form.get(FIELD, ""), _session_token() or _cookie_token()
                 if expected is None or not hmac.compare_digest(received.encode(), expected.encode()):
                     abort(403, TOO_OLD)

@@ -32,7 +32,7 @@ def card_images(session: Session, model_id: int) -> tuple[CardImage, ...]:
 def image_blob(session: Session, model_id: int, digest: str, form: str) -> KnownBlob | None:
     """Return the bytes of the image of a model with this digest and format, if its card has it."""
     statement = select(CardImageRow.blob_id).join(Blob, Blob.id == CardImageRow.blob_id)
-    is_asked = (CardImageRow.model_id == model_id, CardImageRow.format == form, Blob.digest == digest)
-    if first(session, statement.where(*is_asked)) is None:
+    is_requested = (CardImageRow.model_id == model_id, CardImageRow.format == form, Blob.digest == digest)
+    if first(session, statement.where(*is_requested)) is None:
         return None
     return blobs_by_digest(session, [digest]).get(Digest(digest))
