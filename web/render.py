@@ -99,7 +99,7 @@ class CardPicture(NamedTuple):
     height: int
 
 
-def card_pictures(model: str, images: Iterable[CardImage]) -> tuple[CardPicture, ...]:
+def card_pictures(images: Iterable[CardImage], model: str) -> tuple[CardPicture, ...]:
     """Return the images of the card of a model for `markdown` and `opening`."""
     return tuple(
         CardPicture(
@@ -388,6 +388,7 @@ def state_name(state: str) -> str:
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
+    "card_pictures": card_pictures,
     "change": weight_change_text,
     "change_share": change_share,
     "change_tone": change_tone,

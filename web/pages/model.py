@@ -52,7 +52,6 @@ from organs.web.pages.sizes import sizes_shown
 from organs.web.pages.try_it import try_context
 from organs.web.params import addressed_model, requested_choice
 from organs.web.permissions import log_in_first, may_edit, may_see_storage, may_yank, model_to_edit
-from organs.web.render import card_pictures
 from organs.web.responses import conditional, model_address, plain_page, registry, searching, with_parameters
 from organs.web.security import BODY_MAX_BYTES
 
@@ -167,7 +166,6 @@ def _model_page(namespace: str, name: str) -> WebPage:
             **chimera_context(chimera, jobs),
             **sizes,
             **tried,
-            "card_pictures": card_pictures(page.name, page.images),
             **_card(page, organs, is_newest=newest == page.name, is_image=is_image),
             **({} if left_out or by != "theta" else depth_shown(page.name, organs)),
         }

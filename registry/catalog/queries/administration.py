@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.cache import cached
 from organs.registry.catalog.engine import REVISION_STATEMENT
 from organs.registry.catalog.queries.accounts import contributor_account
+from organs.registry.catalog.queries.card_images import card_images
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.model_names import models_in_any_state, models_of_other_name
 from organs.registry.catalog.queries.organs import (
@@ -106,7 +107,10 @@ def _reviews(session: Session, rows: Sequence[Row[*tuple[Any, ...]]]) -> tuple[S
         submitted: SubmittedModel | None = None
         if model is not None:
             distinct, new = organs.get(model.id, (0, 0))
-            submitted = entity_of(SubmittedModel, model, base=bases.get(model.id), organs=distinct, organs_new=new)
+            images = card_images(session, model.id)
+            submitted = entity_of(
+                SubmittedModel, model, base=bases.get(model.id), images=images, organs=distinct, organs_new=new
+            )
         values = {"contributor": contributor, "name": f"{row.namespace}/{row.name}", "model": submitted}
         reviews.append(entity_of(SubmissionReview, row, findings=stored_findings(row.findings), **values))
     return tuple(reviews)
